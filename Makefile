@@ -67,7 +67,7 @@ soak: $(VENV)/.ready  ## kill workers, replicas and Redis under writers and clie
 	@$(BIN)/python -m tools.soak $(ARGS)
 
 interop: $(VENV)/.ready  ## let independent referees judge the server on both fronts (needs npm; ARGS="--front sdk" for one of them)
-	@$(BIN)/python -m tools.interop $(ARGS)
+	@$(BIN)/python -m tools.interop $(ARGS) $(REFEREES)
 
 record: $(VENV)/.ready  ## record what the referees say to the server into tests/front/recorded.jsonl (needs npm)
 	@$(BIN)/python tools/record.py

@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 
@@ -36,6 +37,12 @@ pytest_plugins = ["outcomes"]
 for _variable in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
     os.environ[_variable] = tempfile.mkdtemp(prefix="skills-")
     atexit.register(shutil.rmtree, os.environ[_variable], ignore_errors=True)
+
+# `nohup` and a shell's `&` have both ignored, which the servers of tests would inherit and keep to.
+for _name in ("SIGHUP", "SIGINT"):
+    _number = getattr(signal, _name, None)
+    if _number is not None and signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _name == "SIGINT" else signal.SIG_DFL)
 
 settings.register_profile("suite", max_examples=100, deadline=None)
 settings.register_profile("fuzz", max_examples=5000, deadline=None)

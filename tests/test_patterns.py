@@ -262,6 +262,59 @@ def test_what_reads_on_only_once_passes(pattern: str, searched: bool):
     assert faults(re.compile(pattern), searched=searched) == []
 
 
+# What Python before 3.11.5 gets wrong, which Debian 12 has
+
+
+def stops_halfway(parsed: Iterable[tuple[Any, Any]], *, inside: bool = False) -> bool:
+    """Whether a possessive repeat is of a group that may fail behind its first item.
+
+    These versions go on behind what the failed round had taken already: `(?:-[a-z]++)*+` takes the end of `a-` in
+    `a--`. `(?:-[a-z][a-z]*+)*+` and, where nothing is taken twice, `(?:-[a-z]++)*` mean the same everywhere.
+    """
+    for place, (op, value) in enumerate(parsed):
+        if inside and place and str(op) in {*_REPEATS, "BRANCH", "ASSERT", "ASSERT_NOT"}:
+            may_stay_out = str(op) == "POSSESSIVE_REPEAT" and value[0] == 0
+            if not may_stay_out:
+                return True
+        within = inside or str(op) == "POSSESSIVE_REPEAT"
+        if any(stops_halfway(each, inside=within) for each in _groups(value)):
+            return True
+    return False
+
+
+def _groups(value: Any) -> Iterator[Iterable[tuple[Any, Any]]]:
+    """The sequences of items in what one item has."""
+    if isinstance(value, parser.SubPattern):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for each in value:
+            yield from _groups(each)
+
+
+@pytest.mark.parametrize("pattern", [pytest.param(pattern, id=where) for where, pattern, _ in PATTERNS])
+def test_a_possessive_repeat_means_the_same_in_every_python(pattern: re.Pattern[Any]):
+    text = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
+    assert not stops_halfway(parser.parse(text, pattern.flags))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "wrong"),
+    [
+        (r"[a-z]++(?:-[a-z]++)*+", True),
+        (r"(?:[ ]|/\*[^\n]*?\*/)*+x", True),
+        (r"(?:a(?:bb|c))++", True),
+        (r"[a-z]++(?:-[a-z][a-z]*+)*+", False),
+        (r"(?:a(?!b))*+", True),
+        (r"[a-z]++(?:-[a-z]++)*", False),
+        (r"(?>(?:[ ]|/\*(?>[^\n]*?\*/))*)x", False),
+        (r'"(?:[^"]++|\\.)*+"', False),
+        (r"(?:[ \t]*+\n)*+", False),
+    ],
+)
+def test_what_a_possessive_repeat_may_hold(pattern: str, wrong: bool):
+    assert stops_halfway(parser.parse(pattern)) is wrong
+
+
 # A second net: what reads foreign text, given what would be worst for it, within a budget of processor time
 
 BUDGET_S = 60

@@ -291,7 +291,10 @@ def test_an_agent_that_dies_ends_an_editor_s_conversation_at_once() -> None:
         assert stdout.read() == b"" and process.wait(DEADLINE) == 3
 
 
-def test_an_agent_that_cannot_be_started_is_one_line_and_127(tmp_path: Path) -> None:
+def test_an_agent_that_cannot_be_started_is_one_line_and_127(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What is found on the way there and cannot be run, as in a folder that may not be entered, is not what was missed.
+    (tmp_path / "no-such-agent").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     for command, reason in (("no-such-agent", errno.ENOENT), (str(tmp_path), errno.EACCES)):
         out, code, err = through(b"x", [command], tmp_path)
         assert (out, code, err.count("\n")) == (b"", 127, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,19 @@ def test_a_link_to_a_folder_has_a_hint_that_helps(tmp_path: Path, target: str, h
     (root / "link").symlink_to(target)
     line = next(each for each in CliRunner().invoke(cli, ["list", str(root)]).stderr.splitlines() if "/link" in each)
     assert line.endswith(f"; {hint} [link-outside]")
+
+
+def test_the_list_and_the_page_of_a_skill_count_what_shows_among_several(tmp_path: Path) -> None:
+    for path in ("a/dup", "b/dup", "c/other"):
+        write_skill(tmp_path / path)
+    lines = CliRunner().invoke(cli, ["list", str(tmp_path)]).stdout.splitlines()[1:]
+    assert {line.split()[0]: line.split()[3] for line in lines} == {"a/dup": "1", "b/dup": "1", "c/other": "0"}
+    seen = json.loads(CliRunner().invoke(cli, ["list", str(tmp_path), "--format", "json"]).stdout)
+    assert [each["problems"] for each in seen["skills"]] == [1, 1, 0]
+    shown = json.loads(CliRunner().invoke(cli, ["show", str(tmp_path), "a/dup", "--format", "json"]).stdout)
+    validated = json.loads(CliRunner().invoke(cli, ["validate", str(tmp_path), "--format", "json"]).stdout)
+    assert shown["problems"] == [each for each in validated["problems"] if each["skill"] == "a/dup"]
+    assert [each["code"] for each in shown["problems"]] == ["name-shared"]
 
 
 @pytest.mark.parametrize(

@@ -139,3 +139,22 @@ def test_a_title_is_the_author_s_or_the_first_heading(
 )
 def test_a_version_is_that_of_the_top_level_or_of_metadata(fields: dict[str, Any], expected: str | None) -> None:
     assert identity.version(fields) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        ("/srv/private/team.zip", "team.zip"),
+        ("team.tar.gz", "team.tar.gz"),
+        ("C:\\skills\\team.zip", "team.zip"),
+        ("git+file:///srv/private/skills.git@feature/x#folder/below", "skills.git@feature/x#folder/below"),
+        ("git+file:///srv/private/skills.git/", "skills.git"),
+        ("GIT+FILE:///srv/private/skills", "skills"),
+        ("git+https://git.example/acme/skills@main#folder", "git+https://git.example/acme/skills@main#folder"),
+        ("https://skills.example/team", "https://skills.example/team"),
+        ("oci://registry.example/team/skills:1.0", "oci://registry.example/team/skills:1.0"),
+        ("an unknown site", "an unknown site"),
+    ],
+)
+def test_of_what_lies_on_the_disk_others_read_the_last_name_alone(given: str, seen: str) -> None:
+    assert identity.shown_origin(given) == seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import signal
@@ -174,12 +175,37 @@ def skill(name: str, said: str = "Does a thing when it is asked to.") -> str:
     return f"---\nname: {name}\ndescription: {said}\n---\n\n# Thing\n"
 
 
+@pytest.mark.requirement("S40-48")
+def test_where_an_archive_lies_on_the_disk_reaches_no_client(tmp_path: Path) -> None:
+    archives = [tmp_path / "deep" / "one.zip", tmp_path / "two.zip"]
+    archives[0].parent.mkdir()
+    for path, name in zip(archives, ("alpha", "beta"), strict=True):
+        path.write_bytes(packed("zip", {f"{name}/SKILL.md": skill(name), f"{name}/scripts/x.py": "print()\n"}))
+    command("fetch", str(archives[0]), "--output", str(tmp_path / "fetched"))
+    more = ("--allow-scripts", "--sandbox", "off") if os.geteuid() else ()
+    with serving(tmp_path / "fetched", *archives, *more) as wire:
+        there = until_there(wire, "beta")
+        assert {each: entry["_meta"][ORIGIN] for each, entry in there.items()} == {
+            "alpha": "one.zip",
+            "beta": "two.zip",
+        }
+        seen = [wire.request("resources/list"), wire.request("tools/list"), wire.request("prompts/list")]
+        loaded = wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["alpha", "beta"]}})
+        calls = [("skills_list", {}), ("skills_search", {"query": "thing"})]
+        if more:
+            session = loaded["structuredContent"]["session"]
+            calls.append(("skills_run_script", {"path": "alpha/scripts/x.py", "session": session}))
+        seen += [loaded, *(wire.request("tools/call", {"name": n, "arguments": given}) for n, given in calls)]
+        seen += [wire.request("prompts/get", {"name": "alpha"})]
+        assert str(tmp_path) not in json.dumps(seen) and "one.zip" in json.dumps(seen)
+
+
 @pytest.mark.parametrize("kind", ["zip", "tar.gz", "tgz"])
 def test_an_archive_is_served_and_followed(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"team.{kind}"
     path.write_bytes(packed(kind, {"repo/skills/alpha/SKILL.md": skill("alpha"), "repo/README.md": "no skill"}))
     with serving(path) as wire:
-        assert named(wire)["alpha"]["_meta"] == {ORIGIN: str(path)}
+        assert named(wire)["alpha"]["_meta"] == {ORIGIN: path.name}
         fresh = tmp_path / "fresh"
         fresh.write_bytes(packed(kind, {"alpha/SKILL.md": skill("alpha", "Another one, of some length."), "b": "x"}))
         fresh.replace(path)

@@ -382,4 +382,5 @@ def test_the_page_shows_them(redis: RealRedis, tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "alpha")
     with http_serving(tmp_path / "skills", "--redis", redis.url, "--usage", "redis", "--ui") as server:
         read(server, 7)
+        until(lambda: loads(store(redis)).get("alpha") == 7, "the counts")  # the page reads them every five seconds
         until(lambda: b"<dd>7 times" in server.send("GET", "/ui/skills/alpha").body, "the counts on the page")

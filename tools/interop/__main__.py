@@ -37,6 +37,7 @@ def main() -> int:
     parser.add_argument(
         "--brief", choices=FRONTS, help="this front by the scenarios for skills and the TypeScript SDK alone"
     )
+    parser.add_argument("--install", action="store_true", help="install the referees, and have none of them judge")
     options = parser.parse_args()
     brief: str | None = options.brief
     fronts: list[str] = options.front or [each for each in FRONTS if each != brief]
@@ -61,6 +62,9 @@ def main() -> int:
         except RefereeError as error:
             print(f"interop: {suite} is left out: {error}")
     installed = time.monotonic() - begun
+    if options.install:
+        print(f"interop: installed, {installed:.0f} s")
+        return 1 if required and len(pythons) < len(wanted) else 0
     unexpected = 0
     for front in [*fronts, *([brief] if brief else [])]:
         print(f"interop: serve --front {front}{', in brief' if front == brief else ''}", flush=True)

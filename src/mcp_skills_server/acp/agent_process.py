@@ -6,6 +6,7 @@ us: whoever of its group is left when it has ended is asked to end, and then mad
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -63,6 +64,12 @@ class AgentProcess:
             )
         except (OSError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            if (
+                isinstance(error, PermissionError)
+                and not os.path.dirname(program)
+                and not shutil.which(program, os.F_OK)
+            ):
+                reason = os.strerror(errno.ENOENT)  # it was a folder of PATH that may not be entered
             raise NotStartedError(f"{printable(command[0])}: the agent cannot be started: {reason}") from None
         self.stdin = cast("IO[bytes]", self._process.stdin).fileno()
         self.stdout = cast("IO[bytes]", self._process.stdout).fileno()

@@ -317,18 +317,25 @@ class Registry(Reader, Unrestricted):
     def problems(self, snapshot: Snapshot | None = None) -> list[Problem]:
         """Everything that is wrong, by place: skills, roots, and what shows only among several skills.
 
-        Of the current snapshot, unless another is given. Of `dependencies` only the resources are judged; tools and
-        prompts are the server's matter.
+        Of the current snapshot, unless another is given.
+        """
+        snapshot = snapshot or self.snapshot
+        found = snapshot.all_problems + self.problems_among(snapshot)
+        return sorted(found, key=lambda each: (each.path, each.line or 0, each.code))
+
+    def problems_among(self, snapshot: Snapshot) -> list[Problem]:
+        """What is wrong with skills and shows only among several of them, by the skill.
+
+        Of `dependencies` only the resources are judged; tools and prompts are the server's matter.
         """
         from mcp_skills_server.validation import rules
 
-        snapshot = snapshot or self.snapshot
-        found = snapshot.all_problems
+        found: list[Problem] = []
         for each in rules.check_catalog(snapshot):
             skill = snapshot.skills[each.skill]
             place = join(skill.directory, each.path) if each.path else skill.directory
             found.append(each.at(self.roots[skill.root].show(place), skill.path))
-        return sorted(found, key=lambda each: (each.path, each.line or 0, each.code))
+        return found
 
     def lint(self, skill: Skill) -> list[Problem]:
         """What only a reading of every text file tells: dangling references and what should not be in a skill.

@@ -38,7 +38,8 @@ class MirroredRoot(NamedTuple):
 
     Attributes:
         path: the directory.
-        origin: the site or the archive that they come from; clients and models read it, so it holds no secret.
+        origin: the site or the archive that they come from; it holds no secret, and is for the operator:
+            clients and models read `identity.shown_origin` of it.
     """
 
     path: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -65,7 +66,7 @@ class ValidateOptions(RootOptions):
 def list_(options: ListOptions, roots: tuple[str, ...]) -> None:
     """List the skills below each ROOT, with those that cannot be served.
 
-    PROBLEMS counts what a look at SKILL.md alone shows; `validate` reads every file.
+    PROBLEMS counts what a look at each SKILL.md shows; `validate` reads every file.
 
     \b
     Examples:
@@ -76,15 +77,16 @@ def list_(options: ListOptions, roots: tuple[str, ...]) -> None:
     registry.load()
     snapshot = registry.snapshot
     skills = [snapshot.skills[path] for path in snapshot.paths(Standing.UNUSABLE)]
+    among = Counter(problem.skill for problem in registry.problems_among(snapshot))
+    summaries = [_summary(skill, more=among[skill.path]) for skill in skills]
     passed = _report_passed(registry)
     sources = [{"root": each.shown, "revision": each.revision or None} for each in _mirrored(registry)]
     if options.form == "json":
-        found = {"skills": [_summary(skill) for skill in skills], "problems": [_as_json(p) for p in snapshot.problems]}
+        found = {"skills": summaries, "problems": [_as_json(p) for p in snapshot.problems]}
         say_json(found | {"passed_over": passed, "sources": sources})
         return
     rows = [("PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION")]
-    for skill in skills:
-        summary = _summary(skill)
+    for skill, summary in zip(skills, summaries, strict=True):
         about = " ".join(str(summary["description"]).split())
         state = str(summary["problems"]) + _UNLISTED.get(skill.standing, "")
         rows.append(
@@ -137,7 +139,8 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
         near = nearest(arguments[-1], names)
         hint = f"did you mean {' or '.join(near)}?" if near else "'list' shows what there is"
         raise UsageError(f"{error}; {hint}") from None
-    problems = _in_order({*skill.problems, *registry.lint(skill)})
+    among = (each for each in registry.problems_among(registry.snapshot) if each.skill == skill.path)
+    problems = _in_order({*skill.problems, *among, *registry.lint(skill)})
     readable = skill.standing > Standing.UNUSABLE
     details: dict[str, Any] = _summary(skill) | {
         "frontmatter": dict(skill.frontmatter),
@@ -237,7 +240,8 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _summary(skill: Skill) -> dict[str, Any]:
+def _summary(skill: Skill, *, more: int = 0) -> dict[str, Any]:
+    """What a line of `list` has. `more` problems of it show only among several skills."""
     from mcp_skills_server.format.uris import uri
     from mcp_skills_server.model import SKILL_MD, Standing
 
@@ -251,7 +255,7 @@ def _summary(skill: Skill) -> dict[str, Any]:
         "files": len(skill.files),
         "bytes": skill.size,
         "origin": skill.origin,
-        "problems": len(skill.problems),
+        "problems": len(skill.problems) + more,
         "served": skill.standing is Standing.VALID,
     }
 

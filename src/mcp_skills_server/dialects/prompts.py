@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
-from mcp_skills_server.format import hidden, icons
+from mcp_skills_server.format import hidden, icons, identity
 from mcp_skills_server.format.arguments import replaced
 from mcp_skills_server.format.markup import element
 from mcp_skills_server.format.uris import uri
@@ -98,7 +98,8 @@ def instructions(skill: Skill, name: str, body: str, words: str) -> str:
     follow after the tag, because they are not the skill's.
     """
     attributes = {"name": name, "location": uri(skill.path, SKILL_MD), "root_dir": uri(skill.path)}
-    attributes |= {} if skill.origin is None else {"origin": skill.origin}  # S40-48
+    if (origin := identity.origin(skill)) is not None:
+        attributes["origin"] = origin  # S40-48
     lines = [f'Use the skill "{printable(name)}" for what I ask next.', element("skill", attributes, body)]
     if remark := hidden.remark(body):
         lines.append(f"The skill holds {remark}.")

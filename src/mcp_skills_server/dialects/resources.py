@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
-from mcp_skills_server.format import hidden, media
+from mcp_skills_server.format import hidden, identity, media
 from mcp_skills_server.format.uris import TEMPLATE, uri
 from mcp_skills_server.model import ORIGIN, SKILL_MD, Json, Skill
 
@@ -42,8 +42,8 @@ def descriptor(skill: Skill, title: str | None) -> dict[str, Json]:
         for key, value in skill.frontmatter.items()
         if key not in _SHOWN_ELSEWHERE and _META_NAME.fullmatch(key)
     }
-    if skill.origin is not None:
-        meta[ORIGIN] = skill.origin
+    if (origin := identity.origin(skill)) is not None:
+        meta[ORIGIN] = origin
     if meta:
         out["_meta"] = meta
     return out

@@ -35,8 +35,8 @@ def entry(skill: Skill, snapshot: Snapshot, served: Served, least: Standing) -> 
         _put(out, "icons", _icons(skill))
         _put(out, "arguments", [_argument(each) for each in declared(given)])
         _put(out, "dependencies", _dependencies(resolve(skill, snapshot, served, least)))
-    if skill.origin is not None:
-        out["_meta"] = {ORIGIN: skill.origin}
+    if (origin := identity.origin(skill)) is not None:
+        out["_meta"] = {ORIGIN: origin}
     return out
 
 

@@ -12,7 +12,9 @@ from mcp_skills_server.format.excerpts import excerpt
 
 _NOT_ON_WINDOWS: Final = re.compile(r"[<>:\"|?*\x00-\x1f]|[ .]\Z")
 _RESERVED: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|\Z)", re.IGNORECASE)
-_PLAIN: Final = re.compile(rf"(?!{_RESERVED.pattern})[a-z0-9_-]++(?:\.[a-z0-9_-]++)*+", re.IGNORECASE | re.ASCII)
+_PLAIN: Final = re.compile(
+    rf"(?!{_RESERVED.pattern})[a-z0-9_-]++(?:\.[a-z0-9_-][a-z0-9_-]*+)*+", re.IGNORECASE | re.ASCII
+)
 """There is no fault in such a name, and nearly every one is such."""
 
 

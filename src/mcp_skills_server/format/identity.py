@@ -5,11 +5,18 @@ Every protocol shows the same; the dialects only write it in their shapes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Final
 
 from mcp_skills_server.errors import RequestError, listed, quoted
 from mcp_skills_server.format import fields, hidden
 from mcp_skills_server.model import LONGEST_PATH, Json, Skill, Snapshot, Standing
+
+_ON_DISK: Final = re.compile(r"git\+file:", re.IGNORECASE)
+_BEHIND_PLACE: Final = re.compile("(?=[@#])")
+"""Where the branch and the folder of a repository begin."""
+_SEPARATORS: Final = re.compile(r"[/\\]")
 
 
 def name_of(skill: Skill, snapshot: Snapshot, least: Standing) -> str:
@@ -49,6 +56,27 @@ def find(snapshot: Snapshot, name: str, least: Standing) -> Skill:
     if named:
         raise RequestError(f"Several skills are named {quoted(name)}; ask for one of: {listed(named)}")
     raise RequestError(f"Unknown skill: {quoted(name)}")
+
+
+def origin(skill: Skill) -> str | None:
+    """Where a skill that is not the operator's own comes from, for clients and models; None for one of theirs."""
+    return None if skill.origin is None else shown_origin(skill.origin)
+
+
+def shown_origin(given: str) -> str:
+    """The origin of a skill for others than the operator: of what lies on the server's disk the last name alone.
+
+    Args:
+        given: the address of a site, a repository or a registry, or the path of an archive.
+    """
+    if _ON_DISK.match(given):
+        place, *more = _BEHIND_PLACE.split(given, maxsplit=1)
+        return f"{_last(place)}{''.join(more)}"
+    return given if "://" in given else _last(given)
+
+
+def _last(path: str) -> str:
+    return _SEPARATORS.split(path.rstrip("/\\"))[-1] or "archive"
 
 
 def title(skill: Skill) -> str | None:

@@ -32,8 +32,8 @@ MAX_NAME: Final = 256
 _MAX_DOTS: Final = 256
 """In one line. tomllib takes time with the square of a dotted key's length, and a key has no second line."""
 _INTEGERS: Final = range(-(1 << 63), 1 << 63)
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]++(?:\.[A-Za-z0-9_-]++)*+", re.ASCII)
-_AGENT_SKILLS_NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*+")
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]++(?:\.[A-Za-z0-9_-]++)*", re.ASCII)
+_AGENT_SKILLS_NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*")
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]+", re.ASCII)
 
 

@@ -23,7 +23,7 @@ _SEGMENT: Final = _REG_NAME + ":@"
 
 
 _NO_NAMES: Final = frozenset(("", ".", ".."))
-_PLAIN: Final = re.compile(r"[\w.~-]++(?:/[\w.~-]++)*+", re.ASCII)
+_PLAIN: Final = re.compile(r"[\w.~-]++(?:/[\w.~-][\w.~-]*+)*+", re.ASCII)
 """Paths that are their own URIs: nearly all are, and none of these is worth a place in a cache."""
 
 

@@ -21,7 +21,7 @@ _TRAILING: Final = re.compile(_STRING + r"|,(?=[ \t\r\n]*[}\]])", re.DOTALL)
 _BLANKS: Final = re.compile(r"[ \t\r\n]*")
 _INDENT: Final = re.compile(r"[ \t]*")
 _NOT_A_BREAK: Final = re.compile(r"[^\r\n]")
-_REST_OF_LINE: Final = re.compile(r"(?:[ \t]|/\*[^\r\n]*?\*/)*+(?://[^\r\n]*)?(?=[\r\n])")
+_REST_OF_LINE: Final = re.compile(r"(?>(?:[ \t]|/\*(?>[^\r\n]*?\*/))*)(?://[^\r\n]*)?(?=[\r\n])")
 _EMPTY_TO_BREAK: Final = re.compile(r"[ \t]*(?=[\r\n]|\Z)")
 
 

@@ -144,7 +144,7 @@ class Skill:
         standing: how far it may be shown.
         empty: directories without a file that is served, by their path in the skill.
         origin: the site or the archive that it comes from, also when `fetch` put it into a folder; None for a
-            skill of the operator's own.
+            skill of the operator's own. It may be a path of this machine: others see `identity.origin`.
     """
 
     path: str

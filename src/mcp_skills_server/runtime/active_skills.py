@@ -16,6 +16,7 @@ from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded
 from mcp_skills_server.errors import RequestError, StaleFileError
+from mcp_skills_server.format import identity
 from mcp_skills_server.format.portions import MOST_BYTES
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
 from mcp_skills_server.runtime.briefing import name_of
@@ -276,6 +277,6 @@ async def _prepare(of: Runtime, skill: Skill, view: View) -> Loaded:
         instructions=text.text,
         files=(*text.linked, *rest),
         problems=(*runtime.problems(skill), *runtime.unseen(skill.frontmatter, text.text)),
-        origin=skill.origin,
+        origin=identity.origin(skill),
         line=text.line,
     )

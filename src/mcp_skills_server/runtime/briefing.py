@@ -186,7 +186,9 @@ class Briefing:
         if len(roots) == 1:
             return "", skill.path
         root = roots[skill.root]  # by its last name: where it lies is nobody's matter
-        return root.origin or basename(root.shown.rstrip("/")) or basename(root.path), skill.path
+        if root.origin is not None:
+            return identity.shown_origin(root.origin), skill.path
+        return basename(root.shown.rstrip("/")) or basename(root.path), skill.path
 
     # News
 

@@ -68,7 +68,8 @@ class Source(Protocol):
     """One place that skills come from. Its methods are called one at a time.
 
     Attributes:
-        origin: what people, clients and models read about where it is. It holds no secret.
+        origin: what people read about where it is, and clients and models by `identity.shown_origin`. It holds no
+            secret.
         trusted: its skills count as the operator's own, so that policy asks for no approval of them.
         remote: it is fetched, and a server starts without it. What is not remote is there at the start or refused.
         place: the folder that is served, where the source itself keeps one current; None where its trees go to a store.

@@ -15,7 +15,7 @@ from mcp_skills_server.validation.rule import Found, Rules, SkillMd
 
 _MAX_SHOWN: Final = 10
 _LONGEST_LINE: Final = 200
-_PLAIN_KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*+")
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*")
 _NO_PLAIN_KEYS: Final = frozenset(("yes", "no", "on", "off", "true", "false", "null", "y", "n"))
 _SHAPED: Final = EXTENSION_FIELDS | {"title", "version", "tags"}
 

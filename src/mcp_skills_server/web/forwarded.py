@@ -49,7 +49,7 @@ _NODE: Final = re.compile(rf"(?:\[([0-9a-f:.]+)\]|([0-9.]+)|(_[a-z0-9._-]{{1,63}
 _WELL_KNOWN: Final = "/.well-known/"
 _INSERTED: Final = "/.well-known/oauth-protected-resource"
 """What stands before the path of the endpoint, and so before the prefix too (RFC 9728 3.1)."""
-_PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~-]++)++", re.ASCII)
+_PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~-]++)+", re.ASCII)
 
 _Network: TypeAlias = IPv4Network | IPv6Network
 _Headers: TypeAlias = Iterable[tuple[bytes, bytes]]

@@ -169,6 +169,15 @@ def test_nobody_can_name_what_is_unknown(place: Place) -> None:
         allowed(policy(place.registry, ["", canonical(UNKNOWN)], str(place.file)), odd)
 
 
+def test_a_refusal_names_an_archive_and_not_where_it_lies(place: Place) -> None:
+    given = "/srv/private/team.zip"
+    remote = replace(place.skill, origin=given)
+    for origins in ((), (given,)):
+        with pytest.raises(RunRefusedError, match=r"comes from team\.zip") as refused:
+            allowed(policy(place.registry, map(canonical, origins), str(place.file)), remote)
+        assert "private" not in str(refused.value)
+
+
 def test_a_secret_is_of_one_skill_of_one_source(tmp_path: Path) -> None:
     write(tmp_path / "thing", toml("thing", permissions='secrets = ["KEY"]'))
     registry = Registry([MirroredRoot(str(tmp_path), SITE)])

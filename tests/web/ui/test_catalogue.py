@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import html
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
@@ -89,7 +91,10 @@ def test_filters_by_use(tmp_path: Path) -> None:
         with client(server, "modern") as one:
             one.read("skill://a/SKILL.md")
         until = time.monotonic() + 20
-        while shown(server, "?used=used") != ["a"]:  # they are written once a second, and read every five
+        with closing(sqlite3.connect(tmp_path / "usage.db")) as written:  # once a second
+            while not written.execute("SELECT times FROM used").fetchall():
+                assert time.monotonic() < until
+        while shown(server, "?used=used") != ["a"]:  # which reads them every five
             assert time.monotonic() < until
         assert shown(server, "?used=never") == ["b"]
         get(server, "/ui/skills/b")

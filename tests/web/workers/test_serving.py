@@ -296,6 +296,16 @@ def test_workers_that_could_answer_start_again_at_once(server_of_its_own: Server
     assert server.send("GET", "/readyz").status == 200
 
 
+def test_a_worker_that_ends_again_and_again_soon_starts_later_each_time(server_of_its_own: Server) -> None:
+    server = server_of_its_own
+    steady = min(workers(server))
+    for count, pause in enumerate(("0.1", "0.1", "0.1", "0.2", "0.4"), 1):
+        os.kill(*(workers(server) - {steady}), signal.SIGKILL)
+        often = rf" \({count} in a row ended within 30 s of their start\)" if count > 1 else ""
+        server.said(rf"ended by SIGKILL; starting another in {re.escape(pause)} s{often}\n", times=1)
+        server.said(r"worker \d accepts connections", times=COUNT + count)
+
+
 def test_no_pause_is_long_while_nobody_answers(server_of_its_own: Server) -> None:
     server = server_of_its_own
 
@@ -336,7 +346,11 @@ def _unix(path: str) -> set[str]:
 
 def _holds(process: int, path: str) -> bool:
     """Whether a process has one of them open."""
-    return not _unix(path).isdisjoint(os.readlink(each) for each in Path(f"/proc/{process}/fd").iterdir())
+    found: set[str] = set()
+    for each in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.add(os.readlink(each))
+    return not _unix(path).isdisjoint(found)
 
 
 def test_the_end_is_said_to_every_client_and_nothing_stays(tmp_path: Path, where: Path) -> None:
@@ -383,6 +397,7 @@ def test_tokens_are_read_again_by_every_worker(tmp_path: Path) -> None:
             headers = {**one.headers(), "Authorization": f"Bearer {BETA}"}
             until(lambda one=one, headers=headers: one.post(one.message("skills/list"), headers).status == 404)
             assert one.request("skills/list")["skills"]
+        server.said("the tokens were read again")  # by the supervisor, which may be the last to do it
         assert server.stderr.count("the tokens were read again") == 1
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Final, NotRequired, TypedDict, cast
 
 from mcp_skills_server.dialects.acp.fields import SKILLS_UPDATE, as_dict, list_in
-from mcp_skills_server.format import hidden
+from mcp_skills_server.format import hidden, identity
 from mcp_skills_server.model import ORIGIN, Json, Skill, Snapshot, Standing
 from mcp_skills_server.validation import rules
 
-_NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*+")
+_NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*")
 _FIELDS: Final = frozenset(("name", "description", "license", "compatibility", "allowedTools", "_meta"))
 
 
@@ -91,7 +91,8 @@ def entry(skill: Skill) -> AvailableSkill:
     if tools:
         out["allowedTools"] = tools
     metadata = fields.get("metadata")
-    meta = {**(metadata if isinstance(metadata, dict) else {}), **({ORIGIN: skill.origin} if skill.origin else {})}
+    origin = identity.origin(skill)
+    meta = {**(metadata if isinstance(metadata, dict) else {}), **({ORIGIN: origin} if origin else {})}
     if meta:
         out["_meta"] = meta
     return cast("AvailableSkill", out)

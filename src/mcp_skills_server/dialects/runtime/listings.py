@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from mcp_skills_server.dialects.runtime import lengths
 from mcp_skills_server.dialects.runtime.results import CHARACTERS, noted
 from mcp_skills_server.dialects.runtime.words import LIST, Result, problems
-from mcp_skills_server.format import hidden
+from mcp_skills_server.format import hidden, identity
 from mcp_skills_server.format.markup import contained
 from mcp_skills_server.model import Json, Skill
 
@@ -70,7 +70,7 @@ def entry(
         "version": version,
         "tags": [*tags],
         "problems": [*problems(skill)],
-        "origin": skill.origin,
+        "origin": identity.origin(skill),
     }
     return out | {key: value for key, value in more.items() if value}
 

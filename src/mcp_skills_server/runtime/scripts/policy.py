@@ -20,6 +20,7 @@ from mcp_skills_server.catalog.fetched import UNKNOWN
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects.wellknown import DIRECTORY, is_site
 from mcp_skills_server.errors import RequestError, UsageError
+from mcp_skills_server.format import identity
 from mcp_skills_server.format import manifest as manifests
 from mcp_skills_server.format.manifest import SKILL_TOML
 from mcp_skills_server.format.uris import bare
@@ -160,8 +161,8 @@ class ExecutionPolicy:
             # What a folder of the operator's own holds of another origin is not what was said of the folder.
             self._check_origin(skill, skill.origin, named=said is True and root.origin is not None)
 
-    def _check_origin(self, skill: Skill, shown: str, *, named: bool) -> None:
-        name, origin = printable(skill.path), canonical(skill.origin or "")
+    def _check_origin(self, skill: Skill, given: str, *, named: bool) -> None:
+        name, origin, shown = printable(skill.path), canonical(given), identity.shown_origin(given)
         if origin not in self._origins and not named:
             raise RunRefusedError(
                 f"The scripts of {name} are not run: it comes from {printable(shown)}, and whoever runs this server "

@@ -14,7 +14,7 @@ Check: TypeAlias = Callable[[Any], bool]
 
 _TRUE: Final = frozenset({"1", "on", "t", "true", "y", "yes"})
 _FALSE: Final = frozenset({"0", "off", "f", "false", "n", "no"})
-_WHOLE: Final = re.compile(r"\s*+[+-]?\d++(?:_\d++)*+(?:\.0*+)?\s*+", re.ASCII)
+_WHOLE: Final = re.compile(r"\s*+[+-]?\d++(?:_\d++)*(?:\.0*+)?\s*+", re.ASCII)
 
 
 def text(value: Any) -> bool:

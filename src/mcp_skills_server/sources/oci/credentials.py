@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -116,12 +117,12 @@ def _ask(name: str, server: str, path: Path) -> Credentials | None:
     program = f"docker-credential-{name}"
     if not _HELPER.fullmatch(name):
         raise UsageError(f"{_shown(path)} names a credential helper whose name is none; correct it")
+    if shutil.which(program) is None:
+        raise UsageError(f"{_shown(path)} names {program}, which is not on PATH; install it, or log in anew")
     try:
         done = subprocess.run(  # noqa: S603, the operator's own configuration names it
             [program, "get"], input=server.encode(), capture_output=True, timeout=_HELPER_S, check=False
         )
-    except FileNotFoundError:
-        raise UsageError(f"{_shown(path)} names {program}, which is not on PATH; install it, or log in anew") from None
     except (OSError, subprocess.SubprocessError) as error:
         reason = "it took too long" if isinstance(error, subprocess.TimeoutExpired) else "it cannot be started"
         raise UsageError(f"{program} did not answer: {reason}; call it by hand with 'get'") from None

@@ -13,7 +13,7 @@ from mcp_skills_server.sources import addresses
 LATEST: Final = "latest"
 _SCHEMES: Final = {"oci://": "https", "oci+http://": "http"}
 _REGISTRY: Final = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
-_SEGMENT: Final = re.compile(r"[a-z0-9]++(?:(?:\.|__?|-++)[a-z0-9]++)*+")
+_SEGMENT: Final = re.compile(r"[a-z0-9]++(?:(?:\.|__?|-++)[a-z0-9]++)*")
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST: Final = 255

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 
+from mcp_skills_server.format import identity
 from mcp_skills_server.model import Problem
 from mcp_skills_server.web.ui.look import Look
 
 
 def source_name(look: Look, root: int) -> str:
-    """The name of a root: its origin, or its folder, of which others than the operator see the last part alone."""
+    """The name of a root: its origin or its folder. Of places on the disk only the operator sees more than the name."""
     found = look.runtime.registry.roots[root]
     if found.origin is not None:
-        return found.origin
+        return found.origin if look.site.local else identity.shown_origin(found.origin)
     return found.shown if look.site.local else os.path.basename(found.path) or "folder"
 
 

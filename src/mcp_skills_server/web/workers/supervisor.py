@@ -1,8 +1,8 @@
 """The process that starts workers, keeps their number, and has them look where its registry looked.
 
 It answers no request. A worker that ends is replaced at once if it had answered, and later each time where none gets so
-far, but soon while nobody answers. Workers that were started later accept when they have read the skills, so that a
-client never waits for one while another could answer.
+far or several in a row end soon; while nobody answers, no pause is long. Workers that were started later accept when
+they have read the skills, so that a client never waits for one while another could answer.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ _LONGEST_FOLDER: Final = 90
 """Bytes; the path of a socket has at most 103, on macOS."""
 _FIRST_PAUSE_S: Final = 0.1
 _LAST_PAUSE_S: Final = 30.0
+_STEADY_S: Final = 30.0
+"""A worker that could answer and ended sooner may have ended of what it serves, and the next one will, too."""
+_AT_ONCE: Final = 3
+"""So many of those in a row are replaced at once: whoever kills one by hand does it more than once."""
 _SOON_S: Final = 1.0
 """The longest pause while nobody can answer, whatever the workers ended of: clients wait for it."""
 _ABLE: Final = frozenset(("accepting", "loaded"))
@@ -194,8 +198,10 @@ class Supervisor:
 
     async def _keep(self, number: int) -> None:
         """Have worker `number` run, again and again until the end."""
-        pause = _FIRST_PAUSE_S
+        pause, short = _FIRST_PAUSE_S, 0
+        clock = asyncio.get_running_loop().time
         while not self._ending.is_set():
+            began = clock()
             try:
                 code, was_able = await self._run(number)
             except OSError as error:
@@ -209,9 +215,11 @@ class Supervisor:
                 self._ending.set()
                 return
             if was_able:
-                pause = _FIRST_PAUSE_S
+                short = short + 1 if clock() - began < _STEADY_S else 0
+                pause = _FIRST_PAUSE_S if short <= _AT_ONCE else pause
             now = pause if self._can_answer() else min(pause, _SOON_S)
-            logger.warning("worker %d %s; starting another in %.1f s", number + 1, why, now)
+            often = f" ({short} in a row ended within {_STEADY_S:.0f} s of their start)" if short > 1 else ""
+            logger.warning("worker %d %s; starting another in %.1f s%s", number + 1, why, now, often)
             await self._wait(now)
             pause = min(pause * 2, _LAST_PAUSE_S)
 

@@ -115,6 +115,7 @@ async def page(request: Request, look: Look) -> Response:
         tree=tree_of(skill, digests),
         problems=[shown_problem(look, each) for each in sorted(skill.problems, key=lambda each: each.severity)],
         source=source_name(look, skill.root),
+        origin=skill.origin if look.site.local else identity.origin(skill),
         revision=getattr(look.runtime.registry.roots[skill.root], "revision", ""),
         place=look.runtime.registry.place(skill) if look.site.local else "",
         seen=seen_by(look, skill),

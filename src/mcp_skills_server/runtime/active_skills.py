@@ -6,11 +6,10 @@ loaded as that one shows it.
 
 from __future__ import annotations
 
+from asyncio import Lock
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeAlias
-
-import anyio
 
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
@@ -50,7 +49,7 @@ class ActiveSkills:
         """Path and digest of what is to be loaded instead, once files can be read; None where there is nothing."""
         self.changed = 0
         """How often something was loaded or unloaded."""
-        self._changing = anyio.Lock()
+        self._changing = Lock()
         """Held by whoever sets `_loaded` after waiting for a file."""
 
     @property

@@ -14,13 +14,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
-import anyio
-
 from mcp_skills_server.transport import descriptors
 from mcp_skills_server.transport.framing import MAX_LINE, LineBuffer
 
 _T = TypeVar("_T")
 
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _MOST_UNREAD: Final = 2
 """Chunks of stdin that are read before somebody takes them."""
 
@@ -142,36 +141,49 @@ class Pipes:
             work: what reads and sends. It may raise BrokenPipeError, alone or in a group.
             before_signalled: awaited after a signal, before `work` is cancelled.
         """
-        async with anyio.create_task_group() as tasks:
+        loop = asyncio.get_running_loop()
+        signalled = asyncio.Event()
 
-            async def end_on_signal() -> None:
-                with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                    async for _ in signals:
-                        if before_signalled is not None:
-                            await before_signalled()
-                        tasks.cancel_scope.cancel()
-                        return
+        async def working() -> None:
+            with suppress(asyncio.CancelledError):
+                try:
+                    await work()
+                except* BrokenPipeError:
+                    pass
 
-            loop = asyncio.get_running_loop()
+        async def end_on_signal() -> None:
+            await signalled.wait()
+            if before_signalled is not None:
+                await before_signalled()
 
-            def watch_reader() -> None:
-                if descriptors.wait_for_hang_up(self._stdout):
-                    with suppress(RuntimeError):  # the loop is closed: it has ended already
-                        loop.call_soon_threadsafe(tasks.cancel_scope.cancel)
+        def watch_reader() -> None:
+            if descriptors.wait_for_hang_up(self._stdout):
+                with suppress(RuntimeError):  # the loop is closed: it has ended already
+                    loop.call_soon_threadsafe(ending.cancel)
 
-            # Not one of the event loop's threads: it waits as long as the process lives, and nobody may wait for it.
-            threading.Thread(target=watch_reader, name="stdout-reader", daemon=True).start()
-            tasks.start_soon(end_on_signal)
-            try:
-                await work()
-            except* BrokenPipeError:
-                pass
-            tasks.cancel_scope.cancel()
+        # A task of its own, which can be ended while this one waits for that.
+        tasks = [asyncio.create_task(working()), asyncio.create_task(end_on_signal())]
+        ending = tasks[1]
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, signalled.set)
+        # Not one of the event loop's threads: it waits as long as the process lives, and nobody may wait for it.
+        threading.Thread(target=watch_reader, name="stdout-reader", daemon=True).start()
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+            for each in tasks:
+                each.cancel()
+            await asyncio.wait(tasks)
+        for each in tasks:
+            if not each.cancelled():
+                each.result()
 
     async def _read(self) -> _Unread:
         if not self._unread:
             if not self._watch_stdin(True):
-                await anyio.lowlevel.checkpoint()
+                await asyncio.sleep(0)
                 return self._next()
             self._came = asyncio.get_running_loop().create_future()
             await self._came

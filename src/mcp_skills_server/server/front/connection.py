@@ -5,10 +5,9 @@ The SDK's front does the same with models of every message; `tests/front/` shows
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final
-
-import anyio
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.runtime.quota import Owner, owner_of
@@ -18,6 +17,7 @@ from mcp_skills_server.server.front.dispatch import Dispatcher, answer, notifica
 from mcp_skills_server.server.front.eras import INITIALIZE, LEGACY, MODERN, PING
 from mcp_skills_server.server.front.repeats import Repeats, Words, parted
 from mcp_skills_server.server.front.request import FaultError, Params, Request
+from mcp_skills_server.server.front.scope import TaskScope, scope
 from mcp_skills_server.server.message_lines import Lines, MessageLines
 from mcp_skills_server.server.messages import Id, Message
 from mcp_skills_server.server.methods import Fault
@@ -27,6 +27,7 @@ CANCELLED: Final = "notifications/cancelled"
 _MOST_BEFORE: Final = 8
 """Messages before the first request that are kept until it has decided the era."""
 _LONGEST_NUMBER: Final = 20
+_CALL: Final = "tools/call"
 _CLOSED: Final = Fault(-32000, "Connection closed")
 _INITIALIZED_PARAMS: Final = LEGACY.fits[PING]
 
@@ -53,6 +54,9 @@ class Connection:
         self._words: Words | None = None
         """What the present line says, where its answer may be kept."""
         self._requests: dict[tuple[type, Id], Request] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reading: asyncio.Task[Any] | None = None
+        self._error: BaseException | None = None
         self._before: list[Message] | None = []
         self._era = LEGACY
         self._client = eras.NOBODY
@@ -67,8 +71,9 @@ class Connection:
         Raises:
             BrokenPipeError: nobody reads the answers.
         """
+        self._reading = reading = asyncio.current_task()
         try:
-            async with anyio.create_task_group() as tasks:
+            try:
                 async for left in self._messages.received(self._take, self._repeats):
                     request = self._in_turn(left) if isinstance(left, Message) else left
                     if request is None:
@@ -76,11 +81,17 @@ class Connection:
                     if request.method == INITIALIZE:
                         await self._answer(request)  # before the next message is looked at, which may count on it
                     else:
-                        tasks.start_soon(self._answer, request)
+                        self._begin(request)
                 await self.last_answers(1.5)
                 self._closing = True
-                for request in list(self._requests.values()):
-                    request.scope.cancel()
+            except asyncio.CancelledError:
+                if self._error is None or reading is None or reading.uncancel():
+                    raise
+            finally:
+                self._reading = None
+                await self._end_requests()
+            if self._error is not None:
+                raise self._error
         finally:
             for work in reversed(self._ends):
                 work()
@@ -149,6 +160,8 @@ class Connection:
                 self._answers.keep(self._words, request.made_from, body)
             self._send_answer(request.id, body)
             return None
+        runs_scripts = request.method == _CALL and self._attachment.sessions.runtime.scripts is not None
+        request.scope = scope(runs_scripts=runs_scripts)
         self._requests[type(request.id), request.id] = request
         return request
 
@@ -163,7 +176,7 @@ class Connection:
             request = self._named(id_) if isinstance(id_, str | int) and not isinstance(id_, bool) else None
             if request is not None:
                 request.taken_back = True
-                request.scope.cancel()
+                _cancel(request)
                 # Its id is free from here on: the work may take some more turns of the event loop to end.
                 del self._requests[type(request.id), request.id]
                 self._messages.end(request.id)
@@ -185,10 +198,31 @@ class Connection:
 
     # What goes out
 
+    def _begin(self, request: Request) -> None:
+        """Have a request answered in a task of its own."""
+        task = asyncio.create_task(self._answer(request))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self._error is None:  # nobody reads answers
+            self._error = error
+            if self._reading is not None:
+                self._reading.cancel()
+
+    async def _end_requests(self) -> None:
+        # By their scopes, which leave to each what it has to bring to an end. No group of tasks does that.
+        for request in list(self._requests.values()):
+            _cancel(request)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def _answer(self, request: Request) -> None:
         """Answer a request, unless the client takes it back meanwhile."""
         id_, body = request.id, None
-        with request.scope:
+        with request.scope or TaskScope():
             try:
                 body = await self._dispatcher.result(request)
                 if request.method == INITIALIZE and request.params:
@@ -214,3 +248,8 @@ class Connection:
     def _send_answer(self, id_: Id, body: bytes) -> None:
         self._messages.end(id_)
         self._messages.send_now(*answer(id_, body))
+
+
+def _cancel(request: Request) -> None:
+    if request.scope is not None:
+        request.scope.cancel()

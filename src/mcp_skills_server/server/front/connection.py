@@ -17,7 +17,7 @@ from mcp_skills_server.server.front.dispatch import Dispatcher, answer, notifica
 from mcp_skills_server.server.front.eras import INITIALIZE, LEGACY, MODERN, PING
 from mcp_skills_server.server.front.repeats import Repeats, Words, parted
 from mcp_skills_server.server.front.request import FaultError, Params, Request
-from mcp_skills_server.server.front.scope import TaskScope, scope
+from mcp_skills_server.server.front.scope import Scope, TaskScope, scope
 from mcp_skills_server.server.message_lines import Lines, MessageLines
 from mcp_skills_server.server.messages import Id, Message
 from mcp_skills_server.server.methods import Fault
@@ -79,7 +79,8 @@ class Connection:
                     if request is None:
                         continue
                     if request.method == INITIALIZE:
-                        await self._answer(request)  # before the next message is looked at, which may count on it
+                        # Before the next message is looked at, which may count on it.
+                        await self._answer(request, request.scope or TaskScope())
                     else:
                         self._begin(request)
                 await self.last_answers(1.5)
@@ -200,7 +201,7 @@ class Connection:
 
     def _begin(self, request: Request) -> None:
         """Have a request answered in a task of its own."""
-        task = asyncio.create_task(self._answer(request))
+        task = asyncio.create_task(self._answer(request, request.scope or TaskScope()))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -219,10 +220,10 @@ class Connection:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _answer(self, request: Request) -> None:
+    async def _answer(self, request: Request, work: Scope) -> None:
         """Answer a request, unless the client takes it back meanwhile."""
         id_, body = request.id, None
-        with request.scope or TaskScope():
+        with work:
             try:
                 body = await self._dispatcher.result(request)
                 if request.method == INITIALIZE and request.params:

@@ -20,7 +20,7 @@ from mcp_skills_server.dialects.runtime import Loaded, Result
 from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
-from mcp_skills_server.runtime.active_skills import Active, ActiveSkills, chosen, loaded_of
+from mcp_skills_server.runtime.active_skills import Active, ActiveSkills, begin_call, chosen, loaded_of
 from mcp_skills_server.runtime.briefing import name_of
 from mcp_skills_server.runtime.file_results import output_file, skill_file
 from mcp_skills_server.runtime.quota import Owner
@@ -135,6 +135,7 @@ class Session:
             something else; the text says what. Whatever a model asks for, nothing is raised.
         """
         self.calls += 1
+        begin_call()
         shared = of or self._runtime
         try:
             tool = runtime.canonical(name)

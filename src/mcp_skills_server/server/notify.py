@@ -45,7 +45,7 @@ Send: TypeAlias = Callable[[str, "dict[str, Any] | None"], Awaitable[None]]
 
 
 class ClientLeftError(SkillsServerError):
-    """A client has left, so that a notification cannot be sent. Its other requests are not affected."""
+    """A client has left, so that a notification cannot be sent to it."""
 
 
 def _nothing() -> None:
@@ -70,11 +70,7 @@ class Peer(Protocol):
         ...
 
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
-        """Send a notification.
-
-        Raises:
-            ClientLeftError: nobody is there to hear it.
-        """
+        """Send a notification, or raise `ClientLeftError`: nobody is there to hear it."""
         ...
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from mcp_skills_server.transport import descriptors
 from mcp_skills_server.transport.framing import MAX_LINE, LineBuffer
+from mcp_skills_server.transport.scope import Scope, scope
 
 _T = TypeVar("_T")
 
@@ -133,52 +134,52 @@ class Pipes:
             await self.flush()
 
     async def serve(
-        self, work: Callable[[], Awaitable[None]], before_signalled: Callable[[], Awaitable[None]] | None = None
+        self,
+        work: Callable[[], Awaitable[None]],
+        before_signalled: Callable[[], Awaitable[None]] | None = None,
+        *,
+        within: Scope | None = None,
     ) -> None:
         """Run `work` until it is done, SIGTERM or SIGINT comes, or nobody reads stdout any more.
 
         Args:
             work: what reads and sends. It may raise BrokenPipeError, alone or in a group.
             before_signalled: awaited after a signal, before `work` is cancelled.
+            within: the scope that `work` is run in, and cancelled by; by default one of anyio.
         """
+        work_scope = scope(shields=True) if within is None else within
         loop = asyncio.get_running_loop()
-        signalled = asyncio.Event()
+        ending: asyncio.Task[None] | None = None
 
-        async def working() -> None:
-            with suppress(asyncio.CancelledError):
-                try:
-                    await work()
-                except* BrokenPipeError:
-                    pass
-
-        async def end_on_signal() -> None:
-            await signalled.wait()
+        async def end() -> None:
             if before_signalled is not None:
                 await before_signalled()
+            work_scope.cancel()
+
+        def end_on_signal() -> None:
+            nonlocal ending
+            ending = ending or loop.create_task(end())
 
         def watch_reader() -> None:
             if descriptors.wait_for_hang_up(self._stdout):
                 with suppress(RuntimeError):  # the loop is closed: it has ended already
-                    loop.call_soon_threadsafe(ending.cancel)
+                    loop.call_soon_threadsafe(work_scope.cancel)
 
-        # A task of its own, which can be ended while this one waits for that.
-        tasks = [asyncio.create_task(working()), asyncio.create_task(end_on_signal())]
-        ending = tasks[1]
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, signalled.set)
         # Not one of the event loop's threads: it waits as long as the process lives, and nobody may wait for it.
         threading.Thread(target=watch_reader, name="stdout-reader", daemon=True).start()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, end_on_signal)
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            with work_scope:
+                try:
+                    await work()
+                except* BrokenPipeError:
+                    pass
         finally:
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
-            for each in tasks:
-                each.cancel()
-            await asyncio.wait(tasks)
-        for each in tasks:
-            if not each.cancelled():
-                each.result()
+            if ending is not None:
+                ending.cancel()
 
     async def _read(self) -> _Unread:
         if not self._unread:

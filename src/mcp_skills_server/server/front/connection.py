@@ -17,10 +17,10 @@ from mcp_skills_server.server.front.dispatch import Dispatcher, answer, notifica
 from mcp_skills_server.server.front.eras import INITIALIZE, LEGACY, MODERN, PING
 from mcp_skills_server.server.front.repeats import Repeats, Words, parted
 from mcp_skills_server.server.front.request import FaultError, Params, Request
-from mcp_skills_server.server.front.scope import Scope, TaskScope, scope
 from mcp_skills_server.server.message_lines import Lines, MessageLines
 from mcp_skills_server.server.messages import Id, Message
 from mcp_skills_server.server.methods import Fault
+from mcp_skills_server.transport.scope import Scope, scope
 
 INITIALIZED: Final = "notifications/initialized"
 CANCELLED: Final = "notifications/cancelled"
@@ -79,8 +79,7 @@ class Connection:
                     if request is None:
                         continue
                     if request.method == INITIALIZE:
-                        # Before the next message is looked at, which may count on it.
-                        await self._answer(request, request.scope or TaskScope())
+                        await self._answer(request)  # before the next message is looked at, which may count on it
                     else:
                         self._begin(request)
                 await self.last_answers(1.5)
@@ -161,8 +160,6 @@ class Connection:
                 self._answers.keep(self._words, request.made_from, body)
             self._send_answer(request.id, body)
             return None
-        runs_scripts = request.method == _CALL and self._attachment.sessions.runtime.scripts is not None
-        request.scope = scope(runs_scripts=runs_scripts)
         self._requests[type(request.id), request.id] = request
         return request
 
@@ -177,7 +174,7 @@ class Connection:
             request = self._named(id_) if isinstance(id_, str | int) and not isinstance(id_, bool) else None
             if request is not None:
                 request.taken_back = True
-                _cancel(request)
+                self._scope_of(request).cancel()
                 # Its id is free from here on: the work may take some more turns of the event loop to end.
                 del self._requests[type(request.id), request.id]
                 self._messages.end(request.id)
@@ -201,7 +198,7 @@ class Connection:
 
     def _begin(self, request: Request) -> None:
         """Have a request answered in a task of its own."""
-        task = asyncio.create_task(self._answer(request, request.scope or TaskScope()))
+        task = asyncio.create_task(self._answer(request))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -213,17 +210,24 @@ class Connection:
             if self._reading is not None:
                 self._reading.cancel()
 
+    def _scope_of(self, request: Request) -> Scope:
+        """What ends the work on a request; made by the first task that asks, because anyio needs to be in one."""
+        if request.scope is None:
+            runs_scripts = request.method == _CALL and self._attachment.sessions.runtime.scripts is not None
+            request.scope = scope(shields=runs_scripts)
+        return request.scope
+
     async def _end_requests(self) -> None:
         # By their scopes, which leave to each what it has to bring to an end. No group of tasks does that.
         for request in list(self._requests.values()):
-            _cancel(request)
+            self._scope_of(request).cancel()
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _answer(self, request: Request, work: Scope) -> None:
+    async def _answer(self, request: Request) -> None:
         """Answer a request, unless the client takes it back meanwhile."""
         id_, body = request.id, None
-        with work:
+        with self._scope_of(request):
             try:
                 body = await self._dispatcher.result(request)
                 if request.method == INITIALIZE and request.params:
@@ -249,8 +253,3 @@ class Connection:
     def _send_answer(self, id_: Id, body: bytes) -> None:
         self._messages.end(id_)
         self._messages.send_now(*answer(id_, body))
-
-
-def _cancel(request: Request) -> None:
-    if request.scope is not None:
-        request.scope.cancel()

@@ -10,9 +10,9 @@ from mcp_skills_server.catalog.view import View
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.server.front.eras import Client, Era
-from mcp_skills_server.server.front.scope import Scope
 from mcp_skills_server.server.messages import Id
 from mcp_skills_server.server.methods import Fault
+from mcp_skills_server.transport.scope import Scope
 
 Params: TypeAlias = Mapping[str, Any]
 
@@ -64,7 +64,7 @@ class Request:
         admitted: whether the handshake was over by then.
         taken_back: whether the client wants no answer any more.
         done: whether the handler has returned, after which it tells nothing.
-        scope: what ends the work on it; None for one that is answered at once, and where a front has its own way.
+        scope: what ends the work on it; None before anybody waits, and where a front has its own way.
         made_from: the view that the answer was made from, where it was made from nothing else.
     """
 

@@ -1,4 +1,8 @@
-"""What ends the work on one request: a scope of asyncio, or of anyio where a script may run."""
+"""What ends the work of a task: a scope of anyio, or one that needs no more than asyncio.
+
+What starts processes shields their start and their end from being cancelled, which scopes of anyio alone respect. And
+they end whatever is inside at once, with groups of tasks in it, as the SDK counts on.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +56,9 @@ class TaskScope:
         return not others and isinstance(error, asyncio.CancelledError)
 
 
-def scope(*, runs_scripts: bool) -> Scope:
-    """A scope. What starts processes shields their start and their end from being cancelled, by scopes of anyio."""
-    if not runs_scripts:
+def scope(*, shields: bool) -> Scope:
+    """A scope for the running task; `shields` is whether anything in it is to be shielded, which takes one of anyio."""
+    if not shields:
         return TaskScope()
     from anyio import CancelScope
 

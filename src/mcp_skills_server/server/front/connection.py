@@ -74,27 +74,30 @@ class Connection:
         self._reading = reading = asyncio.current_task()
         try:
             try:
-                async for left in self._messages.received(self._take, self._repeats):
-                    request = self._in_turn(left) if isinstance(left, Message) else left
-                    if request is None:
-                        continue
-                    if request.method == INITIALIZE:
-                        await self._answer(request)  # before the next message is looked at, which may count on it
-                    else:
-                        self._begin(request)
-                await self.last_answers(1.5)
-                self._closing = True
-            except asyncio.CancelledError:
-                if self._error is None or reading is None or reading.uncancel():
-                    raise
+                await self._read()
             finally:
                 self._reading = None
                 await self._end_requests()
-            if self._error is not None:
-                raise self._error
+        except asyncio.CancelledError:
+            if self._error is None or reading is None or reading.uncancel():
+                raise
         finally:
             for work in reversed(self._ends):
                 work()
+        if self._error is not None:
+            raise self._error
+
+    async def _read(self) -> None:
+        async for left in self._messages.received(self._take, self._repeats):
+            request = self._in_turn(left) if isinstance(left, Message) else left
+            if request is None:
+                continue
+            if request.method == INITIALIZE:
+                await self._answer(request)  # before the next message is looked at, which may count on it
+            else:
+                self._begin(request)
+        await self.last_answers(1.5)
+        self._closing = True
 
     async def last_answers(self, seconds: float = 0.5) -> None:
         """End every stream, and wait until every request has its answer, for so long at the most."""

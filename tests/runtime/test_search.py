@@ -16,7 +16,8 @@ from catalog.forest import loaded, plant, skill_md, skills, together
 from dialects import build
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Skill, Snapshot, Standing
-from mcp_skills_server.runtime.search import Search, _Indexed  # pyright: ignore[reportPrivateUsage]
+from mcp_skills_server.runtime.search import Search
+from mcp_skills_server.runtime.search_index import SearchIndex
 from wire import FIXTURES
 
 
@@ -354,7 +355,7 @@ def test_after_a_failure_the_index_is_built_anew(monkeypatch: pytest.MonkeyPatch
     assert ask(search, "one") == ["one"]
     known.snapshot = build.snapshot(skill("two"), skill("three"))
     with monkeypatch.context() as patch:
-        patch.setattr("mcp_skills_server.runtime.search.spelt_words", lambda _: 1 / 0)
+        patch.setattr("mcp_skills_server.runtime.search_index.spelt_words", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             ask(search, "two")
     assert ask(search, "two") == ["two"]
@@ -457,19 +458,14 @@ def test_each_skill_of_a_shared_name_costs_the_same_however_many_there_are() -> 
     assert many < 5 * few
 
 
-def test_what_shares_a_name_is_kept_in_one_place_that_grows() -> None:
+def test_what_shares_a_name_costs_as_much_as_it_is() -> None:
     first = skill("team-0/tool", description="Same.")
-    known = registry(first)
-    index = _Indexed()
-    index.follow(known.snapshot)
-    kept = index._names["tool"]
+    index = SearchIndex()
     many = [skill(f"team-{number}/tool", description="Same.") for number in range(1, 50)]
-    index.follow(build.snapshot(first, *many))
-    assert index._names["tool"] is kept and len(kept) == 50  # a copy for each would be as many squared
-    index.follow(build.snapshot(first))
-    assert index._names["tool"] is kept and len(kept) == 1
-    index.follow(Snapshot({}))
-    assert not index._names
+    for known, count in (([first], 1), ([first, *many], 50), ([first], 1), ([], 0)):
+        index.follow(build.snapshot(*known))
+        assert len([*index.named("tool")]) == count
+    assert index.full_text.database.execute("SELECT count(*) FROM names").fetchone() == (0,)
 
 
 def test_scores_are_those_of_the_order_and_a_name_comes_before_any_score() -> None:

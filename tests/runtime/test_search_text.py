@@ -34,7 +34,7 @@ def test_a_skill_has_a_text_for_each_weight_and_goes_by_its_name_and_its_path() 
     *fields, opening = texts
     assert opening == "Begins so."
     assert len(fields) == len(WEIGHTS) and dict(zip(WEIGHTS, fields, strict=True))["tags"] == "Zebras"
-    assert names_of(skill) == {"releasenotes", "acmereleasenotes"}
+    assert names_of(texts) == {"releasenotes", "acmereleasenotes"}
 
 
 def test_of_a_plural_the_singular_is_spelt_too() -> None:

@@ -28,10 +28,13 @@ class IndexKeeper:
     Args:
         files: where they lie, None for nowhere.
         indexes: the roots, by their ranks.
+
+    Attributes:
+        files: as given.
     """
 
     def __init__(self, files: IndexFiles | None, indexes: Sequence[RootIndex]) -> None:
-        self._files = files
+        self.files = files
         self._indexes = indexes
         self._lock = threading.Lock()
         self._read: dict[int, tuple[str, StoredRoot | None]] = {}
@@ -39,13 +42,13 @@ class IndexKeeper:
 
     def stored(self, rank: int) -> StoredRoot | None:
         """What an earlier process left of a root; it is kept until `forget`."""
-        if self._files is None:
+        if self.files is None:
             return None
         root = self._indexes[rank].root
         with self._lock:
             path, found = self._read.get(rank, ("", None))
             if path != root.path:
-                found = self._files.load(root.path, root.shown)
+                found = self.files.load(root.path, root.shown)
                 self._read[rank] = root.path, found
             return found
 
@@ -61,7 +64,7 @@ class IndexKeeper:
             registry_lock: held while a root's skills are copied.
             pause: called now and then; returns whether to stop.
         """
-        for rank, index in enumerate(self._indexes if self._files is not None else ()):
+        for rank, index in enumerate(self._indexes if self.files is not None else ()):
             late = time.monotonic() - self._written[rank] >= _LATEST_S
             if not index.unsaved or not (late or index.unsaved * _SHARE > len(index.skills)):
                 continue
@@ -70,5 +73,5 @@ class IndexKeeper:
                 since = index.scanned_since
                 index.unsaved = 0
             self._written[rank] = time.monotonic()
-            if self._files is not None:
-                self._files.save(path, skills, FolderMarks(path, skills, since).of, pause)
+            if self.files is not None:
+                self.files.save(path, skills, FolderMarks(path, skills, since).of, pause)

@@ -41,4 +41,4 @@ def make_ui(counts: UsageStore | None, *, once: bytes | None = None) -> UiSettin
         return UiSettings(once=once, only=once is not None)
     from mcp_skills_server.web.ui.look import USAGE_DAYS
 
-    return UiSettings(once=once, only=once is not None, usage=lambda: counts.report("skill", USAGE_DAYS))
+    return UiSettings(once=once, only=once is not None, usage=lambda by: counts.report(by, USAGE_DAYS))

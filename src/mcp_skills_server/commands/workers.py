@@ -124,10 +124,13 @@ def supervise(
     import asyncio
 
     from mcp_skills_server.web.listen import open_listener, shown_address
+    from mcp_skills_server.web.ui.changes import Scans
     from mcp_skills_server.web.workers.channel import metrics_path
     from mcp_skills_server.web.workers.supervisor import Supervisor, shared_folder
 
     registry = cast("LeadingRegistry", runtime.registry)
+    if http.ui is not None:
+        registry.scans = Scans()
     runtime.close()
     configuration = configuration_of(click.get_current_context())
     listener = open_listener(http.host, http.port)

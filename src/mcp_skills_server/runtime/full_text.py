@@ -7,6 +7,7 @@ question can be ill-formed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import finalize
 
@@ -16,12 +17,24 @@ from mcp_skills_server.runtime.full_text_support import missing, warn
 from mcp_skills_server.runtime.search_text import Texts
 
 if TYPE_CHECKING:
+    from mmap import mmap
+    from pathlib import Path
     from sqlite3 import Connection
 
 WEIGHTS: Final = {"name": 10.0, "title": 5.0, "tags": 5.0, "description": 2.0, "headings": 1.5, "path": 1.0}
 """The columns, in the order of `Texts`, and how much a word in each weighs where few are asked for."""
 SENTENCE_WEIGHTS: Final = {"name": 4.0, "title": 2.0, "tags": 2.0, "description": 2.0, "headings": 1.0, "path": 1.0}
 """How much it weighs where many are asked for: a name that has one word of many was hardly meant by it."""
+
+_COLUMNS: Final = ", ".join(WEIGHTS)
+# The tokenizer sees folded words, so it need not know more than ASCII.
+TABLES: Final = {
+    "words": f"CREATE VIRTUAL TABLE words USING fts5({_COLUMNS}, content='', tokenize='porter ascii')",
+    "openings": (
+        "CREATE VIRTUAL TABLE openings USING fts5(opening, content='', columnsize=0, tokenize='porter ascii')"
+    ),
+}
+"""What is made of tables, by their names."""
 
 
 class NoFullTextError(RequestError):
@@ -42,11 +55,15 @@ class Term(NamedTuple):
 class FullText:
     """An index of rows. It keeps no texts, so whoever takes a row out must know them. For one thread at a time.
 
+    Args:
+        image: of the database of another one; None makes a new one. That it is one of ours must have been proved.
+
     Raises:
         NoFullTextError: there is no FTS5.
+        sqlite3.Error: the image is no database.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, image: bytes | mmap | None = None) -> None:
         reason = missing()
         if reason is not None:
             warn(reason)
@@ -55,21 +72,42 @@ class FullText:
 
         # Many threads use it, one at a time: `Search` has the lock.
         self._db = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-        columns = ", ".join(WEIGHTS)
-        marks = ", ".join("?" * len(WEIGHTS))
-        # The tokenizer sees folded words, so it need not know more than ASCII.
-        self._db.execute(f"CREATE VIRTUAL TABLE words USING fts5({columns}, content='', tokenize='porter ascii')")
-        self._db.execute(
-            "CREATE VIRTUAL TABLE openings USING fts5(opening, content='', columnsize=0, tokenize='porter ascii')"
-        )
-        self._put_in = f"INSERT INTO words(rowid, {columns}) VALUES (?, {marks})"  # noqa: S608
-        self._take_out = f"INSERT INTO words(words, rowid, {columns}) VALUES ('delete', ?, {marks})"  # noqa: S608
         finalize(self, self._db.close)
+        marks = ", ".join("?" * len(WEIGHTS))
+        if image is None:
+            for table in TABLES.values():
+                self._db.execute(table)
+        else:
+            self._db.deserialize(image)
+            self._db.execute("PRAGMA trusted_schema = OFF")
+        self._put_in = f"INSERT INTO words(rowid, {_COLUMNS}) VALUES (?, {marks})"  # noqa: S608
+        self._take_out = f"INSERT INTO words(words, rowid, {_COLUMNS}) VALUES ('delete', ?, {marks})"  # noqa: S608
 
     @property
     def database(self) -> Connection:
         """Where it lies; what else is about words may lie there too and is changed in the same transactions."""
         return self._db
+
+    @property
+    def schema(self) -> list[tuple[str, str, str]]:
+        """What the database has of tables, indexes, views and triggers: kind, name and SQL of each."""
+        return self._db.execute("SELECT type, name, sql FROM sqlite_schema").fetchall()
+
+    def copy_to(self, place: Path) -> bool:
+        """Put the whole database into an empty file; False where this Python could not make another one of it.
+
+        Raises:
+            sqlite3.Error: it cannot be written.
+        """
+        import sqlite3
+
+        if not hasattr(self._db, "deserialize"):
+            return False
+        with closing(sqlite3.connect(place, isolation_level=None)) as target:
+            for setting in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -64"):
+                target.execute(f"PRAGMA {setting}")
+            self._db.backup(target)
+        return True
 
     def change(self, gone: Iterable[tuple[int, Texts]], came: Iterable[tuple[int, Texts]]) -> None:
         """Take rows out, with the texts that they were put in with, and put others in."""

@@ -7,7 +7,7 @@ which is a tenth of the size of sets.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -22,6 +22,10 @@ _LIKELY: Final = 60
 _MOST: Final = 4
 LIKE: Final = 0.6
 """The part of the runs that two words share which mean the same."""
+TABLE: Final = "CREATE VIRTUAL TABLE grams USING fts5(runs, content='', tokenize='ascii')"
+NGramsState: TypeAlias = "tuple[dict[str, int], dict[str, int], dict[str, int]]"
+"""What an `NGrams` knows beside its table: the row of each word, how many times it is known, and how often each run is
+in words."""
 
 
 class NGrams:
@@ -29,16 +33,28 @@ class NGrams:
 
     Args:
         database: where the table is made.
+        state: what belongs to the table that is there already; None makes a new one.
     """
 
-    def __init__(self, database: Connection) -> None:
+    def __init__(self, database: Connection, state: NGramsState | None = None) -> None:
         self._db = database
-        self._db.execute("CREATE VIRTUAL TABLE grams USING fts5(runs, content='', tokenize='ascii')")
         self._counts: Counter[str] = Counter()
-        self._words: dict[int, str] = {}
         self._rows: dict[str, int] = {}
-        self._last = 0
         self._frequency: Counter[str] = Counter()
+        if state is None:
+            self._db.execute(TABLE)
+        else:
+            rows, counts, frequency = state
+            self._rows.update(rows)
+            self._counts.update(counts)
+            self._frequency.update(frequency)
+        self._words = {row: word for word, row in self._rows.items()}
+        self._last = max(self._words, default=0)
+
+    @property
+    def state(self) -> NGramsState:
+        """What it knows, to make another one of it and of a copy of its table."""
+        return dict(self._rows), dict(self._counts), dict(self._frequency)
 
     def add(self, words: set[str]) -> None:
         """Know these words, once more."""

@@ -1,29 +1,30 @@
 """Which skills are meant by these words: by name, title, tags, description, headings and path, the best first.
 
-The index lives in memory, is built by the first question and follows the snapshot from then on: only skills that are
-other objects than before are indexed anew.
+The index lives in memory, is made by the first question and follows the snapshot from then on: only skills that are
+other objects than before are indexed anew. Of a registry the first question takes what an earlier process left of it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from mcp_skills_server.catalog.skill_set import SkillSet
-from mcp_skills_server.model import Skill, Snapshot, Standing
-from mcp_skills_server.runtime.full_text import SENTENCE_WEIGHTS, WEIGHTS, FullText, Term
-from mcp_skills_server.runtime.ngrams import NGrams
+from mcp_skills_server.model import Skill, Snapshot
+from mcp_skills_server.runtime.full_text import SENTENCE_WEIGHTS, WEIGHTS, Term
 from mcp_skills_server.runtime.rank_fusion import FUSED, Ranking, fused, summed
-from mcp_skills_server.runtime.search_text import Texts, described_words, names_of, spelt_words, texts_of, words_of
-from mcp_skills_server.runtime.spelling import Spelling
+from mcp_skills_server.runtime.search_index import IndexCopy, SearchIndex
+from mcp_skills_server.runtime.search_keeper import SearchKeeper
+from mcp_skills_server.runtime.search_text import words_of
 from mcp_skills_server.runtime.stop_words import STOP_WORDS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mcp_skills_server.runtime.embeddings.index import Embeddings
 
 _QUERY_LENGTH: Final = 2_000
@@ -41,6 +42,7 @@ _SENTENCE: Final = 3
 """Words that say something: from so many on, what is asked is a task rather than a name."""
 _DISTANT: Final = 0.25
 """How much a name must look like a word to be worth a look when nothing fits."""
+_T = TypeVar("_T")
 
 
 class Hit(NamedTuple):
@@ -69,6 +71,11 @@ class Search:
         self._embeddings = embeddings
         self._lock = threading.Lock()
         self._indexed: _Indexed | None = None
+        self._keeper = SearchKeeper(skill_set)
+
+    def close(self) -> None:
+        """End what is being written for the next process. Safe to call twice; questions may still be asked."""
+        self._keeper.close()
 
     def find(self, query: str, limit: int, accept: Callable[[Skill], bool], *, by_meaning: bool = False) -> list[Skill]:
         """Up to `limit` skills that are meant by `query` and accepted, the best first.
@@ -92,9 +99,11 @@ class Search:
         if by_meaning and self._embeddings is not None:
             among = None if self._skill_set.permissions is None else self._skill_set.snapshot.skills
             meant = self._embeddings.ranked(query, among)
-        with self._lock:
-            hits = (hit for hit in self._current().find(query, meant) if accept(hit.skill))
-            return list(islice(hits, max(limit, 0)))
+        return self._ask(
+            lambda indexed: list(
+                islice((hit for hit in indexed.find(query, meant) if accept(hit.skill)), max(limit, 0))
+            )
+        )
 
     def nearest(self, query: str, limit: int, accept: Callable[[Skill], bool]) -> list[Skill]:
         """Up to `limit` accepted skills whose names look like words of `query`, the most alike first.
@@ -104,73 +113,54 @@ class Search:
         Raises:
             NoFullTextError: this Python cannot index words.
         """
+        return self._ask(lambda indexed: list(islice(filter(accept, indexed.nearest(query)), max(limit, 0))))
+
+    def _ask(self, question: Callable[[_Indexed], list[_T]]) -> list[_T]:
         with self._lock:
-            return list(islice(filter(accept, self._current().nearest(query)), max(limit, 0)))
+            try:
+                found = question(self._current())
+            except Exception:
+                if not self._keeper.is_used:
+                    raise
+                # Whatever is wrong with what an earlier process left, the skills are here.
+                self._keeper.reject()
+                self._indexed = None
+                found = question(self._current())
+        self._keeper.keep(self._copy)
+        return found
 
     def _current(self) -> _Indexed:
         # Put back once it is whole: what was left half changed is never used, the next question builds it anew.
-        indexed, self._indexed = self._indexed or _Indexed(), None
-        indexed.follow(self._skill_set.snapshot)
+        snapshot = self._skill_set.snapshot
+        indexed, self._indexed = self._indexed, None
+        if indexed is None:
+            indexed = _Indexed(self._keeper.restored(snapshot) or SearchIndex())
+        indexed.follow(snapshot)
+        self._keeper.changes, self._keeper.rows = indexed.index.changes, len(indexed.index)
         self._indexed = indexed
         return indexed
+
+    def _copy(self, place: Path) -> IndexCopy | None:
+        with self._lock:
+            return None if self._indexed is None else self._indexed.index.copy(place)
 
 
 class _Indexed:
     """One snapshot, made ready to be asked."""
 
-    def __init__(self) -> None:
-        self._snapshot = Snapshot({})
-        index = self._index = FullText()
+    def __init__(self, index: SearchIndex) -> None:
+        self.index = index
+        words = index.full_text
+        self._words, self._spelling, self._ngrams = words, index.spelling, index.ngrams
         counted = lru_cache(_MOST_COUNTED)
-        self._hits = counted(partial(index.hits, most=_COUNTED))
-        self._opening_hits = counted(partial(index.opening_hits, most=_COUNTED))
-        self._spelling = Spelling()
-        self._ngrams = NGrams(self._index.database)
-        self._rows: dict[str, int] = {}
-        self._skills: dict[int, Skill] = {}
-        self._names: defaultdict[str, set[int]] = defaultdict(set)
-        self._last = 0
+        self._hits = counted(partial(words.hits, most=_COUNTED))
+        self._opening_hits = counted(partial(words.opening_hits, most=_COUNTED))
 
     def follow(self, snapshot: Snapshot) -> None:
         """Bring the index up to this snapshot."""
-        if snapshot is self._snapshot:
-            return
-        old, new = self._snapshot.skills, snapshot.skills
-        differing = snapshot.differing(self._snapshot)
-        gone = [old[path] for path in differing if path in old]
-        came = [new[path] for path in differing if path in new]
-        self._index.change(self._remove(gone), self._add(came))
-        self._hits.cache_clear()
-        self._opening_hits.cache_clear()
-        self._snapshot = snapshot
-
-    def _remove(self, gone: Iterable[Skill]) -> Iterator[tuple[int, Texts]]:
-        for skill in gone:
-            row = self._rows.pop(skill.path, 0)
-            if row:
-                del self._skills[row]
-                texts = texts_of(skill)
-                for name in names_of(skill):
-                    sharing = self._names[name]
-                    sharing.discard(row)
-                    if not sharing:
-                        del self._names[name]
-                self._spelling.remove(spelt_words(texts))
-                self._ngrams.remove(described_words(texts))
-                yield row, texts
-
-    def _add(self, came: Iterable[Skill]) -> Iterator[tuple[int, Texts]]:
-        for skill in came:
-            if skill.standing > Standing.UNUSABLE:
-                self._last = row = self._last + 1
-                self._rows[skill.path] = row
-                self._skills[row] = skill
-                texts = texts_of(skill)
-                for name in names_of(skill):
-                    self._names[name].add(row)
-                self._spelling.add(spelt_words(texts))
-                self._ngrams.add(described_words(texts))
-                yield row, texts
+        if self.index.follow(snapshot):
+            self._hits.cache_clear()
+            self._opening_hits.cache_clear()
 
     def find(self, query: str, meant: Sequence[tuple[str, float]] = ()) -> Iterator[Hit]:
         """The skills that are meant, the best first: by their very name, then by their texts.
@@ -178,24 +168,21 @@ class _Indexed:
         `meant` are the paths of those that mean the same, and how nearly.
         """
         words = words_of(query[:_QUERY_LENGTH])
-        exact = self._names.get("".join(words), frozenset[int]())
-        yield from (Hit(skill, None) for skill in self._in_order(exact))
+        exact = self.index.named("".join(words))
+        yield from (Hit(skill, None) for skill in self.index.skills(exact))
         for rank, equals in groupby(self._ranked(words, meant), key=itemgetter(1)):
-            yield from (Hit(skill, -rank) for skill in self._in_order(row for row, _ in equals if row not in exact))
-
-    def _in_order(self, rows: Iterable[int]) -> list[Skill]:
-        return sorted((self._skills[row] for row in rows), key=lambda skill: skill.path)
+            yield from (Hit(skill, -rank) for skill in self.index.skills(row for row, _ in equals if row not in exact))
 
     def _ranked(self, words: Sequence[str], meant: Sequence[tuple[str, float]]) -> Ranking:
         telling = list(dict.fromkeys(word for word in words if word not in STOP_WORDS))[:_QUERY_WORDS]
         if telling:
-            by_meaning = [(row, -share) for path, share in meant if (row := self._rows.get(path))]
+            by_meaning = [(row, -share) for path, share in meant if (row := self.index.row(path))]
             return self._by_texts(telling, words[-1], by_meaning)
         # Only words that say nothing: still they may be in a name, or begin one while it is being typed.
         terms = [Term(word) for word in dict.fromkeys(words[:_QUERY_WORDS])]
         if len(words) == 1 and len(words[0]) > 1:
             terms.append(Term(words[0], prefix=True))
-        return self._index.ranked(terms, names_only=True) if terms else iter(())
+        return self._words.ranked(terms, names_only=True) if terms else iter(())
 
     def _by_texts(self, words: Sequence[str], unfinished: str, by_meaning: list[tuple[int, float]]) -> Ranking:
         """By the fields; where these say little or much is asked, how bodies begin and what looks alike count too.
@@ -206,24 +193,24 @@ class _Indexed:
         sentence = len(words) >= _SENTENCE
         weights = SENTENCE_WEIGHTS if sentence else WEIGHTS
         if terms and not sentence:
-            found = self._index.ranked(terms, weights=weights)
+            found = self._words.ranked(terms, weights=weights)
             return fused(found, iter(by_meaning)) if by_meaning else found
-        by_fields = list(self._index.ranked(terms, weights=weights)) if terms else []
+        by_fields = list(self._words.ranked(terms, weights=weights)) if terms else []
         more = [*dict.fromkeys([*terms, *map(Term, rare)])]
         opening = self._telling({term: self._opening_hits(term) for term in more}, _MOST_HITS // 2)
-        by_opening = self._index.ranked_by_opening(opening, FUSED) if opening else iter(())
+        by_opening = self._words.ranked_by_opening(opening, FUSED) if opening else iter(())
         alike = {Term(each) for word in rare for each in self._ngrams.near(word)} - {*terms}
         near = self._telling({term: self._hits(term) for term in alike}, _MOST_HITS // 4)
         # BM25 is a sum over the words, so what was weighed already is not weighed again.
-        by_alike = summed(by_fields, self._index.ranked(near, weights=weights)) if near else iter(())
+        by_alike = summed(by_fields, self._words.ranked(near, weights=weights)) if near else iter(())
         return fused(iter(by_fields), by_opening, by_alike, peer=by_meaning)
 
     def nearest(self, query: str) -> Iterator[Skill]:
         """Skills whose names look most like words of the question, the best first."""
         words = dict.fromkeys(words_of(query[:_QUERY_LENGTH])[:_QUERY_WORDS])
         alike = [Term(each) for word in words if word not in STOP_WORDS for each in self._ngrams.near(word, _DISTANT)]
-        rows = self._index.ranked(alike, names_only=True) if alike else iter(())
-        return (self._skills[row] for row, _ in rows)
+        rows = self._words.ranked(alike, names_only=True) if alike else iter(())
+        return (skill for row, _ in rows for skill in self.index.skills([row]))
 
     def _terms(self, words: Sequence[str], unfinished: str) -> tuple[list[Term], list[str]]:
         """What to look for: the words, the beginning that the last one may be, and what rare ones may stand for.
@@ -238,19 +225,19 @@ class _Indexed:
             if word == unfinished and (len(word) > 1 or not word.isascii()):
                 terms.append(Term(word, prefix=True))
             hits = {term: self._hits(term) for term in terms}
-            if max(hits.values()) * 1_000 <= len(self._skills) and looked_at < _FOLLOWED:
+            if max(hits.values()) * 1_000 <= len(self.index) and looked_at < _FOLLOWED:
                 looked_at += 1
                 hits |= {term: self._hits(term) for term in map(Term, self._spelling.near(word))}
             frequency[word] = sum(hits.values())
             found |= hits
         # Where every word is in most skills, the rarest one still says more than nothing.
-        rarest = sorted(found, key=lambda term: found[term] or len(self._skills) + 1)[:1]
+        rarest = sorted(found, key=lambda term: found[term] or len(self.index) + 1)[:1]
         chosen = self._telling(found) or [term for term in rarest if found[term]]
         return chosen, sorted(frequency, key=lambda word: frequency[word])[:_FOLLOWED]
 
     def _telling(self, found: Mapping[Term, int], most: int = _MOST_HITS) -> list[Term]:
         """Those that are somewhere and not everywhere, the rarest first, as far as there is time to weigh them."""
-        telling = {term: hits for term, hits in found.items() if 0 < hits <= len(self._skills) // 2}
+        telling = {term: hits for term, hits in found.items() if 0 < hits <= len(self.index) // 2}
         chosen: list[Term] = []
         weighed = 0
         for term, hits in sorted(telling.items(), key=lambda each: (each[1], each[0].word)):

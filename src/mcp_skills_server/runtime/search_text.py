@@ -24,10 +24,6 @@ _NOT_ASCII: Final = re.compile("[^\0-\x7f]+")
 _LONG_WORD: Final = re.compile(r"[^\W\d_]{4,40}")
 _LETTERS: Final = str.maketrans({code: char.lower() if (char := chr(code)).isalpha() else " " for code in range(128)})
 """What leaves of a text in ASCII nothing but small letters and blanks."""
-# Languages that do not put blanks between their words; Hangul does, but with endings.
-_UNSPACED: Final = re.compile(
-    "[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
-)
 
 
 def _fold(text: str) -> str:
@@ -45,7 +41,13 @@ def _fold_run(run: str) -> str:
     """A run of characters beyond ASCII, folded; nothing of it depends on what stands around."""
     whole = unicodedata.normalize("NFKD", run.casefold())
     letters = "".join(each for each in whole if not unicodedata.combining(each))
-    spaced = _UNSPACED.sub(lambda found: f" {_pairs(found[0])} ", unicodedata.normalize("NFC", letters))
+    # Languages that do not put blanks between their words; Hangul does, but with endings. The pattern takes a
+    # millisecond to compile, for which a question in ASCII need not wait.
+    spaced = re.sub(
+        "[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+",
+        lambda found: f" {_pairs(found[0])} ",
+        unicodedata.normalize("NFC", letters),
+    )
     return _NO_WORD.sub(" ", spaced)
 
 
@@ -69,9 +71,10 @@ def texts_of(skill: Skill) -> Texts:
     return tuple(_fold(text[:_TEXT_LENGTH]) for text in parts)
 
 
-def names_of(skill: Skill) -> set[str]:
-    """What to say to mean this skill and no other: its name or its path, however its words are held together."""
-    return {"".join(words_of(skill.name)), "".join(words_of(skill.path))} - {""}
+def names_of(texts: Texts) -> set[str]:
+    """What to say to mean one skill and no other: its name or its path, however its words are held together."""
+    name, path = texts[0], texts[5]
+    return {"".join(_WORD.findall(each.lower())) for each in (name, path)} - {""}
 
 
 def described_words(texts: Texts) -> set[str]:

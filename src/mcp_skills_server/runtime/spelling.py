@@ -5,18 +5,36 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from heapq import nlargest
-from typing import Final
+from typing import Final, TypeAlias
 
 _LIKELY: Final = 30
 """Known words that are compared letter by letter."""
+SpellingState: TypeAlias = "tuple[dict[str, int], dict[str, list[int]]]"
+"""All that a `Spelling` knows: how many times each word, and the places there of those that have these two letters."""
 
 
 class Spelling:
-    """Words that are known, and which of them somebody may have meant."""
+    """Words that are known, and which of them somebody may have meant.
 
-    def __init__(self) -> None:
+    Args:
+        state: what another one knew; None for nothing.
+    """
+
+    def __init__(self, state: SpellingState | None = None) -> None:
         self._words: Counter[str] = Counter()
         self._by_pair: defaultdict[str, set[str]] = defaultdict(set)
+        if state is not None:
+            counts, by_pair = state
+            self._words.update(counts)
+            words = list(counts)
+            self._by_pair.update((pair, {words[place] for place in places}) for pair, places in by_pair.items())
+
+    @property
+    def state(self) -> SpellingState:
+        """What it knows, to make another one of it."""
+        places = {word: place for place, word in enumerate(self._words)}
+        by_pair = {pair: [places[word] for word in words] for pair, words in self._by_pair.items()}
+        return dict(self._words), by_pair
 
     def add(self, words: Iterable[str]) -> None:
         """Know these words, once more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import anyio
@@ -67,16 +68,33 @@ def test_no_view_has_a_trace_of_what_is_withheld(place: Path) -> None:
 def test_changes_of_what_is_withheld_are_not_even_known_to_have_been(place: Path) -> None:
     with page_serving("--config", configure(place, GRANTS)) as server:
         assert "Nothing has changed" in as_(server, ANN, "live") and "Nothing has changed" in as_(server, BOB, "live")
+        before = as_(server, BOB, "live")
+        assert 'data-number="0"' in before
         with following(server, Authorization=f"Bearer {ANN}") as ann:
             write_skill(place / "skills" / "finance" / "audit")
             assert ann.event() == "change"
+        assert as_(server, BOB, "live") == before
         with following(server, Authorization=f"Bearer {BOB}") as bob:
             write_skill(place / "skills" / "tea", description="Makes green tea.")
             assert bob.event() == "change"
-            assert bob.reply.readline() == b"data: 1\n", "the first change that there ever was"
         assert "audit" in as_(server, ANN, "live")
         seen = as_(server, BOB, "live")
         assert "audit" not in seen and "changed" in seen
+
+
+def test_changes_inside_a_skill_that_are_withheld_are_none_of_the_outer_one(place: Path) -> None:
+    inner = place / "skills" / "tea" / "finance-only"
+    write_skill(inner, secret_md="x")
+    with page_serving("--config", configure(place, GRANTS + ADMIN.replace("bob", "ann"))) as server:
+        before = as_(server, BOB, "live")
+        with following(server, Authorization=f"Bearer {ANN}") as ann:
+            (inner / "secret.md").write_text("y")
+            assert ann.event() == "change"
+        assert "secret.md" in as_(server, ANN, "live") and as_(server, BOB, "live") == before
+        with following(server, Authorization=f"Bearer {ANN}") as ann:
+            shutil.rmtree(inner)
+            assert ann.event() == "change"
+        assert "vanished" in as_(server, ANN, "live") and as_(server, BOB, "live") == before
 
 
 def test_a_stream_ends_where_grants_are_others(place: Path) -> None:
@@ -104,7 +122,8 @@ def test_a_skill_that_the_viewer_has_not_is_not_named_by_its_runs(place: Path) -
     look = look_at(place, grants=grants, principal=who)
     for skill in ("tea", "finance/refunds", ""):
         use = Use("run", skill, f"scripts/{skill.partition('/')[0]}.py", "")
-        look.site.activity.take(Event(time=1, protocol="mcp", method="tools/call", outcome="begun", uses=(use,)))
+        begun = Event(time=1, protocol="mcp", method="tools/call", outcome="begun", uses=(use,))
+        look.site.activity.take([begun])
     page = words(bytes(anyio.run(activity.runs, None, look).body).decode())
     assert "tea" in page and "finance" not in page and page.count("of a skill that you may not read") == 1
     assert "code that came with the call" in page

@@ -6,10 +6,11 @@ import gc
 import http.client
 import shutil
 import signal
-import threading
 import weakref
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,31 +20,34 @@ import pytest
 from starlette.requests import Request
 
 from catalog.forest import loaded, plant, skill_md
-from dialects import build
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
-from mcp_skills_server.model import Changes
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.web.ui import live
-from mcp_skills_server.web.ui.live import Feed, Live, Stream
+from mcp_skills_server.web.ui.changes import MOST, Difference, Scan, Scans
+from mcp_skills_server.web.ui.live import KEPT, Feed, Live, Stream
 from mcp_skills_server.web.ui.pages import live as page
 from web.http_wire import Server
 from web.ui.serving import get, page_serving, words
 from web.ui.views import look_at
 from wire import DEADLINE, write_skill
 
+NUMBERS = count(1)
+
 
 async def always() -> bool:
     return True
 
 
-def ready() -> threading.Event:
-    event = threading.Event()
-    event.set()
-    return event
+def came(*paths: str) -> Scan:
+    """A scan that found these skills. Each call is about a later one."""
+    return Scan(next(NUMBERS), 1.0, tuple(Difference("appeared", path, path) for path in paths))
 
 
-def changes(*paths: str) -> Changes:
-    return Changes({}, {path: build.skill(path) for path in paths})
+def followed(*roots: Path) -> tuple[Live, Registry]:
+    kept, registry = Live(), loaded(*roots)
+    kept.follow(registry)
+    return kept, registry
 
 
 # What is kept
@@ -51,33 +55,76 @@ def changes(*paths: str) -> Changes:
 
 def test_what_the_first_scan_finds_is_no_change(tmp_path: Path) -> None:
     plant(tmp_path, {"one/SKILL.md": skill_md("one")})
-    registry = loaded(tmp_path)
-    feed = Live().feed(registry)
-    assert feed.latest() == []
-    unread = Feed(threading.Event())
-    unread.note(changes("a"))
-    assert unread.latest() == []
+    kept, registry = Live(), Registry([tmp_path], quiet_s=0)
+    kept.follow(registry)
+    registry.load()
+    assert kept.feed(registry).latest() == []
 
 
-def test_each_change_is_kept_with_what_it_is(tmp_path: Path) -> None:
+def test_each_change_is_kept_with_what_it_is_whenever_somebody_looks_first(tmp_path: Path) -> None:
     plant(tmp_path, {"one/SKILL.md": skill_md("one"), "two/SKILL.md": skill_md("two")})
-    registry = loaded(tmp_path)
-    feed = Live().feed(registry)
+    kept, registry = followed(tmp_path)
     plant(tmp_path, {"one/a.txt": "a", "three/SKILL.md": skill_md("other")})
     registry.refresh()
     shutil.rmtree(tmp_path / "two")
     registry.refresh()
-    gone, came, changed = feed.latest()
-    assert (gone.kind, gone.path, gone.name) == ("vanished", "two", "two")
-    assert (came.kind, came.path, came.name, came.left_out) == ("appeared", "three", "other", True)
-    assert (changed.kind, changed.files, changed.more, changed.left_out) == ("changed", ("a.txt",), 0, False)
-    assert [each.number for each in feed.latest()] == [3, 2, 1]
+    latest = kept.feed(registry).latest()
+    assert [each.what for each in latest] == [
+        Difference("vanished", "two", "two"),
+        Difference("appeared", "three", "other"),
+        Difference("changed", "one", "one", ("a.txt",)),
+    ]
+    assert [each.number for each in latest] == sorted({each.number for each in latest}, reverse=True)
 
 
-def test_never_more_are_kept_than_so_many_and_all_are_counted() -> None:
-    feed = Feed(ready())
-    feed.note(changes(*(f"skill-{number:04}" for number in range(1_000))))
-    assert (feed.number, len(feed.latest()), feed.latest()[0].number) == (1_000, live.KEPT, 1_000)
+@pytest.mark.parametrize("others", [0, 300])
+def test_files_of_a_skill_inside_are_that_ones_alone(tmp_path: Path, others: int) -> None:
+    def write(**files: str) -> None:
+        """Have these files and those of some other skills changed, in one scan."""
+        more = {f"other-{number}/a.txt": "".join(files) for number in range(others)}
+        plant(tmp_path, {**files, **more})
+        registry.refresh()
+
+    plant(tmp_path, {"a/SKILL.md": skill_md("a"), "a/b/SKILL.md": skill_md("b"), "a/b/c.txt": "c"})
+    plant(tmp_path, {f"other-{number}/SKILL.md": skill_md(f"other-{number}") for number in range(others)})
+    registry, scans = loaded(tmp_path), Scans()
+    registry.subscribe(lambda changes: scans.note(changes, registry.snapshot) and None)
+    write(**{"a/b/c.txt": "d"})
+    write(**{"a/b/c.txt": "e", "a/b.txt": "b"})
+    shutil.rmtree(tmp_path / "a" / "b")
+    registry.refresh()
+    assert [[each for each in scan.differences if each.path.startswith("a")] for scan in scans.latest()] == [
+        [Difference("changed", "a/b", "b", ("c.txt",))],
+        [Difference("changed", "a", "a", ("b.txt",)), Difference("changed", "a/b", "b", ("c.txt",))],
+        [Difference("vanished", "a/b", "b")],
+    ]
+
+
+def test_never_more_are_kept_than_so_many_and_numbers_only_grow() -> None:
+    feed, seen = Feed(), 0
+    for _ in range(3):
+        feed.take(came(*(f"skill-{number:04}" for number in range(MOST))))
+        assert len(feed.latest()) == KEPT and feed.latest()[0].number == feed.number > seen
+        assert feed.latest()[-1].number > seen
+        seen = feed.number
+
+
+def test_scans_are_kept_up_to_a_bound_and_each_once() -> None:
+    scans = Scans()
+    many = [came(*(f"skill-{number}" for number in range(300))) for _ in range(5)]
+    for each in (*many, *many):
+        scans.take(each)
+    assert scans.latest() == many[-3:]
+
+
+def test_a_set_of_skills_has_what_is_about_them_and_no_number_of_the_others(tmp_path: Path) -> None:
+    feed = Feed(lambda path: path == "mine")
+    feed.take(came("other"))
+    assert (feed.latest(), feed.number) == ([], 0)
+    alone, among = Feed(), Feed(lambda path: path == "mine")
+    alone.take(Scan(7_000_000_000_000, 1.0, (Difference("appeared", "mine", "mine"),)))
+    among.take(Scan(7_000_000_000_000, 1.0, tuple(Difference("appeared", path, path) for path in ("a", "b", "mine"))))
+    assert alone.latest() == among.latest()
 
 
 def test_a_feed_goes_with_its_skills(tmp_path: Path) -> None:
@@ -111,10 +158,10 @@ def test_a_burst_is_one_line_and_a_line_has_nothing_but_a_number(tmp_path: Path)
         kept = Live()
         _, lines = await opened(kept, registry)
         feed = kept.feed(registry)
-        await anyio.to_thread.run_sync(feed.note, changes("secret-a", "secret-b"))
-        await anyio.to_thread.run_sync(feed.note, changes("secret-c"))
+        await anyio.to_thread.run_sync(feed.take, came("secret-a", "secret-b"))
+        await anyio.to_thread.run_sync(feed.take, came("secret-c"))
         with anyio.fail_after(DEADLINE):
-            assert await anext(lines) == "id: 3\nevent: change\ndata: 3\n\n"
+            assert await anext(lines) == f"id: {feed.number}\nevent: change\ndata: {feed.number}\n\n"
         kept.close()
         assert await rest(lines) == []
 
@@ -128,7 +175,7 @@ def test_the_end_of_a_server_ends_streams_that_wait_that_pause_and_that_come_lat
         kept = Live()
         _, waits = await opened(kept, registry)
         _, pauses = await opened(kept, registry)
-        kept.feed(registry).note(changes("a"))
+        kept.feed(registry).take(came("a"))
         assert "change" in await anext(pauses)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(rest, waits)
@@ -180,7 +227,7 @@ def test_a_stream_ends_when_its_viewer_may_not_look_any_more(tmp_path: Path) -> 
         lines = kept.open(registry, "a", 0, stays).lines()
         await anext(lines)
         may = False
-        kept.feed(registry).note(changes("secret"))
+        kept.feed(registry).take(came("secret"))
         assert await rest(lines) == [], "not even that something changed"
 
     anyio.run(follow)
@@ -236,6 +283,38 @@ def test_a_change_is_heard_and_then_found(tmp_path: Path) -> None:
         assert stream.event() == "change"
         page = get(server, "/ui/live?part=1")
         assert "appeared" in words(page) and "two" in words(page) and b"<html" not in page.body
+
+
+def test_a_process_that_hears_later_waits_for_what_its_reader_has_heard_of(tmp_path: Path) -> None:
+    look = look_at(plant(tmp_path, {"one/SKILL.md": skill_md("one")}))
+    look = replace(look, site=replace(look.site, is_one_of_many=True))
+    feed, scan, shown = look.site.live.feed(look.runtime.skill_set), came("one"), list[str]()
+    heard = Feed()
+    heard.take(scan)
+    query = f"part=1&after={heard.number}".encode()
+    request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": query})
+
+    async def ask() -> None:
+        async def show() -> None:
+            shown.append(words(bytes((await page.page(request, look)).body).decode()))
+
+        with anyio.fail_after(DEADLINE):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(show)
+                await anyio.wait_all_tasks_blocked()
+                assert shown == []
+                await anyio.to_thread.run_sync(feed.take, scan)
+        assert "appeared one" in shown[0]
+
+    anyio.run(ask)
+
+
+def test_what_is_left_out_says_so(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one")
+    with page_serving(tmp_path) as server, following(server) as stream:
+        write_skill(tmp_path / "two", name="other")
+        assert stream.event() == "change"
+        assert "appeared other two left out" in words(get(server, "/ui/live?part=1"))
 
 
 def test_streams_end_with_the_server(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from mcp_skills_server.web.forwarded import PREFIX
 from mcp_skills_server.web.places import PLACE, Place
 from mcp_skills_server.web.settings import HttpSettings
 from mcp_skills_server.web.ui import estimate, foreign
+from mcp_skills_server.web.ui.activity import Activity
 from mcp_skills_server.web.ui.entrance import Entrance
 from mcp_skills_server.web.ui.headers import with_headers
 from mcp_skills_server.web.ui.live import Live
@@ -122,10 +123,14 @@ class Ui:
             open=self._viewers.is_open,
             is_one_of_many=http.routes is not None,
             live=Live(http.quotas.streams),
+            activity=Activity(None if http.worker is None else http.worker.post),
         )
         self._entrance = Entrance(self._viewers, http.policy, self.site.templates, http.mark)
         self.site.revisions.start()
-        self.site.live.feed(runtime.registry)  # from the start on, and not from the first look
+        if http.worker is None:
+            self.site.live.follow(runtime.registry)
+        else:  # the supervisor sees all of it first, and says the same to each worker
+            http.worker.watcher.changed = self.site.live.hear
         threading.Thread(target=self._prepare, name="skills-ui-search", daemon=True).start()
 
     def start(self) -> Callable[[], None]:
@@ -169,7 +174,7 @@ class Ui:
         runtime = self._runtime_of(who)
         if not runtime.registry.loaded.is_set():
             return self._message(self._look(runtime, None, who), "The skills are still being read", 503, refresh=True)
-        if not self._may_open(view, who):
+        if view.admin and not self._sees_others(who):
             return self._message(self._look(runtime, None, who), "This view is for administrators", 403)
 
         async def handler(bound: View) -> Response:
@@ -199,11 +204,11 @@ class Ui:
         """Whether somebody may see what is for the operator."""
         return self.site.local or self._views.may_admin(principal)
 
-    def _may_open(self, view: _View, principal: Principal | None) -> bool:
-        """Whether a view is for somebody. What others do is for nobody who proves nothing, unless it is granted."""
-        if not view.admin or self.site.local:
-            return True
-        return self._views.may_admin(principal) and (principal is not None or self._views.are_restricted)
+    def _sees_others(self, principal: Principal | None) -> bool:
+        """Whether somebody may see what others do: nobody who proves nothing, unless it is granted."""
+        return self.site.local or (
+            self._views.may_admin(principal) and (principal is not None or self._views.are_restricted)
+        )
 
     async def _stays(self, request: Request, viewer: Viewer, runtime: Runtime) -> bool:
         """Whether who asked is still the same viewer, and sees the same skills."""
@@ -212,8 +217,9 @@ class Ui:
 
     def _look(self, runtime: Runtime, view: View | None, principal: Principal | None, here: str = "") -> Look:
         admin = self._is_admin(principal)
-        nav = [(base() + each.path, each.title) for each in VIEWS if each.title and self._may_open(each, principal)]
-        return Look(self.site, runtime, view or View(runtime.skill_set), principal, admin, nav, base() + here)
+        others = self._sees_others(principal)
+        nav = [(base() + each.path, each.title) for each in VIEWS if each.title and (others or not each.admin)]
+        return Look(self.site, runtime, view or View(runtime.skill_set), principal, admin, others, nav, base() + here)
 
     async def _missing(self, request: Request) -> Response:
         async def page(_: Request, __: Look) -> Response:

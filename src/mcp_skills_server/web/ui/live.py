@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 import anyio
 
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
-from mcp_skills_server.model import Changes, Skill, Standing
+from mcp_skills_server.model import Changes
 from mcp_skills_server.runtime.quota import Owner, Quota
+from mcp_skills_server.web.ui.changes import MOST, Difference, Scan, Scans
 
 HEARTBEAT_S: Final = 30.0
 KEPT: Final = 200
@@ -27,75 +28,55 @@ KEPT: Final = 200
 MOST_STREAMS: Final = 1024
 _PAUSE_S: Final = 0.25
 """Between two lines of one stream, however much changes."""
-_FILES: Final = 5
+_IN_SCAN: Final = MOST + 1
+"""Numbers that the changes of one scan may take."""
 _RETRY: Final = "retry: 3000\n\n"
 _HEARTBEAT: Final = ":\n\n"
 _REPLACED: Final = "event: replaced\ndata: 1\n\n"
 
-Kind: TypeAlias = Literal["appeared", "changed", "vanished"]
-
 
 class Change(NamedTuple):
-    """One skill that differs.
+    """One skill that differs, as one set of skills has it.
 
     Attributes:
-        number: counts from 1; a change has a higher one than those before it.
+        number: a change has a higher one than those before it. It says when, and not how many there were of skills
+            that are not of this set.
         time: seconds since 1970.
-        kind: what happened.
-        path: the skill path.
-        name: what the skill is or was called.
-        files: paths of those that differ, some of them where there are many; only of a skill that changed.
-        more: how many more there are.
-        left_out: whether the skill is there now and not served to everybody.
+        what: the difference.
     """
 
     number: int
     time: float
-    kind: Kind
-    path: str
-    name: str
-    files: tuple[str, ...] = ()
-    more: int = 0
-    left_out: bool = False
+    what: Difference
 
 
 class Feed:
-    """The latest changes of one set of skills. Any thread may note some; the rest is for one event loop.
+    """The latest changes of one set of skills. Any thread may have it take some; the rest is for one event loop.
 
     Args:
-        loaded: set when the first scan is done: what that finds is no change.
-        now: seconds since 1970.
+        reads: whether the skill of a path is of this set.
     """
 
-    def __init__(self, loaded: threading.Event, now: Callable[[], float] = time.time) -> None:
-        self._loaded = loaded
-        self._now = now
+    def __init__(self, reads: Callable[[str], bool] = lambda _: True) -> None:
+        self._reads = reads
         self._lock = threading.Lock()
         self._changes: deque[Change] = deque(maxlen=KEPT)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: set[anyio.Event] = set()
-        self.since = now()
         self.number = 0
         """Of the last change."""
 
-    def note(self, changes: Changes) -> None:
-        """Keep what differs, and wake who waits."""
-        if not self._loaded.is_set():
+    def take(self, scan: Scan) -> None:
+        """Keep what a scan found of these skills, and wake who waits."""
+        found = [each for each in scan.differences if self._reads(each.path)]
+        if not found:
             return
-        files: dict[str, list[str]] = {}
-        paths = sorted(changes.before.keys() | changes.after.keys())
-        latest = paths[-KEPT:]
-        for path, file in sorted(changes.files) if len(paths) <= KEPT else ():
-            files.setdefault(path, []).append(file)
         with self._lock:
-            now = self._now()
-            self.number += len(paths) - len(latest)
-            for path in latest:
-                self.number += 1
-                skills = changes.before.get(path), changes.after.get(path)
-                self._changes.append(_change(self.number, now, skills, path, files.get(path, [])))
+            first = scan.number * _IN_SCAN
+            self._changes.extend(Change(first + at, scan.time, each) for at, each in enumerate(found, 1))
+            self.number = first + len(found)
             loop = self._loop
-        if paths and loop is not None:
+        if loop is not None:
             with suppress(RuntimeError):  # the loop is closed: nobody looks any more
                 loop.call_soon_threadsafe(self.wake)
 
@@ -123,17 +104,6 @@ class Feed:
             each.set()
 
 
-def _change(number: int, now: float, skills: tuple[Skill | None, Skill | None], path: str, files: list[str]) -> Change:
-    before, after = skills
-    there = after or before
-    name = there.name if there is not None else path
-    left_out = after is not None and after.standing < Standing.VALID
-    if after is None or before is None:
-        return Change(number, now, "vanished" if after is None else "appeared", path, name, left_out=left_out)
-    shown = tuple(files[:_FILES])
-    return Change(number, now, "changed", path, name, shown, len(files) - len(shown), left_out)
-
-
 class Live:
     """The feeds of all sets of skills that somebody looks at, and the streams.
 
@@ -143,6 +113,7 @@ class Live:
 
     def __init__(self, share: int | None = None) -> None:
         self._feeds: WeakKeyDictionary[SkillSet, Feed] = WeakKeyDictionary()
+        self._scans = Scans()
         self._lock = threading.Lock()
         self._places = Quota[Stream]("open live pages", MOST_STREAMS, share)
         self.is_closing = False
@@ -152,13 +123,47 @@ class Live:
         """How many streams are open."""
         return len(self._places)
 
+    @property
+    def since(self) -> float:
+        """When the first change could be, in seconds since 1970."""
+        return self._scans.since
+
+    def follow(self, registry: Registry) -> None:
+        """Take what differs of these skills from now on. What the first scan finds is no change."""
+
+        def note(changes: Changes) -> None:
+            if registry.loaded.is_set():
+                with self._lock:
+                    self._give(self._scans.note(changes, registry.snapshot))
+
+        registry.subscribe(note)
+
+    def hear(self, since: float, scans: Iterable[Sequence[Any]]) -> None:
+        """Take what another process found that looks for this one too, as fields of JSON; what is known is passed over.
+
+        Args:
+            since: when the first change could be, in seconds since 1970.
+            scans: in order.
+        """
+        with self._lock:
+            self._scans.since = since
+            for each in scans:
+                self._give(self._scans.take(Scan.of(each)))
+
+    def _give(self, scan: Scan | None) -> None:
+        if scan is not None:
+            for feed in [*self._feeds.values()]:
+                feed.take(scan)
+
     def feed(self, skills: SkillSet) -> Feed:
-        """The changes of a set of skills, which are noted from the first call on."""
+        """The changes of a set of skills, also those from before somebody looked at it."""
         with self._lock:
             found = self._feeds.get(skills)
             if found is None:
-                found = self._feeds[skills] = Feed(skills.loaded)
-                skills.subscribe(found.note)
+                permissions = skills.permissions
+                found = self._feeds[skills] = Feed() if permissions is None else Feed(permissions.reads)
+                for scan in self._scans.latest():
+                    found.take(scan)
             return found
 
     def close(self) -> None:

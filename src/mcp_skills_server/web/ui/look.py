@@ -18,7 +18,7 @@ from mcp_skills_server.model import Skill, Snapshot
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.sources.git.history import Histories
-from mcp_skills_server.telemetry.usage_store import Line, Report
+from mcp_skills_server.telemetry.usage_store import By, Line, Report
 from mcp_skills_server.web.ui.activity import Activity
 from mcp_skills_server.web.ui.live import Live
 from mcp_skills_server.web.ui.revisions import Revisions
@@ -38,32 +38,32 @@ _USAGE_S: Final = 5.0
 
 
 class UsageReports:
-    """The report of the counts, not made anew for every page.
+    """The reports of the counts, not made anew for every page.
 
     Args:
         report: makes one; None where nothing is counted.
     """
 
-    def __init__(self, report: Callable[[], Report] | None) -> None:
+    def __init__(self, report: Callable[[By], Report] | None) -> None:
         self._report = report
-        self._made: tuple[float, Report | None] = -_USAGE_S, None
+        self._made: dict[By, tuple[float, Report | None]] = {}
 
     @property
     def are_kept(self) -> bool:
         """Whether anything is counted."""
         return self._report is not None
 
-    def read(self) -> Report | None:
-        """The report, None where there is none. Reads a file."""
+    def read(self, by: By = "skill") -> Report | None:
+        """A report, None where there is none. Reads a file."""
         if self._report is None:
             return None
-        made, found = self._made
+        made, found = self._made.get(by, (-_USAGE_S, None))
         if time.monotonic() - made >= _USAGE_S:
             try:
-                found = self._report()
+                found = self._report(by)
             except UsageError:
                 found = None
-            self._made = time.monotonic(), found
+            self._made[by] = time.monotonic(), found
         return found
 
 
@@ -79,7 +79,7 @@ class Site:
         revisions: what has changed since the start.
         local: whether the page is somebody's own, on this machine alone: then it may name folders of the disk.
         open: whether nobody signs in.
-        is_one_of_many: whether several processes serve, of which each knows what it did itself.
+        is_one_of_many: whether several processes serve.
         live: the changes, and who follows them.
         activity: the latest runs and clients.
         histories: what git knows of the skills of repositories that are fetched.
@@ -111,7 +111,8 @@ class Look:
         runtime: of the skills that the viewer may read.
         view: these skills, bound once.
         principal: who looks; None where nobody has to prove anything.
-        is_admin: whether the viewer may see what others do.
+        is_admin: whether the viewer may see what is for the operator.
+        sees_others: whether the viewer may see who else there is, and what they do.
         nav: the views that the viewer may open: address and title.
         here: the address of the view that is open, for the mark in `nav`.
         stays: whether the viewer may still see the same, for answers that take long.
@@ -122,6 +123,7 @@ class Look:
     view: View
     principal: Principal | None
     is_admin: bool
+    sees_others: bool
     nav: Sequence[tuple[str, str]] = ()
     here: str = ""
     stays: Callable[[], Awaitable[bool]] = _always

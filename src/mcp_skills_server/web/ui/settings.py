@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mcp_skills_server.telemetry.usage_store import Report
+from mcp_skills_server.telemetry.usage_store import By, Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +15,9 @@ class UiSettings:
     Attributes:
         once: SHA-256 of what lets the first who brings it in; None where the server's own policy says who may look.
         only: serve the page and nothing else.
-        usage: makes the report of the counts; None where nothing is counted.
+        usage: makes a report of the counts; None where nothing is counted.
     """
 
     once: bytes | None = None
     only: bool = False
-    usage: Callable[[], Report] | None = None
+    usage: Callable[[By], Report] | None = None

@@ -1,8 +1,9 @@
 """What supervisor and worker say to each other: a JSON object a line, over a pair of sockets.
 
 The first line to a worker is its `Post`. Then come, with `say`: "load", once the folders are watched; "accept"; "look"
-at `paths`, or at everything where they are null; "note" what a source says of its folder; "states" of the sources. A
-worker says "started", "accepting", "loaded", and "look" when somebody asks for a look at the sources.
+at `paths`, or at everything where they are null; "note" what a source says of its folder; "states" of the sources;
+"changes", what scans found, for people to read. A worker says "started", "accepting", "loaded", and "look" when
+somebody asks for a look at the sources.
 """
 
 from __future__ import annotations
@@ -19,12 +20,21 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.web.workers import VARIABLE
 from mcp_skills_server.web.workers.routing import Routes, mark
 
-Say: TypeAlias = Literal["load", "accept", "look", "note", "states", "started", "accepting", "loaded"]
+Say: TypeAlias = Literal["load", "accept", "look", "note", "states", "changes", "started", "accepting", "loaded"]
 
 
 def loads_path(paths: str) -> str:
     """The file of what each worker has to do."""
     return paths.format("loads")
+
+
+Kind: TypeAlias = Literal["runs", "clients"]
+KINDS: Final[tuple[Kind, Kind]] = ("runs", "clients")
+
+
+def kept_path(paths: str, kind: Kind, number: int) -> str:
+    """The file of what a worker keeps for the others to read. That of its clients is gone with it."""
+    return paths.format(f"{kind}_{number}")
 
 
 def metrics_path(paths: str) -> str:
@@ -83,6 +93,12 @@ class Post:
     def metrics(self) -> str:
         """The folder of what each process counts."""
         return metrics_path(self.paths)
+
+    @property
+    def of_all(self) -> list[str]:
+        """What the last of all leaves behind, beside the folder that it is in."""
+        kept = [kept_path(self.paths, kind, number) for kind in KINDS for number in range(self.count)]
+        return [self.loads, self.metrics, *kept]
 
     @property
     def roots(self) -> list[str | MirroredRoot]:

@@ -14,6 +14,10 @@ _IDLE_S: Final = 0.5
 """How soon listeners hear of what requests found meanwhile."""
 
 
+def _pass_over(_: float, __: Sequence[Any]) -> None:
+    """Where nobody reads what changes."""
+
+
 class FollowingRegistry(Registry):
     """A registry whose supervisor has one of the same folders."""
 
@@ -31,9 +35,11 @@ class Following(Watcher):
     def __init__(self, registry: Registry) -> None:
         super().__init__(registry)
         self.messages: Final[SimpleQueue[dict[str, Any] | None]] = SimpleQueue()
-        """What the supervisor says of the skills: "load", "look", "note" and "states"."""
+        """What the supervisor says of the skills: "load", "look", "note", "states" and "changes"."""
         self.states: Sequence[dict[str, Any]] = ()
         """Of the sources, as the supervisor said last."""
+        self.changed: Callable[[float, Sequence[Any]], object] = _pass_over
+        """Takes what the supervisor found, once this registry has it too: since when, and the scans."""
 
     def stop(self, timeout: float = 1.0) -> None:
         """As for any watcher."""
@@ -66,6 +72,8 @@ class Following(Watcher):
                 self._registry.note(message["folder"], message["revision"], problems)
             elif message["say"] == "states":
                 self.states = message["states"]
+            elif message["say"] == "changes":
+                self.changed(message["since"], message["scans"])
             else:
                 paths, message = self._paths(message["paths"])
                 self._registry.refresh(paths)

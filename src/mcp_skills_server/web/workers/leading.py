@@ -6,6 +6,7 @@ After it, because the watch is armed by then: what a worker could not see yet co
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.root_index import Arm
 from mcp_skills_server.catalog.roots import MirroredRoot
 from mcp_skills_server.model import Changes, Problem
+from mcp_skills_server.web.ui.changes import Scan, Scans
 from mcp_skills_server.web.workers.channel import line
 
 
@@ -26,6 +28,7 @@ class LeadingRegistry(Registry):
         folders: the roots as they were given: path, and the origin where there is one.
         tell: takes a message to all workers, in any thread.
         notes: by folder the last message of its source.
+        scans: what was found since the start, for people to read; None where nobody does.
     """
 
     def __init__(self, roots: Sequence[str | os.PathLike[str] | MirroredRoot], *others: Any, **more: Any) -> None:
@@ -35,6 +38,8 @@ class LeadingRegistry(Registry):
         ]
         self.tell: Callable[[bytes], object] = len
         self.notes: dict[str, bytes] = {}
+        self.scans: Scans | None = None
+        self._noting = threading.Lock()
 
     def _look(self, paths: Iterable[str] | None, arm: Arm | None) -> Changes:
         paths = None if paths is None else [*paths]
@@ -44,7 +49,23 @@ class LeadingRegistry(Registry):
         found = changes or self.snapshot is not before or places != [root.path for root in self.roots]
         if was_loaded and (paths is not None or arm is not None or found):
             self.tell(line("look", paths=paths))
+        if was_loaded and changes and self.scans is not None:
+            with self._noting:
+                scan = self.scans.note(changes, self.snapshot)
+                if scan is not None:
+                    self.tell(self._changes(self.scans, [scan]))
         return changes
+
+    def changes(self) -> bytes:
+        """All that was found since the start as a message, which is nothing where nobody reads it."""
+        if self.scans is None:
+            return b""
+        with self._noting:
+            return self._changes(self.scans, self.scans.latest())
+
+    @staticmethod
+    def _changes(scans: Scans, found: Sequence[Scan]) -> bytes:
+        return line("changes", since=scans.since, scans=found)
 
     def note(self, folder: str, revision: str, problems: Sequence[Problem]) -> None:
         """The same, and the workers note it too."""

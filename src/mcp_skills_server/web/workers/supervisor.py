@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.web.workers import VARIABLE
-from mcp_skills_server.web.workers.channel import Post, line, loads_path
+from mcp_skills_server.web.workers.channel import Post, kept_path, line, loads_path
 from mcp_skills_server.web.workers.leading import LeadingRegistry
 from mcp_skills_server.web.workers.loads import Loads, make_loads
 
@@ -263,6 +263,7 @@ class Supervisor:
             for note in self._registry.notes.values():
                 worker.send(note)
             worker.send(self._states_sent or line("states", states=[]))
+            worker.send(self._registry.changes())
             if self._is_followed:
                 worker.send(line("load"))
             if self._ending.is_set():
@@ -274,6 +275,8 @@ class Supervisor:
         finally:
             del self._workers[number]
             self._away(number)
+            with suppress(OSError):  # it had none
+                os.unlink(kept_path(self._paths, "clients", number))
             writer.close()
             self._let_in()
 

@@ -93,7 +93,7 @@ class Worker:
 
     def close(self) -> None:
         """At the end: remove what the supervisor made for its workers, if it is gone and nobody else needs it."""
-        folder, of_all = os.path.dirname(self.post.path), (self.post.loads, self.post.metrics)
+        folder, of_all = os.path.dirname(self.post.path), self.post.of_all
         with suppress(OSError):  # another worker was faster
             if self._is_alone and {*os.listdir(folder)} <= {*map(os.path.basename, of_all)}:
                 shutil.rmtree(folder)

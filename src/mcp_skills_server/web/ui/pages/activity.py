@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -10,7 +11,7 @@ from mcp_skills_server.web.ui.look import Look
 
 async def runs(_: Request, look: Look) -> Response:
     """The latest runs. A skill that the viewer may not read is not named."""
-    found = look.site.activity.runs()
+    found = await to_thread.run_sync(look.site.activity.runs)
     skills = {each.started.skill for each in found}
     readable = {each for each in skills if not each or look.may_read(each)}
     return look.page("runs.html", runs=found, readable=readable)
@@ -18,4 +19,4 @@ async def runs(_: Request, look: Look) -> Response:
 
 async def clients(_: Request, look: Look) -> Response:
     """The latest clients."""
-    return look.page("clients.html", clients=look.site.activity.clients())
+    return look.page("clients.html", clients=await to_thread.run_sync(look.site.activity.clients))

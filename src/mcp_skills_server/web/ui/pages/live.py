@@ -3,44 +3,62 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Final
 
+import anyio
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from mcp_skills_server.catalog.view import View
+from mcp_skills_server.model import Standing
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.server.callers import counted
 from mcp_skills_server.web.ui.live import Stream
 from mcp_skills_server.web.ui.look import Look
 
 _TYPE: Final = "text/event-stream"
+_LATE_S: Final = 1.0
+"""For so long a page waits for what its reader has heard of."""
 
 
 async def page(request: Request, look: Look) -> Response:
-    """The view, or with `part` in the query nothing but the changes."""
+    """The view, or with `part` in the query nothing but the changes, up to the number `after` at least."""
     feed = look.site.live.feed(look.runtime.skill_set)
-    changes = feed.latest()
-    there = {each.path for each in changes if each.path in look.snapshot.skills}
+    heard = _number(request.query_params.get("after", ""))
+    if heard is not None and look.site.is_one_of_many:
+        # Another process may have said so, which heard of it a moment earlier.
+        with anyio.move_on_after(_LATE_S):
+            while feed.number < heard and not look.site.live.is_closing:
+                await feed.wait(heard - 1)
+        look = replace(look, view=View(look.runtime.skill_set))  # of the skills as they are after that
+    changes, skills = feed.latest(), look.snapshot.skills
+    there = {each.what.path for each in changes if each.what.path in skills}
+    left_out = {each for each in there if skills[each].standing < Standing.VALID}
     template = "changes.html" if "part" in request.query_params else "live.html"
-    return look.page(template, changes=changes, there=there, since=feed.since, number=feed.number)
+    since = look.site.live.since
+    return look.page(template, changes=changes, there=there, left_out=left_out, since=since, number=feed.number)
 
 
 async def events(request: Request, look: Look) -> Response:
     """The stream that says that there are more."""
     if request.method == "HEAD":
         return Response(media_type=_TYPE)
-    after = request.headers.get("last-event-id") or request.query_params.get("after", "")
     skills = look.runtime.skill_set
-    known = (
-        int(after) if after.isascii() and after.isdigit() and len(after) < 16 else look.site.live.feed(skills).number
-    )
+    known = _number(request.headers.get("last-event-id") or request.query_params.get("after", ""))
+    if known is None:
+        known = look.site.live.feed(skills).number
     try:
         stream = look.site.live.open(skills, counted(request.scope), known, look.stays)
     except QuotaError as error:
         # What is no stream is not asked for again by a browser.
         return PlainTextResponse(f"{error}\n", 429, {"retry-after": "60"})
     return _Events(stream)
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
 class _Events(StreamingResponse):

@@ -1,8 +1,9 @@
-"""Which skills are used and which never, and for the operator what searches did not find."""
+"""Which skills are used and which never, and for administrators by whom and what searches did not find."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from anyio import to_thread
 from starlette.requests import Request
@@ -14,10 +15,30 @@ from mcp_skills_server.web.ui.look import USAGE_DAYS, Look, base
 
 PART: Final = 100
 """Skills on one part."""
+MOST_OTHERS: Final = 100
+"""Principals that are shown, and host programs."""
+
+
+class _Table(NamedTuple):
+    """What was counted of some that are no skills.
+
+    Attributes:
+        id: of its heading.
+        title: the heading.
+        column: what a line is of.
+        nameless: what a line without a name is called.
+        lines: the most used first.
+    """
+
+    id: str
+    title: str
+    column: str
+    nameless: str
+    lines: Sequence[Line]
 
 
 async def page(request: Request, look: Look) -> Response:
-    """The view. What others searched for may speak of skills that the viewer may not read."""
+    """The view. What others searched for may speak of skills that the viewer may not read; so may what they used."""
     report = await to_thread.run_sync(look.site.usage.read)
     start = request.query_params.get("from", "")
     first = int(start) if start.isascii() and start.isdigit() and len(start) < 7 else 0
@@ -29,10 +50,27 @@ async def page(request: Request, look: Look) -> Response:
         never=sum(1 for each in lines if each.last is None),
         days=USAGE_DAYS,
         counts=look.site.usage.are_kept,
+        others=await to_thread.run_sync(_others, look),
+        most=MOST_OTHERS,
         searches=report if look.is_admin else None,
         before=f"{base()}/usage?from={max(0, first - PART)}" if first else "",
         following=f"{base()}/usage?from={first + PART}" if len(lines) > first + PART else "",
     )
+
+
+def _others(look: Look) -> list[_Table]:
+    """What was counted by principal and by host program, for who may know of them."""
+    if not look.sees_others:
+        return []
+    by_principal, by_host = look.site.usage.read("principal"), look.site.usage.read("host")
+    return [
+        _Table(kind, title, column, nameless, found.lines[:MOST_OTHERS])
+        for kind, title, column, nameless, found in (
+            ("principals", "By principal", "Principal", "anybody", by_principal),
+            ("hosts", "By host program", "Host program", "did not say", by_host),
+        )
+        if found is not None
+    ]
 
 
 def lines_of(look: Look, report: Report | None) -> list[Line]:

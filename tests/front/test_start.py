@@ -15,7 +15,9 @@ from mcp_skills_server.catalog.index_files import IndexFiles
 from mcp_skills_server.catalog.registry import Registry
 from wire import DEADLINE, FIXTURES
 
-SLOW = {"mcp", "mcp_types", "pydantic", "starlette", "httpx", "httpx2", "uvicorn", "opentelemetry", "jsonschema"}
+SLOW = {
+    "anyio", "mcp", "mcp_types", "pydantic", "starlette", "httpx", "httpx2", "uvicorn", "opentelemetry", "jsonschema",
+}  # fmt: skip
 LATE = {
     "filelock", "sqlite3", "tomllib", "yaml",
     *(

@@ -15,6 +15,7 @@ import pytest
 
 from catalog.forest import loaded, plant, skills
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.runtime.active_skills import change_of_call
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.session_record import parsed
@@ -65,9 +66,8 @@ class Replica:
         name = f"skills_{tool}"
         changes = tool in {"load", "unload"}
         session = await self.sessions.open(handle, owner, owner, changes=changes) if handle else self.sessions.new()
-        before = session.changed if changes else None
         result: Any = await session.call(name, given)
-        await self.sessions.save(session, owner, owner, before=before)
+        await self.sessions.save(session, owner, owner, change=change_of_call())
         assert not result.get("isError"), result
         return session
 
@@ -288,7 +288,7 @@ def test_a_change_under_way_is_refused_where_another_replica_was_first(tree: Pat
         await session.call("skills_load", {"names": ["c"]})
         assert names(await one.call("list", handle)) == ["c"]
         with pytest.raises(RequestError, match="as this call left it; call again"):
-            await one.sessions.save(session, None, before=1)
+            await one.sessions.save(session, None, change=2)
         assert names(await one.call("list", handle)) == ["b"]
         assert names(await one.call("load", handle, names=["c"], mode="add")) == ["b", "c"]
 
@@ -303,13 +303,13 @@ def test_a_load_under_way_builds_on_what_another_replica_wrote(tree: Path, store
         session = await one.sessions.open(handle, None)  # which has b from here on
         assert [path for path, _ in session.loaded] == ["b"]
         await session._active.load(session._runtime, ["c"], add=True)
-        await one.sessions.save(session, None, before=1)
+        await one.sessions.save(session, None, change=2)
         assert names(await two.call("list", handle)) == ["b", "c"]
 
     anyio.run(work)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(40))
 def test_whatever_calls_cross_each_other_what_was_answered_is_what_is_loaded(
     tmp_path: Path, store: Store, seed: int
 ) -> None:

@@ -80,7 +80,7 @@ async def test_one_client_reads_one_large_file_at_a_time_and_two_clients_two(
 ) -> None:
     large = registry.snapshot.skills["a"].files["data.txt"].size >= LARGE
     read, real, lock = way(registry), registry.read, threading.Lock()
-    now, most, together = 0, 0, threading.Barrier(3)
+    now, most, together, loop = 0, 0, threading.Barrier(3), anyio.lowlevel.current_token()
 
     def counted(file: SkillFile) -> bytes:
         nonlocal now, most
@@ -90,7 +90,7 @@ async def test_one_client_reads_one_large_file_at_a_time_and_two_clients_two(
             now += 1
             most = max(most, now)
         if large:
-            from_thread.run(wait_all_tasks_blocked)  # whoever may read too is reading by then
+            from_thread.run(wait_all_tasks_blocked, token=loop)  # whoever may read too is reading by then
         else:
             together.wait(DEADLINE)
         try:

@@ -16,6 +16,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.catalog.roots import Root
+from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Changes, Skill, SkillFile, Standing
 
@@ -209,13 +210,6 @@ class Reader:
     def place(self, skill: Skill) -> str:
         """The absolute path of the skill's directory, for whoever works on the same disk."""
         return os.path.join(self.roots[skill.root].path, *skill.directory.split("/")).rstrip(os.sep)
-
-
-async def in_thread(work: Callable[..., _V], *arguments: object) -> _V:
-    """What `work` returns in a thread. The event loop goes on meanwhile."""
-    from anyio import to_thread  # late, for the commands that have no event loop
-
-    return await to_thread.run_sync(work, *arguments)
 
 
 class BoundedCache(Generic[_K, _V]):

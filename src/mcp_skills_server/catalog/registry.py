@@ -22,10 +22,11 @@ from mcp_skills_server.catalog.index_keeper import IndexKeeper
 from mcp_skills_server.catalog.inspection import inspect
 from mcp_skills_server.catalog.listeners import Listeners
 from mcp_skills_server.catalog.path_index import join, outermost
-from mcp_skills_server.catalog.reader import Reader, in_thread
+from mcp_skills_server.catalog.reader import Reader
 from mcp_skills_server.catalog.root_index import Arm, RootIndex
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
 from mcp_skills_server.catalog.skill_set import Unrestricted
+from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes, Problem, Skill, Snapshot

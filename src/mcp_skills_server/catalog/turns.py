@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop, Lock, Semaphore, get_running_loop, sleep
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from functools import partial
 from typing import Any, Final, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from anyio import Lock, Semaphore, to_thread
-from anyio.lowlevel import RunVar, checkpoint
+from mcp_skills_server.catalog.threads import in_thread
 
 _T = TypeVar("_T")
 
@@ -20,7 +19,7 @@ _LARGE_AT_ONCE: Final = 2
 
 async def off_loop(quick: bool, work: Callable[..., _T], *arguments: Any) -> _T:
     """What `work` returns; in a thread unless it is quick."""
-    return work(*arguments) if quick else await to_thread.run_sync(partial(work, *arguments))
+    return work(*arguments) if quick else await in_thread(work, *arguments)
 
 
 class _Turns:
@@ -32,7 +31,7 @@ class _Turns:
 
 
 _AT_ONCE: Final = nullcontext()
-_turns: Final = RunVar[_Turns]("turns")
+_turns: Final = WeakKeyDictionary[AbstractEventLoop, _Turns]()
 
 
 def in_turn(size: int, owner: str | None) -> AbstractAsyncContextManager[None]:
@@ -49,16 +48,17 @@ class _Turn(AbstractAsyncContextManager[None]):
     """No generator: one that is given up while it waits cannot be closed, and the event loop complains of it."""
 
     def __init__(self, owner: str | None) -> None:
-        turns = _turns.get(None)
+        loop = get_running_loop()
+        turns = _turns.get(loop)
         if turns is None:
-            _turns.set(turns := _Turns())
+            turns = _turns[loop] = _Turns()
         mine = turns.owners.get(owner)
         if mine is None:
             mine = turns.owners[owner] = Lock()
         self._mine, self._all = mine, turns.all
 
     async def __aenter__(self) -> None:
-        await checkpoint()  # a call that is given up when it would have to wait ends here, with nothing in its hands
+        await sleep(0)  # a call that is given up when it would have to wait ends here, with nothing in its hands
         await self._mine.acquire()
         try:
             await self._all.acquire()

@@ -7,13 +7,13 @@ file's skill is scanned again and the handler is called again with a view of the
 from __future__ import annotations
 
 import logging
+from asyncio import sleep
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
-from anyio import sleep, to_thread
-
 from mcp_skills_server.catalog.reader import Body
 from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.turns import off_loop
 from mcp_skills_server.errors import REPEATS, StaleFileError
 from mcp_skills_server.model import SKILL_MD, Skill, SkillFile, Snapshot
@@ -64,7 +64,7 @@ class View:
         file = skill.files[path]
         read = self.skill_set.read
         try:
-            raw = read(file) if file.size <= _INLINE_BYTES else await to_thread.run_sync(read, file)
+            raw = read(file) if file.size <= _INLINE_BYTES else await in_thread(read, file)
         except StaleFileError as stale:
             kept = self.skill_set.last_read(file) if self.last_try and stale.in_motion else None
             if kept is None:
@@ -108,7 +108,7 @@ class View:
     async def hash_files(self, skills: Sequence[Skill]) -> None:
         """Compute the digests of these skills' files that nobody has asked for yet, in one go."""
         if skills:
-            await to_thread.run_sync(self._hash_files, skills)
+            await in_thread(self._hash_files, skills)
 
     def last_whole(self, skill: Skill, stale: StaleFileError) -> Skill:
         """What to show for a skill of which this file is being rewritten: on the last try its last whole state.
@@ -155,7 +155,7 @@ async def retry_when_stale(skill_set: SkillSet, handler: Callable[[View], Awaita
             if last:
                 raise
             events.begins_again()
-            await to_thread.run_sync(skill_set.rescan, stale)
+            await in_thread(skill_set.rescan, stale)
             if attempt and stale.in_motion:
                 await sleep(_PAUSE_S * 2 ** (attempt - 1))
     raise AssertionError

@@ -266,13 +266,13 @@ def _serve_stdio(service: Service, options: ServeOptions, roots: tuple[str, ...]
         f"mcp-skills-server list {given} (what it serves)",
         f"npx @modelcontextprotocol/inspector mcp-skills-server serve {given} (a host in your browser)",
     )
-    import anyio
+    import asyncio
 
     if options.front == "sdk" or sys.platform == "win32":  # whose pipes no event loop can wait for
         from mcp_skills_server.server.app import serve_stdio
     else:
         from mcp_skills_server.server.front.stdio import serve_stdio
-    anyio.run(collecting, serve_stdio, service.runtime, service.settings, service.watcher, service.views)
+    asyncio.run(collecting(serve_stdio, service.runtime, service.settings, service.watcher, service.views))
 
 
 def _warn_of_unused(context: click.Context) -> None:

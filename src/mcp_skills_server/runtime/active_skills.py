@@ -6,11 +6,11 @@ loaded as that one shows it.
 
 from __future__ import annotations
 
+from asyncio import Lock
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, TypeAlias
-
-import anyio
 
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
@@ -25,12 +25,26 @@ from mcp_skills_server.telemetry import events
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime
 
+_own_change: Final[ContextVar[int | None]] = ContextVar("own_change", default=None)
 _MOST_ERRORS: Final = 3
 """Unknown names that are answered to: each is a search."""
 
 
 Active: TypeAlias = Mapping[str, tuple[Skill, Loaded]]
 """What is loaded, by skill path, the latest last. It never changes."""
+
+
+def begin_call() -> None:
+    """Forget what an earlier call in this context changed."""
+    _own_change.set(None)
+
+
+def change_of_call() -> int | None:
+    """How often the session had `changed` once the last call in this context had; None where it changed nothing.
+
+    Other calls may change the same session before that one is over.
+    """
+    return _own_change.get()
 
 
 class ActiveSkills:
@@ -51,7 +65,7 @@ class ActiveSkills:
         """Path and digest of what is to be loaded instead, once files can be read; None where there is nothing."""
         self.changed = 0
         """How often something was loaded or unloaded."""
-        self._changing = anyio.Lock()
+        self._changing = Lock()
         """Held by whoever sets `_loaded` after waiting for a file."""
 
     @property
@@ -137,6 +151,7 @@ class ActiveSkills:
         self._unused = {path for path in loaded if path not in self._loaded or path in self._unused}
         self._loaded = loaded
         self.changed += 1
+        _own_change.set(self.changed)
 
     def clear(self) -> None:
         """Forget all at once: nobody is going to ask any more."""

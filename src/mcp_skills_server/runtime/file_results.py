@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from anyio import to_thread
-
+from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Result
 from mcp_skills_server.errors import RequestError
@@ -49,7 +48,7 @@ async def output_file(
     try:
         if workspace is None:
             raise RequestError(f"No script has run in this session, so there is nothing in {runtime.WORKSPACE}")
-        raw = await to_thread.run_sync(workspace.read, path, _MOST_OUTPUT)
+        raw = await in_thread(workspace.read, path, _MOST_OUTPUT)
     except RequestError:
         if not elsewhere:
             raise

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from copy import copy
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import anyio
-from anyio import to_thread
-
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.views import BySkillSet
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError, UsageError
@@ -148,7 +147,7 @@ class Runtime:
     async def load(self) -> None:
         """Read the skills in a thread, unless somebody has, so that `session` has nothing to wait for."""
         if not self.registry.loaded.is_set():
-            await to_thread.run_sync(self.registry.load)
+            await in_thread(self.registry.load)
 
     def session(self) -> Session:
         """A new session, which the caller binds to a conversation and closes at its end.
@@ -192,8 +191,10 @@ class Runtime:
 
     async def aclose(self) -> None:
         """The same without holding up an event loop."""
-        with anyio.CancelScope(shield=True):
-            await to_thread.run_sync(self.close)
+        from anyio import CancelScope  # late: a server over stdio starts without it
+
+        with CancelScope(shield=True):
+            await in_thread(self.close)
 
     # Which skill is meant
 
@@ -258,7 +259,7 @@ class Runtime:
 
 def _in_event_loop() -> bool:
     try:
-        anyio.get_current_task()
+        asyncio.get_running_loop()
     except RuntimeError:
         return False
     return True

@@ -12,9 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-import anyio
-from anyio import to_thread
-
+from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.turns import in_turn
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
@@ -22,7 +20,7 @@ from mcp_skills_server.dialects.runtime import Loaded, Result
 from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
-from mcp_skills_server.runtime.active_skills import Active, ActiveSkills, chosen, loaded_of
+from mcp_skills_server.runtime.active_skills import Active, ActiveSkills, begin_call, chosen, loaded_of
 from mcp_skills_server.runtime.briefing import name_of
 from mcp_skills_server.runtime.file_results import output_file, skill_file
 from mcp_skills_server.runtime.quota import Owner
@@ -137,6 +135,7 @@ class Session:
             something else; the text says what. Whatever a model asks for, nothing is raised.
         """
         self.calls += 1
+        begin_call()
         shared = of or self._runtime
         try:
             tool = runtime.canonical(name)
@@ -165,8 +164,10 @@ class Session:
 
     async def aclose(self) -> None:
         """The same without holding up an event loop."""
-        with anyio.CancelScope(shield=True):
-            await to_thread.run_sync(self.close)
+        from anyio import CancelScope  # late: a server over stdio starts without it
+
+        with CancelScope(shield=True):
+            await in_thread(self.close)
 
     # What another process goes on with
 
@@ -216,11 +217,11 @@ class Session:
         snapshot = call.runtime.skill_set.snapshot
         limit = int(given.get("limit", 5))
         search, query = call.runtime.searches.of(call.runtime.skill_set), given["query"]
-        found = await to_thread.run_sync(partial(search.find, query, limit, runtime.is_offered, by_meaning=True))
+        found = await in_thread(partial(search.find, query, limit, runtime.is_offered, by_meaning=True))
         events.searched(query, len(found))
         note = self._news(call)
         if not found and snapshot.skills:
-            near = await to_thread.run_sync(search.nearest, query, _NEAREST, runtime.is_offered)
+            near = await in_thread(search.nearest, query, _NEAREST, runtime.is_offered)
             advice = runtime.nothing_fits([name_of(skill, snapshot) for skill in near])
             note = advice if note is None else f"{advice}\n{note}"
         entries = call.runtime.entries(portion(found, weight), snapshot)

@@ -159,7 +159,7 @@ class Sessions:
         owner: str | None,
         counted: Owner = None,
         *,
-        before: int | None = None,  # noqa: ARG002
+        change: int | None = None,  # noqa: ARG002
     ) -> None:
         """`keep` after a call, wherever sessions are kept.
 
@@ -167,7 +167,7 @@ class Sessions:
             session: which.
             owner: as for `keep`.
             counted: as for `keep`.
-            before: what the session had `changed` before a call that loads or unloads; None of any other call.
+            change: how often the session had `changed` once the call had; None where it changed nothing.
 
         Raises:
             QuotaError: as `keep`.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_MOST_REFUSED: Final = 64
+"""Refusals that are remembered of a session, for the calls that were under way by then."""
 _HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{22,64}")
 
 
@@ -50,7 +53,7 @@ class _Known:
     Attributes:
         text: as it was read or written last; None of a new one, "" where it is to be taken as it is there.
         changed: the session's count of changes by then.
-        refused: the count up to which changes were refused.
+        refused: the changes that were refused, by the session's count; those before and between were written.
         moved: the same of processes that scripts ran in.
         lost: the record is no longer there, and has to be written anew.
         lock: held while the record is read and compared, or written.
@@ -58,7 +61,7 @@ class _Known:
 
     text: str | None = None
     changed: int = 0
-    refused: int = 0
+    refused: deque[range] = field(default_factory=lambda: deque[range](maxlen=_MOST_REFUSED))
     moved: int = 0
     lost: bool = False
     lock: anyio.Lock = field(default_factory=anyio.Lock)
@@ -117,14 +120,14 @@ class SharedSessions(Sessions):
         return session
 
     async def save(
-        self, session: Session, owner: str | None, counted: Owner = None, *, before: int | None = None
+        self, session: Session, owner: str | None, counted: Owner = None, *, change: int | None = None
     ) -> None:
         """Keep a session, and have the other replicas know of it."""
         handle = session.session_id
         self.keep(session, owner, counted)
         known = self._known.setdefault(handle, _Known())
         async with known.lock:
-            if before is not None and known.refused > before:  # by the save of another call
+            if change is not None and any(change in each for each in known.refused):  # by the save of another call
                 raise RequestError("the session could not be kept as this call left it; call again")
             changed, moved = session.changed, session.moved
             if known.text is not None and (known.changed, known.moved, known.lost) == (changed, moved, False):
@@ -138,10 +141,12 @@ class SharedSessions(Sessions):
                     self.end(handle)  # nobody knows its handle yet
                     raise
                 if known.changed != changed:
-                    known.text, known.changed, known.refused = "", changed, changed
-                    if before is not None:
+                    refused = range(known.changed + 1, changed + 1)
+                    known.refused.append(refused)
+                    known.text, known.changed = "", changed
+                    if change is not None and change in refused:
                         raise
-                return  # this call loaded and unloaded nothing, and what else it did is written with what does
+                return  # what this call loaded or unloaded is written, and what else it did is with what does
             known.text, known.changed, known.moved, known.lost = text, changed, moved, False
 
     def end(self, handle: str) -> None:

@@ -9,12 +9,11 @@ from contextlib import asynccontextmanager, suppress
 from functools import cache
 from typing import Any, Final
 
-import anyio
-
 from mcp_skills_server.access.grants import Grants, Permissions
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.view import View
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
@@ -72,7 +71,7 @@ class Attachment:
         self._tools_shown: list[dict[str, Json]] | None = None
         self._watcher = watcher
         self.is_ready = False
-        self._ready = anyio.Event()
+        self._ready = asyncio.Event()
         self._begun = False
 
     def view(self, principal: Principal | None) -> View:
@@ -138,11 +137,12 @@ class Attachment:
             await self.ready()
             return
         briefing = self.sessions.runtime.briefing
-        await anyio.to_thread.run_sync(briefing.look)
+        await in_thread(briefing.look)
         if briefing.is_small(_SCAN_AWAITED):
             self.begin()
-            with anyio.move_on_after(_SCAN_AWAITED_S):
-                await self._ready.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_SCAN_AWAITED_S):
+                    await self._ready.wait()
         if not self.is_ready:
             self._tools_shown = self.tools.definitions(self.registry)
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, TypeAlias, cast
 
 import mcp_types as types
+from anyio import BrokenResourceError, ClosedResourceError
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
@@ -17,7 +18,7 @@ from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.callers import address, counted, principal
 from mcp_skills_server.server.fragments import plain
 from mcp_skills_server.server.methods import MODERN_VERSIONS, fault_of, outcome_of_error, outcome_of_result
-from mcp_skills_server.server.notify import Stream
+from mcp_skills_server.server.notify import ClientLeftError, Stream
 from mcp_skills_server.server.requests import Caller, Handler
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.trace_context import of_headers, trace_of
@@ -138,8 +139,15 @@ class SessionPeer:
         self.connection.exit_stack.callback(work)
 
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
-        """Send a notification that belongs to no request."""
-        await self._session.send_notification(_notification(method, params))
+        """Send a notification that belongs to no request.
+
+        Raises:
+            ClientLeftError: nobody is there to hear it.
+        """
+        try:
+            await self._session.send_notification(_notification(method, params))
+        except (BrokenResourceError, ClosedResourceError):
+            raise ClientLeftError("a client left while it was being notified") from None
 
 
 def stream_of(ctx: Context) -> Stream:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from asyncio import Event
 from collections.abc import Callable, Iterable
-
-import anyio
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.server.notices import Notice
@@ -25,7 +24,7 @@ class Mailbox:
         self.principal = principal
         self._wants = wants
         self._pending: dict[Notice, None] = {}
-        self._changed = anyio.Event()
+        self._changed = Event()
         self._closed = False
 
     def put(self, notices: Iterable[Notice]) -> None:
@@ -44,7 +43,7 @@ class Mailbox:
         while not self._pending:
             if self._closed:
                 return None
-            self._changed = anyio.Event()
+            self._changed = Event()
             await self._changed.wait()
         # Out of the box before it is sent: what changes during a slow send is news again.
         notice = next(iter(self._pending))

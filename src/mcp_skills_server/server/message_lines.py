@@ -5,12 +5,11 @@ Both fronts stand on it, so that they refuse alike, and end alike.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Protocol, TypeVar
-
-import anyio
 
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.server.messages import Id, Message, Refusal, UnderWay, duplicate, judge, too_long
@@ -48,7 +47,7 @@ class MessageLines:
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
         self._under_way = UnderWay()
-        self._all_answered: anyio.Event | None = None
+        self._all_answered: asyncio.Event | None = None
 
     async def received(
         self, take: Callable[[Message], _T | None], repeats: Callable[[bytes], bool] | None = None
@@ -120,8 +119,9 @@ class MessageLines:
 
     async def settle(self, seconds: float) -> None:
         """Wait until every request has its answer and everything is out, for so long at the most."""
-        with anyio.move_on_after(seconds), suppress(BrokenPipeError):
-            while self._under_way:
-                self._all_answered = anyio.Event()
-                await self._all_answered.wait()
-            await self._lines.flush()
+        with suppress(BrokenPipeError, TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._under_way:
+                    self._all_answered = asyncio.Event()
+                    await self._all_answered.wait()
+                await self._lines.flush()

@@ -9,19 +9,17 @@ nobody's streams or subscriptions are at another's cost. No SDK here: a front sa
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
-import anyio
-from anyio.abc import TaskGroup
-
 from mcp_skills_server.access.grants import Permissions
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.dialects import prompts, resources, runtime
-from mcp_skills_server.errors import RequestError
+from mcp_skills_server.errors import RequestError, SkillsServerError
 from mcp_skills_server.format.uris import canonical, segments
 from mcp_skills_server.runtime.quota import Owner, Quota
 from mcp_skills_server.server.mailbox import Mailbox
@@ -46,6 +44,10 @@ Send: TypeAlias = Callable[[str, "dict[str, Any] | None"], Awaitable[None]]
 """Sends a notification: its method and its parameters, None for none."""
 
 
+class ClientLeftError(SkillsServerError):
+    """A client has left, so that a notification cannot be sent to it."""
+
+
 def _nothing() -> None:
     """There is nothing to tell."""
 
@@ -68,7 +70,7 @@ class Peer(Protocol):
         ...
 
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
-        """Send a notification."""
+        """Send a notification, or raise `ClientLeftError`: nobody is there to hear it."""
         ...
 
 
@@ -138,18 +140,20 @@ class Notifier:
         self._places = Quota[Mailbox]("listen streams", MOST_STREAMS, streams, name="streams")
         self._watched = Quota[tuple[int, str]]("subscriptions", MOST_WATCHED)
         self._legacy: WeakKeyDictionary[Any, _Legacy] = WeakKeyDictionary()
-        self._tasks: TaskGroup | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._telling: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """While this is entered, legacy clients are notified."""
-        async with anyio.create_task_group() as tasks:
+        async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
                 yield
             finally:
                 self._tasks = None
-                tasks.cancel_scope.cancel()
+                for each in self._telling:
+                    each.cancel()
 
     def publish(self, notices: Iterable[Notice]) -> None:
         """Notify everyone. Returns at once."""
@@ -181,7 +185,9 @@ class Notifier:
             client = self._client(peer)
             if client.mailbox not in self._sent_to:
                 self._sent_to.add(client.mailbox)
-                self._tasks.start_soon(self._tell, peer, client.mailbox)
+                telling = self._tasks.create_task(self._tell(peer, client.mailbox))
+                self._telling.add(telling)
+                telling.add_done_callback(self._telling.discard)
 
     def follows(self, connection: object, principal: Principal | None) -> Callable[[], None]:
         """A legacy client opens its stream, and hears on it what is for whom it proves to be by that.
@@ -296,8 +302,8 @@ class Notifier:
         try:
             while (notice := await mailbox.take()) is not None:
                 await peer.send(notice[0], _params(notice, None))
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            logger.debug("a client left while it was being notified")
+        except ClientLeftError as error:
+            logger.debug("%s", error)
         finally:
             self._sent_to.discard(mailbox)
 

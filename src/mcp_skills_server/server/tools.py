@@ -17,6 +17,7 @@ from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import cursors
 from mcp_skills_server.model import Json
+from mcp_skills_server.runtime.active_skills import change_of_call
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import Sessions, UnknownSessionError
@@ -75,11 +76,10 @@ class Tools:
         except RequestError as error:
             return {"resultType": "complete", **runtime.failure(str(error))}
         once = runtime.shows_structure(caller.client)
-        before = session.changed if changes else None
         result = await session.call(name, given, progress=caller.progress, once=once, owner=caller.counted, of=shared)
         if runtime.SESSION in cast("dict[str, Any]", result.get("structuredContent", {})) or session.active_skills:
             try:
-                await self._sessions.save(session, caller.owner, caller.counted, before=before)
+                await self._sessions.save(session, caller.owner, caller.counted, change=change_of_call())
             except RequestError as error:
                 return {"resultType": "complete", **runtime.failure(str(error))}
             if caller.connection is not None:

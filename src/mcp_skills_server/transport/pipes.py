@@ -14,13 +14,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
-import anyio
-
 from mcp_skills_server.transport import descriptors
 from mcp_skills_server.transport.framing import MAX_LINE, LineBuffer
+from mcp_skills_server.transport.scope import Scope, scope
 
 _T = TypeVar("_T")
 
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _MOST_UNREAD: Final = 2
 """Chunks of stdin that are read before somebody takes them."""
 
@@ -134,44 +134,57 @@ class Pipes:
             await self.flush()
 
     async def serve(
-        self, work: Callable[[], Awaitable[None]], before_signalled: Callable[[], Awaitable[None]] | None = None
+        self,
+        work: Callable[[], Awaitable[None]],
+        before_signalled: Callable[[], Awaitable[None]] | None = None,
+        *,
+        within: Scope | None = None,
     ) -> None:
         """Run `work` until it is done, SIGTERM or SIGINT comes, or nobody reads stdout any more.
 
         Args:
             work: what reads and sends. It may raise BrokenPipeError, alone or in a group.
             before_signalled: awaited after a signal, before `work` is cancelled.
+            within: the scope that `work` is run in, and cancelled by; by default one of anyio.
         """
-        async with anyio.create_task_group() as tasks:
+        work_scope = scope(shields=True) if within is None else within
+        loop = asyncio.get_running_loop()
+        ending: asyncio.Task[None] | None = None
 
-            async def end_on_signal() -> None:
-                with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                    async for _ in signals:
-                        if before_signalled is not None:
-                            await before_signalled()
-                        tasks.cancel_scope.cancel()
-                        return
+        async def end() -> None:
+            if before_signalled is not None:
+                await before_signalled()
+            work_scope.cancel()
 
-            loop = asyncio.get_running_loop()
+        def end_on_signal() -> None:
+            nonlocal ending
+            ending = ending or loop.create_task(end())
 
-            def watch_reader() -> None:
-                if descriptors.wait_for_hang_up(self._stdout):
-                    with suppress(RuntimeError):  # the loop is closed: it has ended already
-                        loop.call_soon_threadsafe(tasks.cancel_scope.cancel)
+        def watch_reader() -> None:
+            if descriptors.wait_for_hang_up(self._stdout):
+                with suppress(RuntimeError):  # the loop is closed: it has ended already
+                    loop.call_soon_threadsafe(work_scope.cancel)
 
-            # Not one of the event loop's threads: it waits as long as the process lives, and nobody may wait for it.
-            threading.Thread(target=watch_reader, name="stdout-reader", daemon=True).start()
-            tasks.start_soon(end_on_signal)
-            try:
-                await work()
-            except* BrokenPipeError:
-                pass
-            tasks.cancel_scope.cancel()
+        # Not one of the event loop's threads: it waits as long as the process lives, and nobody may wait for it.
+        threading.Thread(target=watch_reader, name="stdout-reader", daemon=True).start()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, end_on_signal)
+        try:
+            with work_scope:
+                try:
+                    await work()
+                except* BrokenPipeError:
+                    pass
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+            if ending is not None:
+                ending.cancel()
 
     async def _read(self) -> _Unread:
         if not self._unread:
             if not self._watch_stdin(True):
-                await anyio.lowlevel.checkpoint()
+                await asyncio.sleep(0)
                 return self._next()
             self._came = asyncio.get_running_loop().create_future()
             await self._came

@@ -18,9 +18,9 @@ from contextlib import closing
 from typing import Final, Self
 
 from mcp_skills_server.catalog.prover import Prover
-from mcp_skills_server.catalog.reader import in_thread
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
+from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.watch.burst import Burst
 from mcp_skills_server.catalog.watch.events import CannotWatchError, WatchLostError, open_events
 

@@ -5,10 +5,9 @@ The SDK's front does the same with models of every message; `tests/front/` shows
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final
-
-import anyio
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.runtime.quota import Owner, owner_of
@@ -21,12 +20,14 @@ from mcp_skills_server.server.front.request import FaultError, Params, Request
 from mcp_skills_server.server.message_lines import Lines, MessageLines
 from mcp_skills_server.server.messages import Id, Message
 from mcp_skills_server.server.methods import Fault
+from mcp_skills_server.transport.scope import Scope, scope
 
 INITIALIZED: Final = "notifications/initialized"
 CANCELLED: Final = "notifications/cancelled"
 _MOST_BEFORE: Final = 8
 """Messages before the first request that are kept until it has decided the era."""
 _LONGEST_NUMBER: Final = 20
+_CALL: Final = "tools/call"
 _CLOSED: Final = Fault(-32000, "Connection closed")
 _INITIALIZED_PARAMS: Final = LEGACY.fits[PING]
 
@@ -53,6 +54,9 @@ class Connection:
         self._words: Words | None = None
         """What the present line says, where its answer may be kept."""
         self._requests: dict[tuple[type, Id], Request] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reading: asyncio.Task[Any] | None = None
+        self._error: BaseException | None = None
         self._before: list[Message] | None = []
         self._era = LEGACY
         self._client = eras.NOBODY
@@ -67,23 +71,33 @@ class Connection:
         Raises:
             BrokenPipeError: nobody reads the answers.
         """
+        self._reading = reading = asyncio.current_task()
         try:
-            async with anyio.create_task_group() as tasks:
-                async for left in self._messages.received(self._take, self._repeats):
-                    request = self._in_turn(left) if isinstance(left, Message) else left
-                    if request is None:
-                        continue
-                    if request.method == INITIALIZE:
-                        await self._answer(request)  # before the next message is looked at, which may count on it
-                    else:
-                        tasks.start_soon(self._answer, request)
-                await self.last_answers(1.5)
-                self._closing = True
-                for request in list(self._requests.values()):
-                    request.scope.cancel()
+            try:
+                await self._read()
+            finally:
+                self._reading = None
+                await self._end_requests()
+        except asyncio.CancelledError:
+            if self._error is None or reading is None or reading.uncancel():
+                raise
         finally:
             for work in reversed(self._ends):
                 work()
+        if self._error is not None:
+            raise self._error
+
+    async def _read(self) -> None:
+        async for left in self._messages.received(self._take, self._repeats):
+            request = self._in_turn(left) if isinstance(left, Message) else left
+            if request is None:
+                continue
+            if request.method == INITIALIZE:
+                await self._answer(request)  # before the next message is looked at, which may count on it
+            else:
+                self._begin(request)
+        await self.last_answers(1.5)
+        self._closing = True
 
     async def last_answers(self, seconds: float = 0.5) -> None:
         """End every stream, and wait until every request has its answer, for so long at the most."""
@@ -163,7 +177,7 @@ class Connection:
             request = self._named(id_) if isinstance(id_, str | int) and not isinstance(id_, bool) else None
             if request is not None:
                 request.taken_back = True
-                request.scope.cancel()
+                self._scope_of(request).cancel()
                 # Its id is free from here on: the work may take some more turns of the event loop to end.
                 del self._requests[type(request.id), request.id]
                 self._messages.end(request.id)
@@ -185,10 +199,38 @@ class Connection:
 
     # What goes out
 
+    def _begin(self, request: Request) -> None:
+        """Have a request answered in a task of its own."""
+        task = asyncio.create_task(self._answer(request))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self._error is None:  # nobody reads answers
+            self._error = error
+            if self._reading is not None:
+                self._reading.cancel()
+
+    def _scope_of(self, request: Request) -> Scope:
+        """What ends the work on a request; made by the first task that asks, because anyio needs to be in one."""
+        if request.scope is None:
+            runs_scripts = request.method == _CALL and self._attachment.sessions.runtime.scripts is not None
+            request.scope = scope(shields=runs_scripts)
+        return request.scope
+
+    async def _end_requests(self) -> None:
+        # By their scopes, which leave to each what it has to bring to an end. No group of tasks does that.
+        for request in list(self._requests.values()):
+            self._scope_of(request).cancel()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def _answer(self, request: Request) -> None:
         """Answer a request, unless the client takes it back meanwhile."""
         id_, body = request.id, None
-        with request.scope:
+        with self._scope_of(request):
             try:
                 body = await self._dispatcher.result(request)
                 if request.method == INITIALIZE and request.params:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias
 
-import anyio
-
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.view import View
 from mcp_skills_server.errors import SkillsServerError
@@ -14,6 +12,7 @@ from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.server.front.eras import Client, Era
 from mcp_skills_server.server.messages import Id
 from mcp_skills_server.server.methods import Fault
+from mcp_skills_server.transport.scope import Scope
 
 Params: TypeAlias = Mapping[str, Any]
 
@@ -65,11 +64,12 @@ class Request:
         admitted: whether the handshake was over by then.
         taken_back: whether the client wants no answer any more.
         done: whether the handler has returned, after which it tells nothing.
+        scope: what ends the work on it; None before anybody waits, and where a front has its own way.
         made_from: the view that the answer was made from, where it was made from nothing else.
     """
 
     __slots__ = (
-        "_scope", "admitted", "channel", "client", "done", "era", "id", "made_from", "method", "params", "taken_back",
+        "admitted", "channel", "client", "done", "era", "id", "made_from", "method", "params", "scope", "taken_back",
     )  # fmt: skip
 
     def __init__(
@@ -90,14 +90,7 @@ class Request:
         self.client = client
         self.channel = channel
         self.admitted = admitted
-        self._scope: anyio.CancelScope | None = None
+        self.scope: Scope | None = None
         self.taken_back = False
         self.done = False
         self.made_from: View | None = None
-
-    @property
-    def scope(self) -> anyio.CancelScope:
-        """What ends the work; made when somebody waits, because most requests are answered before that."""
-        if self._scope is None:
-            self._scope = anyio.CancelScope()
-        return self._scope

@@ -9,6 +9,7 @@ from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.front.connection import Connection
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.transport.pipes import Pipes
+from mcp_skills_server.transport.scope import TaskScope
 
 
 async def serve_stdio(
@@ -23,4 +24,4 @@ async def serve_stdio(
         async with attachment.running():
             await connection.run()
 
-    await pipes.serve(work, connection.last_answers)
+    await pipes.serve(work, connection.last_answers, within=TaskScope())

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import selectors
 import socket
-import struct
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.web.listen import Budget, budget, hears_nobody_new, open_listener
+from mcp_skills_server.web import last_arrivals
+from mcp_skills_server.web.last_arrivals import drops_who_is_new, fill
+from mcp_skills_server.web.listen import Budget, budget, open_listener
 from wire import DEADLINE
 
 
@@ -70,34 +71,38 @@ def test_the_limit_of_the_process_is_raised_as_far_as_it_needs_and_may(
 
 def takes_filters() -> bool:
     """Whether the kernel lets this user filter what a TCP socket hears."""
-    if sys.platform != "linux":
-        return False
-    steps = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0xFFFFFFFF))  # all passes
-    with socket.socket() as one:
-        try:
-            one.setsockopt(socket.SOL_SOCKET, 26, struct.pack("@HP", 1, ctypes.addressof(steps)))
-        except PermissionError:
-            return False
-    return True
+    with open_listener("127.0.0.1", 0) as listener:
+        return drops_who_is_new(listener)
 
 
-@pytest.mark.skipif(not takes_filters(), reason="a filter of Linux, which newer kernels take from root alone")
-def test_who_comes_in_the_last_moment_is_refused_and_who_came_before_is_heard() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="a queue of Linux")
+@pytest.mark.parametrize(
+    "is_filter",
+    [pytest.param(True, marks=pytest.mark.skipif(not takes_filters(), reason="this kernel takes it from root")), False],
+)
+def test_who_comes_in_the_last_moment_is_refused_and_who_came_before_is_heard(is_filter: bool) -> None:
     with (
         open_listener("127.0.0.1", 0) as listener,
         socket.create_connection(listener.getsockname()) as early,
         socket.socket() as late,
     ):
         early.sendall(b"asked")
-        assert hears_nobody_new(listener)
+        if is_filter:
+            assert drops_who_is_new(listener)
+            accepted, filler = listener.accept()[0], None
+        else:
+            [accepted], filler = fill(listener)
+            assert filler is not None
         late.setblocking(False)
         late.connect_ex(listener.getsockname())
         early.sendall(b" on")
-        accepted, address = listener.accept()
         with accepted:
-            assert address == early.getsockname()
+            assert accepted.getpeername() == early.getsockname()
             accepted.settimeout(DEADLINE)
             assert accepted.recv(8, socket.MSG_WAITALL) == b"asked on"
+        if filler is not None:
+            listener.accept()[0].close()  # the filler itself
+            filler.close()
         with pytest.raises(BlockingIOError):
             listener.accept()
         listener.close()  # nobody was connected, so nobody loses what it has asked
@@ -105,3 +110,21 @@ def test_who_comes_in_the_last_moment_is_refused_and_who_came_before_is_heard() 
             selector.register(late, selectors.EVENT_WRITE)
             assert selector.select(DEADLINE)
         assert late.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a queue of Linux")
+def test_who_takes_the_last_place_of_the_queue_is_accepted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_listener("127.0.0.1", 0) as listener, socket.socket() as between:
+        accept = last_arrivals._accept
+
+        def and_then_somebody_comes(*given: Any) -> bool:
+            is_empty = accept(*given)
+            if between.getsockname()[1] == 0:
+                between.connect(listener.getsockname())
+            return is_empty
+
+        monkeypatch.setattr(last_arrivals, "_accept", and_then_somebody_comes)
+        [accepted], filler = fill(listener)
+        assert filler is not None and accepted.getpeername() == between.getsockname()
+        accepted.close()
+        filler.close()

@@ -325,10 +325,7 @@ class Registry(Reader, Unrestricted):
         return sorted(found, key=lambda each: (each.path, each.line or 0, each.code))
 
     def problems_among(self, snapshot: Snapshot) -> list[Problem]:
-        """What is wrong with skills and shows only among several of them, by the skill.
-
-        Of `dependencies` only the resources are judged; tools and prompts are the server's matter.
-        """
+        """What shows only among several skills. Of `dependencies` only resources: the rest is the server's matter."""
         from mcp_skills_server.validation import rules
 
         found: list[Problem] = []

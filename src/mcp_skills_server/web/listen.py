@@ -7,20 +7,17 @@ is answered meanwhile, no file opens, and the log fills the disk. Here descripto
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
 import os
 import socket
-import struct
-import sys
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.web.counted import Counted
+from mcp_skills_server.web.last_arrivals import drops_who_is_new, fill
 
 logger = logging.getLogger(__name__)
 
@@ -30,13 +27,8 @@ _FILES: Final = 128
 _FEWEST_FILES: Final = 6
 _SPARE: Final = 8
 _ARRIVING: Final = 16
-_LAST: Final = 128
-"""Connections that are accepted at the end at most."""
 _RETRY_S: Final = 0.5
 _MOMENT_S: Final = 0.001
-_SO_ATTACH_FILTER: Final = 26  # of Linux; the module socket does not name it
-_NO_MORE: Final = ((0x30, 0, 0, 13), (0x54, 0, 0, 0x12), (0x15, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
-"""A socket filter (classic BPF): of the flags of TCP, in byte 13, SYN without ACK is dropped; all else passes."""
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -143,20 +135,6 @@ def shown_address(listener: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def hears_nobody_new(listener: socket.socket) -> bool:
-    """Have the kernel drop the packets that would begin connections, and say whether it does."""
-    if sys.platform != "linux":
-        return False
-    steps = array("B", b"".join(struct.pack("=HBBI", *step) for step in _NO_MORE))
-    program = struct.pack("@HP", len(_NO_MORE), steps.buffer_info()[0])
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
-    except OSError as error:
-        logger.debug("the listening socket takes no filter (%s)", error)
-        return False
-    return True
-
-
 class Accepting:
     """Accepts connections, a few at a time, so that those on their way need no more descriptors than were counted.
 
@@ -185,6 +163,7 @@ class Accepting:
         self._loop = asyncio.get_running_loop()
         self._arriving: set[asyncio.Task[object]] = set()
         self._retry: asyncio.TimerHandle | None = None
+        self._filler: socket.socket | None = None
         self._resume()
 
     def close(self) -> None:
@@ -193,21 +172,21 @@ class Accepting:
         if self._retry is not None:
             self._retry.cancel()
         self._listener.close()
+        if self._filler is not None:
+            self._filler.close()
 
     def end_arrivals(self) -> None:
-        """Let nobody new connect. Who has begun to connect may have asked already, and is accepted.
+        """Let nobody new connect. Who is connected may have asked already, and is accepted.
 
-        On Linux it goes on to listen until it is closed, and the kernel overhears who is new: their system asks again
-        after a second, is refused then, and a proxy asks another replica. Elsewhere it accepts what waits, and closes.
+        On Linux the listener stays open until it is closed and the kernel overhears who is new: their system asks again
+        after a second, is refused then, and a proxy asks another replica. Elsewhere it is closed at once.
         """
-        if hears_nobody_new(self._listener):
+        if drops_who_is_new(self._listener):
             return
-        last: list[socket.socket] = []
         self._pause()
-        with contextlib.suppress(OSError):  # no more waits
-            while len(last) < _LAST:
-                last.append(self._listener.accept()[0])
-        self.close()  # at once: what comes in between is lost
+        last, self._filler = fill(self._listener)
+        if self._filler is None:
+            self.close()  # at once: what comes in between is lost
         for each in last:
             self._arrive(each)
 
@@ -216,7 +195,7 @@ class Accepting:
 
     def _resume(self) -> None:
         self._retry = None
-        if self._listener.fileno() != -1:
+        if self._listener.fileno() != -1 and self._filler is None:
             self._loop.add_reader(self._listener.fileno(), self._accept if self._is_next is None else self._wait)
 
     def _pause(self) -> None:

@@ -191,7 +191,7 @@ class Reader:
                     self._prove(file)
                 except StaleFileError:
                     continue
-        if all(file.digest is not None for file in skill.files.values()):
+        if None not in [file.digest for file in skill.files.values()]:
             self._proved.pop(skill.path, None)
 
     def _keep_read(self, read: Mapping[SkillFile, bytes]) -> None:

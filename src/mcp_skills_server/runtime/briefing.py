@@ -32,7 +32,8 @@ class _Texts(NamedTuple):
 
     snapshot: Snapshot
     overview: Overview
-    instructions: str
+    instructions: str | None
+    """None until somebody asks: after the handshake hardly anybody does."""
     is_crowded: bool
     """Whether the names of all skills are longer together than a text may be, so that no description is shown."""
     tools: dict[bool, list[dict[str, Json]]]
@@ -80,7 +81,7 @@ class Briefing:
                 self._outline = outline(
                     registry.roots, registry.limits, self._in_turns, self._characters, stored=stored
                 )
-                self._current()
+                self.instructions()
 
     def is_small(self, count: int) -> bool:
         """Whether the first look found at most so many skills, and no sign of more."""
@@ -96,9 +97,12 @@ class Briefing:
     def instructions(self, active: Sequence[Loaded] | None = None) -> str:
         """What stands at the top of a model call; "" where there is no skill."""
         texts = self._current()
-        if not active:
+        if not active and texts.instructions is not None:
             return texts.instructions
-        return runtime.instructions(texts.overview, self._characters, scripts=self._scripts(), active=active)
+        text = runtime.instructions(texts.overview, self._characters, scripts=self._scripts(), active=active)
+        if not active:
+            self._texts = texts._replace(instructions=text)
+        return text
 
     def tools(self, *, handles: bool) -> list[dict[str, Json]]:
         """The definitions of the tools. `handles`: with the session as an argument. Do not change them."""
@@ -167,11 +171,10 @@ class Briefing:
                     if skill.path not in known or runtime.is_offered(skill)
                 ]
             overview = Overview(offers, more=seen is not None and seen.cut)
-            text = runtime.instructions(overview, self._characters, scripts=self._scripts())
             # A name without blanks, which may be fewer where it is shown, and what separates it from the next.
             names = sum(len("".join(offer.name.split())) + 2 for offer in offers) - 2
             is_crowded = seen is None and names > self._characters
-            return _Texts(snapshot, overview, text, is_crowded, {})
+            return _Texts(snapshot, overview, None, is_crowded, {})
 
     def _offer(self, skill: Skill, snapshot: Snapshot, *, known: bool = True) -> Offer:
         root, path = self._place(skill)

@@ -107,6 +107,12 @@ def test_a_body_is_lf_text_with_the_files_that_it_links_to(tmp_path: Path) -> No
     assert body.text == "See [the guide](ref.md), `run.sh` and [nothing](none.md)."
     assert dict(body.linked) == {"ref.md": "the guide", "run.sh": ""}
     assert registry.has_body(skill) and registry.body(skill) is body
+    file = skill.files["SKILL.md"]
+    file.mtime_reliable, right = False, file.digest  # as if written again within a tick of the clock
+    file.digest = "sha256:" + "0" * 64
+    with pytest.raises(StaleFileError):
+        registry.body(skill)
+    file.digest = right
     (tmp_path / "a/SKILL.md").write_text("other")
     with pytest.raises(StaleFileError):
         registry.body(skill)

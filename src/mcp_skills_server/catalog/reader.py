@@ -143,7 +143,8 @@ class Reader:
         kept = self._bodies.get(skill)
         if kept is not None and self.is_unchanged(file):
             return kept
-        return self._body_of(skill, self.read(file))
+        raw = self.read(file)  # the bytes that the one which is kept was made from, or it raises
+        return kept or self._body_of(skill, raw)
 
     async def aread(self, file: SkillFile) -> bytes:
         """`read` in a thread, for event loops."""

@@ -70,20 +70,10 @@ class Entries:
         """The entry of a skill if it was written before and still holds."""
         return self._holding.get(skill)
 
-    async def prepare(self, skills: Sequence[Skill], ahead: Callable[[], Sequence[Skill]] = tuple) -> None:
-        """Have ready in one go what the entries of several skills need of the disk.
-
-        Args:
-            skills: those whose entries are wanted.
-            ahead: those that are likely to be wanted next. Where there is something to do at all it is done for them,
-                too: to hand work to a thread and to wait for it takes as long as to hash some ten files.
-        """
+    async def prepare(self, skills: Sequence[Skill]) -> None:
+        """Have ready in one go what the entries of several skills need of the disk."""
         if any(dialect.wants_digests for dialect in self.dialects):
-            unhashed = self._unhashed(skills)
-            await self._view.hash_files(unhashed and unhashed + self._unhashed(ahead()))
-
-    def _unhashed(self, skills: Sequence[Skill]) -> list[Skill]:
-        return [each for each in skills if each not in self._holding and not is_hashed(each)]
+            await self._view.hash_files([each for each in skills if each not in self._holding and not is_hashed(each)])
 
     async def entry(self, skill: Skill) -> Fragment:
         """The entry of a skill; on the last try that of its last whole state, where a file of it is being rewritten.

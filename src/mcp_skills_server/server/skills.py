@@ -34,8 +34,7 @@ async def list_skills(view: View, settings: Settings, caller: Caller, params: Pa
 
 async def _page(view: View, settings: Settings, entries: Entries, after: str | None, key: Hashable) -> Page:
     skills, more = page_of(view.snapshot, settings, after)
-    goes_on = after is not None and more is not None  # who asks for a second page asks for all of them
-    await entries.prepare(skills, lambda: page_of(view.snapshot, settings, more)[0] if goes_on else ())
+    await entries.prepare(skills)
     out: list[Fragment] = []
     for skill in skills:
         try:

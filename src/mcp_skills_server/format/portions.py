@@ -36,13 +36,7 @@ def _length(value: Json | Mapping[str, Json]) -> int:
     if isinstance(value, str):
         return len(value) + 2 if value.isascii() and value.isprintable() else len(json.dumps(value))
     if isinstance(value, Mapping):
-        length = 2
-        for key, each in value.items():
-            if each.__class__ is str and each.isascii() and each.isprintable():  # as above, and without a call
-                length += len(key) + len(each) + 6
-            else:
-                length += len(key) + 4 + _length(each)
-        return length
+        return 2 + sum([len(key) + 4 + _length(each) for key, each in value.items()])
     return len(json.dumps(value))
 
 

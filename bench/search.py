@@ -216,12 +216,13 @@ def main() -> int:
     run = Run()
     rows = list(speed(plausible(options.size), "generated", options.quick))
     real = Registry([options.collections]) if options.collections.is_dir() else None
+    some: list[Skill] = []
     if real is not None:
         real.load()
         some = list(real.snapshot.skills.values())
         rows += speed(multiplied(some, options.size), "real", options.quick)
-        for size in sorted({min(1_000, options.size), options.size}):
-            rows += first_searches(multiplied(some, size), options.quick)
+    for size in sorted({min(1_000, options.size), options.size}):
+        rows += first_searches(plausible(size) if real is None else multiplied(some, size), options.quick)
     fixtures = Registry([FIXTURES])
     fixtures.load()
     seen = scores("fixtures", Search(fixtures)) + scores("generated", Search(holding(plausible(options.size))))

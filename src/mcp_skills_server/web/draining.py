@@ -16,8 +16,8 @@ class Drain:
 
     Args:
         seconds: how long that takes.
-        is_worker: whether a supervisor hands signals on. Who ends all processes of a service sends SIGTERM to each, so a
-            worker has it twice; only SIGINT ends its drain before the time.
+        is_worker: whether a supervisor hands signals on. Who ends all processes of a service sends SIGTERM to each, so
+            a worker has it twice; only SIGINT ends its drain before the time.
 
     Attributes:
         begun: whether it has begun.

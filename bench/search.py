@@ -105,7 +105,7 @@ def scores(catalogue: str, search: Search) -> list[Score]:
 def multiplied(skills: Sequence[Skill], size: int) -> dict[str, Skill]:
     """So many skills with the texts of these, varied; the same every time."""
     chance = random.Random(7)
-    texts = (" ".join((each.description, *each.reading.headings, each.reading.opening)) for each in skills)
+    texts = (" ".join((each.description, *each.reading.headings, each.reading.opening_text)) for each in skills)
     words = sorted({word for text in texts for word in _WORD.findall(text)})
 
     def other(found: re.Match[str]) -> str:
@@ -119,7 +119,7 @@ def multiplied(skills: Sequence[Skill], size: int) -> dict[str, Skill]:
         name = f"{skill.name}-{copy}"
         fields = {**skill.frontmatter, "name": name, "description": _WORD.sub(other, skill.description)}
         headings = tuple(_WORD.sub(other, each) for each in skill.reading.headings)
-        opening = _WORD.sub(other, skill.reading.opening)
+        opening = _WORD.sub(other, skill.reading.opening_text)
         reading = skill.reading._replace(frontmatter=fields, headings=headings, opening=opening)
         out[f"team-{copy}/{name}"] = replace(skill, path=f"team-{copy}/{name}", reading=reading)
     return out

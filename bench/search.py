@@ -105,7 +105,7 @@ def scores(catalogue: str, search: Search) -> list[Score]:
 def multiplied(skills: Sequence[Skill], size: int) -> dict[str, Skill]:
     """So many skills with the texts of these, varied; the same every time."""
     chance = random.Random(7)
-    texts = (" ".join((each.description, *each.reading.headings, each.reading.opening)) for each in skills)
+    texts = (" ".join((each.description, *each.reading.headings, each.reading.opening_text)) for each in skills)
     words = sorted({word for text in texts for word in _WORD.findall(text)})
 
     def other(found: re.Match[str]) -> str:
@@ -119,7 +119,7 @@ def multiplied(skills: Sequence[Skill], size: int) -> dict[str, Skill]:
         name = f"{skill.name}-{copy}"
         fields = {**skill.frontmatter, "name": name, "description": _WORD.sub(other, skill.description)}
         headings = tuple(_WORD.sub(other, each) for each in skill.reading.headings)
-        opening = _WORD.sub(other, skill.reading.opening)
+        opening = _WORD.sub(other, skill.reading.opening_text)
         reading = skill.reading._replace(frontmatter=fields, headings=headings, opening=opening)
         out[f"team-{copy}/{name}"] = replace(skill, path=f"team-{copy}/{name}", reading=reading)
     return out
@@ -216,12 +216,13 @@ def main() -> int:
     run = Run()
     rows = list(speed(plausible(options.size), "generated", options.quick))
     real = Registry([options.collections]) if options.collections.is_dir() else None
+    some: list[Skill] = []
     if real is not None:
         real.load()
         some = list(real.snapshot.skills.values())
         rows += speed(multiplied(some, options.size), "real", options.quick)
-        for size in sorted({min(1_000, options.size), options.size}):
-            rows += first_searches(multiplied(some, size), options.quick)
+    for size in sorted({min(1_000, options.size), options.size}):
+        rows += first_searches(plausible(size) if real is None else multiplied(some, size), options.quick)
     fixtures = Registry([FIXTURES])
     fixtures.load()
     seen = scores("fixtures", Search(fixtures)) + scores("generated", Search(holding(plausible(options.size))))

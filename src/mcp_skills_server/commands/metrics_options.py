@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class MetricsOptions(Options):
     """Whether and where metrics are shown."""
 
-    heading: ClassVar[str] = "Records"
+    heading: ClassVar[str] = "Over HTTP (--transport http)"
     metrics: bool = flag("Show metrics for Prometheus at /metrics, to whom MCP is open. Needs the extra [metrics].")
     metrics_address: str | None = option(
         None,

@@ -71,7 +71,7 @@ class SiteOptions(Options):
     heading: ClassVar[str] = "Roots that are fetched"
     cache_dir: str | None = option(
         None,
-        "Where skills of sites are kept, what a restart and publish need not read again; by default the user's cache.",
+        "Where copies of what is fetched and indexes for the next start are kept; by default the user's cache.",
         type=click.Path(file_okay=False),
         metavar="DIR",
     )

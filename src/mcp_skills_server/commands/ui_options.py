@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class PageOptions(Options):
     """Whether there is a page to look at."""
 
-    heading: ClassVar[str] = "Records"
+    heading: ClassVar[str] = "Over HTTP (--transport http)"
     ui: bool = flag("Show the skills to people at /ui, to whom MCP is open. Needs the extra [ui].")
 
 

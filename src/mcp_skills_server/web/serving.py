@@ -65,9 +65,9 @@ async def serve_http(
         UsageError: the address cannot be listened on.
     """
     give_large_blocks_back()
-    drain = Drain(http.drain)
-    app, end = make_app(runtime, settings, http, watcher, views, drain=drain)
     worker = http.worker
+    drain = Drain(http.drain, is_worker=worker is not None)
+    app, end = make_app(runtime, settings, http, watcher, views, drain=drain)
     listener = open_listener(http.host, http.port) if worker is None else worker.listener
     allowed = allowance(http.max_connections)
     lines = Counted(logger.warning)

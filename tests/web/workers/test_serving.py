@@ -369,6 +369,27 @@ def test_the_end_is_said_to_every_client_and_nothing_stays(tmp_path: Path, where
         assert not any(map(lives, every)) and [*where.iterdir()] == []
 
 
+def test_workers_drain_until_their_supervisor_hears_a_second_signal(tmp_path: Path) -> None:
+    write_skill(tmp_path / "first")
+    with working(tmp_path, "--drain", "600") as server, ExitStack() as stack:
+        modern = stack.enter_context(client(server, "modern"))
+        streams = [one.hear() for one in (*one_of_each(server, stack).values(), modern)]
+        server.process.send_signal(signal.SIGTERM)
+        server.said(r"ends in 600 s", times=COUNT)
+        for worker in workers(server):
+            os.kill(worker, signal.SIGTERM)  # as from who ends all processes of a service: each has it twice
+        write_skill(tmp_path / "second")
+        for stream in streams:
+            stream.until("notifications/skills/list_changed")
+        for _ in range(NEW):
+            assert server.send("GET", "/readyz").status == 503 and server.send("GET", "/healthz").status == 200
+        assert len(workers(server)) == COUNT
+        assert server.signal(signal.SIGTERM)[0] == 0
+        for stream in streams:
+            stream.rest()
+            assert stream.whole
+
+
 def test_workers_end_with_their_supervisor(tmp_path: Path, where: Path) -> None:
     write_skill(tmp_path / "skills" / "first")
     with working(tmp_path / "skills", environment={"TMPDIR": str(where)}) as server:

@@ -149,10 +149,13 @@ class Supervisor:
         """
         loop = asyncio.get_running_loop()
 
-        def end(number: signal.Signals = signal.SIGTERM) -> None:
+        received: list[signal.Signals] = []
+
+        def end(number: signal.Signals) -> None:
             self._ending.set()
             for worker in self._workers.values():
-                worker.signal(number)  # a second one ends them at once
+                worker.signal(signal.SIGINT if received else number)  # a second one ends a drain, whichever it is
+            received.append(number)
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end, number)
@@ -177,7 +180,8 @@ class Supervisor:
         threading.Thread(target=follow, name="skills-follow-all", daemon=True).start()
         ending = asyncio.create_task(self._ending.wait())
         await asyncio.wait([ending, *keeping], return_when=asyncio.FIRST_COMPLETED)
-        end()
+        if not received:
+            end(signal.SIGTERM)
         _, late = await asyncio.wait(keeping, timeout=self._drain_s + _ENDING_S)
         for worker in self._workers.values():
             worker.signal(signal.SIGKILL)

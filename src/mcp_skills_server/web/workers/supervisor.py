@@ -70,6 +70,11 @@ class _Worker:
             return
         self.writer.write(message)
 
+    def end(self, number: signal.Signals) -> None:
+        """Have it end with all others."""
+        self.send(line("end"))
+        self.signal(number)
+
     def signal(self, number: signal.Signals) -> None:
         if self.process.returncode is None:
             with suppress(ProcessLookupError):
@@ -152,7 +157,7 @@ class Supervisor:
         def end(number: signal.Signals = signal.SIGTERM) -> None:
             self._ending.set()
             for worker in self._workers.values():
-                worker.signal(number)  # a second one ends them at once
+                worker.end(number)  # a second one ends them at once
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end, number)
@@ -275,7 +280,7 @@ class Supervisor:
             if self._is_followed:
                 worker.send(line("load"))
             if self._ending.is_set():
-                worker.signal(signal.SIGTERM)
+                worker.end(signal.SIGTERM)
             with suppress(ConnectionError):  # it was killed before it had read all
                 while (said := await reader.readline()).endswith(b"\n"):
                     self._hear(worker, json.loads(said)["say"])

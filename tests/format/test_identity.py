@@ -158,3 +158,21 @@ def test_a_version_is_that_of_the_top_level_or_of_metadata(fields: dict[str, Any
 )
 def test_of_what_lies_on_the_disk_others_read_the_last_name_alone(given: str, seen: str) -> None:
     assert identity.shown_origin(given) == seen
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("https://skills.example/a", "https://skills.example/a"),
+        ("HTTP://skills.example/a", "HTTP://skills.example/a"),
+        ("oci://registry.example/a:1", "oci://registry.example/a:1"),
+        ("git+ssh://git@host.example/a@main#b", "git+ssh://git@host.example/a@main#b"),
+        ("git+file:///srv/secret/a@main#b", "a@main#b"),
+        ("/srv/secret/a.zip", "a.zip"),
+        ("/srv/secret://inner/a.zip", "a.zip"),
+        (r"C:\secret\a.zip", "a.zip"),
+        ("C://secret/a.zip", "a.zip"),
+    ],
+)
+def test_of_a_place_on_this_disk_others_see_the_last_name_alone(given: str, shown: str):
+    assert identity.shown_origin(given) == shown

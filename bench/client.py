@@ -8,7 +8,8 @@ import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -169,6 +170,21 @@ class Client:
     def rss(self) -> int:
         """Bytes of memory that the server holds now."""
         return resident(self._process.pid)
+
+    @contextmanager
+    def on_one_processor(self) -> Generator[None]:
+        """Have server and client take turns on one processor: no time goes by until another one wakes up."""
+        before = os.sched_getaffinity(0)
+        self._stay_on({min(before)})
+        try:
+            yield
+        finally:
+            self._stay_on(before)
+
+    def _stay_on(self, processors: set[int]) -> None:
+        for thread in ("0", *os.listdir(f"/proc/{self._process.pid}/task")):
+            with suppress(ProcessLookupError):  # it has just ended
+                os.sched_setaffinity(int(thread), processors)
 
     def _write(self, raw: bytes) -> None:
         os.write(self._in, raw)

@@ -166,7 +166,11 @@ def test_a_round() -> None:
         assert visit.entries == 50 and visit.get and visit.get.n == 2 and visit.resident > 1
         assert visit.catalogue is not None and visit.catalogue > visit.cold > 0
         assert visit.gets and visit.gets > 0 and visit.reads > 0
-        assert [each and each.n for each in (visit.get_each, visit.read_each)] == [2, 2]
+        assert [each and each.n for each in (visit.get_each, visit.read_each, visit.on_one and visit.on_one.read)] == [
+            2,
+            2,
+            2,
+        ]
     assert by["broken", "modern"].gave_up and not by["broken", "modern"].visits
     (only,) = over_http
     assert only.subject == OURS and only.visits[0].entries == 50 and only.visits[0].reads > 0

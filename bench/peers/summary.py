@@ -10,7 +10,7 @@ from typing import Final
 
 from bench.peers.rounds import HTTP, STDIO, Series
 from bench.peers.subjects import BARE, EXT_SKILLS, OURS, SDK_FLOOR, WARM
-from bench.peers.visit import Visit
+from bench.peers.visit import Times, Visit
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,11 @@ class Measure:
     of: Callable[[Visit], float | None]
 
 
+def _on_one(visit: Visit, key: str) -> float | None:
+    times: Times | None = getattr(visit.on_one, key, None)
+    return times and times.p50
+
+
 MEASURES: Final = (
     Measure("cold", "cold start", "ms", lambda visit: visit.cold),
     Measure("catalogue", "spawn to full catalogue", "ms", lambda visit: visit.catalogue),
@@ -44,6 +49,12 @@ MEASURES: Final = (
     Measure("get each p99", "get, each skill once, p99", "ms", lambda visit: visit.get_each and visit.get_each.p99),
     Measure("read each", "read, each skill once", "ms", lambda visit: visit.read_each and visit.read_each.p50),
     Measure("read each p99", "read, each skill once, p99", "ms", lambda visit: visit.read_each and visit.read_each.p99),
+    Measure("get on one", "get, one processor", "ms", lambda visit: _on_one(visit, "get")),
+    Measure("read on one", "read, one processor", "ms", lambda visit: _on_one(visit, "read")),
+    Measure("get each on one", "get, each skill once, one processor", "ms", lambda visit: _on_one(visit, "get_each")),
+    Measure(
+        "read each on one", "read, each skill once, one processor", "ms", lambda visit: _on_one(visit, "read_each")
+    ),
     Measure("gets", "gets a second", "/s", lambda visit: visit.gets),
     Measure("reads", "reads a second", "/s", lambda visit: visit.reads),
     Measure("resident", "resident", "MB", lambda visit: visit.resident),
@@ -118,7 +129,7 @@ GOALS: Final = (
     Goal("cold", SDK_FLOOR, 0.3),
     Goal("catalogue", EXT_SKILLS, 0.5),
     *(Goal(key, EXT_SKILLS, 1.0) for key in ("page", "get", "get each", "read", "read each", "gets", "reads")),
-    *(Goal(key, BARE, 2.0) for key in ("get", "get each", "read", "read each")),
+    *(Goal(f"{key} on one", BARE, 2.0) for key in ("get", "get each", "read", "read each")),
     Goal("tools", "", 1000.0, size=10_000),
     Goal("tools", "", 300.0, size=10_000, subject=WARM),
     Goal("resident", "", 40.0),

@@ -44,6 +44,16 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
+class Waits:
+    """The requests that the limit is compared by, as in `Visit`."""
+
+    get: Times | None
+    read: Times
+    get_each: Times | None
+    read_each: Times
+
+
+@dataclass(frozen=True, slots=True)
 class Visit:
     """The figures of one visit; None is what this server has not.
 
@@ -59,6 +69,7 @@ class Visit:
         reads: `resources/read` a second, likewise.
         resident: MB in memory after the catalogue.
         get_each, read_each: the same of one skill after the other, none of them twice; over stdio alone.
+        on_one: the same with server and client on one processor; over stdio alone.
     """
 
     cold: float
@@ -73,6 +84,7 @@ class Visit:
     resident: float
     get_each: Times | None = None
     read_each: Times | None = None
+    on_one: Waits | None = None
 
     def as_json(self) -> dict[str, Any]:
         """For the raw figures, with four digits that mean something."""
@@ -140,10 +152,10 @@ def over_stdio(subject: Subject, era: Era, setting: Setting) -> Visit:
             client.ask(*asked[key])  # an error would be fast
             return _times(lambda: client.time(prepared[key])[0], setting.requests)
 
-        def times_each(key: str) -> Times:
-            *others, last = each_once(key, setting.size, setting.requests + 1)
+        def times_each(key: str, half: int) -> Times:
+            *others, last = each_once(key, setting.size, 2 * setting.requests + 1)
             client.ask(*last)  # an error would be fast
-            lines = [client.prepare(*request) for request in others or [last]]
+            lines = [client.prepare(*request) for request in others[half::2] or [last]]
             turns = iter(lines)
             return _times(lambda: client.time(next(turns))[0], len(lines), warming=0)
 
@@ -152,15 +164,19 @@ def over_stdio(subject: Subject, era: Era, setting: Setting) -> Visit:
             return count / client.pipeline(prepared[key], count)
 
         # Before anything is asked twice.
-        get_each = times_each("skills/get uri") if skills else None
-        read_each = times_each("resources/read")
+        get_each = times_each("skills/get uri", 0) if skills else None
+        read_each = times_each("resources/read", 0)
+        with client.on_one_processor():
+            get_next, read_next = times_each("skills/get uri", 1) if skills else None, times_each("resources/read", 1)
+            again = times("skills/get uri") if skills else None
+            on_one = Waits(again, times("resources/read"), get_next, read_next)
         page = times("skills/list") if skills else None
         get = times("skills/get uri") if skills else None
         read = times("resources/read")
         return Visit(
             cold=cold * _MS, catalogue=catalogue, tools=tools, entries=entries, page=page, get=get, read=read,
             gets=rate("skills/get uri", get) if get else None, reads=rate("resources/read", read), resident=memory,
-            get_each=get_each, read_each=read_each,
+            get_each=get_each, read_each=read_each, on_one=on_one,
         )  # fmt: skip
 
 

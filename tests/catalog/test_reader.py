@@ -107,6 +107,12 @@ def test_a_body_is_lf_text_with_the_files_that_it_links_to(tmp_path: Path) -> No
     assert body.text == "See [the guide](ref.md), `run.sh` and [nothing](none.md)."
     assert dict(body.linked) == {"ref.md": "the guide", "run.sh": ""}
     assert registry.has_body(skill) and registry.body(skill) is body
+    file = skill.files["SKILL.md"]
+    file.mtime_reliable, right = False, file.digest  # as if written again within a tick of the clock
+    file.digest = "sha256:" + "0" * 64
+    with pytest.raises(StaleFileError):
+        registry.body(skill)
+    file.digest = right
     (tmp_path / "a/SKILL.md").write_text("other")
     with pytest.raises(StaleFileError):
         registry.body(skill)
@@ -224,6 +230,28 @@ def test_a_small_file_is_read_once_and_a_young_or_large_one_each_time(
     for file in registry.snapshot.skills["a"].files.values():
         assert registry.read(file) == registry.read(file)
     assert [read.count(f"a/{name}") for name in ("small", "young", "large")] == [1, 2, 2]
+
+
+def test_a_file_that_was_young_is_kept_once_it_was_read_when_it_no_longer_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = loaded(plant(tmp_path, skills("a") | {"a/young": "one"}))
+    file = registry.snapshot.skills["a"].files["young"]
+    file.mtime_reliable = False  # however slow this machine is
+    written = os.lstat(tmp_path / "a/young").st_ctime_ns
+    monkeypatch.setattr(disk.time, "time_ns", lambda: written + 2_000_000_000)
+    assert registry.read(file) == b"one" and not registry.is_unchanged(file)
+    monkeypatch.setattr(disk.time, "time_ns", lambda: written + 2_000_000_001)
+    assert registry.read(file) == b"one" and registry.is_unchanged(file)
+    real = disk.read
+    monkeypatch.setattr(disk, "read", None)  # nothing is read again
+    assert registry.read(file) == b"one"
+    monkeypatch.setattr(disk, "read", real)
+    file.mtime_reliable = False
+    file.digest = "sha256:" + "0" * 64  # other bytes under the same times, as from a write that no time stamp tells
+    with pytest.raises(StaleFileError):
+        registry.read(file)
+    assert not file.mtime_reliable
 
 
 @pytest.mark.requirement("X-5")

@@ -40,7 +40,7 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
     assert {path.relative_to(SOURCE).as_posix() for path in found} == {
         "access/oauth.py",
         "catalog/disk.py",
-        "catalog/index_files.py",
+        "catalog/index_folder.py",
         "catalog/outline.py",
         "catalog/stamps.py",
         "catalog/tree.py",
@@ -61,7 +61,7 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "telemetry/usage_sqlite.py",
         "web/bearer.py",
         "web/guards.py",
-        "web/ui/live.py",
+        "web/ui/changes.py",
         "web/ui/revisions.py",
         "web/ui/session.py",
     }

@@ -68,6 +68,12 @@ def is_settled(found: os.stat_result, now: int) -> bool:
     return found.st_mtime_ns < young and found.st_ctime_ns < young
 
 
+def has_settled(file: SkillFile) -> bool:
+    """Whether a file that still has its signature is old enough by now for a later change to leave another one."""
+    _, mtime, later, *_ = (int(each, 16) for each in file.signature.split("."))
+    return max(mtime, mtime + later) < time.time_ns() - _SETTLED_NS
+
+
 def settled_signature(found: os.stat_result, now: int) -> str:
     """The signature of a directory, "" where it is so young that names may come and go under the same one."""
     # Written out because this is done for every directory.

@@ -83,11 +83,13 @@ class Reader:
     def is_unchanged(self, file: SkillFile) -> bool:
         """Whether a look at a file says that it holds the bytes that were scanned.
 
-        Of a file so young that a later write may leave the same times no look says that.
+        Of a file so young that a later write may leave the same times no look says that, until it is read once more.
         """
         return file.mtime_reliable and disk.is_fresh(self.roots[file.root].path, file)
 
     def _prove(self, file: SkillFile) -> bytes:
+        # Before it is read: what is written from then on shows.
+        settled = not file.mtime_reliable and file.signature != "" and disk.has_settled(file)
         raw = disk.read(self.roots[file.root].path, file)
         digest = digest_of(raw)
         if file.digest is None:
@@ -97,6 +99,8 @@ class Reader:
             # Rewritten so quickly that no time stamp tells: only the bytes do.
             file.signature = ""
             raise StaleFileError(os.path.join(self.roots[file.root].path, file.location))
+        if settled:
+            file.mtime_reliable = True
         return raw
 
     def digest(self, file: SkillFile) -> str:
@@ -137,9 +141,10 @@ class Reader:
         """
         file = skill.files[SKILL_MD]
         kept = self._bodies.get(skill)
-        if kept is not None and disk.is_fresh(self.roots[file.root].path, file):
+        if kept is not None and self.is_unchanged(file):
             return kept
-        return self._body_of(skill, self.read(file))
+        raw = self.read(file)  # the bytes that the one which is kept was made from, or it raises
+        return kept or self._body_of(skill, raw)
 
     async def aread(self, file: SkillFile) -> bytes:
         """`read` in a thread, for event loops."""

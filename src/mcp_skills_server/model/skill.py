@@ -108,15 +108,16 @@ class Reading(NamedTuple):
 class SkillFile:
     """One regular file of a root.
 
-    `signature`, `digest` and `executable` are memos, not content: a rescan that finds the same bytes under a new time
-    stamp renews the signature, and the digest is filled in when somebody first asks for it.
+    `signature`, `mtime_reliable`, `digest` and `executable` are memos, not content: a rescan that finds the same bytes
+    under a new time stamp renews the signature, and the digest is filled in when somebody first asks for it.
 
     Attributes:
         root: index of the root it lies in.
         location: path from the root, `/`-separated, with links resolved.
         size: bytes.
         signature: what a stat at the scan said, as one short text; "" for what no file has.
-        mtime_reliable: False if the file was so young at the scan that a later write could leave the same signature.
+        mtime_reliable: False if the file was so young when it was last read, or at the scan, that a later write could
+            leave the same signature.
         digest: `sha256:` and 64 hex digits of the bytes, or None while nobody asked.
         executable: whether its owner may execute it. No listing has this, so a change of it is no news.
     """

@@ -299,6 +299,20 @@ def test_a_worker_that_is_asked_to_end_alone_leaves_the_socket_to_the_others(tmp
                 assert names(one) == {"alpha"}
 
 
+def test_all_workers_drain_until_a_second_signal(tmp_path: Path) -> None:
+    write_skill(tmp_path / "alpha")
+    with working(tmp_path, "--drain", "600") as server:
+        before = workers(server)
+        server.process.send_signal(signal.SIGTERM)
+        server.said(r"ends in 600 s", times=COUNT)
+        for _ in range(NEW):
+            with client(server, "modern") as one:
+                assert names(one) == {"alpha"}
+        assert workers(server) == before
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(DEADLINE) == 0
+
+
 def test_workers_that_could_answer_start_again_at_once(server_of_its_own: Server) -> None:
     server = server_of_its_own
     for count in range(1, 4):

@@ -154,7 +154,11 @@ class Supervisor:
         """
         loop = asyncio.get_running_loop()
 
+        is_asked = False
+
         def end(number: signal.Signals = signal.SIGTERM) -> None:
+            nonlocal is_asked
+            is_asked = True
             self._ending.set()
             for worker in self._workers.values():
                 worker.end(number)  # a second one ends them at once
@@ -182,7 +186,8 @@ class Supervisor:
         threading.Thread(target=follow, name="skills-follow-all", daemon=True).start()
         ending = asyncio.create_task(self._ending.wait())
         await asyncio.wait([ending, *keeping], return_when=asyncio.FIRST_COMPLETED)
-        end()
+        if not is_asked:  # a worker cannot be started
+            end()
         _, late = await asyncio.wait(keeping, timeout=self._drain_s + _ENDING_S)
         for worker in self._workers.values():
             worker.signal(signal.SIGKILL)

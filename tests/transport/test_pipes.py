@@ -197,3 +197,47 @@ def test_a_peer_that_does_not_read_does_not_keep_the_process() -> None:
         assert stdout.read(4) == b"much"
         process.send_signal(signal.SIGTERM)
         assert ended(process) == [b"signalled", b"cleaned up"]
+
+
+FLOODED = """
+import asyncio, sys
+from mcp_skills_server.transport.pipes import Pipes
+
+async def main():
+    pipes, judged = Pipes(), 0
+    def judge(line):
+        nonlocal judged
+        judged += 1
+        pipes.send_now(bytes(1 << 20))
+    async def work():
+        async for _ in pipes.judged(judge):
+            pass
+        print(judged, file=sys.stderr, flush=True)
+        await asyncio.wait_for(pipes.flush(), 60)
+    await pipes.serve(work)
+
+asyncio.run(main())
+"""
+FLOOD = 200
+
+
+def test_who_reads_no_answers_is_heard_no_further() -> None:
+    with echo(program=FLOODED) as (process, stdin, stdout):
+        stdin.write(b"line\n" * FLOOD)
+        stdin.close()
+        assert process.stderr is not None
+        judged = int(process.stderr.readline())  # nobody is there who could go on reading
+        assert 32 <= judged <= 40
+        assert sum(map(len, iter(lambda: stdout.read(1 << 20), b""))) == judged << 20
+        assert process.wait(DEADLINE) == 0
+
+
+def test_who_reads_answers_late_gets_all_of_them() -> None:
+    with echo(program=FLOODED) as (process, stdin, stdout):
+        stdin.write(b"line\n" * FLOOD)
+        left = FLOOD << 20
+        while left and (part := stdout.read(min(left, 1 << 20))):
+            left -= len(part)
+        assert left == 0
+        stdin.close()
+        assert process.wait(DEADLINE) == 0

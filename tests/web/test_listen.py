@@ -128,3 +128,10 @@ def test_who_takes_the_last_place_of_the_queue_is_accepted_too(monkeypatch: pyte
         assert filler is not None and accepted.getpeername() == between.getsockname()
         accepted.close()
         filler.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not takes_filters(), reason="this kernel takes it from root")
+def test_a_listener_that_cannot_be_reached_from_here_is_not_filled_and_not_tried_for_ever() -> None:
+    with open_listener("127.0.0.1", 0) as listener:
+        assert drops_who_is_new(listener)  # as a firewall does, or half connected strangers where there are no cookies
+        assert fill(listener) == ([], None)

@@ -13,6 +13,8 @@ from mcp_skills_server.errors import RequestError, listed, quoted
 from mcp_skills_server.format import fields, hidden
 from mcp_skills_server.model import LONGEST_PATH, Json, Skill, Snapshot, Standing
 
+_ELSEWHERE: Final = re.compile(r"(?:https?|oci|git\+[a-z]+)://", re.IGNORECASE)
+"""The kinds of addresses that are no place on this disk; a path may hold `://` as well."""
 _ON_DISK: Final = re.compile(r"git\+file:", re.IGNORECASE)
 _BEHIND_PLACE: Final = re.compile("(?=[@#])")
 """Where the branch and the folder of a repository begin."""
@@ -72,7 +74,7 @@ def shown_origin(given: str) -> str:
     if _ON_DISK.match(given):
         place, *more = _BEHIND_PLACE.split(given, maxsplit=1)
         return f"{_last(place)}{''.join(more)}"
-    return given if "://" in given else _last(given)
+    return given if _ELSEWHERE.match(given) else _last(given)
 
 
 def _last(path: str) -> str:

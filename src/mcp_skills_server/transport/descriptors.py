@@ -110,6 +110,15 @@ def _unwaiting(descriptor: int) -> Callable[[bytes | memoryview], int]:
     return lambda raw: os.write(descriptor, raw[:_ALWAYS_FITS]) if poller.poll(0) else 0
 
 
+def has_hung_up(descriptor: int) -> bool:
+    """Whether nobody has the other end of a pipe or socket open any more, also where there is more to be read."""
+    if sys.platform == "win32":
+        return False
+    poller = select.poll()
+    poller.register(descriptor, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poller.poll(0))
+
+
 def wait_for_hang_up(descriptor: int, wake: int | None = None) -> bool:
     """Wait until nobody has the other end of a pipe or socket open any more, even if nothing is read or written.
 

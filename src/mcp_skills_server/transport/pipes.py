@@ -23,6 +23,10 @@ _T = TypeVar("_T")
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _MOST_UNREAD: Final = 2
 """Chunks of stdin that are read before somebody takes them."""
+_MOST_UNSENT: Final = 32 << 20
+"""Bytes of answers beyond which no more lines are taken, until the peer has read some."""
+_STUCK_S: Final = 0.4
+"""For so long a peer that has closed stdin may read nothing while more waits than that."""
 
 
 class _Unread(NamedTuple):
@@ -57,6 +61,8 @@ class Pipes:
         self._is_watched = False
         self._came: asyncio.Future[None] | None = None
         self._unsent: deque[memoryview | asyncio.Future[None]] = deque()
+        self._unsent_bytes = 0
+        self._less: asyncio.Future[None] | None = None
         self._broken: OSError | None = None
 
     async def lines(self) -> AsyncIterator[bytes | None]:
@@ -70,6 +76,9 @@ class Pipes:
         `judge` is called with one line after the other, none of them twice. Where nothing is left of all before it, it
         is called as soon as the line is there, by the event loop and not in a task: to wake one takes as long as most
         answers. So it must not wait, and call nothing that wants a task. What it raises is raised here.
+
+        A peer that reads nothing of what is sent is heard no further: its lines wait, and so does what it writes. Where
+        it has closed stdin as well, that is the end.
         """
         self._judge = judge
         try:
@@ -77,11 +86,15 @@ class Pipes:
                 left, lines = await self._read()
                 if left is not None:
                     yield left
+                if self._unsent_bytes > _MOST_UNSENT and not await self._is_read():
+                    return
                 if lines is None:
                     break
                 for line in lines:
                     if (left := judge(line)) is not None:
                         yield left
+                    if self._unsent_bytes > _MOST_UNSENT and not await self._is_read():
+                        return
         finally:
             self._watch_stdin(False)
         if (last := self._buffer.last_line()) and (left := judge(last)) is not None:
@@ -111,6 +124,7 @@ class Pipes:
         elif self._broken is not None:
             raise self._broken
         self._unsent.append(rest)
+        self._unsent_bytes += len(rest)
         return False
 
     async def flush(self) -> None:
@@ -181,6 +195,15 @@ class Pipes:
             if ending is not None:
                 ending.cancel()
 
+    async def _is_read(self) -> bool:
+        """Wait until the peer has read enough to be heard again; whether it has, or may yet."""
+        while (unsent := self._unsent_bytes) > _MOST_UNSENT and self._broken is None:
+            self._less = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._less], timeout=_STUCK_S)
+            if self._unsent_bytes == unsent and descriptors.has_hung_up(self._stdin):
+                return False
+        return True
+
     async def _read(self) -> _Unread:
         if not self._unread:
             if not self._watch_stdin(True):
@@ -207,7 +230,8 @@ class Pipes:
         else:
             try:
                 for line in found.lines:
-                    if (left := self._judge(line)) is not None:
+                    left = self._judge(line)
+                    if left is not None or self._unsent_bytes > _MOST_UNSENT:
                         found = _Unread(left, found.lines)
                         break
                 else:
@@ -239,6 +263,7 @@ class Pipes:
                 first = self._unsent[0]
                 if isinstance(first, memoryview):
                     taken = self._write(first)
+                    self._unsent_bytes -= taken
                     if taken < len(first):
                         self._unsent[0] = first[taken:]
                         return
@@ -250,6 +275,10 @@ class Pipes:
             for each in self._unsent:
                 if isinstance(each, asyncio.Future) and not each.done():
                     each.set_exception(error)
+        finally:
+            less = self._broken is not None or self._unsent_bytes <= _MOST_UNSENT
+            if less and self._less is not None and not self._less.done():
+                self._less.set_result(None)
         asyncio.get_running_loop().remove_writer(self._stdout)
 
 

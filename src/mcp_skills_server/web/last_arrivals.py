@@ -21,7 +21,7 @@ _SO_ATTACH_FILTER: Final = 26  # of Linux; the module socket does not name it
 _NO_SYN: Final = ((0x30, 0, 0, 13), (0x54, 0, 0, 0x12), (0x15, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
 """A socket filter (classic BPF): of the flags of TCP, in byte 13, SYN without ACK is dropped; all else passes."""
 _MOST: Final = 128
-"""Connections that are accepted at the end at most."""
+"""Connections that are accepted at the end at most, and attempts to fill the queue."""
 
 
 def drops_who_is_new(listener: socket.socket) -> bool:
@@ -48,7 +48,9 @@ def fill(listener: socket.socket) -> tuple[list[socket.socket], socket.socket | 
     """
     last: list[socket.socket] = []
     with contextlib.suppress(OSError):
-        while _accept(listener, last) and sys.platform == "linux":
+        for _ in range(_MOST):  # where nothing gets through from here, neither does the filler
+            if not _accept(listener, last) or sys.platform != "linux":
+                break
             listener.listen(0)
             filler = socket.socket(listener.family, listener.type)
             filler.setblocking(False)

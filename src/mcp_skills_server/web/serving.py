@@ -179,7 +179,10 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._drain.begun:
             for each in self._accepting:
-                each.end_arrivals()
+                if self._worker is None or self._worker.is_end_of_all:
+                    each.end_arrivals()
+                else:  # the socket is that of all workers: what is done to it, the others and the next one would find
+                    each.close()
             # Who has just connected has asked already, and a proxy cannot ask another replica any more.
             await anyio.sleep(_LAST_S)
         await super().shutdown(sockets)

@@ -107,3 +107,12 @@ def test_a_folder_that_cannot_be_made_is_none(tmp_path: Path) -> None:
     file = VectorFile(tmp_path / "file" / "embeddings", KEY)
     assert file.load() == {}
     file.add(ONE, {})
+
+
+@pytest.mark.parametrize("dimensions", ["Infinity", "1e400", "NaN", "null", "-9", "[]"])
+def test_a_header_that_means_no_number_is_passed_over(file: VectorFile, dimensions: str) -> None:
+    file.path.write_text(f'{{"format": 1, "key": "{KEY}", "dimensions": {dimensions}}}\n')
+    made = again(file)
+    assert made.load() == {}
+    made.add(ONE, {})
+    assert again(file).load() == ONE

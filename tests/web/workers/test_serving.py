@@ -287,6 +287,32 @@ def test_a_worker_that_is_killed_is_replaced_and_its_clients_begin_anew(tmp_path
         assert workers(server) > before - {killed} and killed not in workers(server)
 
 
+def test_a_worker_that_is_asked_to_end_alone_leaves_the_socket_to_the_others(tmp_path: Path) -> None:
+    write_skill(tmp_path / "alpha")
+    with working(tmp_path, "--drain", "0.1") as server:
+        alone = min(workers(server))
+        os.kill(alone, signal.SIGTERM)
+        until(lambda: not lives(alone))
+        server.said(r"worker \d accepts connections", times=COUNT + 1)
+        for _ in range(NEW):
+            with client(server, "modern") as one:
+                assert names(one) == {"alpha"}
+
+
+def test_all_workers_drain_until_a_second_signal(tmp_path: Path) -> None:
+    write_skill(tmp_path / "alpha")
+    with working(tmp_path, "--drain", "600") as server:
+        before = workers(server)
+        server.process.send_signal(signal.SIGTERM)
+        server.said(r"ends in 600 s", times=COUNT)
+        for _ in range(NEW):
+            with client(server, "modern") as one:
+                assert names(one) == {"alpha"}
+        assert workers(server) == before
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(DEADLINE) == 0
+
+
 def test_workers_that_could_answer_start_again_at_once(server_of_its_own: Server) -> None:
     server = server_of_its_own
     for count in range(1, 4):

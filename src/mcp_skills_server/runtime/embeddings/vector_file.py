@@ -59,7 +59,7 @@ class VectorFile:
             header: Any = json.loads(head)
             size = DIGEST + 4 * int(header["dimensions"])
             self._whole = header == _header(self._key, int(header["dimensions"])) and size > DIGEST
-        except (ValueError, TypeError, LookupError, RecursionError):
+        except (ValueError, TypeError, LookupError, RecursionError, OverflowError):
             size = 0
         step = size + _CHECKSUM
         for start in range(0, len(body), step) if self._whole else ():

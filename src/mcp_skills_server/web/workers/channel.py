@@ -2,8 +2,8 @@
 
 The first line to a worker is its `Post`. Then come, with `say`: "load", once the folders are watched; "accept"; "look"
 at `paths`, or at everything where they are null; "note" what a source says of its folder; "states" of the sources;
-"changes", what scans found, for people to read. A worker says "started", "accepting", "loaded", and "look" when
-somebody asks for a look at the sources.
+"changes", what scans found, for people to read; "end", where all workers are to end. A worker says "started",
+"accepting", "loaded", and "look" when somebody asks for a look at the sources.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.web.workers import VARIABLE
 from mcp_skills_server.web.workers.routing import Routes, mark
 
-Say: TypeAlias = Literal["load", "accept", "look", "note", "states", "changes", "started", "accepting", "loaded"]
+Say: TypeAlias = Literal["load", "accept", "look", "note", "states", "changes", "end", "started", "accepting", "loaded"]
 
 
 def loads_path(paths: str) -> str:

@@ -70,6 +70,11 @@ class _Worker:
             return
         self.writer.write(message)
 
+    def end(self, number: signal.Signals) -> None:
+        """Have it end with all others."""
+        self.send(line("end"))
+        self.signal(number)
+
     def signal(self, number: signal.Signals) -> None:
         if self.process.returncode is None:
             with suppress(ProcessLookupError):
@@ -149,13 +154,14 @@ class Supervisor:
         """
         loop = asyncio.get_running_loop()
 
-        received: list[signal.Signals] = []
+        is_asked = False
 
-        def end(number: signal.Signals) -> None:
+        def end(number: signal.Signals = signal.SIGTERM) -> None:
+            nonlocal is_asked
             self._ending.set()
             for worker in self._workers.values():
-                worker.signal(signal.SIGINT if received else number)  # a second one ends a drain, whichever it is
-            received.append(number)
+                worker.end(signal.SIGINT if is_asked else number)  # a second one ends a drain, whichever it is
+            is_asked = True
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end, number)
@@ -180,8 +186,8 @@ class Supervisor:
         threading.Thread(target=follow, name="skills-follow-all", daemon=True).start()
         ending = asyncio.create_task(self._ending.wait())
         await asyncio.wait([ending, *keeping], return_when=asyncio.FIRST_COMPLETED)
-        if not received:
-            end(signal.SIGTERM)
+        if not is_asked:  # a worker cannot be started
+            end()
         _, late = await asyncio.wait(keeping, timeout=self._drain_s + _ENDING_S)
         for worker in self._workers.values():
             worker.signal(signal.SIGKILL)
@@ -279,7 +285,7 @@ class Supervisor:
             if self._is_followed:
                 worker.send(line("load"))
             if self._ending.is_set():
-                worker.signal(signal.SIGTERM)
+                worker.end(signal.SIGTERM)
             with suppress(ConnectionError):  # it was killed before it had read all
                 while (said := await reader.readline()).endswith(b"\n"):
                     self._hear(worker, json.loads(said)["say"])

@@ -39,6 +39,7 @@ class Worker:
         watcher: keeps the registry as the supervisor has it; somebody else starts it.
         listener: the socket that all workers accept from.
         open_sessions: how many legacy sessions there are, for which there will be requests.
+        is_end_of_all: whether the supervisor has all workers end. One that is asked by somebody else ends alone.
     """
 
     def __init__(self, channel: Channel, registry: Registry) -> None:
@@ -52,6 +53,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._accept: Callable[[], None] | None = None
         self._is_alone = False
+        self.is_end_of_all = False
         threading.Thread(target=self._listen, name="skills-channel", daemon=True).start()
 
     def started(self, accept: Callable[[], None]) -> None:
@@ -83,6 +85,8 @@ class Worker:
         while (message := self._channel.receive()) is not None:
             if message["say"] == "accept":
                 self._begin()
+            elif message["say"] == "end":
+                self.is_end_of_all = True
             else:
                 self.watcher.messages.put(message)
         self._is_alone = True

@@ -456,3 +456,40 @@ def test_options_that_say_nothing_over_stdio_are_named_in_one_warning() -> None:
     shown = run("serve", FIXTURES, "--ui", "--metrics", "--metrics-address", "127.0.0.1:0")
     assert "unused without --transport http: --metrics, --metrics-address, --ui" in shown.stderr
     assert "unused" not in run("serve", FIXTURES).stderr
+
+
+CLOSED = "import os, sys; os.close(int(sys.argv[1])); os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="descriptors of POSIX")
+@pytest.mark.parametrize("closed", [0, 1, 2])
+@pytest.mark.parametrize("command", ["serve", "rpc", "list"])
+def test_a_standard_stream_that_the_parent_closed_is_an_empty_one(command: str, closed: int) -> None:
+    module = ["-m", "mcp_skills_server", command, str(FIXTURES)]
+    done = subprocess.run(
+        [sys.executable, "-c", CLOSED, str(closed), *module],
+        input=b"", capture_output=True, timeout=DEADLINE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and b"Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is full")
+@pytest.mark.parametrize(
+    ("command", "said", "code"),
+    [
+        ("serve", "the server ends: stdout cannot be written (No space left on device)", 0),
+        ("rpc", "the server ends: stdout cannot be written (No space left on device)", 0),
+        ("list", "the output cannot be written (No space left on device); make space, or write it elsewhere", 2),
+        ("validate", "the output cannot be written (No space left on device); make space, or write it elsewhere", 2),
+    ],
+)
+def test_output_that_cannot_be_written_is_a_line(command: str, said: str, code: int) -> None:
+    hello = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}\n'
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*COMMAND, command, str(FIXTURES)],
+            input=hello, stdout=full, stderr=subprocess.PIPE, timeout=DEADLINE, check=False,
+        )  # fmt: skip
+    errors = done.stderr.decode()
+    assert errors.count(said) == 1 and "Traceback" not in errors and "Exception" not in errors
+    assert done.returncode == code

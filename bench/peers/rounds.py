@@ -137,10 +137,13 @@ def run(
 
 def patient(subjects: Iterable[Subject], series: Iterable[Series], times: float) -> list[Subject]:
     """Those that may be asked at a size so many times as large: this server, and who answers and is not too slow."""
+
+    def would_take(visit: Visit) -> float:
+        """Seconds: a start takes what it takes, and the rest grows with the size."""
+        return (visit.cold + max(0, (visit.catalogue or 0) - visit.cold) * times) / 1e3
+
     bad = {
-        each.subject
-        for each in series
-        if each.gave_up or any((visit.catalogue or 0) * times > TOO_LONG_S * 1e3 for visit in each.visits)
+        each.subject for each in series if each.gave_up or any(would_take(visit) > TOO_LONG_S for visit in each.visits)
     }
     return [each for each in subjects if each.key not in bad or each.key.startswith(OURS)]
 

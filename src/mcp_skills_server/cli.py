@@ -6,6 +6,7 @@ stdout carries what was asked for, and under `serve` the protocol alone; everyth
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from importlib import import_module
@@ -18,6 +19,7 @@ from mcp_skills_server.catalog import collector
 from mcp_skills_server.errors import UsageError
 
 _PROGRAM: Final = "mcp-skills-server"
+_UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 COMMANDS: Final = {
     "acp": ("acp", "acp"),
     "approve": ("approve", "approve"),
@@ -46,6 +48,7 @@ COMMANDS: Final = {
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit. Bad usage is one line on stderr and exit code 2, never a traceback."""
+    _open_standard_streams()
     try:
         code = cli.main(arguments, prog_name=_PROGRAM, standalone_mode=False)
     except UsageError as error:
@@ -63,11 +66,31 @@ def main(arguments: list[str] | None = None) -> None:
     except click.Abort:
         sys.exit(130)
     except BrokenPipeError:
-        # The reader (head, less) has seen enough. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _forget_output()  # the reader (head, less) has seen enough
         sys.exit(0)
+    except OSError as error:
+        if error.filename is not None or error.errno not in _UNWRITABLE:
+            raise
+        _forget_output()
+        _fail(f"the output cannot be written ({error.strerror}); make space, or write it elsewhere")
     else:
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _open_standard_streams() -> None:
+    """Put nothing where the parent closed stdin, stdout or stderr: a file opened later would take its number."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            if nothing != number:
+                os.dup2(nothing, number)
+                os.close(nothing)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115, as Python's own
+
+
+def _forget_output() -> None:
+    """Python would complain once more when it flushes stdout at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _see(error: click.UsageError) -> str:

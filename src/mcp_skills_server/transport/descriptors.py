@@ -5,6 +5,7 @@ Nothing here needs an event loop. Only one part of a process may take them, and 
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import socket
@@ -14,6 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
+
+logger = logging.getLogger(__name__)
 
 _CHUNK: Final = 1 << 16
 _ALWAYS_FITS: Final = 4096
@@ -62,7 +65,7 @@ def write(descriptor: int, raw: bytes | memoryview) -> None:
     """Write all of these bytes.
 
     Raises:
-        OSError: they cannot be written. BrokenPipeError: nobody reads them.
+        BrokenPipeError: nobody reads them, or they cannot be written, which a line of the log says.
     """
     view = memoryview(raw)
     while view:
@@ -70,12 +73,14 @@ def write(descriptor: int, raw: bytes | memoryview) -> None:
             view = view[os.write(descriptor, view) :]
         except BlockingIOError:  # whoever shares the pipe may have made it so at any time
             select.select([], [descriptor], [])
+        except OSError as error:
+            raise _end_of_answers(error) from None
 
 
 def writer(descriptor: int) -> Callable[[bytes | memoryview], int]:
     """What writes to a pipe or socket as much as it takes now, never waits, and returns how many bytes that was.
 
-    It raises an OSError where nothing can be written any more. A regular file takes everything.
+    It raises BrokenPipeError where nothing can be written any more. A regular file takes everything.
     """
     send = _unwaiting(descriptor)
 
@@ -84,8 +89,20 @@ def writer(descriptor: int) -> Callable[[bytes | memoryview], int]:
             return send(raw)
         except BlockingIOError:
             return 0
+        except OSError as error:
+            raise _end_of_answers(error) from None
 
     return write_now
+
+
+def _end_of_answers(error: OSError) -> BrokenPipeError:
+    """Nobody reads what cannot be written; that it is not the reader's doing is said once, since the server ends."""
+    if isinstance(error, BrokenPipeError):
+        return error
+    if isinstance(error, ConnectionError):  # stdout is a socket
+        return BrokenPipeError(error.errno, error.strerror)
+    logger.error("the server ends: stdout cannot be written (%s)", error.strerror)
+    return BrokenPipeError(error.errno, error.strerror)
 
 
 def _unwaiting(descriptor: int) -> Callable[[bytes | memoryview], int]:

@@ -11,6 +11,8 @@ import pytest
 from conversations import ENVELOPE, HANDSHAKE
 from fronts import Script, by_ours, talk
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.server.front.dispatch import Dispatcher
+from mcp_skills_server.server.front.request import Request
 from mcp_skills_server.server.requests import Settings
 from wire import DEADLINE, FIXTURES
 
@@ -71,6 +73,32 @@ def test_a_request_that_is_taken_back_has_no_answer_and_leaves_its_id_free(regis
         "notifications/cancelled",
         "7",
     ]
+
+
+def test_not_too_many_answers_are_made_at_once_and_streams_are_not_counted(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way: set[object] = set()
+    most = 0
+    real = Dispatcher.result
+
+    async def slowly(self: Dispatcher, request: Request) -> bytes | None:
+        nonlocal most
+        if request.method == "skills/get":
+            under_way.add(request.id)
+            most = max(most, len(under_way))
+            await anyio.sleep(0.001)  # so that more could begin
+            under_way.discard(request.id)
+        return await real(self, request)
+
+    monkeypatch.setattr(Dispatcher, "at_once", lambda *_: None)
+    monkeypatch.setattr(Dispatcher, "result", slowly)
+    listen = [{"id": -number, "method": "subscriptions/listen", "params": LISTEN} for number in range(1, 41)]
+    get = {"uri": f"skill://{next(iter(registry.snapshot.skills))}/SKILL.md", "_meta": ENVELOPE}
+    asked = [{"id": number, "method": "skills/get", "params": get} for number in range(300)]
+    heard = talk(by_ours, said(*listen, *asked), registry, Settings(), patient=False).said
+    assert sorted(each["id"] for each in heard if each.get("id", -1) >= 0) == list(range(300))
+    assert 1 < most <= 32
 
 
 def test_what_comes_before_the_first_request_waits_for_it(registry: Registry) -> None:

@@ -28,6 +28,10 @@ _MOST_BEFORE: Final = 8
 """Messages before the first request that are kept until it has decided the era."""
 _LONGEST_NUMBER: Final = 20
 _CALL: Final = "tools/call"
+_LONG: Final = frozenset((_CALL, "subscriptions/listen"))
+"""Methods whose requests may be under way for long, and wait for more than a disk."""
+_MOST_SHORT: Final = 32
+"""Other requests that are answered at once; there are about as many threads."""
 _CLOSED: Final = Fault(-32000, "Connection closed")
 _INITIALIZED_PARAMS: Final = LEGACY.fits[PING]
 
@@ -55,6 +59,8 @@ class Connection:
         """What the present line says, where its answer may be kept."""
         self._requests: dict[tuple[type, Id], Request] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._short: set[asyncio.Task[None]] = set()
+        self._fewer: asyncio.Future[None] | None = None
         self._reading: asyncio.Task[Any] | None = None
         self._error: BaseException | None = None
         self._before: list[Message] | None = []
@@ -96,6 +102,7 @@ class Connection:
                 await self._answer(request)  # before the next message is looked at, which may count on it
             else:
                 self._begin(request)
+                await self._is_less_under_way()
         await self.last_answers(1.5)
         self._closing = True
 
@@ -203,10 +210,21 @@ class Connection:
         """Have a request answered in a task of its own."""
         task = asyncio.create_task(self._answer(request))
         self._tasks.add(task)
+        if request.method not in _LONG:
+            self._short.add(task)
         task.add_done_callback(self._ended)
+
+    async def _is_less_under_way(self) -> None:
+        """Wait until not too many answers are made at once: each may hold a file until its turn to be sent comes."""
+        while len(self._short) >= _MOST_SHORT:
+            self._fewer = asyncio.get_running_loop().create_future()
+            await self._fewer
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._short.discard(task)
+        if self._fewer is not None and not self._fewer.done():
+            self._fewer.set_result(None)
         error = None if task.cancelled() else task.exception()
         if error is not None and self._error is None:  # nobody reads answers
             self._error = error

@@ -156,6 +156,7 @@ def test_a_version_is_that_of_the_top_level_or_of_metadata(fields: dict[str, Any
         ("git+https://git.example/acme/skills@main#folder", "git+https://git.example/acme/skills@main#folder"),
         ("https://skills.example/team", "https://skills.example/team"),
         ("oci://registry.example/team/skills:1.0", "oci://registry.example/team/skills:1.0"),
+        ("oci+http://localhost:5000/team/skills:1.0", "oci+http://localhost:5000/team/skills:1.0"),
         ("an unknown site", "an unknown site"),
     ],
 )

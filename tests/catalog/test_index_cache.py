@@ -16,6 +16,7 @@ import pytest
 
 from catalog.following import serves
 from catalog.forest import DEADLINE, LONG_AGO, Told, loaded, plant, skill_md, skills, together, view
+from catalog.unsafe_files import a_link, folder_writable_by_others, writable_by_others
 from mcp_skills_server.catalog import disk, scan
 from mcp_skills_server.catalog.index_files import IndexFiles
 from mcp_skills_server.catalog.registry import Registry
@@ -223,19 +224,6 @@ def a_line_too_few(path: Path) -> None:
 
 def a_line_too_many(path: Path) -> None:
     rewrite(path, lambda body: b"[{},null]\t\n" + body, honest=True)
-
-
-def writable_by_others(path: Path) -> None:
-    path.chmod(0o666)
-
-
-def folder_writable_by_others(path: Path) -> None:
-    path.parent.chmod(0o777)
-
-
-def a_link(path: Path) -> None:
-    path.rename(path.with_name("real"))
-    path.symlink_to("real")
 
 
 @pytest.mark.parametrize(

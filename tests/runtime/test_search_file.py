@@ -16,6 +16,7 @@ import pytest
 from bench.search import plausible, queries
 
 from catalog.forest import DEADLINE, loaded, plant, skill_md, skills, together
+from catalog.unsafe_files import a_link, folder_writable_by_others, writable_by_others
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.catalog.index_files import IndexFiles
 from mcp_skills_server.catalog.registry import Registry
@@ -322,19 +323,6 @@ def lines_of_another_shape(path: Path) -> None:
 
 def a_line_too_few(path: Path) -> None:
     rewrite(path, lines=lambda lines: lines[1:])
-
-
-def writable_by_others(path: Path) -> None:
-    path.chmod(0o666)
-
-
-def folder_writable_by_others(path: Path) -> None:
-    path.parent.chmod(0o777)
-
-
-def a_link(path: Path) -> None:
-    path.rename(path.with_name("real"))
-    path.symlink_to("real")
 
 
 @pytest.mark.parametrize(

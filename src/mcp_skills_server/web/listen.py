@@ -178,8 +178,8 @@ class Accepting:
     def end_arrivals(self) -> None:
         """Let nobody new connect. Who is connected may have asked already, and is accepted.
 
-        On Linux the kernel ignores who is new until `close`: their system asks again after a second, is refused then, and
-        a proxy asks another replica. Elsewhere the listener is closed at once.
+        On Linux the kernel ignores who is new until `close`: their system asks again after a second and is
+        refused then, and a proxy asks another replica. Elsewhere the listener is closed at once.
         """
         if drops_who_is_new(self._listener):
             return

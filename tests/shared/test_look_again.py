@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +14,7 @@ import pytest
 from mcp_skills_server.shared.address import redis_settings
 from mcp_skills_server.shared.link import Link
 from mcp_skills_server.shared.look_again import FOLDERS, SOURCES, LookAgain, _Paced
-from shared.redis_servers import RealRedis, redis_server, until
+from shared.redis_servers import DEADLINE, RealRedis, redis_server, until
 
 pytestmark = pytest.mark.needs_program("redis-server")
 
@@ -138,6 +139,36 @@ def test_saying_something_before_and_after_its_life_does_nothing(redis: RealRedi
         until(lambda: listeners(redis) == 1)
         late.looking.say(FOLDERS)
         assert a.folders == 0
+
+
+def test_who_ends_while_it_says_something_leaves_no_connection_open(
+    redis: RealRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = redis.process
+    assert process is not None
+    with replicas(redis, "") as (a,):
+        pool = a.link._publisher.connection_pool
+        closing = pool.disconnect
+
+        async def slowly() -> None:
+            await closing()
+            process.send_signal(signal.SIGCONT)
+            while asyncio.all_tasks() - {asyncio.current_task()}:
+                await asyncio.sleep(0)
+
+        monkeypatch.setattr(pool, "disconnect", slowly)
+        process.send_signal(signal.SIGSTOP)  # who connects waits for its first answer
+        try:
+            a.looking.say(FOLDERS)
+            a.looking.say(SOURCES)
+            until(lambda: [each.is_connected for each in [*pool._in_use_connections]] == [True] * 3)
+        finally:
+            a.looking.stop()
+            process.send_signal(signal.SIGCONT)
+    assert a.link._thread is not None
+    a.link._thread.join(DEADLINE)
+    assert not a.link._thread.is_alive()
+    assert not [each for each in {*pool._available_connections, *pool._in_use_connections} if each.is_connected]
 
 
 def test_what_fails_does_not_end_the_looking(caplog: pytest.LogCaptureFixture) -> None:

@@ -255,6 +255,15 @@ class Link:
                 break
             pause = _SOONEST_S if self._loop.time() - began > _STEADY_S else min(pause * 2, _LATEST_S)
             await asyncio.sleep(pause)
+        await self._end(client)
+
+    async def _end(self, client: Redis) -> None:
+        """Close the connections once nobody uses them: who loses one meanwhile would open another."""
+        self._publisher = None
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for each in others:
+            each.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
         with suppress(Exception):
             await client.aclose()
 

@@ -153,8 +153,7 @@ def test_who_ends_while_it_says_something_leaves_no_connection_open(
         async def slowly() -> None:
             await closing()
             process.send_signal(signal.SIGCONT)
-            while asyncio.all_tasks() - {asyncio.current_task()}:
-                await asyncio.sleep(0)
+            await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
 
         monkeypatch.setattr(pool, "disconnect", slowly)
         process.send_signal(signal.SIGSTOP)  # who connects waits for its first answer

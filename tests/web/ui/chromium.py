@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from wire import DEADLINE
 
 needs_chromium = pytest.mark.needs_program("chromium")
+expect.set_options(timeout=DEADLINE * 1000)
 # What playwright starts in the process of a test is its matter.
 quiet = pytest.mark.filterwarnings("default")
 

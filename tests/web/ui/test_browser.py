@@ -137,6 +137,7 @@ def test_a_skill_that_went_is_said_and_leads_back(chromium: Browser, tmp_path: P
         page = seen.page
         page.goto(address)
         page.get_by_role("link", name="a", exact=True).click()
+        page.wait_for_url("**/skills/a")  # until its script listens
         gone = page.get_by_role("status").filter(has_text="not there any more")
         expect(gone).to_be_hidden()
         shutil.rmtree(tmp_path / "a")

@@ -395,6 +395,25 @@ def test_texts_that_were_changed_take_no_row_out(
     assert [line for line in caplog.messages if "a part of it means nothing" in line]
 
 
+@pytest.mark.parametrize("spans", [[1 << 62], [HEADER, 1 << 62], [1 << 62, HEADER], [0, 0], [1 << 400, 1 << 401]])
+def test_texts_that_lie_nowhere_in_the_file_take_no_row_out(
+    top: Path, files: IndexFiles, caplog: pytest.LogCaptureFixture, spans: list[int]
+) -> None:
+    process(top, files)
+    path = file_of(top, files)
+
+    def change(lines: list[bytes]) -> list[bytes]:
+        ends = json.loads(lines[-2])
+        return [*lines[:-2], json.dumps((spans * len(ends))[: len(ends)]).encode(), lines[-1]]
+
+    rewrite(path, lines=change)
+    for each in FRUIT[:2]:
+        shutil.rmtree(top / each)
+    with caplog.at_level(logging.INFO):
+        assert answers(first(top, files)) == answers(first(top, None))
+    assert len([line for line in caplog.messages if "a part of it means nothing; it is written anew" in line]) == 1
+
+
 # Where and when it is written
 
 

@@ -147,7 +147,7 @@ class SearchFile:
         return length <= _MOST
 
     def _decode(self, file: BufferedReader, snapshot: Snapshot) -> SearchIndex | None:
-        image, lines = self._proved(file)
+        image, lines, rest = self._proved(file)
         import sqlite3
 
         try:
@@ -160,16 +160,18 @@ class SearchFile:
                     limits = json.loads(ends)
                     spans.extend(zip(limits, limits[1:], json.loads(checksums), strict=False))
                 begin, end, checksum = spans[place]
+                if not _HEADER <= begin <= end <= rest:  # or a file that says so has us ask for all the memory there is
+                    raise ValueError
                 file.seek(begin)
-                return _texts(file.read(max(end - begin, 0)), checksum)
+                return _texts(file.read(end - begin), checksum)
 
             state = SearchState(*map(json.loads, parts))
             return SearchIndex.restored(state, image, snapshot, texts_at)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError, sqlite3.Error):
             raise UnusableFileError("a part of it means nothing") from None
 
-    def _proved(self, file: BufferedReader) -> tuple[mmap, list[bytes]]:
-        """The image and the lines behind the texts, if they are what was written by this version for these roots."""
+    def _proved(self, file: BufferedReader) -> tuple[mmap, list[bytes], int]:
+        """The image, the lines behind the texts and where these begin, if this version wrote them for these roots."""
         size = os.fstat(file.fileno()).st_size
         if size > _MOST:
             raise UnusableFileError("it is too long")
@@ -192,7 +194,7 @@ class SearchFile:
         proved.update(rest)
         if proved.hexdigest() != sha256:
             raise UnusableFileError("it is damaged")
-        return image, rest.splitlines()
+        return image, rest.splitlines(), begin
 
     def _header(self, image: int, rest: int, length: int, sha256: str) -> bytes:
         return _filled(

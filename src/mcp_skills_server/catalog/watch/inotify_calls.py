@@ -69,9 +69,10 @@ class Inotify:
         return self._descriptor
 
     def close(self) -> None:
-        """Give back the instance and every watch. Later calls do nothing."""
+        """Give back the instance and every watch. Closing it again does nothing; every other call raises OSError."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
+            self._poll.unregister(descriptor)  # the number may be another file's soon
             os.close(descriptor)
 
     def add(self, path: str, mask: int) -> int:
@@ -97,7 +98,10 @@ class Inotify:
         Raises:
             OSError: it was closed.
         """
-        if not self._poll.poll(timeout_ms):
+        ready = self._descriptor < 0 or self._poll.poll(timeout_ms)
+        if self._descriptor < 0:  # before the wait, or in another thread during it
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        if not ready:
             return []
         (size,) = _SIZE.unpack(fcntl.ioctl(self._descriptor, termios.FIONREAD, bytes(_SIZE.size)))
         return list(_events(os.read(self._descriptor, size))) if size else []

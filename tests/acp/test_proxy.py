@@ -494,7 +494,7 @@ def test_a_catalogue_that_cannot_be_had_is_told_once_and_all_else_passes(tmp_pat
     missing = tmp_path / "missing"
     with proxied(python(ECHO), missing) as process:
         stdin, stdout, stderr = pipes(process)
-        assert b"missing: no such folder" in read_line(stderr)
+        assert b"missing: no such file or folder" in read_line(stderr)
         for _ in range(3):
             say(stdin, "session/new")
             assert json.loads(read_line(stdout))["params"] == {"mcpServers": []}

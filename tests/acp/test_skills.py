@@ -170,5 +170,5 @@ async def test_a_connection_that_has_gone_is_a_line_in_the_log(
 
 
 def test_a_root_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no such folder"):
+    with pytest.raises(UsageError, match="no such file or folder"):
         AcpSkills([tmp_path / "missing"])

@@ -598,7 +598,7 @@ def test_not_a_regular_file(platform: Platform, skills: Path, tmp_path: Path) ->
     ("arguments", "words"),
     [
         (["cursor"], "folders to serve"),
-        (["cursor", "no/such/folder"], "no/such/folder: no such folder"),
+        (["cursor", "no/such/folder"], "no/such/folder: no such file or folder"),
         (["cursor", __file__], "not a folder"),
         (["cursor", "/", "--name", "a b"], "--name"),
         (["cursor", "/", "--name", ""], "--name"),

@@ -95,7 +95,7 @@ def test_folders_that_cannot_be_the_output_are_refused(root: Path, tmp_path: Pat
     assert "lies in" in refused(root, "--output", root)
     assert "not a folder" in refused(root, "--output", tmp_path / "foreign" / "index.html")
     assert "cannot be written" in refused(root, "--output", tmp_path / "foreign" / "index.html" / "below")
-    assert "no such folder" in refused(tmp_path / "nowhere", "--output", tmp_path / "public")
+    assert "no such file or folder" in refused(tmp_path / "nowhere", "--output", tmp_path / "public")
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root writes everywhere")

@@ -331,7 +331,7 @@ def test_a_client_that_is_gone_ends_what_runs_and_leaves_nothing(tmp_path: Path,
             {},
             "--script-secret HOME: write SKILL:VARIABLE",
         ),
-        (["/nowhere"], {}, "no such folder"),
+        (["/nowhere"], {}, "no such file or folder"),
     ],
 )
 def test_wrong_usage_is_one_line(options: list[str], environment: dict[str, str], said: str) -> None:

@@ -93,10 +93,8 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
         if os.path.basename(shown) == SKILL_MD and os.path.isfile(shown):
             shown = os.path.dirname(shown) or "."
         path = os.path.realpath(shown)
-        if not os.path.exists(path):
-            raise UsageError(f"{shown}: no such folder; give the path of a folder that holds skills")
         if not os.path.isdir(path):
-            raise UsageError(f"{shown}: not a folder; give the path of a folder that holds skills")
+            raise no_folder(shown)
         try:
             os.scandir(path).close()
         except OSError as error:
@@ -105,6 +103,12 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
             seen.add(path)
             out.append(Root(len(out), path, origin or spelled(shown), os.path.abspath(shown), origin))
     return tuple(out)
+
+
+def no_folder(shown: str) -> UsageError:
+    """The error for a path that is no folder, and may have been meant for a file: whether there is anything."""
+    reason = "not a folder" if os.path.exists(shown) else "no such file or folder"
+    return UsageError(f"{shown}: {reason}; give the path of a folder that holds skills")
 
 
 def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tuple[Skill, Skill]]]:

@@ -145,13 +145,13 @@ def _path(host: Host, platform: Platform | None, options: InstallOptions) -> Pat
 def _absolute(roots: Sequence[str]) -> list[str]:
     if not roots:
         raise UsageError("install takes the folders to serve, as in 'install cursor ~/skills'")
+    from mcp_skills_server.catalog.roots import no_folder
     from mcp_skills_server.sources.kinds import kind_of
 
     kinds = [kind_of(root) for root in roots]
     for root, kind in zip(roots, kinds, strict=True):
         if kind.name == "folder" and not os.path.isdir(root):
-            reason = "not a folder" if os.path.exists(root) else "no such folder"
-            raise UsageError(f"{printable(root)}: {reason}; give the path of a folder that holds skills")
+            raise no_folder(root)
     return [os.path.abspath(root) if kind.is_path else root for root, kind in zip(roots, kinds, strict=True)]
 
 

@@ -66,7 +66,8 @@ class ValidateOptions(RootOptions):
 def list_(options: ListOptions, roots: tuple[str, ...]) -> None:
     """List the skills below each ROOT, with those that cannot be served.
 
-    PROBLEMS counts what a look at each SKILL.md shows; `validate` reads every file.
+    PROBLEMS counts what a look at each SKILL.md and at the names of its files shows. `validate` reads every file, so it
+    may report more.
 
     \b
     Examples:

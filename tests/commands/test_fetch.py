@@ -29,9 +29,9 @@ def site() -> Iterator[Publisher]:
         yield publisher
 
 
-def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str | Path, command: str = "fetch", **environment: str) -> subprocess.CompletedProcess[str]:
     return forkserver.run(
-        [*COMMAND, "fetch", *map(str, arguments)],
+        [*COMMAND, command, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=DEADLINE,
@@ -110,6 +110,17 @@ def test_a_secret_in_the_address_is_in_no_line(site: Publisher, tmp_path: Path) 
     assert [each.returncode for each in (broken, wrong, origin)] == [1, 2, 2]
     for each in (done, broken, wrong, origin):
         assert "very-secret" not in each.stdout + each.stderr
+
+
+@pytest.mark.parametrize("command", ["list", "fetch"])
+def test_an_error_names_the_address_of_the_site_once(site: Publisher, tmp_path: Path, command: str) -> None:
+    where = ["--output", str(tmp_path / "out")] if command == "fetch" else ["--cache-dir", str(tmp_path / "cache")]
+    site.routes[INDEX] = answer(b"", 403)
+    done = run(site.url, "--allow-private", *where, command=command)
+    assert done.returncode == 2 and done.stderr.startswith(
+        f"mcp-skills-server: {site.url}: {INDEX} asks for permission"
+    )
+    assert done.stderr.count(site.url) == 1
 
 
 def test_a_broken_entry_is_listed_as_refused(site: Publisher) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.urls import bare, check, shown
+from mcp_skills_server.sources.urls import bare, check, shown, within
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,25 @@ def test_what_cannot_be_fetched_from_is_refused_without_its_secret(url: str) -> 
     with pytest.raises(UsageError, match="give the URL of a site") as caught:
         check(url)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("site", "said", "left"),
+    [
+        ("https://a.example", "https://a.example/x/index.json is gone", "/x/index.json is gone"),
+        (
+            "https://a.example/x",
+            "none: https://a.example/x/i is gone; https://a.example/i too",
+            "none: /x/i is gone; /i too",
+        ),
+        ("HTTPS://A.example/?key=secret", "https://A.example/i is gone", "/i is gone"),
+        ("https://a.example", "https://a.example.org/i is gone", "https://a.example.org/i is gone"),
+        ("https://a.example", "https://a.example:8443/i is gone", "https://a.example:8443/i is gone"),
+        ("https://a.example", "http://a.example/i is gone", "http://a.example/i is gone"),
+        ("https://a.example", "https://b.example/https://a.example/i", "https://b.example/https://a.example/i"),
+        ("git+https://a.example/i", "https://a.example/i is gone", "https://a.example/i is gone"),
+        ("skills.zip", "cannot be unpacked", "cannot be unpacked"),
+    ],
+)
+def test_behind_the_name_of_a_site_its_addresses_are_paths(site: str, said: str, left: str) -> None:
+    assert within(site, said) == left

@@ -194,16 +194,14 @@ def _exit_code(command: Callable[..., int], *arguments: Any) -> int:
     """The exit code of a command: 1 where the index is at fault, 2 where nothing answers or may be asked."""
     from mcp_skills_server.dialects.wellknown import IndexRefusedError
     from mcp_skills_server.sources.faults import RollbackError, UnacceptableError, UnreachableError
-    from mcp_skills_server.sources.urls import shown
+    from mcp_skills_server.sources.urls import shown, within
 
     try:
         return command(*arguments)
-    except (IndexRefusedError, RollbackError) as error:
-        remark(f"{shown(str(arguments[0]))}: {error}")
-        return 1
-    except (UnacceptableError, UnreachableError) as error:
-        remark(str(error))
-        return 2
+    except (IndexRefusedError, RollbackError, UnacceptableError, UnreachableError) as error:
+        url = str(arguments[0])
+        remark(f"{shown(url)}: {within(url, str(error))}")
+        return 1 if isinstance(error, IndexRefusedError | RollbackError) else 2
 
 
 def _list(url: str, settings: FetchSettings, options: GitOptions) -> int:
@@ -268,10 +266,13 @@ def _tree_source(url: str, settings: FetchSettings, options: GitOptions) -> Sour
     from pathlib import Path
 
     from mcp_skills_server.directories import cache_directory
+    from mcp_skills_server.format.archive import is_archive
     from mcp_skills_server.sources.kinds import kind_of, open_source
     from mcp_skills_server.sources.settings import SourceSettings
 
     kind = kind_of(url)
+    if kind.name == "folder" and is_archive(url) and not os.path.exists(url):
+        raise UsageError(f"{url}: no such file; give the path of an archive, or the URL of a site or a repository")
     if kind.name in {"folder", "site"}:
         return None
     if kind.is_path:

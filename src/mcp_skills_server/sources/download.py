@@ -174,7 +174,7 @@ class Downloader:
         host = urlsplit(url).hostname or ""
         if there not in {self._home, self._home.replace("http:", "https:", 1)} and there not in self._trust.origins:
             raise UnacceptableError(
-                f"{shown(url)} is of another origin than {self._home}; --fetch-origin {there} allows it"
+                f"{shown(url)} is of another origin than the site; --fetch-origin {there} allows it"
             )
         if urlsplit(url).scheme == "http" and not self._trust.http:
             if not addresses.is_loopback(host):

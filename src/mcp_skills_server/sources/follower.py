@@ -23,6 +23,7 @@ from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.source import Pace, Revision, Source
 from mcp_skills_server.sources.store import Store
+from mcp_skills_server.sources.urls import within
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +94,10 @@ class Follower:
         """The origin for people, not longer than a line."""
         return clipped(printable(self.source.origin))
 
+    def reason(self, error: SourceError | UsageError) -> str:
+        """Why it cannot be had, as it stands behind the name."""
+        return within(self.source.origin, str(error))
+
     @property
     def path(self) -> Path:
         """The folder that is served."""
@@ -135,7 +140,7 @@ class Follower:
             current = self.source.place is None and revision.digest == self._served and self.path.is_dir()
             complete = current or await self._bring(revision)
         except (SourceError, UsageError) as error:
-            self._trouble = str(error)
+            self._trouble = self.reason(error)
             raise
         except Exception as error:  # a bug must not end the others' service
             logger.exception("%s: could not be fetched", self.name)
@@ -158,7 +163,7 @@ class Follower:
                 wait, retry = await self.refresh(anew=anew), pace.first_retry_s
                 continue
             except UsageError as error:  # another server fetches into the same cache, and we shall see what it brings
-                logger.debug("%s: %s", self.name, error)
+                logger.debug("%s: %s", self.name, self.reason(error))
             except SourceError as error:
                 await to_thread.run_sync(self.report_failure, error)
             self._ready = self._ready or self.has_copy
@@ -190,11 +195,12 @@ class Follower:
     def report_failure(self, error: SourceError | UsageError) -> None:
         """Report why it cannot be had, and what is served meanwhile; may block for as long as a scan."""
         last = "serving the last copy" if self.has_copy else "there is no copy of it yet"
+        line = f"{self.reason(error)}; {last}"
         if isinstance(error, UnacceptableError):
-            refused = problem(error.code, f"{error}; {last}").at(self.source.origin, "")
+            refused = problem(error.code, line).at(self.source.origin, "")
             self._report((), (*self._problems, refused))
         else:
-            self._report((f"{error}; {last}",), self._problems)
+            self._report((line,), self._problems)
 
     def report_to(self, note: Note) -> None:
         """Have revision and problems taken from now on, and as they are now."""

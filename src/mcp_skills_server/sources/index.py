@@ -77,7 +77,7 @@ async def find(
             record = await _ask(url, places, limits, downloader, known)
             return await _decoded(record, limits)
     except TimeoutError:
-        raise UnreachableError(f"{shown(url)} took longer than {settings.limits.total_s:g} s") from None
+        raise UnreachableError(f"it took longer than {settings.limits.total_s:g} s") from None
 
 
 async def _ask(

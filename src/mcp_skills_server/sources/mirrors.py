@@ -124,7 +124,7 @@ class Mirrors:
                     if isinstance(error, UsageError):
                         raise
                     left = "what there is of it is not proved" if follower.has_copy else "there is no copy of it"
-                    raise UsageError(f"{follower.name}: {error}; {left}") from None
+                    raise UsageError(f"{follower.name}: {follower.reason(error)}; {left}") from None
 
         if self._followers:
             anyio.run(fetch_all)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.index import UNSAID_S
+from mcp_skills_server.sources.urls import within
 
 REFUSED: Final = "source-refused"
 """The code of a skill that a source does not take."""
@@ -40,10 +41,11 @@ def sorted_out(refused: Iterable[Refusal], origin: str) -> tuple[tuple[str, ...]
     lines: list[str] = []
     problems: list[Problem] = []
     for each in refused:
-        if each.fault == "publisher":
-            problems.append(refused_by(origin, each.name, each.reason))
+        said = replace(each, reason=within(origin, each.reason))
+        if said.fault == "publisher":
+            problems.append(refused_by(origin, said.name, said.reason))
         else:
-            lines.append(str(each))
+            lines.append(str(said))
     return tuple(lines), tuple(problems)
 
 

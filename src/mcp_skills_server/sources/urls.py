@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.uris import bare
@@ -12,6 +14,18 @@ def shown(url: str) -> str:
     """The same for people, not longer than a line."""
     plain = printable(bare(url))
     return plain if len(plain) <= 120 else f"{plain[:117]}..."
+
+
+def within(site: str, message: str) -> str:
+    """A message as it stands behind the name of the site that it is about: the site's own addresses are paths alone.
+
+    What is no site has no such addresses: its messages stay as they are.
+    """
+    if not wellknown.is_site(site):
+        return message
+    parts = urlsplit(wellknown.absolute(site, site))
+    top = f"{parts.scheme}://{parts.netloc}/"
+    return " ".join(word[len(top) - 1 :] if word.startswith(top) else word for word in message.split(" "))
 
 
 def check(url: str) -> None:

@@ -104,7 +104,7 @@ async def bring(
         except UnacceptableError as error:  # a permission may be given, an address allowed: the digest stays the same
             raise UnreachableError(str(error)) from None
         except TimeoutError:
-            raise UnreachableError(f"{reference} took longer than {settings.limits.total_s:g} s") from None
+            raise UnreachableError(f"it took longer than {settings.limits.total_s:g} s") from None
 
 
 class _Pull:

@@ -165,7 +165,8 @@ def main() -> int:
     """Measure and print one table."""
     parser = argparse.ArgumentParser(prog="python -m bench.fetch", description="Fetching skills beside curl.")
     parser.add_argument("--size", type=int, default=1000, help="number of generated skills")
-    parser.add_argument("--rounds", type=int, default=5, help="runs of each side")
+    parser.add_argument("--rounds", type=int, help="runs of each side (default 5)")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--download", type=Path, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -178,7 +179,7 @@ def main() -> int:
         return 0
     run = Run()
     with tempfile.TemporaryDirectory(prefix="skills-bench-") as scratch:
-        rows = list(measure(options.size, options.rounds, Path(scratch)))
+        rows = list(measure(options.size, options.rounds or (2 if options.quick else 5), Path(scratch)))
     run.tell(rows)
     return 0
 

@@ -59,11 +59,14 @@ def main() -> int:
         prog="python -m bench.validate", description="Checking skills beside reading them."
     )
     parser.add_argument("--size", type=int, default=10_000, help="number of generated skills")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each side")
+    parser.add_argument("--rounds", type=int, help="runs of each side (default 3)")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats, and 1,000 skills at most")
     options = parser.parse_args()
+    size = min(options.size, 1000) if options.quick else options.size
+    rounds = options.rounds or (1 if options.quick else 3)
     run = Run()
     with tempfile.TemporaryDirectory(prefix="skills-bench-") as scratch:
-        rows = list(measure(options.size, options.rounds, Path(scratch)))
+        rows = list(measure(size, rounds, Path(scratch)))
     run.tell(rows)
     return 0
 

@@ -206,6 +206,18 @@ def test_the_log_has_a_line_for_each_request_at_debug_alone(caplog: pytest.LogCa
     assert line.startswith("skills/get of acme/refunds: ok in ") and line.endswith(" ms (mcp, alice, a host)")
 
 
+def test_a_line_names_so_many_skills_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="mcp_skills_server")
+    end = log_requests()
+    assert end is not None
+    with events.Request("mcp", "skills/get", principal=None) as request:
+        for number in range(25):
+            request.add("read", f"s{number}" * 200, "SKILL.md", "")
+    end()
+    (line,) = caplog.messages
+    assert "s19s" in line and "s20s" not in line and " and 5 more: ok in " in line and len(line) < 5_000
+
+
 async def test_what_is_answered_at_once_is_one_event_and_what_is_not_is_one_too(
     tmp_path: Path, seen: list[Event]
 ) -> None:

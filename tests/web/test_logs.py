@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from web.http_wire import client, http_serving
+from web.ui.serving import page_serving
 from wire import write_skill
 
 SECRET = "0123456789abcdef-secret"
@@ -61,3 +62,27 @@ def test_text_is_the_form_unless_another_is_asked_for(tmp_path: Path) -> None:
     with http_serving(tmp_path) as server, client(server, "modern") as one:
         one.request("skills/list")
         server.said("skills/list: ok in ")
+
+
+def test_a_view_of_a_skill_is_a_line_that_names_the_skill_and_nothing_else_of_the_address(tmp_path: Path) -> None:
+    write_skill(tmp_path / "acme" / "refunds", notes_md="Notes.\n")
+    write_skill(tmp_path / "acme" / "large", big_txt="x" * ((1 << 20) + 1))
+    (tmp_path / "acme" / "broken" / "SKILL.md").mkdir(parents=True)
+    views = [
+        ("skills/acme/refunds?token=secret", "GET /ui/skills of acme/refunds: ok in "),
+        ("skills/acme/refunds?there=secret", "GET /ui/skills of acme/refunds: ok in "),
+        ("skills/acme/broken", "GET /ui/skills of acme/broken: ok in "),
+        ("skills/acme/secret", "GET /ui/skills: refused in "),
+        ("files/acme/refunds?file=notes.md", "GET /ui/files of acme/refunds: ok in "),
+        ("files/acme/large?file=big.txt", "GET /ui/files of acme/large: ok in "),
+        ("raw/acme/refunds?file=notes.md", "GET /ui/raw of acme/refunds: ok in "),
+        ("history/acme/refunds?secret", "GET /ui/history of acme/refunds: ok in "),
+        ("sources?secret", "GET /ui/sources: ok in "),
+    ]
+    with page_serving(tmp_path, "--log-level", "info") as server:
+        for asked, _ in views:
+            server.send("GET", f"/ui/{asked}")
+        server.said("GET /ui/sources")
+    found = [line.partition("INFO: ")[2] for line in server.stderr.splitlines() if "GET /ui/" in line]
+    assert [line[: len(said)] for line, (_, said) in zip(found, views, strict=True)] == [said for _, said in views]
+    assert "secret" not in server.stderr

@@ -155,8 +155,7 @@ def emit_changes(changes: Changes) -> None:
     for path, skill in sorted({**changes.before, **changes.after}.items()):
         outcome: Outcome = "changed" if path in changes.before else "appeared"
         outcome = outcome if path in changes.after else "vanished"
-        file = skill.files.get(SKILL_MD)  # which a skill that cannot be used need not have
-        use = Use("", path, SKILL_MD, (file.digest if file is not None else None) or "")
+        use = Use("", path, SKILL_MD, _digest(skill))
         emit(Event(time=now, protocol=CATALOGUE, method="", outcome=outcome, uses=(use,)))
 
 
@@ -282,7 +281,7 @@ def concerns(skills: Iterable[Skill]) -> None:
     request = _current.get()
     if request is not None:
         for skill in skills:
-            request.add("", skill.path, SKILL_MD, skill.files[SKILL_MD].digest or "")
+            request.add("", skill.path, SKILL_MD, _digest(skill))
 
 
 def runs(skill: str, file: str, digest: str, *, laid_out: Mapping[str, str] | None = None) -> None:
@@ -332,6 +331,12 @@ def begins_again() -> None:
     request = _current.get()
     if request is not None:
         request.begin_again()
+
+
+def _digest(skill: Skill) -> str:
+    """Of its SKILL.md, which a skill that cannot be used need not have."""
+    file = skill.files.get(SKILL_MD)
+    return (file.digest if file is not None else None) or ""
 
 
 def _outcome_of(error: BaseException) -> Outcome:

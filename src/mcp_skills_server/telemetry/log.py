@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from mcp_skills_server.errors import REPEATS
+from mcp_skills_server.errors import REPEATS, listed
 from mcp_skills_server.telemetry import later
 from mcp_skills_server.telemetry.events import CATALOGUE, Event
 from mcp_skills_server.telemetry.later import BATCHED
@@ -39,7 +39,7 @@ def _log(events: Sequence[Event], level: int) -> None:
 
 def _record(event: Event, level: int) -> logging.LogRecord:
     """The record of a request. To find out who logs, as `logger.log` does, takes longer than all else."""
-    about = f" of {', '.join(event.skills)}" if event.skills else ""
+    about = f" of {listed(event.skills)}" if event.skills else ""
     who = "".join(f", {each}" for each in (event.principal or event.address, event.host) if each)
     why = f" ({event.reason})" if event.reason else ""
     given = event.method, about, event.outcome, why, event.milliseconds, event.protocol, who

@@ -15,6 +15,7 @@ from mcp_skills_server.catalog.turns import in_turn
 from mcp_skills_server.format import hidden, media
 from mcp_skills_server.model import Skill, Standing
 from mcp_skills_server.server.callers import counted
+from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.ui.estimate import tokens
 from mcp_skills_server.web.ui.look import Look
 from mcp_skills_server.web.ui.pages.skill import skill_of
@@ -41,6 +42,8 @@ async def page(request: Request, look: Look) -> Response:
         text = media.as_text(await _read(request, look, skill, path), media.media_type(path))
         if text is not None and path.lower().endswith(_MARKDOWN):
             rendered = await to_thread.run_sync(render, text, skill.path, skill.files, path)
+    else:
+        events.concerns([skill])
     digests = await look.view.digests(skill) if skill.standing > Standing.UNUSABLE else dict[str, str]()
     return look.page(
         "file.html",

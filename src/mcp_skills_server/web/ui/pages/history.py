@@ -9,6 +9,7 @@ from starlette.responses import Response
 from mcp_skills_server.catalog.nested import nested_in
 from mcp_skills_server.model import Skill
 from mcp_skills_server.sources.git.history import History
+from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.ui.git_log import commits
 from mcp_skills_server.web.ui.look import Look
 from mcp_skills_server.web.ui.pages.skill import skill_of
@@ -17,6 +18,7 @@ from mcp_skills_server.web.ui.pages.skill import skill_of
 async def page(request: Request, look: Look) -> Response:
     """The view of a skill's history."""
     skill = skill_of(request, look)
+    events.concerns([skill])
     return look.page(
         "history.html",
         skill=skill,

@@ -18,6 +18,7 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import arguments, frontmatter, hidden, identity, media
 from mcp_skills_server.format.fields import text as text_of
 from mcp_skills_server.model import SKILL_MD, Json, Skill, SkillFile, Standing
+from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage_store import Line
 from mcp_skills_server.web.forwarded import HOST
 from mcp_skills_server.web.ui.estimate import tokens
@@ -99,6 +100,7 @@ async def page(request: Request, look: Look) -> Response:
     """The view of a skill; with `there` in the query nothing but whether there is one."""
     skill = skill_of(request, look)
     if "there" in request.query_params:
+        events.concerns([skill])
         return Response(status_code=204)
     text = await _text(look, skill)
     declared, filled, trouble = await _filled(request, look, skill)
@@ -158,10 +160,10 @@ def skill_of(request: Request, look: Look) -> Skill:
 
 async def _text(look: Look, skill: Skill) -> Text:
     file: SkillFile | None = skill.files.get(SKILL_MD)
-    if file is None:
-        return Text(trouble="There is no SKILL.md that can be read.")
-    if file.size > look.runtime.registry.limits.skill_md:
-        return Text(trouble=f"SKILL.md has {file.size:,} bytes, which is more than is read.")
+    if file is None or file.size > look.runtime.registry.limits.skill_md:
+        events.concerns([skill])
+        size = "" if file is None else f"SKILL.md has {file.size:,} bytes, which is more than is read."
+        return Text(trouble=size or "There is no SKILL.md that can be read.")
     raw = await look.view.read(skill, SKILL_MD)
     if len(raw) <= _INLINE:
         return _shown(raw, skill)

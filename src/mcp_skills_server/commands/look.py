@@ -11,6 +11,7 @@ import click
 from mcp_skills_server.commands.fields import flag, option, takes
 from mcp_skills_server.commands.options import RootOptions, make_registry, roots
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, say_table
+from mcp_skills_server.commands.problem_lines import annotation, as_json, in_order, shortened
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Standing
@@ -83,7 +84,7 @@ def list_(options: ListOptions, roots: tuple[str, ...]) -> None:
     passed = _report_passed(registry)
     sources = [{"root": each.shown, "revision": each.revision or None} for each in _mirrored(registry)]
     if options.form == "json":
-        found = {"skills": summaries, "problems": [_as_json(p) for p in snapshot.problems]}
+        found = {"skills": summaries, "problems": [as_json(p) for p in snapshot.problems]}
         say_json(found | {"passed_over": passed, "sources": sources})
         return
     rows = [("PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION")]
@@ -99,7 +100,7 @@ def list_(options: ListOptions, roots: tuple[str, ...]) -> None:
         _report_empty(registry.roots, passed)
     for each in sources:
         say(f"{each['root']}: revision {each['revision'] or 'unknown, since not all of it is here'}", err=True)
-    for problem in snapshot.problems:
+    for problem in shortened(snapshot.problems):
         say(str(problem), err=True)
 
 
@@ -141,7 +142,7 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
         hint = f"did you mean {' or '.join(near)}?" if near else "'list' shows what there is"
         raise UsageError(f"{error}; {hint}") from None
     among = (each for each in registry.problems_among(registry.snapshot) if each.skill == skill.path)
-    problems = _in_order({*skill.problems, *among, *registry.lint(skill)})
+    problems = in_order({*skill.problems, *among, *registry.lint(skill)})
     readable = skill.standing > Standing.UNUSABLE
     details: dict[str, Any] = _summary(skill) | {
         "frontmatter": dict(skill.frontmatter),
@@ -149,7 +150,7 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
             {"path": path, "uri": uri(skill.path, path), "size": file.size, "digest": file.digest}
             for path, file in skill.files.items()
         ],
-        "problems": [_as_json(problem) for problem in problems],
+        "problems": [as_json(problem) for problem in problems],
         "revision": registry.roots[skill.root].revision or None,
         "instructions": registry.body(skill).text if readable and SKILL_MD in skill.files else "",
     }
@@ -167,7 +168,7 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
             *((path, str(file.size), file.digest or "") for path, file in skill.files.items()),
         ]
     )
-    for problem in problems:
+    for problem in shortened(problems):
         say(str(problem))
     say("")
     say_lines(str(details["instructions"]))
@@ -181,6 +182,7 @@ def validate(options: ValidateOptions, paths: tuple[str, ...]) -> int:
 
     A PATH is a skill, its SKILL.md, a folder of skills, an archive, or an address (docs/sources.md). Each is looked at
     alone, and then all together, in the order given: which skill hides which. Exit code 1 when there are errors.
+    Of many problems of one kind in a skill the first 20 are printed and the rest is counted; `--format json` has all.
 
     \b
     Examples:
@@ -201,15 +203,15 @@ def validate(options: ValidateOptions, paths: tuple[str, ...]) -> int:
     found.update(check(registry, skills))
     _report_empty((root for root, snapshot in alone if not snapshot.skills), passed)
     count = len(skills)
-    problems = _in_order(found)
+    problems = in_order(found)
     errors = sum(problem.severity == "error" for problem in problems)
     ok = not (problems if options.strict else errors)
     if options.form == "json":
-        result = {"ok": ok, "skills": count, "problems": [_as_json(problem) for problem in problems]}
+        result = {"ok": ok, "skills": count, "problems": [as_json(problem) for problem in problems]}
         say_json(result | {"passed_over": passed})
     else:
-        for problem in problems:
-            say(_annotation(problem) if options.form == "github" else str(problem))
+        for problem in shortened(problems):
+            say(annotation(problem) if options.form == "github" else str(problem))
         counts = (_counted(count, "skill"), _counted(errors, "error"), _counted(len(problems) - errors, "warning"))
         say(", ".join(counts), err=options.form == "github")
     return 0 if ok else 1
@@ -259,33 +261,3 @@ def _summary(skill: Skill, *, more: int = 0) -> dict[str, Any]:
         "problems": len(skill.problems) + more,
         "served": skill.standing is Standing.VALID,
     }
-
-
-def _in_order(problems: Iterable[Problem]) -> list[Problem]:
-    """By place, what has no line first; the same each time, whatever order a set has."""
-    return sorted(problems, key=lambda each: (each.path, each.line or 0, each.code, each.message))
-
-
-def _as_json(problem: Problem) -> dict[str, Any]:
-    return {
-        "path": problem.path,
-        "skill": problem.skill,
-        "severity": problem.severity,
-        "code": problem.code,
-        "message": problem.message,
-        "hint": problem.hint,
-        "line": problem.line,
-    }
-
-
-def _annotation(problem: Problem) -> str:
-    def escaped(text: str, more: str = "") -> str:
-        for character in "%\r\n" + more:
-            text = text.replace(character, f"%{ord(character):02X}")
-        return text
-
-    line = f",line={problem.line}" if problem.line is not None else ""
-    return (
-        f"::{problem.severity} file={escaped(problem.path, ':,')}{line},"
-        f"title={escaped(problem.code, ':,')}::{escaped(problem.text)}"
-    )

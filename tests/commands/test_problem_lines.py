@@ -1,0 +1,74 @@
+"""What is printed of many problems: the first of a kind, and how many more there are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mcp_skills_server.cli import cli
+from mcp_skills_server.codes import problem
+from mcp_skills_server.commands.problem_lines import shortened
+from mcp_skills_server.model import Problem
+from wire import write_skill
+
+MOST = 20
+
+
+def of(skill: str, count: int, code: str = "link-outside", folder: str = "top") -> list[Problem]:
+    return [problem(code, "it is one").at(f"{folder}/{skill}/d/{number:05}", skill) for number in range(count)]
+
+
+@pytest.mark.parametrize("count", [0, 1, MOST, MOST + 1])
+def test_a_few_are_all_there(count: int) -> None:
+    assert list(shortened(of("a", count))) == of("a", count)
+
+
+def test_of_many_the_first_stand_there_and_the_count_of_the_others_in_their_place() -> None:
+    many, others = of("a", 40_000), of("b", 3)
+    *first, rest, one, two, three = shortened([*many, *others])
+    assert first == many[:MOST] and [one, two, three] == others
+    assert str(rest) == (
+        "top/a/d: warning: 39,980 more problems of this kind; '--format json' shows each [link-outside]"
+    )
+    assert rest.skill == "a"
+
+
+def test_each_skill_and_each_kind_counts_by_itself() -> None:
+    given = [*of("a", MOST), *of("b", MOST), *of("a", MOST, "file-irregular")]
+    assert list(shortened(given)) == given
+
+
+def test_of_places_with_nothing_in_common_there_is_a_line_too() -> None:
+    *_, rest = shortened([*of("", 30), *of("", 30, folder="/other")])
+    assert rest.path == "." and rest.message.startswith("40 more ")
+
+
+@pytest.mark.parametrize("form", ["text", "github", "json"])
+def test_a_skill_of_many_bad_files_is_a_few_lines(tmp_path: Path, form: str) -> None:
+    folder = write_skill(tmp_path / "a")
+    for number in range(600):
+        (folder / f"link-{number:03}").symlink_to("/")
+    done = CliRunner().invoke(cli, ["validate", str(tmp_path), "--format", form])
+    assert done.exit_code == 0
+    if form == "json":
+        assert len(json.loads(done.stdout)["problems"]) == 600
+        return
+    lines = done.stdout.splitlines()[: MOST + 1]
+    assert len(done.stdout.splitlines()) <= MOST + 2
+    assert "link-019" in lines[MOST - 1] and "580 more problems of this kind" in lines[MOST]
+    assert "600 warnings" in done.output
+
+
+@pytest.mark.parametrize("command", [["show", "a"], ["list"]])
+def test_other_commands_print_no_more(tmp_path: Path, command: list[str]) -> None:
+    folder = write_skill(tmp_path / "a") if command == ["show", "a"] else tmp_path
+    for number in range(60):
+        (folder / f"link-{number:02}").symlink_to("/")
+    write_skill(tmp_path / "b")
+    name, *more = command
+    lines = CliRunner().invoke(cli, [name, str(tmp_path), *more]).output.splitlines()
+    found = [line for line in lines if "[link-outside]" in line]
+    assert len(found) == MOST + 1 and "40 more problems of this kind" in found[-1]

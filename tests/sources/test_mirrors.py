@@ -100,6 +100,7 @@ def test_the_last_good_copy_stays_when_the_site_fails(site: Server, tmp_path: Pa
     seen = command("list", address(site), *options(tmp_path))
     assert seen.returncode == 0 and "alpha" in seen.stdout
     assert "serving the last copy" in seen.stderr and "Traceback" not in seen.stderr
+    assert [line.count(address(site)) for line in seen.stderr.splitlines()] == [1, 1]
 
 
 def test_a_site_that_was_never_reached_is_told_in_one_line(tmp_path: Path) -> None:

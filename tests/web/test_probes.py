@@ -97,6 +97,7 @@ def test_a_site_that_fails_is_ready_by_its_last_copy(tmp_path: Path) -> None:
             status, lines = asked(server, "/readyz?verbose")
             assert (status, lines[0]) == (200, "ready")
             assert lines[1].startswith(f"{publisher.url}: serving the last copy (") and len(lines) == 2
+            assert lines[1].count(publisher.url) == 1 and "index.json does not answer now" in lines[1]
 
 
 def test_several_that_are_missing_are_counted(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
 
 
 def no_folder(shown: str) -> UsageError:
-    """The error for a path that is no folder, and may have been meant for a file: whether there is anything."""
+    """The error for a path that is no folder: something else is there, or nothing, whichever it was meant to be."""
     reason = "not a folder" if os.path.exists(shown) else "no such file or folder"
     return UsageError(f"{shown}: {reason}; give the path of a folder that holds skills")
 

@@ -19,7 +19,7 @@ expect.set_options(timeout=DEADLINE * 1000)
 quiet = pytest.mark.filterwarnings("default")
 
 
-# One question instead of six: each costs a page's worth of time.
+# One question: six of them take as long as the page itself.
 _HARM = """(plain) => {
   const harms = (each) => each.shadowRoot || each.matches(
     "iframe, object, embed, base, link[href*=leak], form[action*=leak], script:not([src='/ui/static/ui.js'])"

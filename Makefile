@@ -1,8 +1,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Many tests wait for something, so one process more than there are processors.
-WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
+# Tests wait for more than half of their time, so two processes for each processor.
+WORKERS = $$($(BIN)/python -c 'import os; print(2 * (os.cpu_count() or 1))')
 
 # Bytecode is kept even where the environment has it otherwise: without it every process compiles the package anew, and
 # every process of pytest all tests, twice the time of a collection.

@@ -28,6 +28,8 @@ FIXTURES = ROOT / "fixtures" / "skills"
 SCHEMAS = Path(mcp_skills_server.__file__).parent / "schemas"
 DEADLINE = 20.0
 """Seconds after which something that should happen counts as never happening."""
+SOON = 5.0
+"""Seconds in which a server ends that waits for nobody. Where nothing else runs it takes less than 2."""
 
 Era = Literal["legacy", "modern"]
 VERSIONS = {"legacy": "2025-11-25", "modern": "2026-07-28"}

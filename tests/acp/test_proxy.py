@@ -56,8 +56,8 @@ def proxied(agent: Sequence[str], *words: str | Path, **how: Any) -> Iterator[su
 
 
 def through(raw: bytes, agent: Sequence[str], *words: str | Path) -> tuple[bytes, int, str]:
-    """What comes out of the proxy when this goes in: bytes, exit code and stderr."""
-    with proxied(agent, *words) as process:
+    """What comes out of the proxy when this goes in: bytes, exit code and stderr. The agent may take its time."""
+    with proxied(agent, "--grace", str(DEADLINE), *words) as process:
         out, err = process.communicate(raw, DEADLINE)
         return out, process.returncode, err.decode()
 

@@ -65,14 +65,15 @@ class RealClient:
 async def talking(root: Path, **announced: Any) -> AsyncGenerator[tuple[RealClient, Any]]:
     """A client that has shaken hands, through a proxy."""
     client = RealClient()
-    words = [*COMMAND, "acp", str(root), "--", *AGENT]
+    words = [*COMMAND, "acp", "--grace", str(DEADLINE), str(root), "--", *AGENT]
     async with (
         acp.spawn_agent_process(
             client,  # pyright: ignore[reportArgumentType]
             words[0],
             *words[1:],
             observers=[client.observe],
-            transport_kwargs={"stderr": None},
+            # Of its own accord the SDK waits 2 s for the end of the process, as the proxy does for that of the agent.
+            transport_kwargs={"stderr": None, "shutdown_timeout": 2 * DEADLINE},
         ) as (agent, process)
     ):
         capabilities = ClientCapabilities(field_meta={dialect.OURS: announced} if announced else None)

@@ -56,7 +56,8 @@ async def test_the_example_tells_its_skills_behind_the_answer_and_on_each_change
         str(EXAMPLE),
         str(tmp_path),
         observers=[client.observe],
-        transport_kwargs={"stderr": None},
+        # Of its own accord the SDK waits 2 s for the end, and then ends the process.
+        transport_kwargs={"stderr": None, "shutdown_timeout": DEADLINE},
     ) as (agent, process):
         announced = ClientCapabilities(field_meta={dialect.OURS: {dialect.NOTIFICATION: {}}})
         greeted = await agent.initialize(protocol_version=1, client_capabilities=announced)

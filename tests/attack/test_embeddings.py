@@ -8,6 +8,7 @@ from socket import create_server, socket
 import pytest
 
 from mcp_skills_server.runtime.embeddings.models import EmbeddingError, Endpoint
+from wire import DEADLINE
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,6 @@ def test_an_answer_that_never_ends_is_given_up_after_its_time() -> None:
     with create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=drip, args=(listener,), daemon=True).start()
         threading.Thread(target=ask, args=(listener.getsockname()[1], done), daemon=True).start()
-        ended = done.wait(3)  # fifteen times what it was allowed
+        ended = done.wait(DEADLINE)  # far more than it was allowed, and far less than 100,000 bytes take
         given_up.set()
     assert ended

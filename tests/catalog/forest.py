@@ -20,7 +20,7 @@ from mcp_skills_server.model import Changes, Skill, Standing
 LONG_AGO = 1_600_000_000
 """A time stamp, in seconds, that any scan takes for settled."""
 _NOBODY = 65534
-DEADLINE = 10.0
+DEADLINE = 20.0
 """Seconds that a test waits for what must come."""
 
 

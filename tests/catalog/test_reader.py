@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import codes, loaded, plant, served, skill_md, skills, together
+from catalog.forest import DEADLINE, codes, loaded, plant, served, skill_md, skills, together
 from mcp_skills_server.catalog import disk, reader
 from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.catalog.reader import BoundedCache
@@ -50,7 +50,7 @@ def test_of_two_first_readers_of_different_bytes_one_is_stale(tmp_path: Path, mo
             known = self.__dict__.get("digest")
             if known is None and not getattr(here, "waited", False):
                 here.waited = True
-                both.wait(10)
+                both.wait(DEADLINE)
             return known
 
         @digest.setter

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from wire import COMMAND, DEADLINE, FIXTURES, ROOT, SLOW_LOAD, Era, Wire, WireError, serving, write_skill
+from wire import COMMAND, DEADLINE, FIXTURES, ROOT, SLOW_LOAD, SOON, Era, Wire, WireError, serving, write_skill
 
 
 def test_the_handshake_is_answered_before_the_first_scan_ends(tmp_path: Path, era: Era) -> None:
@@ -111,12 +111,12 @@ def test_requests_that_came_before_the_end_of_stdin_are_answered() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_process_with_0_within_two_seconds(era: Era, number: signal.Signals) -> None:
+def test_a_signal_ends_the_process_with_0_and_waits_for_nobody(era: Era, number: signal.Signals) -> None:
     with serving(FIXTURES, era=era) as wire:
         wire.request("skills/list")
         begun = time.monotonic()
         assert wire.signal(number) == 0
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < SOON
         assert b"Traceback" not in wire.stderr
 
 
@@ -157,7 +157,7 @@ def test_a_client_that_stops_reading_does_not_keep_the_process(tmp_path: Path) -
         process.terminate()
         begun = time.monotonic()
         assert process.wait(DEADLINE) == 0
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < SOON
     finally:
         process.kill()
         process.wait()

@@ -95,7 +95,7 @@ class Publisher:
         self.closing.set()
         self._thread.join()
         for thread in self._serving:
-            thread.join(10)
+            thread.join(20)
         self._listener.close()
 
     @property

@@ -16,6 +16,7 @@ from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
 from mcp_skills_server.sources.settings import Bounds, OriginPolicy
 from sources.fetching import ALLOWED, BRIEF
 from sources.publishers import Asked, Publisher, Route, answer, redirect, then_close
+from wire import DEADLINE
 
 _T = TypeVar("_T")
 
@@ -210,7 +211,7 @@ def test_stopping_ends_what_threads_wait_for(site: Publisher) -> None:
             async with anyio.create_task_group() as tasks:
                 for _ in range(3):
                     tasks.start_soon(ask)
-                with anyio.fail_after(10):
+                with anyio.fail_after(DEADLINE):
                     while len(site.asked) < 3:
                         await anyio.lowlevel.checkpoint()
                     opened.stop_plain()

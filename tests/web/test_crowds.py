@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from web.http_wire import HttpClient, Server, client, http_serving
-from wire import DEADLINE, FIXTURES, write_skill
+from wire import DEADLINE, FIXTURES, SOON, write_skill
 
 LIMITED = """
 import resource, sys
@@ -111,7 +111,7 @@ def test_silent_connections_beyond_all_limits_keep_nobody_out(limit: int, count:
                 assert len(modern.every_skill()) == len(legacy.every_skill()) == 17
             assert descriptors(server) <= (limit if not more else 100)
             code, took = server.signal(signal.SIGTERM)
-            assert code == 0 and took < 2
+            assert code == 0 and took < SOON
         told = [line for line in server.stderr.splitlines() if " ms (" not in line]  # beside one a request
         assert len(told) <= 5 and len("".join(told)) < 1000, server.stderr
 
@@ -160,7 +160,7 @@ def test_want_of_descriptors_is_an_error_of_the_request_and_passes(tmp_path: Pat
         assert one.read(uri) == raw
         assert server.stderr.count("waits to be accepted") == 1
         code, took = server.signal(signal.SIGTERM)
-        assert code == 0 and took < 2
+        assert code == 0 and took < SOON
 
 
 # Fairness
@@ -201,7 +201,7 @@ def test_places_that_are_busy_are_left_alone_and_the_probes_answer_beside_them(t
             assert monotonic() < until
         assert len(reply.messages[0]["result"]["skills"]) == 2
         code, took = server.signal(signal.SIGTERM)
-        assert code == 0 and took < 2
+        assert code == 0 and took < SOON
 
 
 @linux

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from web.http_wire import BOTH, HELLO, MODERN_META, HttpClient, Reply, Server, client, http_serving
-from wire import DEADLINE, FIXTURES, META, VERSIONS, Era, write_skill
+from wire import DEADLINE, FIXTURES, META, SOON, VERSIONS, Era, write_skill
 
 ANYTHING = "skill://commit-messages/SKILL.md"
 ODD = "skill://naïve-ß/Übersicht 表.md"
@@ -408,7 +408,7 @@ def test_slow_readers_do_not_keep_the_process(large: Path) -> None:
             one = stack.enter_context(client(server, era))
             stack.enter_context(unread(one))
         code, took = server.signal(signal.SIGTERM)
-        assert code == 0 and took < 2
+        assert code == 0 and took < SOON
 
 
 def test_streams_that_nobody_reads_hold_nobody_up(tmp_path: Path) -> None:

@@ -501,16 +501,16 @@ def test_a_root_that_is_a_link_is_followed_to_where_it_leads_now(tmp_path: Path)
     watcher = Watcher(registry)
     watcher.start()
     try:
-        assert seen.get(timeout=10).after.keys() == {"from-first"}
+        assert seen.get(timeout=DEADLINE).after.keys() == {"from-first"}
         fresh = tmp_path / "fresh"
         fresh.symlink_to("second")
         fresh.replace(link)
-        changes = seen.get(timeout=10)
+        changes = seen.get(timeout=DEADLINE)
         assert (changes.before.keys(), changes.after.keys()) == ({"from-first"}, {"from-second"})
         (tmp_path / "second" / "from-second" / "SKILL.md").write_text(
             "---\nname: from-second\ndescription: Edited where the link leads now.\n---\n# S\n"
         )
-        assert seen.get(timeout=10).after["from-second"].description.startswith("Edited")
+        assert seen.get(timeout=DEADLINE).after["from-second"].description.startswith("Edited")
     finally:
         watcher.stop()
 

@@ -30,7 +30,7 @@ async def test_a_stream_is_kept_up_to_its_cap(
 ) -> None:
     """Pipes are read in a thread where they cannot be waited for."""
     monkeypatch.setattr(capture_module, "_WINDOWS", windows)
-    with ExitStack() as held, anyio.fail_after(10):
+    with ExitStack() as held, anyio.fail_after(30):
         capture = Capture(4, held)
         os.write(capture.writer, written)
         capture.close_writer()

@@ -19,6 +19,31 @@ expect.set_options(timeout=DEADLINE * 1000)
 quiet = pytest.mark.filterwarnings("default")
 
 
+# One question: six of them take as long as the page itself.
+_HARM = """(plain) => {
+  const harms = (each) => each.shadowRoot || each.matches(
+    "iframe, object, embed, base, link[href*=leak], form[action*=leak], script:not([src='/ui/static/ui.js'])"
+  ) || !plain && (
+    [...each.attributes].some((one) => /^on|^style$|^srcdoc$/.test(one.name))
+    || each.matches("a[href]") && !/^(https?|mailto):$/.test(each.protocol)
+  );
+  const found = [...document.querySelectorAll("*")].filter(harms).map((each) => each.outerHTML.slice(0, 200));
+  if (window.hit != null || document.title === "hit") found.push("it ran");
+  if (document.scripts.length > 1) found.push("two scripts");
+  return found;
+}"""
+
+
+def harm(page: Page, *, plain: bool = False) -> list[str]:
+    """What on a page is not to be there when hostile text is shown: what runs, styles, frames or leads elsewhere.
+
+    Args:
+        page: on which it is.
+        plain: it is a text, which the browser shows in its own way, with a style of its own.
+    """
+    return page.evaluate(_HARM, plain)
+
+
 @dataclass
 class Seen:
     """What a context's pages did."""

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlsplit
 from playwright.sync_api import Error
 
 from web.ui import corpus
-from web.ui.chromium import browser, looking, needs_chromium
+from web.ui.chromium import browser, harm, looking, needs_chromium
 from web.ui.serving import page_serving
 
 
@@ -39,20 +39,8 @@ def test_sixty_hostile_skills_do_nothing_on_any_view(tmp_path: Path) -> None:
                 downloads.append(address)
                 continue
             assert answer is not None and answer.status in {200, 400}, (address, answer)
-            assert page.evaluate("() => window.hit") is None, address
-            assert page.title() != "hit", address
             assert page.url == origin + address, address
-            assert page.locator("iframe, object, embed, base, link[href*=leak], form[action*=leak]").count() == 0, (
-                address
-            )
-            scripts = page.locator("script").evaluate_all("all => all.map(each => each.getAttribute('src'))")
-            assert scripts in (["/ui/static/ui.js"], []), address
-            if "/raw/" in address:
-                continue  # what else is there is the browser's own way to show plain text
-            handlers = "all => all.filter(e => [...e.attributes].some(a => /^on|^style$|^srcdoc$/.test(a.name))).length"
-            assert page.locator("*").evaluate_all(handlers) == 0, address
-            wrong = "all => all.map(e => e.protocol).filter(p => !/^(https?|mailto):$/.test(p))"
-            assert page.locator("a[href]").evaluate_all(wrong) == [], address
+            assert harm(page, plain="/raw/" in address) == [], address
     assert downloads == [f"/ui/raw/{paths[0]}?file=fake.png"]
     assert seen.refused == []
     foreign = {
@@ -61,6 +49,27 @@ def test_sixty_hostile_skills_do_nothing_on_any_view(tmp_path: Path) -> None:
         if urlsplit(each).netloc != urlsplit(origin).netloc and not each.startswith("data:,")
     }
     assert foreign == set()
+
+
+HARMS = (
+    "<iframe></iframe>", "<object></object>", "<embed>", "<base href='https://a.example/'>",
+    "<link href='/leak'>", "<form action='/leak'></form>", "<script src='/other.js'></script>", "<script></script>",
+    "<script src='/ui/static/ui.js'></script>" * 2, "<p onclick='x'>", "<p style='color: red'>",
+    "<a href='javascript:x'>x</a>", "<a href='data:,x'>x</a>", "<svg><a href='https://a.example/'></a></svg>",
+    "<script>hit = 1; document.currentScript.remove()</script>", "<title>hit</title>",
+    "<p id='a'><script>a.attachShadow({mode: 'open'}); document.currentScript.remove()</script>",
+)  # fmt: skip
+
+
+@needs_chromium
+def test_each_harm_is_seen() -> None:
+    with browser() as made, looking(made) as seen:
+        seen.page.set_content("<script src='/ui/static/ui.js'></script><a href='https://a.example/'>a</a>")
+        assert harm(seen.page) == []
+        for found in HARMS:
+            seen.page.goto("about:blank")  # a new window, in which nothing ran
+            seen.page.set_content(found)
+            assert harm(seen.page) != [], found
 
 
 def test_raw_files_are_nothing_that_a_browser_runs(tmp_path: Path) -> None:

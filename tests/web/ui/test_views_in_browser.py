@@ -12,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
 from web.ui import corpus
-from web.ui.chromium import browser, looking, needs_chromium
+from web.ui.chromium import browser, harm, looking, needs_chromium
 from web.ui.serving import own_page, page_serving
 from web.ui.test_browser import opened
 from wire import FIXTURES, ROOT, write_skill
@@ -65,7 +65,8 @@ def test_every_view_is_reached_by_keys_alone_and_keeps_nobody(chromium: Browser)
                 if page.evaluate(seen_by_keys) == name:
                     break
             assert page.evaluate(seen_by_keys) == name and page.evaluate(outlined), name
-            page.keyboard.press("Enter")
+            with page.expect_event("load"):  # the first leads to the page that is open
+                page.keyboard.press("Enter")
             expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()
             for _ in range(400):  # to the end of the page
                 page.keyboard.press("Tab")
@@ -83,6 +84,7 @@ def test_what_was_cut_unfolds_and_the_text_is_copied(chromium: Browser) -> None:
         region = page.get_by_role("region", name="Instructions", exact=True)
         region.get_by_text("What was cut").click()
         expect(region.get_by_role("link", name="refunds", exact=True)).to_be_visible()
+        page.evaluate("() => { setTimeout = () => 0 }")  # or its words are there for 2 s
         region.get_by_role("button", name="Copy").click()
         expect(region.get_by_role("button", name="Copied")).to_be_visible()
         copied = page.evaluate("() => navigator.clipboard.readText()")
@@ -209,9 +211,6 @@ def test_sixty_hostile_skills_do_nothing_on_these_views(chromium: Browser, tmp_p
         for view in (*VIEWS, *more):
             answer = page.goto(f"{origin}/ui/{view}")
             assert answer is not None and answer.status == 200, view
-            assert page.evaluate("() => window.hit") is None and page.title() != "hit", view
-            assert page.locator("iframe, object, embed, base, form[action*=leak]").count() == 0, view
-            handlers = "all => all.filter(e => [...e.attributes].some(a => /^on|^style$|^srcdoc$/.test(a.name))).length"
-            assert page.locator("*").evaluate_all(handlers) == 0, view
+            assert harm(page) == [], view
     assert seen.refused == []
     assert {urlsplit(each).netloc for each in seen.asked if not each.startswith("data:")} == {urlsplit(origin).netloc}

@@ -233,13 +233,11 @@ def _list(url: str, settings: FetchSettings, options: GitOptions) -> int:
 def _fetch(url: str, folder: str, settings: FetchSettings, options: GitOptions) -> int:
     import anyio
 
-    from mcp_skills_server.catalog import collector
-
     source = _tree_source(url, settings, options)
     if source is None:
-        with collector.paused(), _bar() as progress:
-            from mcp_skills_server.sources.refresh import refresh
+        from mcp_skills_server.sources.refresh import refresh
 
+        with _bar() as progress:
             report = anyio.run(refresh, url, folder, settings, progress)
     else:
         from mcp_skills_server.sources.copying import copy

@@ -42,9 +42,19 @@ def test_nothing_is_an_end_too() -> None:
 
 
 def test_who_takes_is_woken_for_the_first_and_for_a_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = threading.Semaphore(0)
+
+    class Condition(threading.Condition):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.release()  # holding the lock: nothing is put before the wait has begun
+            return super().wait(timeout)
+
+    with monkeypatch.context() as patched:  # what is made after it, such as threads, has the usual one
+        patched.setattr(threading, "Condition", Condition)
+        gathering = Gathering()
     monkeypatch.setattr(gathering_module, "_GATHERING_S", 3600.0)  # no time ends a wait here
     enough = gathering_module._ENOUGH  # pyright: ignore[reportPrivateUsage]
-    gathering, sizes = Gathering(), SimpleQueue[int]()
+    sizes = SimpleQueue[int]()
 
     def take() -> None:
         for batch in gathering.batches():
@@ -52,13 +62,15 @@ def test_who_takes_is_woken_for_the_first_and_for_a_whole_batch(monkeypatch: pyt
 
     thread = threading.Thread(target=take, daemon=True)
     thread.start()
+    assert waits.acquire(timeout=DEADLINE)
     gathering.put(staged("first"))
     assert sizes.get(timeout=DEADLINE) == 1
-    for number in range(enough):
+    assert waits.acquire(timeout=DEADLINE)
+    gathering.put(staged("second"))
+    assert waits.acquire(timeout=DEADLINE)  # again: one is no batch
+    for number in range(1, enough):
         gathering.put(staged(f"skill-{number}"))
     assert sizes.get(timeout=DEADLINE) == enough
-    gathering.put(staged("last"))
     gathering.end()
-    assert sizes.get(timeout=DEADLINE) == 1
     thread.join(DEADLINE)
     assert not thread.is_alive()

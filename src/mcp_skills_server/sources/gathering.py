@@ -9,6 +9,8 @@ from typing import Final
 from mcp_skills_server.sources.folder import Staged
 
 _ENOUGH: Final = 256
+_WAITED_FOR: Final = frozenset((1, _ENOUGH))
+"""Numbers of skills at which the one that takes has something to do. To wake it at each costs a change of threads."""
 _GATHERING_S: Final = 0.1
 """After a batch the next waits for so many skills, or so long: each commit waits for the disk."""
 
@@ -25,7 +27,8 @@ class Gathering:
         """One more."""
         with self._changed:
             self._staged.append(staged)
-            self._changed.notify()
+            if len(self._staged) in _WAITED_FOR:
+                self._changed.notify()
 
     def end(self) -> None:
         """No more will come."""

@@ -77,7 +77,7 @@ def outline(
         now: seconds of a clock that never goes back.
         stored: what an earlier process knew of each root. It stands for what the time does not suffice to look at, and
             a SKILL.md that has not changed since is not read.
-        note: called with each SKILL.md that was read.
+        note: called with each SKILL.md that was read and is old enough for a later change to show.
     """
     begun = now()
     known = {root.index: each for root, each in zip(roots, stored, strict=False) if each is not None}
@@ -224,7 +224,7 @@ def _read(root: Root, skill: Skill, limits: Limits, stored: StoredRoot | None, n
                 raw = disk.read(root.path, file)
                 document = frontmatter.parse(raw)
                 fields = document.frontmatter
-                if note is not None:
+                if note is not None and file.mtime_reliable:
                     file.digest = disk.digest_of(raw)
                     note(root.index, skill.directory, ReadBefore(file, document))
         except StaleFileError:

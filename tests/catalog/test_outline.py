@@ -222,11 +222,10 @@ def test_a_file_so_young_that_a_rewrite_may_not_show_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk, "_SETTLED_NS", 10**18)
+    monkeypatch.setattr(disk, "_SIGNATURE", "%s%.0s%.0s%.0s%.0s")  # which a rewrite of the same size leaves
     top = plant(tmp_path, skills("a"))
     registry = looked_at(top)
     monkeypatch.setattr(disk, "_SETTLED_NS", 0)  # the time has passed when it is scanned
-    monkeypatch.setattr(disk, "signature", lambda _: "the same")
-    monkeypatch.setattr(disk, "_SIGNATURE", "the same%.0s%.0s%.0s%.0s%.0s")
     plant(top, {"a/SKILL.md": skill_md("a", body="As it.")})
     registry.load()
     assert registry.body(registry.snapshot.skills["a"]).text == "As it."

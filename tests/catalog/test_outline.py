@@ -232,6 +232,15 @@ def test_a_file_so_young_that_a_rewrite_may_not_show_is_read_again(
     assert registry.snapshot.skills["a"].reading.opening == "As it."
 
 
+def test_of_large_files_nothing_is_kept_for_the_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "_SETTLED_NS", 0)
+    top = plant(tmp_path, skills("a") | {"b/SKILL.md": skill_md("b", body="x" * (1 << 14))})
+    registry = looked_at(top)
+    assert list(registry.keeper.read_before(0)) == ["a"]
+    registry.load()
+    assert registry.snapshot.skills["b"].reading.opening_text.startswith("xxx")
+
+
 def looked_at(top: Path) -> Registry:
     """A registry after its first look and before its scan."""
     registry = Registry([top])

@@ -35,6 +35,8 @@ _NAMES: Final = 50
 _MOST_ENTERED: Final = 300
 """With more skills than this none is looked into for others: it costs three times what all else does. Up to so many the
 scan itself is waited for."""
+_HANDED_ON: Final = 1 << 14
+"""A larger SKILL.md is let go of, and read again by the scan."""
 _UNREAD: Final = Reading({}, None, Standing.LENIENT, ())
 
 Order = Callable[[Sequence[Skill]], Iterable[Skill]]
@@ -77,7 +79,7 @@ def outline(
         now: seconds of a clock that never goes back.
         stored: what an earlier process knew of each root. It stands for what the time does not suffice to look at, and
             a SKILL.md that has not changed since is not read.
-        note: called with each SKILL.md that was read and is old enough for a later change to show.
+        note: called with each SKILL.md that was read, is not large, and is old enough for a later change to show.
     """
     begun = now()
     known = {root.index: each for root, each in zip(roots, stored, strict=False) if each is not None}
@@ -224,7 +226,7 @@ def _read(root: Root, skill: Skill, limits: Limits, stored: StoredRoot | None, n
                 raw = disk.read(root.path, file)
                 document = frontmatter.parse(raw)
                 fields = document.frontmatter
-                if note is not None and file.mtime_reliable:
+                if note is not None and file.mtime_reliable and file.size <= _HANDED_ON:
                     file.digest = disk.digest_of(raw)
                     note(root.index, skill.directory, ReadBefore(file, document))
         except StaleFileError:

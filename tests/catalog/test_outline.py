@@ -190,6 +190,64 @@ def test_of_many_skills_an_earlier_process_says_what_lies_inside(
     assert "s7/inner" in found.snapshot.skills and not found.cut
 
 
+def test_the_scan_does_not_read_again_what_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And finds the same as it does alone."""
+    monkeypatch.setattr(disk, "_SETTLED_NS", 0)
+    broken = skill_md("other", "metadata:\n  version: 1")
+    top = plant(tmp_path, skills("a", "b/c") | {"bad/SKILL.md": broken, "none/SKILL.md": "nothing"})
+    alone = loaded(top)
+    registry = looked_at(top)
+    monkeypatch.setattr(disk, "read", lambda *_: pytest.fail("a file was read"))
+    registry.load()
+    assert registry.problems() == alone.problems()
+    for path, skill in alone.snapshot.skills.items():
+        found = registry.snapshot.skills[path]
+        assert found.reading == skill.reading
+        assert found.files["SKILL.md"].digest == skill.files["SKILL.md"].digest is not None
+    assert not any(registry.keeper.read_before(0))
+
+
+def test_an_edit_between_the_first_look_and_the_scan_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "_SETTLED_NS", 0)
+    top = plant(tmp_path, skills("a", "b"))
+    registry = looked_at(top)
+    text = skill_md("a", "version: 2")
+    plant(top, {"a/SKILL.md": text})
+    registry.load()
+    assert registry.snapshot.skills["a"].frontmatter["version"] == 2
+    assert registry.read(registry.snapshot.skills["a"].files["SKILL.md"]) == text.encode()
+
+
+def test_a_file_so_young_that_a_rewrite_may_not_show_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "_SETTLED_NS", 10**18)
+    monkeypatch.setattr(disk, "_SIGNATURE", "%s%.0s%.0s%.0s%.0s")  # which a rewrite of the same size leaves
+    top = plant(tmp_path, skills("a"))
+    registry = looked_at(top)
+    monkeypatch.setattr(disk, "_SETTLED_NS", 0)  # the time has passed when it is scanned
+    plant(top, {"a/SKILL.md": skill_md("a", body="As it.")})
+    registry.load()
+    assert registry.body(registry.snapshot.skills["a"]).text == "As it."
+    assert registry.snapshot.skills["a"].reading.opening == "As it."
+
+
+def test_of_large_files_nothing_is_kept_for_the_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "_SETTLED_NS", 0)
+    top = plant(tmp_path, skills("a") | {"b/SKILL.md": skill_md("b", body="x" * (1 << 14))})
+    registry = looked_at(top)
+    assert list(registry.keeper.read_before(0)) == ["a"]
+    registry.load()
+    assert registry.snapshot.skills["b"].reading.opening_text.startswith("xxx")
+
+
+def looked_at(top: Path) -> Registry:
+    """A registry after its first look and before its scan."""
+    registry = Registry([top])
+    outline(registry.roots, registry.limits, as_they_come, PLENTY, now=Clock(0), note=registry.keeper.note)
+    return registry
+
+
 def test_a_root_that_went_is_an_empty_one(tmp_path: Path) -> None:
     plant(tmp_path / "root", skills("a"))
     registry = Registry([tmp_path / "root"])

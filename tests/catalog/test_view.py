@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import anyio
 import pytest
 
-from catalog.forest import loaded, plant, skill_md
-from mcp_skills_server.catalog.view import View, retry_when_stale
+from catalog.forest import loaded, plant, skill_md, skills
+from mcp_skills_server.catalog import view as module
+from mcp_skills_server.catalog.view import View, is_hashed, retry_when_stale
 from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.model import Skill
 
 
 def test_only_the_last_try_refuses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -43,3 +46,25 @@ def test_a_skill_without_a_last_whole_state_stays_stale(tmp_path: Path) -> None:
     with pytest.raises(StaleFileError) as caught:
         View(registry).last_whole(registry.snapshot.skills["a"], stale)
     assert caught.value is stale
+
+
+@pytest.mark.parametrize(("seconds", "at_once"), [(60.0, ["a", "b"]), (0.0, [])])
+def test_what_is_quick_is_hashed_at_once_and_the_rest_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, at_once: list[str]
+) -> None:
+    """The rest is what lies behind a large skill, or is left when the time is over."""
+    monkeypatch.setattr(module, "_HASH_INLINE_S", seconds)
+    registry = loaded(plant(tmp_path, skills(*"abcd") | {"c/large": "x" * (1 << 18)}))
+    here: list[str] = []
+    real = registry.hash_files
+
+    def note(skill: Skill) -> None:
+        if threading.current_thread() is threading.main_thread():
+            here.append(skill.path)
+        real(skill)
+
+    monkeypatch.setattr(registry, "hash_files", note)
+    found = list(registry.snapshot.skills.values())
+    anyio.run(View(registry).hash_files, sorted(found, key=lambda skill: skill.path))
+    assert here == at_once
+    assert all(map(is_hashed, found))

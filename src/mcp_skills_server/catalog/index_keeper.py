@@ -1,4 +1,6 @@
-"""When the indexes of a registry's roots are read and written: read once, written when enough has changed.
+"""What is known of a registry's roots before their first scan, and when their indexes are read and written.
+
+An index is read once, and written when enough has changed.
 
 Writing costs what the root has of skills, so it waits until a share of them changed: the cost of an edit stays the same
 however many skills lie beside it. What is not written is read again by the next process, and that is all.
@@ -8,10 +10,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from mcp_skills_server.catalog.index_files import IndexFiles
+from mcp_skills_server.catalog.reading import ReadBefore
 from mcp_skills_server.catalog.root_index import RootIndex
 from mcp_skills_server.catalog.stored_root import StoredRoot
 from mcp_skills_server.catalog.unchanged import FolderMarks
@@ -38,6 +41,7 @@ class IndexKeeper:
         self._indexes = indexes
         self._lock = threading.Lock()
         self._read: dict[int, tuple[str, StoredRoot | None]] = {}
+        self._read_before: list[dict[str, ReadBefore]] = [{} for _ in indexes]
         self._written = [time.monotonic()] * len(indexes)
 
     def stored(self, rank: int) -> StoredRoot | None:
@@ -52,10 +56,19 @@ class IndexKeeper:
                 self._read[rank] = root.path, found
             return found
 
+    def note(self, rank: int, directory: str, manifest: ReadBefore) -> None:
+        """Take what a first look read of a SKILL.md, so that the scan need not read it again."""
+        self._read_before[rank][directory] = manifest
+
+    def read_before(self, rank: int) -> Mapping[str, ReadBefore]:
+        """What a first look read of a root, by directory of the skill; it is kept until `forget`."""
+        return self._read_before[rank]
+
     def forget(self) -> None:
-        """The first scan is done: what was stored has been used."""
+        """The first scan is done: what was known before has been used."""
         with self._lock:
             self._read = {}
+            self._read_before = [{} for _ in self._indexes]
 
     def save(self, registry_lock: threading.RLock, pause: Callable[[], bool]) -> None:
         """Write each index that is due; costs nothing where none is.

@@ -12,10 +12,11 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.path_index import above, join
+from mcp_skills_server.catalog.reading import ReadBefore
 from mcp_skills_server.catalog.roots import Limits, Root, merge
 from mcp_skills_server.catalog.stored_root import StoredRoot
 from mcp_skills_server.errors import StaleFileError
@@ -34,9 +35,13 @@ _NAMES: Final = 50
 _MOST_ENTERED: Final = 300
 """With more skills than this none is looked into for others: it costs three times what all else does. Up to so many the
 scan itself is waited for."""
+_HANDED_ON: Final = 1 << 14
+"""A larger SKILL.md is let go of, and read again by the scan."""
 _UNREAD: Final = Reading({}, None, Standing.LENIENT, ())
 
 Order = Callable[[Sequence[Skill]], Iterable[Skill]]
+Note: TypeAlias = Callable[[int, str, ReadBefore], None]
+"""Takes a SKILL.md that was read, of the skill in this directory of the root with this index."""
 
 
 class Outline(NamedTuple):
@@ -62,6 +67,7 @@ def outline(
     *,
     now: Callable[[], float] = time.monotonic,
     stored: Sequence[StoredRoot | None] = (),
+    note: Note | None = None,
 ) -> Outline:
     """Look at the roots.
 
@@ -73,6 +79,7 @@ def outline(
         now: seconds of a clock that never goes back.
         stored: what an earlier process knew of each root. It stands for what the time does not suffice to look at, and
             a SKILL.md that has not changed since is not read.
+        note: called with each SKILL.md that was read, is not large, and is old enough for a later change to show.
     """
     begun = now()
     known = {root.index: each for root, each in zip(roots, stored, strict=False) if each is not None}
@@ -92,7 +99,7 @@ def outline(
     for skill in order([skills[path] for path in sorted(skills)]):
         if characters < 0 or (now() - begun >= READ_S and len(read) >= LEAST_READ):
             break
-        seen = _read(roots[skill.root], skill, limits, known.get(skill.root))
+        seen = _read(roots[skill.root], skill, limits, known.get(skill.root), note)
         if seen is not None:
             skills[skill.path] = seen
             read.add(skill.path)
@@ -200,7 +207,7 @@ def _supposed(root: Root, directories: Collection[str]) -> Iterator[Skill]:
         yield Skill(path, root.index, directory, _UNREAD, {}, (), Standing.LENIENT, origin=root.origin)
 
 
-def _read(root: Root, skill: Skill, limits: Limits, stored: StoredRoot | None) -> Skill | None:
+def _read(root: Root, skill: Skill, limits: Limits, stored: StoredRoot | None, note: Note | None) -> Skill | None:
     """The skill with what its SKILL.md says, None where that cannot be known (yet)."""
     location = join(skill.directory, SKILL_MD)
     found = disk.look(root.path, location)
@@ -216,7 +223,12 @@ def _read(root: Root, skill: Skill, limits: Limits, stored: StoredRoot | None) -
             else:
                 from mcp_skills_server.format import frontmatter
 
-                fields = frontmatter.parse(disk.read(root.path, file)).frontmatter
+                raw = disk.read(root.path, file)
+                document = frontmatter.parse(raw)
+                fields = document.frontmatter
+                if note is not None and file.mtime_reliable and file.size <= _HANDED_ON:
+                    file.digest = disk.digest_of(raw)
+                    note(root.index, skill.directory, ReadBefore(file, document))
         except StaleFileError:
             return None
     standing = Standing.UNUSABLE if fields is None else Standing.LENIENT

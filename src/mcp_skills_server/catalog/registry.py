@@ -170,8 +170,9 @@ class Registry(Reader, Unrestricted):
             same_paths = True
             for index, parts in [(index, [""]) for index in self._indexes] if paths is None else self._touched(paths):
                 for part in parts:
-                    stored = None if part or self.loaded.is_set() else self.keeper.stored(index.root.index)
-                    found = index.scan(part, stored, arm)
+                    first, rank = not part and not self.loaded.is_set(), index.root.index
+                    stored, read = (self.keeper.stored(rank), self.keeper.read_before(rank)) if first else (None, None)
+                    found = index.scan(part, stored, arm, read)
                     self._keep_read(found.read)
                     same_paths = same_paths and found.same_paths
                     before += found.gone.values()

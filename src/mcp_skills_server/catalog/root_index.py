@@ -13,6 +13,7 @@ from mcp_skills_server.catalog.gates import Refusal
 from mcp_skills_server.catalog.grace import GracePeriod
 from mcp_skills_server.catalog.mounts import timed_device
 from mcp_skills_server.catalog.path_index import PathIndex, above, touched, within
+from mcp_skills_server.catalog.reading import ReadBefore
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scan import Scan, scan
 from mcp_skills_server.catalog.stored_root import StoredRoot
@@ -123,10 +124,17 @@ class RootIndex:
             hidden = hidden and "/".join(names[:depth]) not in self.skills
         return False
 
-    def scan(self, part: str, stored: StoredRoot | None = None, arm: Arm | None = None) -> Difference:
+    def scan(
+        self,
+        part: str,
+        stored: StoredRoot | None = None,
+        arm: Arm | None = None,
+        read_before: Mapping[str, ReadBefore] | None = None,
+    ) -> Difference:
         """Scan a directory of the root, "" for all of it. Skills that have not changed are in no difference.
 
-        `stored` is what an earlier process knew of the root; `arm` begins to watch each directory.
+        `stored` is what an earlier process knew of the root; `arm` begins to watch each directory; `read_before` is as
+        for the scan.
         """
         known = {directory: self.skills[directory] for directory in self.skills.below(part)}
         namespace = self.skills[""].path if "" in self.skills else ""
@@ -151,6 +159,7 @@ class RootIndex:
                 self._limits,
                 hold=hold,
                 stored=stored,
+                read_before=read_before,
                 entering=entering,
                 device=device,
             )

@@ -6,7 +6,6 @@ What has not changed since the last scan comes out as the same objects.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
@@ -16,7 +15,7 @@ from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.catalog.fetched import Origins
 from mcp_skills_server.catalog.known_files import KnownFiles
 from mcp_skills_server.catalog.path_index import join, within
-from mcp_skills_server.catalog.reading import located, read_skill_md
+from mcp_skills_server.catalog.reading import ReadBefore, judged, located, read_skill_md
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.stored_root import StoredRoot, StoredSkill
 from mcp_skills_server.catalog.tree import Directory, Entering, Passing
@@ -62,6 +61,7 @@ def scan(
     *,
     hold: Hold | None = None,
     stored: StoredRoot | None = None,
+    read_before: Mapping[str, ReadBefore] | None = None,
     entering: Entering | None = None,
     device: int | None = None,
 ) -> Scan:
@@ -69,19 +69,22 @@ def scan(
 
     `namespace` is the skill path of the root itself, "" for a root that is no skill; scanning the root finds it anew.
     `hold` decides whether a skill whose SKILL.md is gone or has become worse stays what it was. `stored` is what an
-    earlier process knew: a file under the signature that it had then is not read. `entering` is called with the place
-    of each directory before it is looked into. `device` is that of the file system on which a directory's times change
+    earlier process knew: a file under the signature that it had then is not read. `read_before` is what a first look
+    read, by directory: it is not read again under the same signature. `entering` is called with the place of each
+    directory before it is looked into. `device` is that of the file system on which a directory's times change
     with its names: of a skill there that has not changed since nothing is listed.
 
     Raises:
         OSError: the directory cannot be opened.
     """
     # Beyond the limit on depth the walk goes on, so that a skill that lies too deep is reported, not lost.
-    scanner = _Scanner(root, known, namespace if part else "", limits, hold=hold, stored=stored)
+    scanner = _Scanner(
+        root, known, namespace if part else "", limits, hold=hold, stored=stored, read_before=read_before
+    )
     passing = scanner.passing(stored, device, entering)
     below = tree.MOST_LEVELS - (part.count("/") + 1 if part else 0)
     if below < 0:  # nor does a scan of the whole root go there; it only sees the links in the directory above
-        found = _link_at(root, part) if below == -1 else None
+        found = tree.link_at(root.path, part) if below == -1 else None
     else:
         if entering is not None:
             entering(part)
@@ -100,27 +103,12 @@ def scan(
                 scanner.visit(found, inside=False)
                 return scanner.out
         except OSError as error:
-            found = _instead(root, part, error) if part else None
+            found = tree.instead(root.path, part, error) if part else None
             if found is None:
                 raise
     if found is not None:
         scanner.visit(found, inside=False)
     return scanner.out
-
-
-def _instead(root: Root, part: str, error: OSError) -> Directory | None:
-    """What a scan of the whole root would find at a directory that cannot be opened, None when it finds nothing."""
-    if isinstance(error, PermissionError):
-        return Directory(part, {}, unreadable=True)
-    return _link_at(root, part) if error.errno in disk.GONE else None
-
-
-def _link_at(root: Root, part: str) -> Directory | None:
-    found = disk.look(root.path, part)
-    if found is None or not stat.S_ISLNK(found.st_mode):
-        return None
-    parent, _, name = part.rpartition("/")
-    return Directory(parent, {}, links=[name])
 
 
 class _Scanner:
@@ -135,9 +123,11 @@ class _Scanner:
         *,
         hold: Hold | None,
         stored: StoredRoot | None,
+        read_before: Mapping[str, ReadBefore] | None,
     ) -> None:
         self.out = Scan()
         self._stored = stored
+        self._read_before = read_before or {}
         self._hold = hold
         self._marks = False
         """Whether folders of skills may have marks."""
@@ -276,7 +266,10 @@ class _Scanner:
         return disk.spelled(os.path.basename(self._root.path) or "root")
 
     def _read(self, here: Directory, manifest: SkillFile) -> Reading:
-        reason: str | None = None
+        before, reason = self._read_before.get(here.path), None
+        if before is not None and before.file.signature == manifest.signature and manifest.mtime_reliable:
+            manifest.digest = before.file.digest
+            return judged(before.document, self._directory_name(here))
         for _ in range(_TRIES):
             if manifest.size > self._limits.skill_md:
                 found = problem(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -17,6 +18,7 @@ from mcp_skills_server.catalog.disk import (
     file_from,
     is_foreign,
     is_utf8,
+    look,
     open_directory,
     spelled,
 )
@@ -216,6 +218,22 @@ class _Walk:
             finally:
                 if opened is not None:
                     close(opened)
+
+
+def instead(root_path: str, path: str, error: OSError) -> Directory | None:
+    """What a walk of the whole root would find at a directory that cannot be opened, None when it finds nothing."""
+    if isinstance(error, PermissionError):
+        return Directory(path, {}, unreadable=True)
+    return link_at(root_path, path) if error.errno in GONE else None
+
+
+def link_at(root_path: str, path: str) -> Directory | None:
+    """The directory above a place, with nothing but the link that stands there; None where none does."""
+    found = look(root_path, path)
+    if found is None or not stat.S_ISLNK(found.st_mode):
+        return None
+    parent, _, name = path.rpartition("/")
+    return Directory(parent, {}, links=[name])
 
 
 def ignored_in(root_path: str, directory: str, *, most_names: int) -> list[str]:

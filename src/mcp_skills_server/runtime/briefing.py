@@ -79,7 +79,12 @@ class Briefing:
             if self._outline is None and not registry.loaded.is_set():
                 stored = [registry.keeper.stored(root.index) for root in registry.roots]
                 self._outline = outline(
-                    registry.roots, registry.limits, self._in_turns, self._characters, stored=stored
+                    registry.roots,
+                    registry.limits,
+                    self._in_turns,
+                    self._characters,
+                    stored=stored,
+                    note=registry.keeper.note,
                 )
                 self.instructions()
 

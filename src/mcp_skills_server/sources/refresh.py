@@ -279,6 +279,8 @@ class _Refresh:
         self._budget.check(entry.name, 1)
         proved = artifacts.download_plain(entry, self._downloader, self._unpack)
         if proved is None:
+            if self._stopped:  # what is started in a scope that was cancelled before is not cancelled with it
+                raise CancelledError
             proved = from_thread.run(artifacts.download, entry, self._downloader, self._unpack)
         with self._working:
             files, warning = proved()

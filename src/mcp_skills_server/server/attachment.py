@@ -22,7 +22,8 @@ from mcp_skills_server.model import Changes, Json
 from mcp_skills_server.runtime import full_text_support
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
-from mcp_skills_server.server.notices import Notice, notices
+from mcp_skills_server.server.latest import Latest
+from mcp_skills_server.server.notices import Notice, lists, notices
 from mcp_skills_server.server.notify import Notifier
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.server.tools import Tools
@@ -34,6 +35,10 @@ _SCAN_AWAITED: Final = 300
 """With more skills the scan is not waited for, nor begun before the handshake is over: the first look has to do."""
 
 
+def _never(*_: object) -> None:
+    """Before it has begun there is nobody to notify."""
+
+
 class Attachment:
     """A registry attached to a server: what `attach` returns.
 
@@ -43,6 +48,7 @@ class Attachment:
 
     Attributes:
         is_ready: whether the first scan is over.
+        latest: what clients were notified of in the last moments; None where no other process serves the same.
     """
 
     def __init__(
@@ -71,6 +77,8 @@ class Attachment:
         self._tools_shown: list[dict[str, Json]] | None = None
         self._watcher = watcher
         self.is_ready = False
+        self.latest: Latest | None = None
+        self._soon: Callable[..., None] = _never
         self._ready = asyncio.Event()
         self._begun = False
 
@@ -88,6 +96,8 @@ class Attachment:
         def soon(work: Callable[..., None], *arguments: object) -> None:
             with suppress(RuntimeError):  # the loop is closed: no client is left
                 loop.call_soon_threadsafe(work, *arguments)
+
+        self._soon = soon
 
         def loaded() -> None:
             self.registry.loaded.wait()
@@ -108,6 +118,11 @@ class Attachment:
 
         threading.Thread(target=loaded, name="skills-loaded", daemon=True).start()
         threading.Thread(target=scan, name="skills-load", daemon=True).start()
+
+    def notify_again(self, since: float) -> None:
+        """Notify clients once more of what they were notified of since this moment. Called in any thread."""
+        if self.latest is not None:
+            self._soon(self.latest.again, since)
 
     async def ready(self) -> None:
         """Wait for the first scan."""
@@ -179,6 +194,14 @@ class Attachment:
         if shown is not None and shown != self._tools_shown:
             # After those who waited for the scan to listen, so that they hear of it.
             asyncio.get_running_loop().call_soon(self.notifier.publish, [_TOOLS])
+        if self.latest is not None:  # all that changed before is news to who was answered by one that is behind
+            every = lists(self.settings)
+            self.latest.add(lambda: self.notifier.publish(every))
+
+    def _notify(self, notify: Callable[[], None]) -> None:
+        notify()
+        if self.latest is not None:
+            self.latest.add(notify)
 
     def _publish(self, changes: Changes) -> None:
         # Nobody has seen anything before the first scan, so there is nothing to notify of.
@@ -191,7 +214,8 @@ class Attachment:
         if self.settings.tools and runtime.changed(changes.before, changes.after):
             now = self.tools.definitions(self.registry)
             tools, self._tools_shown = now != self._tools_shown, now
-        self.notifier.publish(notices(changes, self.settings, tools=tools))
+        found = notices(changes, self.settings, tools=tools)
+        self._notify(lambda: self.notifier.publish(found))
 
     def _publish_restricted(self, changes: Changes) -> None:
         """Notify those of whose skills some differ."""
@@ -200,7 +224,7 @@ class Attachment:
         def left_to(skill_set: SkillSet) -> list[Notice]:
             return self._notices(skill_set.left_of(changes))
 
-        self.notifier.publish_to_each(lambda who: left_to(self.views.of(who)))
+        self._notify(lambda: self.notifier.publish_to_each(lambda who: left_to(self.views.of(who))))
 
     def _notices(self, left: Changes) -> list[Notice]:
         # Whether the list of tools is another one is not proved: it would be written anew for each set of grants.
@@ -220,7 +244,11 @@ class Attachment:
         """Notify those for whom these grants are others."""
         between = cache(self._between)
         if self.is_ready:
-            self.notifier.publish_to_each(lambda who: between(before.permissions(who), now.permissions(who)))
+            self._notify(
+                lambda: self.notifier.publish_to_each(
+                    lambda who: between(before.permissions(who), now.permissions(who))
+                )
+            )
 
 
 def _merge(capabilities: dict[str, Json], key: str, ours: dict[str, Json]) -> None:

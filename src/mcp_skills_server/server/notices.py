@@ -16,6 +16,16 @@ Notice: TypeAlias = "tuple[str, str | None]"
 """A notification method, and the URI that it is about, if it is about one."""
 
 
+def lists(settings: Settings) -> list[Notice]:
+    """That every list may be another."""
+    methods = [*settings.spoken.notifications.values(), resource_dialect.LIST_CHANGED]
+    if settings.tools:
+        methods.append(runtime.LIST_CHANGED)
+    if settings.prompts:
+        methods.append(prompt_dialect.LIST_CHANGED)
+    return [(method, None) for method in methods]
+
+
 def notices(changes: Changes, settings: Settings, *, tools: bool) -> list[Notice]:
     """What clients may hear of these changes; `tools` tells whether the list of tools is another."""
     least = settings.least

@@ -32,6 +32,7 @@ from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
+from mcp_skills_server.server.latest import Latest
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web import metrics, probes, refresh, rpc
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery
@@ -161,15 +162,19 @@ def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watc
         mark=http.mark,
         share=http.quotas.sessions,
     )
+    asked: Callable[[], object] = int
     if http.worker is not None:
         http.worker.open_sessions = lambda: len(manager.transports)
+        attachment.latest, following = Latest(), http.worker.watcher
+        following.again, asked = attachment.notify_again, following.asked
+        views.on_replaced(lambda _before, _now: following.regranted())
     server.middleware.append(manager.middleware)
     manager.on_follow = attachment.notifier.follows
     # Inside of the limit, which hands on whole bodies.
     modern = legacy = None
     if http.lean:
         modern, legacy = Modern(attachment), Legacy(attachment, manager)
-    manager.asgi_app.app = Endpoint(Judged(manager.asgi_app.app, modern, legacy, http.routes))
+    manager.asgi_app.app = Endpoint(Judged(manager.asgi_app.app, modern, legacy, http.routes, asked))
 
     @contextlib.asynccontextmanager
     async def running() -> AsyncGenerator[None]:

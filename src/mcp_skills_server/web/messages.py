@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -46,6 +46,7 @@ class Judged:
         modern: what answers requests of the modern era in its stead, those that it takes.
         legacy: the same for requests of legacy sessions.
         routes: what gives requests to other workers; None where there are none.
+        asked: called when a message is answered here.
     """
 
     def __init__(
@@ -54,8 +55,10 @@ class Judged:
         modern: Modern | None = None,
         legacy: Legacy | None = None,
         routes: Routes | None = None,
+        asked: Callable[[], object] = int,
     ) -> None:
         self._app = app
+        self._is_asked = asked
         self._routes = routes
         self._modern = modern
         self._legacy = legacy
@@ -75,6 +78,7 @@ class Judged:
         if self._routes is not None and await self._routes.message(found, raw, scope, receive):
             return
         del raw
+        self._is_asked()
         if self._modern is not None and self._modern.takes(scope, found):
             answered = self._modern(found, scope, receive, send)
             del found  # a stream may last for days

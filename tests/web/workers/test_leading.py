@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -23,7 +24,8 @@ class Pair:
         self.leading = LeadingRegistry([root], quiet_s=0)
         self.leading.tell = lambda raw: self.told.append(json.loads(raw))
         self.registry = FollowingRegistry([root], quiet_s=0)
-        self.follower = Following(self.registry)
+        self.late: list[float] = []
+        self.follower = Following(self.registry, self.late.append)
         self.leading.load()
         self.follow({"say": "load"})
 
@@ -43,6 +45,10 @@ class Pair:
             ({path: skill.frontmatter for path, skill in each.snapshot.skills.items()}, each.problems())
             for each in (self.leading, self.registry)
         ]
+
+
+def look(*paths: str) -> dict[str, Any]:
+    return {"say": "look", "paths": [*paths] or None, "at": monotonic()}
 
 
 @pytest.fixture
@@ -105,10 +111,8 @@ def test_looks_that_wait_are_done_at_once(pair: Pair, tmp_path: Path, monkeypatc
     looked: list[list[str] | None] = []
     monkeypatch.setattr(pair.registry, "refresh", looked.append)
     states = {"say": "states", "states": [{"name": "x"}]}
-    pair.follow(
-        {"say": "look", "paths": ["/a"]}, {"say": "look", "paths": ["/b"]}, states, {"say": "look", "paths": ["/c"]}
-    )
-    pair.follow({"say": "look", "paths": ["/a"]}, {"say": "look", "paths": None})
+    pair.follow(look("/a"), look("/b"), states, look("/c"))
+    pair.follow(look("/a"), look())
     assert looked == [["/a", "/b"], ["/c"], None]
     assert pair.follower.states == [{"name": "x"}]
 
@@ -117,6 +121,53 @@ def test_nothing_is_looked_at_before_the_folders_are_watched(tmp_path: Path) -> 
     write_skill(tmp_path / "a")
     registry = FollowingRegistry([tmp_path])
     follower = Following(registry)
-    follower.messages.put({"say": "look", "paths": None})
+    follower.messages.put(look())
     follower._take(follower.messages.get())
     assert not registry.loaded.is_set() and not registry.snapshot.skills
+
+
+def test_who_answered_before_it_had_a_change_says_since_when(pair: Pair, tmp_path: Path) -> None:
+    write_skill(tmp_path / "d")
+    pair.leading.refresh([str(tmp_path / "d")])
+    write_skill(tmp_path / "e")
+    pair.leading.refresh([str(tmp_path / "e")])
+    first = pair.told[0]["at"]
+    pair.follower.asked()
+    pair.settle()
+    assert pair.late == [first] and {"d", "e"} <= pair.registry.snapshot.skills.keys()
+
+
+def test_who_was_asked_only_before_or_afterwards_was_not_late(pair: Pair, tmp_path: Path) -> None:
+    pair.follower.asked()
+    write_skill(tmp_path / "d")
+    pair.leading.refresh([str(tmp_path / "d")])
+    pair.settle()
+    pair.follower.asked()
+    pair.follow(look(str(tmp_path / "a")))  # where nothing is another
+    assert pair.late == []
+
+
+def test_what_a_request_found_by_itself_was_late_too(pair: Pair, tmp_path: Path) -> None:
+    pair.registry.followed = True
+    write_skill(tmp_path / "a", description="Other words.")
+    pair.leading.refresh([str(tmp_path / "a")])
+    pair.follower.asked()
+    pair.registry.refresh_deferred()
+    pair.settle()
+    assert len(pair.late) == 1
+
+
+def test_other_grants_are_in_force_at_each_worker_in_its_own_time(pair: Pair) -> None:
+    pair.follower.regranted()
+    assert pair.late == []
+    pair.follower.asked()
+    pair.follower.regranted()
+    (since,) = pair.late
+    assert since < monotonic() - 4
+
+
+def test_the_others_notify_once_more(pair: Pair) -> None:
+    heard: list[float] = []
+    pair.follower.again = heard.append
+    pair.follow({"say": "again", "since": 12.5})
+    assert heard == [12.5]

@@ -10,7 +10,7 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
@@ -245,6 +245,63 @@ def test_an_edit_is_seen_and_heard_of_at_every_worker(tmp_path: Path) -> None:
             stream.until("notifications/resources/list_changed")
         assert [names(one) for one in legacy.values()] == [{"second"}] * COUNT
         assert server.stderr.count("skill second: added") == 1
+
+
+def owner(server: Server, port: int) -> int:
+    """The worker that has the connection from this port."""
+    local, remote = (f"0100007F:{each:04X}" for each in (server.port, port))
+    lines = [each.split() for each in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    (number,) = [each[9] for each in lines if each[1:3] == [local, remote]]
+    for process in workers(server):
+        for each in Path(f"/proc/{process}/fd").iterdir():
+            with suppress(OSError):
+                if os.readlink(each) == f"socket:[{number}]":
+                    return process
+    raise AssertionError(port)
+
+
+def test_who_heard_of_a_change_from_one_worker_and_asks_one_that_is_behind_hears_of_it_again(tmp_path: Path) -> None:
+    changed = "notifications/resources/list_changed"
+    write_skill(tmp_path / "first")
+    with working(tmp_path) as server, client(server, "modern") as one:
+        stream = one.listen(resourcesListChanged=True)
+        first, behind = owner(server, stream._socket.getsockname()[1]), None
+        asking = HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE)
+
+        def ask() -> None:
+            message = one.message("skills/list")
+            asking.request("POST", "/mcp", json.dumps(message), one.headers(message))
+
+        def answer() -> set[str]:
+            with asking.getresponse() as response:
+                return {each["name"] for each in json.loads(response.read())["result"]["skills"]}
+
+        while behind in {None, first}:  # a connection that stays with the other worker
+            asking.close()
+            ask()
+            assert answer() == {"first"}
+            behind = owner(server, asking.sock.getsockname()[1])
+        assert behind is not None
+        wanted, times = {"first"}, 0
+        while times < 3:
+            wanted.add(new := f"skill-{len(wanted)}")
+            os.kill(behind, signal.SIGSTOP)
+            try:
+                write_skill(tmp_path / new)
+                stream.until(changed)
+                ask()
+            finally:
+                os.kill(behind, signal.SIGCONT)
+            assert len(wanted) < 45
+            if answer() == wanted:
+                continue  # it had looked before it answered
+            times += 1
+            while True:  # as a client does
+                stream.until(changed)
+                ask()
+                if answer() == wanted:
+                    break
+        asking.close()
 
 
 def test_a_worker_that_is_killed_is_replaced_and_its_clients_begin_anew(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """What supervisor and worker say to each other: a JSON object a line, over a pair of sockets.
 
 The first line to a worker is its `Post`. Then come, with `say`: "load", once the folders are watched; "accept"; "look"
-at `paths`, or at everything where they are null; "note" what a source says of its folder; "states" of the sources;
-"changes", what scans found, for people to read; "end", where all workers are to end. A worker says "started",
-"accepting", "loaded", and "look" when somebody asks for a look at the sources.
+at `paths`, or at everything where they are null, said `at` a moment; "again", to repeat to clients what they were
+notified of since a moment; "note" what a source says of its folder; "states" of the sources; "changes", what scans
+found, for people to read; "end", where all workers are to end. A worker says "started", "accepting", "loaded", "look"
+when somebody asks for a look at the sources, and "late" when it answered though others had notified of a change that
+it did not have, since a moment. Moments are of the clock that all processes of a machine have in common.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.web.workers import VARIABLE
 from mcp_skills_server.web.workers.routing import Routes, mark
 
-Say: TypeAlias = Literal["load", "accept", "look", "note", "states", "changes", "end", "started", "accepting", "loaded"]
+Say: TypeAlias = Literal[
+    "load", "accept", "look", "again", "note", "states", "changes", "end", "started", "accepting", "loaded", "late"
+]
 
 
 def loads_path(paths: str) -> str:
@@ -146,7 +150,7 @@ class Channel:
             return None
         return cast("dict[str, Any]", json.loads(raw)) if raw.endswith(b"\n") else None
 
-    def send(self, say: Say) -> None:
+    def send(self, say: Say, **more: Any) -> None:
         """Send a message. From any thread; these are few and short."""
         with suppress(OSError):  # the supervisor is gone, which `receive` says too
-            self._socket.sendall(line(say))
+            self._socket.sendall(line(say, **more))

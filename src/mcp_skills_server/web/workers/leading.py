@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
 from typing import Any
 
 from mcp_skills_server.catalog.registry import Registry
@@ -48,7 +49,7 @@ class LeadingRegistry(Registry):
         # A look at everything without a watch is one of many polls, and is passed on where it found something.
         found = changes or self.snapshot is not before or places != [root.path for root in self.roots]
         if was_loaded and (paths is not None or arm is not None or found):
-            self.tell(line("look", paths=paths))
+            self.tell(line("look", paths=paths, at=monotonic()))
         if was_loaded and changes and self.scans is not None:
             with self._noting:
                 scan = self.scans.note(changes, self.snapshot)

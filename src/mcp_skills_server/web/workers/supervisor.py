@@ -288,7 +288,7 @@ class Supervisor:
                 worker.end(signal.SIGTERM)
             with suppress(ConnectionError):  # it was killed before it had read all
                 while (said := await reader.readline()).endswith(b"\n"):
-                    self._hear(worker, json.loads(said)["say"])
+                    self._hear(worker, json.loads(said))
             return await process.wait(), worker.said >= _ABLE
         finally:
             del self._workers[number]
@@ -300,9 +300,15 @@ class Supervisor:
 
     # What is said
 
-    def _hear(self, worker: _Worker, said: str) -> None:
+    def _hear(self, worker: _Worker, message: dict[str, Any]) -> None:
+        said: str = message["say"]
         if said == "look":
             self._look()
+            return
+        if said == "late":
+            for other in self._workers.values():
+                if other is not worker:
+                    other.send(line("again", since=message["since"]))
             return
         worker.said.add(said)
         self._was_started = True

@@ -46,7 +46,7 @@ class Worker:
         self._channel = channel
         self._registry = registry
         self.post: Final[Post] = channel.post
-        self.watcher: Final = Following(registry)
+        self.watcher: Final = Following(registry, lambda since: channel.send("late", since=since))
         self.listener: Final[socket.socket] = channel.post.open_listener()
         self.open_sessions: Callable[[], int] = int
         self._loads = Loads(channel.post.loads)

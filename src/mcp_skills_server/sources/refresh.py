@@ -13,6 +13,7 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from os import PathLike
 from typing import Final, TypeVar
 
@@ -202,9 +203,7 @@ class _Refresh:
             self._downloader.stop_plain()
 
     def _work(self, queue: Iterator[Entry]) -> None:
-        for entry in queue:
-            if self._stopped:
-                return
+        for entry in takewhile(lambda _: not self._stopped, queue):
             with self._refusing(entry.name):
                 try:
                     staged = self._bring(entry)
@@ -235,10 +234,9 @@ class _Refresh:
         return failed
 
     def _count(self) -> None:
-        if self._progress is None:
-            return
-        with self._counting:
-            self._progress(len(self._became) + len(self._refused), len(self._entries))
+        if self._progress is not None:
+            with self._counting:
+                self._progress(len(self._became) + len(self._refused), len(self._entries))
 
     @contextmanager
     def _refusing(self, name: str) -> Generator[None]:

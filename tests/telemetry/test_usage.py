@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from catalog.forest import loaded
 from mcp_skills_server import Runtime
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Changes
-from mcp_skills_server.telemetry import events
+from mcp_skills_server.telemetry import events, usage_sqlite
 from mcp_skills_server.telemetry import usage as usage_module
 from mcp_skills_server.telemetry.events import Event, Outcome, Use
 from mcp_skills_server.telemetry.usage import Usage
@@ -177,6 +178,23 @@ for number in range(50):
     store.serve(["a", "never"])
     store.add(Batch(number, {Count(day_of(now), "load", "a", "sha256:1", "", "", "mcp"): Sum(3, now)}, {"x": 1}))
 """
+
+
+def test_a_new_file_that_another_process_writes_to_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = str(tmp_path / "usage.db")
+    with closing(sqlite3.connect(file)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        waited: list[float] = []
+
+        def wait(seconds: float) -> None:
+            waited.append(seconds)
+            other.rollback()
+
+        monkeypatch.setattr(usage_sqlite.time, "sleep", wait)
+        SqliteStore(file)
+        assert len(waited) == 1
 
 
 def test_what_many_processes_write_at_once_into_a_new_file_adds_up(tmp_path: Path) -> None:

@@ -28,8 +28,9 @@ from mcp_skills_server.server.notify import Notifier
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.server.tools import Tools
 
-_SCAN_AWAITED_S: Final = 0.25
-"""How long a handshake and a list of tools wait for the first scan."""
+_SCAN_AWAITED_S: Final = 0.5
+"""How long a handshake and a list of tools wait for the first scan. Of few skills it takes a tenth of that, unless the
+machine is busy; then what it finds is worth the wait."""
 _TOOLS: Final[Notice] = (runtime.LIST_CHANGED, None)
 _SCAN_AWAITED: Final = 300
 """With more skills the scan is not waited for, nor begun before the handshake is over: the first look has to do."""

@@ -26,6 +26,7 @@ from mcp_skills_server.telemetry.usage_store import (
 _MOST_QUESTIONS: Final = 10_000
 _BUSY_S: Final = 5.0
 """How long one process waits for the others that write."""
+_AGAIN_S: Final = 0.01
 _VERSION: Final = 1
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS used (
@@ -61,7 +62,7 @@ class SqliteStore:
                 version: int = connection.execute("PRAGMA user_version").fetchone()[0]
                 if version not in (0, _VERSION):
                     raise UsageError(f"{file}: written by another version of this program; name another file")
-                connection.execute("PRAGMA journal_mode = WAL")
+                _use_wal(connection)
                 connection.executescript(_SCHEMA)
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
         except (OSError, sqlite3.Error) as error:
@@ -149,3 +150,16 @@ class SqliteStore:
         connection = sqlite3.connect(self.name, timeout=_BUSY_S)
         connection.execute("PRAGMA synchronous = NORMAL")
         return connection
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Have a file written ahead. For this alone SQLite waits for nobody: processes that begin with a new file do it."""
+    until = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(_AGAIN_S)

@@ -29,8 +29,10 @@ def test_only_what_came_since_a_moment_is_repeated(monkeypatch: pytest.MonkeyPat
             now += 1
             kept.add(lambda name=name: heard.append(name))
         kept.again(102.0)
+        await asyncio.sleep(0)
         assert heard == ["b", "c"]
         kept.again(103.5)
+        await asyncio.sleep(0)
         assert heard == ["b", "c"]
 
     asyncio.run(whole())
@@ -75,7 +77,7 @@ def test_all_is_news_to_clients_of_a_process_that_has_just_started(tmp_path: Pat
                 wanted = {"resourcesListChanged": True}
                 listening = asyncio.ensure_future(attachment.notifier.listen(Stream(1, send, False), wanted))
                 assert await heard.get() == "notifications/subscriptions/acknowledged"
-                attachment.notify_again(0.0)
+                attachment.latest.again(0.0)
                 assert await heard.get() == "notifications/resources/list_changed"
                 attachment.notifier.close()
                 await listening

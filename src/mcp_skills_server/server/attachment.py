@@ -36,10 +36,6 @@ _SCAN_AWAITED: Final = 300
 """With more skills the scan is not waited for, nor begun before the handshake is over: the first look has to do."""
 
 
-def _never(*_: object) -> None:
-    """Before it has begun there is nobody to notify."""
-
-
 class Attachment:
     """A registry attached to a server: what `attach` returns.
 
@@ -79,7 +75,6 @@ class Attachment:
         self._watcher = watcher
         self.is_ready = False
         self.latest: Latest | None = None
-        self._soon: Callable[..., None] = _never
         self._ready = asyncio.Event()
         self._begun = False
 
@@ -97,8 +92,6 @@ class Attachment:
         def soon(work: Callable[..., None], *arguments: object) -> None:
             with suppress(RuntimeError):  # the loop is closed: no client is left
                 loop.call_soon_threadsafe(work, *arguments)
-
-        self._soon = soon
 
         def loaded() -> None:
             self.registry.loaded.wait()
@@ -119,11 +112,6 @@ class Attachment:
 
         threading.Thread(target=loaded, name="skills-loaded", daemon=True).start()
         threading.Thread(target=scan, name="skills-load", daemon=True).start()
-
-    def notify_again(self, since: float) -> None:
-        """Notify clients once more of what they were notified of since this moment. Called in any thread."""
-        if self.latest is not None:
-            self._soon(self.latest.again, since)
 
     async def ready(self) -> None:
         """Wait for the first scan."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import Final
 
@@ -18,19 +19,26 @@ _MOST: Final = 256
 
 
 class Latest:
-    """The notifications of the last half minute. For one event loop."""
+    """The notifications of the last half minute, made in one event loop."""
 
     def __init__(self) -> None:
         self._notified: deque[tuple[float, Callable[[], None]]] = deque(maxlen=_MOST)
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, notify: Callable[[], None]) -> None:
         """This was just done."""
         self._notified.append((monotonic(), notify))
         # What it holds may be large, and no other may follow.
-        asyncio.get_running_loop().call_later(_KEPT_S, self._forget)
+        self._loop = asyncio.get_running_loop()
+        self._loop.call_later(_KEPT_S, self._forget)
 
     def again(self, since: float) -> None:
-        """Do it once more, all that was done since this moment of `time.monotonic`."""
+        """Do it once more, all that was done since this moment of `time.monotonic`. Called in any thread."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: no client is left
+                self._loop.call_soon_threadsafe(self._repeat, since)
+
+    def _repeat(self, since: float) -> None:
         for at, notify in [*self._notified]:
             if at >= since:
                 notify()

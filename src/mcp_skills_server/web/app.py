@@ -166,7 +166,7 @@ def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watc
     if http.worker is not None:
         http.worker.open_sessions = lambda: len(manager.transports)
         attachment.latest, following = Latest(), http.worker.watcher
-        following.again, asked = attachment.notify_again, following.asked
+        following.again, asked = attachment.latest.again, following.asked
         views.on_replaced(lambda _before, _now: following.regranted())
     server.middleware.append(manager.middleware)
     manager.on_follow = attachment.notifier.follows

@@ -58,7 +58,7 @@ class Judged:
         asked: Callable[[], object] = int,
     ) -> None:
         self._app = app
-        self._is_asked = asked
+        self._note_asked = asked
         self._routes = routes
         self._modern = modern
         self._legacy = legacy
@@ -78,7 +78,7 @@ class Judged:
         if self._routes is not None and await self._routes.message(found, raw, scope, receive):
             return
         del raw
-        self._is_asked()
+        self._note_asked()
         if self._modern is not None and self._modern.takes(scope, found):
             answered = self._modern(found, scope, receive, send)
             del found  # a stream may last for days

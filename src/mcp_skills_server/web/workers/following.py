@@ -18,8 +18,6 @@ from mcp_skills_server.model import Changes, Problem
 
 _IDLE_S: Final = 0.5
 """How soon listeners hear of what requests found meanwhile."""
-
-
 _REREAD_S: Final = 5.0
 """How much sooner another worker may have read grants again."""
 

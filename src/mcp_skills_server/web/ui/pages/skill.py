@@ -162,8 +162,9 @@ async def _text(look: Look, skill: Skill) -> Text:
     file: SkillFile | None = skill.files.get(SKILL_MD)
     if file is None or file.size > look.runtime.registry.limits.skill_md:
         events.concerns([skill])
-        size = "" if file is None else f"SKILL.md has {file.size:,} bytes, which is more than is read."
-        return Text(trouble=size or "There is no SKILL.md that can be read.")
+        if file is None:
+            return Text(trouble="There is no SKILL.md that can be read.")
+        return Text(trouble=f"SKILL.md has {file.size:,} bytes, which is more than is read.")
     raw = await look.view.read(skill, SKILL_MD)
     if len(raw) <= _INLINE:
         return _shown(raw, skill)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from dataclasses import asdict
@@ -10,10 +9,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from mcp_skills_server.commands.fields import option, takes
+from mcp_skills_server.commands.fields import Options, option, takes
 from mcp_skills_server.commands.printing import say, say_json, say_table
-from mcp_skills_server.commands.redis_options import RedisOptions, make_link
-from mcp_skills_server.commands.usage_options import OFF, REDIS, store_at
+from mcp_skills_server.commands.usage_options import OFF, store_at
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,12 +22,12 @@ _BARS: Final = 30
 """Days of a line of bars."""
 
 
-class ShowUsageOptions(RedisOptions):
+class ShowUsageOptions(Options):
     """All options of `usage`."""
 
     usage: str | None = option(
         None,
-        "Where the counts are: sqlite:FILE, or redis with --redis; by default in the user's state directory.",
+        "Where the counts are: sqlite:FILE; by default in the user's state directory.",
         envvar="MCP_SKILLS_USAGE",
         metavar="STORE",
     )
@@ -50,7 +48,6 @@ def usage(options: ShowUsageOptions) -> None:
       mcp-skills-server usage
       mcp-skills-server usage --since 7d --by host
       mcp-skills-server usage --usage sqlite:/var/lib/skills/usage.db --format json
-      mcp-skills-server usage --usage redis --redis rediss://redis.internal:6380/0
     """
     from mcp_skills_server.telemetry.usage_store import KEPT_DAYS
 
@@ -58,8 +55,7 @@ def usage(options: ShowUsageOptions) -> None:
     days = int(found[1]) if found else 0
     if not 1 <= days <= KEPT_DAYS:
         raise UsageError(f"--since {options.since}: write days, such as 30d, at most {KEPT_DAYS}d")
-    logging.getLogger("mcp_skills_server.shared").setLevel(logging.CRITICAL)  # what it says is in the error
-    store = store_at(options.usage, make_link(options) if options.usage == REDIS else None, make=False)
+    store = store_at(options.usage, make=False)
     if store is None:
         where = f"--usage {OFF}" if options.usage == OFF else options.usage or "in the user's state directory"
         raise UsageError(f"{where}: there are no counts; serve with --usage sqlite:FILE, and name it here")

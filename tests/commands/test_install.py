@@ -364,6 +364,46 @@ def test_the_roots_become_absolute(platform: Platform, skills: Path, monkeypatch
     assert entry("cursor", location(HOSTS["cursor"], platform))["args"][-2:] == [str(skills), str(skills.parent)]
 
 
+@pytest.mark.parametrize(
+    ("host", "folder", "twice"),
+    [
+        ("claude-code", "home/.claude/skills", True),
+        ("claude-code", "home/.claude/skills/pdf", True),
+        ("claude-code", "project/.claude/skills", True),
+        ("claude-code", "home/.agents/skills", False),
+        ("claude-code", "home/.claude/skills-of-mine", False),
+        ("codex", "home/.agents/skills", True),
+        ("codex", "home/.claude/skills", False),
+        ("opencode", "home/.config/opencode/skills", True),
+        ("gemini-cli", "home/.gemini/skills", True),
+        ("vscode", "project/.github/skills", True),
+        ("cursor", "home/.claude/skills", True),
+        ("windsurf", "home/.codeium/windsurf/skills", True),
+        ("claude-desktop", "home/.claude/skills", False),
+    ],
+)
+def test_a_folder_that_the_host_reads_by_itself(platform: Platform, host: str, folder: str, twice: bool) -> None:
+    root = platform.home.parent / folder
+    root.mkdir(parents=True)
+    placed(platform, host)
+    for more in ([], ["--dry-run"]):
+        assert ("will have them twice" in told(platform, host, root, *more)) is twice
+    assert "twice" not in told(platform, host, root, "--uninstall")
+
+
+def test_a_folder_that_the_host_reaches_by_a_link(platform: Platform, tmp_path: Path) -> None:
+    shared, native = tmp_path / "dotfiles/skills", platform.home / ".claude/skills"
+    (shared / "pdf").mkdir(parents=True)
+    native.mkdir(parents=True)
+    assert "twice" not in told(platform, "claude-code", shared)
+    (native / "pdf").symlink_to(shared / "pdf")
+    assert "Claude Code reads skills of this folder by itself" in told(platform, "claude-code", shared)
+    (native / "pdf").unlink()
+    native.rmdir()
+    native.symlink_to(shared)
+    assert "twice" in told(platform, "claude-code", shared)
+
+
 def test_what_was_written_starts_the_server(platform: Platform, tmp_path: Path) -> None:
     root = tmp_path / "my skïlls"
     root.symlink_to(FIXTURES)

@@ -86,3 +86,10 @@ def test_a_new_host_is_one_row(tmp_path: Path) -> None:
 def test_every_row_is_offered_by_install() -> None:
     text = CliRunner().invoke(cli, ["install", "--help"]).output
     assert " ".join(text.split()).endswith(f"Hosts: {', '.join(HOSTS)}.")
+
+
+def test_the_page_names_the_folders_that_each_host_reads_by_itself() -> None:
+    page = (Path(__file__).parents[2] / "docs/native.md").read_text(encoding="utf-8")
+    for name, host in HOSTS.items():
+        row = f"| `{name}` | " + ", ".join(f"`{each}`" for each in host.native) + " |"
+        assert (row in page) is bool(host.native), name

@@ -15,7 +15,7 @@ import click
 from mcp_skills_server.commands.fields import Options, flag, option, takes
 from mcp_skills_server.commands.printing import remark, say_lines
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.hosts.table import HOSTS, Host, Platform, location
+from mcp_skills_server.hosts.table import HOSTS, Host, Platform, is_native, location
 from mcp_skills_server.model import printable
 
 _PROGRAM: Final = "mcp-skills-server"
@@ -98,7 +98,10 @@ def install(context: click.Context, options: InstallOptions, host: str, roots: t
         entry = _remote_entry(row, options) if options.url is not None else _local_entry(row, command, roots)
         if options.trust and row.trust:
             entry |= row.trust
-    path = _path(row, context.find_object(Platform), options)
+    platform = context.find_object(Platform)
+    path = _path(row, platform, options)
+    if entry:
+        _warn_of_native(row, roots, platform)
     if options.show:
         from mcp_skills_server.hosts.edit import snippet
 
@@ -189,6 +192,17 @@ def _edit(
         if replaced:
             change = f"{host.title} may replace what begins with {replaced[0][0]!r} in {word}"
             remark(f"{change}; use a path without it if the server is missing")
+
+
+def _warn_of_native(host: Host, roots: Sequence[str], platform: Platform | None) -> None:
+    """Name the roots whose skills the host would have twice."""
+    home = os.path.expanduser("~") if platform is None else platform.home
+    for root in roots:
+        if os.path.isdir(root) and is_native(host, root, home):
+            remark(
+                f"{printable(root)}: {host.title} reads skills of this folder by itself and will have "
+                "them twice; install the server in other hosts, or serve another folder"
+            )
 
 
 def _path(host: Host, platform: Platform | None, options: InstallOptions) -> Path:

@@ -6,8 +6,10 @@ every system on any of them.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -115,6 +117,7 @@ class Host:
         trust: what `--trust` adds to an entry, None where the host has no such switch in it.
         expands: what the host replaces in a command or an argument.
         remote: how it reaches a server by URL; None where its file has no such entry.
+        native: folders of skills that the host reads without a server, below the home folder or a project.
     """
 
     title: str
@@ -127,6 +130,7 @@ class Host:
     trust: Mapping[str, object] | None = None
     expands: re.Pattern[str] | None = None
     remote: Remote | None = None
+    native: tuple[str, ...] = ()
 
 
 _BRACES: Final = re.compile(r"\$\{")
@@ -154,6 +158,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         shape="stdio",
         expands=_BRACES,
         remote=Remote(more={"type": "http"}, variable="${VAR}"),
+        native=(".claude/skills",),
     ),
     "cursor": Host(
         "Cursor",
@@ -163,6 +168,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         project=(Place("project", (".cursor", "mcp.json")),),
         expands=_BRACES,
         remote=Remote(variable="${env:VAR}"),
+        native=(".cursor/skills", ".agents/skills", ".claude/skills", ".codex/skills"),
     ),
     "vscode": Host(
         "VS Code",
@@ -173,6 +179,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         shape="stdio",
         expands=_BRACES,
         remote=Remote(more={"type": "http"}, variable="${env:VAR}"),
+        native=(".github/skills", ".copilot/skills", ".agents/skills", ".claude/skills"),
     ),
     "windsurf": Host(
         "Windsurf",
@@ -181,6 +188,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         (Place("home", (".codeium", "windsurf", "mcp_config.json")),),
         expands=_BRACES,
         remote=Remote("serverUrl", variable="${env:VAR}"),
+        native=(".codeium/windsurf/skills", ".windsurf/skills"),
     ),
     "gemini-cli": Host(
         "Gemini CLI",
@@ -191,6 +199,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         trust={"trust": True},
         expands=_VARIABLE,
         remote=Remote("httpUrl", variable="${VAR}"),
+        native=(".gemini/skills", ".agents/skills"),
     ),
     "codex": Host(
         "Codex",
@@ -199,6 +208,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         (Place("codex", ("config.toml",)),),
         project=(Place("project", (".codex", "config.toml")),),
         remote=Remote(token_key="bearer_token_env_var"),  # noqa: S106 - a key, no secret
+        native=(".agents/skills", ".codex/skills"),
     ),
     "opencode": Host(
         "opencode",
@@ -217,6 +227,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         new={"enabled": True},
         expands=_OPENCODE,
         remote=Remote(more={"type": "remote"}, variable="{env:VAR}"),
+        native=(".config/opencode/skills", ".opencode/skills", ".agents/skills", ".claude/skills"),
     ),
     "antigravity": Host(
         "Antigravity",
@@ -252,3 +263,19 @@ def location(host: Host, platform: Platform, *, project: bool = False) -> Path:
         if found:
             return found[0]
     raise UsageError(f"{host.title} has no known place on this system; name its file with --config")
+
+
+def is_native(host: Host, folder: str | Path, home: str | Path) -> bool:
+    """Return whether the host finds skills of this folder without a server, directly or by links."""
+    given, real = Path(os.path.abspath(folder)), Path(os.path.realpath(folder))
+    for native in host.native:
+        # Any project's: the host may be started in each of them.
+        if any(f"/{native}/" in f"{path.as_posix()}/" for path in (given, real)):
+            return True
+        own = Path(home, native)
+        if real.is_relative_to(os.path.realpath(own)):
+            return True
+        with suppress(OSError):  # `npx skills add` links single skills from there
+            if any(Path(os.path.realpath(each)).is_relative_to(real) for each in own.iterdir()):
+                return True
+    return False

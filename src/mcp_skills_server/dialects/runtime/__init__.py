@@ -25,10 +25,10 @@ from mcp_skills_server.dialects.runtime.results import (
     news,
     outcome,
     receipt,
-    shows_structure,
     text_file,
 )
 from mcp_skills_server.dialects.runtime.words import (
+    CONVERSATION,
     LIST,
     LIST_CHANGED,
     LOAD,
@@ -55,6 +55,7 @@ from mcp_skills_server.dialects.runtime.words import (
 )
 
 __all__ = [
+    "CONVERSATION",
     "LIST",
     "LIST_CHANGED",
     "LOAD",
@@ -96,7 +97,6 @@ __all__ = [
     "problems",
     "receipt",
     "scripts_of",
-    "shows_structure",
     "text_file",
     "turns",
     "unseen",

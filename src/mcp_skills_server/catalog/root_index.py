@@ -81,6 +81,7 @@ class RootIndex:
         self._refused = PathIndex[None]()
         """The directories of skills that the judge does not let pass."""
         self._dotted = PathIndex[None]()
+        self._nested: set[str] = set()
 
     @property
     def dot_folders(self) -> list[str]:
@@ -162,6 +163,7 @@ class RootIndex:
                 read_before=read_before,
                 entering=entering,
                 device=device,
+                nested=self._nested,
             )
             self.missing = None
             if not part:

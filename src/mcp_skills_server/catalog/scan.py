@@ -64,6 +64,7 @@ def scan(
     read_before: Mapping[str, ReadBefore] | None = None,
     entering: Entering | None = None,
     device: int | None = None,
+    nested: set[str] | None = None,
 ) -> Scan:
     """Scan a root below the directory `part`. `known` are the skills that were there, by directory.
 
@@ -72,14 +73,22 @@ def scan(
     earlier process knew: a file under the signature that it had then is not read. `read_before` is what a first look
     read, by directory: it is not read again under the same signature. `entering` is called with the place of each
     directory before it is looked into. `device` is that of the file system on which a directory's times change
-    with its names: of a skill there that has not changed since nothing is listed.
+    with its names: of a skill there that has not changed since nothing is listed. `nested` are the directories that
+    earlier scans found to be skills within another one; those that this scan finds are added.
 
     Raises:
         OSError: the directory cannot be opened.
     """
     # Beyond the limit on depth the walk goes on, so that a skill that lies too deep is reported, not lost.
     scanner = _Scanner(
-        root, known, namespace if part else "", limits, hold=hold, stored=stored, read_before=read_before
+        root,
+        known,
+        namespace if part else "",
+        limits,
+        hold=hold,
+        stored=stored,
+        read_before=read_before,
+        nested=set() if nested is None else nested,
     )
     passing = scanner.passing(stored, device, entering)
     below = tree.MOST_LEVELS - (part.count("/") + 1 if part else 0)
@@ -124,6 +133,7 @@ class _Scanner:
         hold: Hold | None,
         stored: StoredRoot | None,
         read_before: Mapping[str, ReadBefore] | None,
+        nested: set[str],
     ) -> None:
         self.out = Scan()
         self._stored = stored
@@ -135,7 +145,8 @@ class _Scanner:
         self._known = known
         self._namespace = namespace
         self._limits = limits
-        self._files = KnownFiles(root, known.values())
+        self._nested = nested
+        self._files = KnownFiles(root, known.values(), nested)
         self._origins = Origins(root.path, root.origin)
 
     def passing(self, stored: StoredRoot | None, device: int | None, entering: Entering | None) -> Passing | None:
@@ -162,9 +173,12 @@ class _Scanner:
             stored = self._stored.skill(here.path)
             self._files.recall(stored.digests, more=inside)
         self._files.recognise_all(here.files)
+        if here.holds_manifest and not inside:
+            self._note_nested(here)
         if inside and not here.holds_manifest and here.path not in self._known:
             for inner in here.directories:
                 self.visit(inner, inside=True)
+            self._withhold(here)
             return
         manifest = self._manifest(here, inside)
         skill = None if manifest is None else self._skill(here, manifest, stored)
@@ -179,12 +193,36 @@ class _Scanner:
             self._report_outside(here)
         for inner in here.directories:
             self.visit(inner, inside=inside or skill is not None)
+        if skill is None and inside:
+            self._withhold(here)
         if skill is not None and held is None:
             found = complete(self._root, here, skill, self._files, self._limits)
             old = self._known.get(here.path)
             self.out.skills[here.path] = old if old is not None and _equal(old, found) else found
             if self._marks and not inside and stored is not None and may_have_mark(found):
                 self.out.unmarked += 1
+
+    def _note_nested(self, here: Directory) -> None:
+        """Remember which directories below a skill are skills themselves, before any link is judged."""
+        for inner in here.directories:
+            if inner.holds_manifest:
+                self._nested.add(inner.path)
+            self._note_nested(inner)
+
+    def _withhold(self, here: Directory) -> None:
+        """Keep the files of a nested skill without a SKILL.md out of the skill around it.
+
+        Its readers need not be those of the nested one, and an editor or a checkout may take its time.
+        """
+        if here.path not in self._nested:
+            return
+        here.is_withheld = True
+        found = problem(
+            "skill-md-irregular",
+            "SKILL.md is gone, and the other files are not served with the skill around them",
+            hint="put it back, move the files to a folder of another name, or restart the server",
+        )
+        self.out.problems.append((here.path, found.at(self._root.show(here.path), "")))
 
     def _held(self, here: Directory, found: Skill | None) -> Skill | None:
         """The known skill of this directory, if it is to stay although its SKILL.md is gone or has become worse."""

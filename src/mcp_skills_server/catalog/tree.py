@@ -60,6 +60,7 @@ class Directory:
         unreadable: nothing is known of what it holds.
         overfull: how many more files there are than were kept.
         cut: deeper than the walk goes: what lies below is not known.
+        is_withheld: it was a nested skill and has no SKILL.md now, so the skill around it has none of its files.
         is_plain: there are files and directories alone, and all of them are known.
     """
 
@@ -73,6 +74,7 @@ class Directory:
     folder_as_manifest = False
     overfull = 0
     cut = False
+    is_withheld = False
     is_plain = False
 
     def __init__(

@@ -75,9 +75,7 @@ def test_what_is_wrong_in_a_withheld_folder_is_not_said_of_the_skill_around_it(f
 
 @pytest.mark.parametrize("link", ["notes.md", "SKILL.md", "sub/notes.md"])
 @pytest.mark.parametrize("target", ["secret.txt", "SKILL.md", "chained"])
-def test_no_link_of_a_skill_leads_to_a_nested_one_that_is_withheld(
-    folder: Path, link: str, target: str
-) -> None:
+def test_no_link_of_a_skill_leads_to_a_nested_one_that_is_withheld(folder: Path, link: str, target: str) -> None:
     place = folder / "a" / link
     place.parent.mkdir(exist_ok=True)
     place.unlink(missing_ok=True)

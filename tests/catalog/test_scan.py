@@ -185,7 +185,7 @@ def test_a_directory_named_skill_md_that_comes_later_is_told_just_the_same(tmp_p
 
 def test_outside_every_skill_links_to_directories_and_unwritable_names_are_told(tmp_path: Path) -> None:
     root = plant(tmp_path / "root", skills("one") | {"docs/x.md": "x"})
-    plant(tmp_path, skills("elsewhere/two"))
+    plant(tmp_path, {"elsewhere/two/x": "x"})
     (root / "two").symlink_to(tmp_path / "elsewhere/two")
     (root / "file.md").symlink_to("docs/x.md")
     (root / "dangling").symlink_to("nowhere")

@@ -79,7 +79,10 @@ class KnownFiles:
         """
         place = join(directory, name)
         if place not in self._links:
-            target = disk.resolve_link(self._root.path, self._root.index, directory, name)
+            base, link, rest = self._root.locate(directory)
+            target = disk.resolve_link(base, self._root.index, rest, name)
+            if target is not None and link:
+                target.location = join(link, target.location)
             if target is not None and any(
                 up in self._nested and not within(place, up) for up in above(target.location)
             ):

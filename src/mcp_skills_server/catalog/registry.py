@@ -80,7 +80,7 @@ class Registry(Reader, Unrestricted):
         judge = None if gate is None else partial(gate, self)
         # What an index says of a skill is not proved before it is shown, and a gate is there to have it proved.
         files = index_files if gate is None else None
-        self._indexes = [RootIndex(root, self.limits, self._grace, judge) for root in self.roots]
+        self._indexes = [RootIndex(root, self.limits, self._grace, judge, self.roots) for root in self.roots]
         self.keeper = IndexKeeper(files, self._indexes)
         self._listeners = Listeners()
         self._shadowed: list[Problem] = []

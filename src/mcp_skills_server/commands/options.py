@@ -63,6 +63,11 @@ class LimitOptions(Options):
         "Also look for skills in folders whose names begin with a dot, such as .claude/skills.",
         envvar="MCP_SKILLS_HIDDEN",
     )
+    follow_links: bool = switch(
+        True,
+        "Serve a folder that a link in a ROOT leads to, if it holds a SKILL.md and is yours as the link is.",
+        envvar="MCP_SKILLS_FOLLOW_LINKS",
+    )
 
 
 class SiteOptions(Options):
@@ -199,7 +204,14 @@ def open_roots(
 def _limits(options: LimitOptions) -> Limits:
     from mcp_skills_server.catalog.roots import Limits
 
-    return Limits(options.max_skill_md, options.max_files, options.max_bytes, options.max_depth, options.hidden)
+    return Limits(
+        options.max_skill_md,
+        options.max_files,
+        options.max_bytes,
+        options.max_depth,
+        options.hidden,
+        options.follow_links,
+    )
 
 
 def _mirrors(options: RootOptions) -> Mirrors:

@@ -88,17 +88,22 @@ class Registry(Reader, Unrestricted):
         self.followed = False
         """Whether something calls `notify_deferred` now and then, so that `rescan` need not notify."""
         self._rescanning = False
+        self.await_sources: Callable[[], object] | None = None
+        """Blocks until each source was read once, or for so long as a first list may wait for it; None where there is
+        nothing to wait for. Without it the first scan would find, and say, that there is nothing."""
 
     # Life
 
     def load(self, arm: Arm | None = None) -> None:
-        """The first scan; blocks until it is done, some tenths of a millisecond for each skill.
+        """The first scan; blocks until sources were read and it is done, some tenths of a millisecond for each skill.
 
         `loaded` is set then, whatever it found. What is wrong with a skill or a root is in `problems`.
 
         Args:
             arm: called with the path of a root and the place below it of each directory, before it is looked into.
         """
+        if self.await_sources is not None:
+            self.await_sources()
         with collector.paused(), self._lock:
             try:
                 if not self._look(None, arm):

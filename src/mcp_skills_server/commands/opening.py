@@ -153,6 +153,7 @@ def open_followed(given: Sequence[str], options: FollowOptions, configuration: C
     def start() -> None:
         if mirrors is not None:
             mirrors.start()
+            registry.await_sources = mirrors.first_read(options.first_load)
         watcher = make_watcher(registry, options)
         if watcher is None:
             registry.load()

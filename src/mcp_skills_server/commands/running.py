@@ -54,6 +54,13 @@ class RefreshOptions(Options):
         metavar="SECONDS",
         show_default=True,
     )
+    first_load: float = option(
+        5,
+        "How long a first list waits for what was never fetched before.",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+        show_default=True,
+    )
 
 
 class PinOptions(Options):

@@ -159,6 +159,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     if service.mirrors is not None:
         service.mirrors.report_to(service.registry.note)
         service.mirrors.start(partial(take_in, service.registry))
+        service.registry.await_sources = service.mirrors.first_read(options.first_load)
     code = 0
     if options.transport == "stdio":
         _serve_stdio(service, options, roots)

@@ -68,6 +68,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     if mirrors is not None:
         mirrors.report_to(registry.note)
         mirrors.start(partial(take_in, registry))
+        registry.await_sources = mirrors.first_read(options.first_load)
     # Whoever has the page for himself has all of the folder, whatever a configuration grants to others.
     views = Views(registry)
     follow_configuration(context, views, mirrors)

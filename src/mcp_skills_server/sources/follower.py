@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -82,6 +83,10 @@ class Follower:
         self._noted: tuple[str, tuple[Problem, ...]] = "", ()
         self._trouble: str | None = None
         self._ready = self.has_copy
+        self.read_once = threading.Event()
+        """Set when there is a copy, or the first attempt to get one has failed."""
+        if self._ready:
+            self.read_once.set()
         self._looked: float | None = None
         self._next_look: float | None = None
         self._waiting: anyio.CancelScope | None = None
@@ -148,6 +153,7 @@ class Follower:
             raise SourceError(self._trouble) from error
         finally:
             self._looked = time.time()
+            self.read_once.set()
         self._trouble = None
         if not self._ready:
             await to_thread.run_sync(self.arrived, str(self.path))

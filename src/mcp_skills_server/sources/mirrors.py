@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 import anyio
@@ -22,6 +24,8 @@ from mcp_skills_server.sources.follower import Follower, SourceState
 from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.store import Store
+
+logger = logging.getLogger(__name__)
 
 _NOTHING_YET: Final = "nothing-yet"
 """The tree that a source has until it was fetched."""
@@ -143,6 +147,20 @@ class Mirrors:
             thread = threading.Thread(target=anyio.run, args=(self._follow,), name="skills-sources", daemon=True)
             thread.start()
             self._thread = thread
+
+    def first_read(self, seconds: float) -> Callable[[], object] | None:
+        """Return what blocks until each source was read once, at most so long from now; None where each has a copy."""
+        unread = [each for each in self._followers if not each.read_once.is_set()]
+        end = time.monotonic() + seconds
+
+        def wait() -> None:
+            for follower in unread:
+                if not follower.read_once.wait(max(0.0, end - time.monotonic())):
+                    logger.warning(
+                        "%s: not read within %g seconds; serving without it until it is", follower.name, seconds
+                    )
+
+        return cache(wait) if unread else None
 
     def look(self) -> int:
         """Have everything that is fetched looked at now and not later, from any thread; how many sources that are."""

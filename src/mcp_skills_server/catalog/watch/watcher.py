@@ -119,6 +119,8 @@ class Watcher:
             continue
 
     def _follow(self) -> None:
+        if self._registry.await_sources is not None:
+            self._registry.await_sources()  # before it is looked where the roots lead: that changes what these are
         while not self._stop.is_set():
             try:
                 if self._poll:

@@ -349,6 +349,26 @@ def test_a_skill_path_with_a_dot_segment_works_as_a_uri_everywhere(tmp_path: Pat
                 wire.request("resources/read", {"uri": bad})
 
 
+def test_links_that_npx_skills_makes_are_served_and_can_be_left_alone(tmp_path: Path) -> None:
+    write_skill(tmp_path / ".agents/skills/pdf", scripts__run_py="print(1)\n")
+    root = tmp_path / ".claude/skills"
+    root.mkdir(parents=True)
+    (root / "pdf").symlink_to("../../.agents/skills/pdf")
+    assert [each["path"] for each in json.loads(run("list", root, "--format", "json").stdout)["skills"]] == ["pdf"]
+    with serving(root) as wire:
+        (entry,) = wire.every_skill()
+        for each in entry["resources"]:
+            assert wire.request("resources/read", {"uri": each["uri"]})["contents"]
+        write_skill(tmp_path / ".agents/skills/pdf", description="Does another thing.")
+        wire.until("notifications/skills/list_changed")
+        (entry,) = wire.every_skill()
+        assert entry["description"] == "Does another thing."
+    for given, environment in ((["--no-follow-links"], {}), ([], {"MCP_SKILLS_FOLLOW_LINKS": "0"})):
+        for command in (["list"], ["validate"]):
+            seen = json.loads(run(*command, root, *given, "--format", "json", **environment).stdout)
+            assert [each["code"] for each in seen["problems"]] == ["link-outside"]
+
+
 def test_list_and_validate_of_several_roots_tell_what_hides_what(tmp_path: Path) -> None:
     write_skill(tmp_path / "one" / "same")
     write_skill(tmp_path / "two" / "same", description="")

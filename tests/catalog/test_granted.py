@@ -8,7 +8,7 @@ from weakref import ref
 
 import pytest
 
-from catalog.forest import loaded, plant, skill_md, skills
+from catalog.forest import Told, loaded, plant, skill_md, skills
 from mcp_skills_server.access.grants import Grant, Grants, Pattern, Permissions
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog import views as views_module
@@ -90,15 +90,17 @@ def test_no_link_of_a_skill_leads_to_a_nested_one_that_is_withheld(folder: Path,
 
 
 def test_files_of_a_nested_skill_stay_withheld_while_its_skill_md_is_away(folder: Path) -> None:
-    registry = loaded(folder)
+    registry = loaded(folder, quiet_s=0.05)
+    seen = Told(registry)
     (folder / "a/link.txt").symlink_to("in/secret.txt")
     ann = views_of(registry, grant("*", "a")).of(None)
     (folder / "a/in/SKILL.md").unlink()
-    for look in (lambda: registry.refresh([str(folder / "a/in/SKILL.md")]), registry.refresh):
-        look()
-        assert "a/in" not in registry.snapshot.skills
-        found = ann.snapshot.skills["a"]
-        assert sorted(found.files) == ["SKILL.md", "own.txt"] and not found.empty
+    registry.refresh([str(folder / "a/in/SKILL.md")])
+    seen.until(lambda found: "a/in" not in found.snapshot.skills)
+    for paths in ([str(folder / "a/in/secret.txt")], None):
+        registry.refresh(paths)
+        left = ann.snapshot.skills["a"]
+        assert sorted(left.files) == ["SKILL.md", "own.txt"] and not left.empty
         assert "link.txt" not in registry.snapshot.skills["a"].files
     assert [each.code for each in registry.snapshot.problems] == ["skill-md-irregular"]
     assert ann.snapshot.problems == ()

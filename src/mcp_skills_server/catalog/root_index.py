@@ -90,6 +90,7 @@ class RootIndex:
         """The directories of skills that the judge does not let pass."""
         self._dotted = PathIndex[None]()
         self._nested: set[str] = set()
+        self._nested_in = root.path
 
     @property
     def dot_folders(self) -> list[str]:
@@ -164,6 +165,10 @@ class RootIndex:
                 held.add(directory)
             return keep
 
+        if self._nested_in != self.root.path:  # the whole tree was replaced at once, so no SKILL.md is just away
+            self._nested_in = self.root.path
+            self._nested.clear()
+
         def entering(place: str) -> None:
             if arm is not None:
                 base, _, rest = self.root.locate(place)
@@ -181,7 +186,7 @@ class RootIndex:
                 read_before=read_before,
                 entering=None if arm is None else entering,
                 device=device,
-                nested=self._nested,
+                nested=self._nested if self._grace.is_on else None,
                 roots=self._roots,
             )
             self.missing = None

@@ -110,11 +110,13 @@ def scan(
         )
 
     found: Directory | None = None
-    if any(os.path.lexists(os.path.join(root.path, up, ENVIRONMENT)) for up in above(part) if up):
-        pass
-    elif part.count("/") >= tree.MOST_LEVELS:  # nor does a scan of the whole root go there, but to the links above
-        found = tree.link_at(root.path, part) if part.count("/") == tree.MOST_LEVELS else None
-    else:
+    levels = part.count("/") + 1 if part else 0
+    in_environment = any(os.path.lexists(os.path.join(root.path, up, ENVIRONMENT)) for up in above(part) if up)
+    if (
+        levels > tree.MOST_LEVELS
+    ):  # nor does a scan of the whole root go there; it only sees the links in the directory above
+        found = tree.link_at(root.path, part) if levels == tree.MOST_LEVELS + 1 else None
+    elif not in_environment:
         if entering is not None:
             entering(part)
         try:

@@ -74,7 +74,7 @@ class Registry(Reader, Unrestricted):
         gate: Gate | None = None,
     ) -> None:
         super().__init__(open_roots(roots))
-        self.limits = limits or Limits()
+        self.limits = limits = limits or Limits()
         self.snapshot = Snapshot({})
         self.loaded = threading.Event()
         self._lock = threading.RLock()
@@ -84,7 +84,7 @@ class Registry(Reader, Unrestricted):
         files = index_files if gate is None else None
         self._indexes = [RootIndex(root, self.limits, self._grace, judge) for root in self.roots]
         self.keeper = IndexKeeper(files, self._indexes)
-        self.checks = Checks(self._inspect, self._problems_among)
+        self.checks = Checks(lambda each: inspect(self, each, self.nested(each), limits.bytes), self._problems_among)
         self._listeners = Listeners()
         self._shadowed: list[Problem] = []
         self._listeners.subscribe(self._emit, problems=False)
@@ -342,9 +342,6 @@ class Registry(Reader, Unrestricted):
             place = join(skill.directory, each.path) if each.path else skill.directory
             found.append(each.at(self.roots[skill.root].show(place), skill.path))
         return found
-
-    def _inspect(self, skill: Skill) -> list[Problem]:
-        return inspect(self, skill, self.nested(skill), self.limits.bytes)
 
     def nested(self, skill: Skill) -> tuple[str, ...]:
         """The directories below its root of the skills that lie in this one."""

@@ -38,7 +38,8 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
 
         yield upstream.url, commit
     elif request.param == "oci":
-        with Fake() as registry:
+        registry = Fake()
+        with registry:
 
             def push(skills: Mapping[str, str]) -> str:
                 found = {
@@ -48,15 +49,15 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
 
             yield registry.named(), push
     elif request.param == "site":
-        with Publisher() as site:
+        with Publisher() as publisher:
 
             def offer(skills: Mapping[str, str]) -> str:
-                site.entries.clear()
+                publisher.entries.clear()
                 for name, text in skills.items():
-                    site.add(name, skill_md(name, text))
+                    publisher.add(name, skill_md(name, text))
                 return ""
 
-            yield site.url, offer
+            yield publisher.url, offer
     else:
 
         def pack(skills: Mapping[str, str]) -> str:

@@ -64,7 +64,7 @@ golden: $(VENV)/.ready  ## write tests/golden/ and docs/protocols.md anew from a
 fuzz-front: $(VENV)/.ready  ## say everything to real servers over stdio that clients get wrong (10 minutes; ARGS="--minutes 1")
 	@$(BIN)/python -m tools.fuzz_front $(ARGS)
 
-soak: $(VENV)/.ready  ## kill workers, replicas and Redis under writers and clients, and see that nothing is lost (10 minutes; ARGS="--minutes 1")
+soak: $(VENV)/.ready  ## kill replicas and Redis under writers and clients, and see that nothing is lost (10 minutes; ARGS="--minutes 1")
 	@$(BIN)/python -m tools.soak $(ARGS)
 
 interop: $(VENV)/.ready  ## let independent referees judge the server on both fronts (needs npm; ARGS="--front sdk" for one of them)
@@ -86,7 +86,6 @@ bench: $(VENV)/.ready  ## measure speed and memory beside their floors (some min
 	@$(BIN)/python -m bench
 	@$(BIN)/python -m bench.http
 	@$(BIN)/python -m bench.records
-	@$(BIN)/python -m bench.workers
 	@$(BIN)/python -m bench.flood
 	@$(BIN)/python -m bench.search
 	@$(BIN)/python -m bench.discovery

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -17,13 +16,11 @@ from catalog.forest import loaded
 from mcp_skills_server import Runtime
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Changes
-from mcp_skills_server.telemetry import events, usage_sqlite
+from mcp_skills_server.telemetry import events, usage_store
 from mcp_skills_server.telemetry import usage as usage_module
 from mcp_skills_server.telemetry.events import Event, Outcome, Use
 from mcp_skills_server.telemetry.usage import Usage
-from mcp_skills_server.telemetry.usage_sqlite import SqliteStore
-from mcp_skills_server.telemetry.usage_store import KEPT_DAYS, OTHER, NotStoredError, spark
-from web.http_wire import client, http_serving
+from mcp_skills_server.telemetry.usage_store import KEPT_DAYS, OTHER, NotStoredError, UsageStore, spark
 from wire import COMMAND, DEADLINE, ROOT, write_skill
 
 DAY = 24 * 3600.0
@@ -67,7 +64,7 @@ def skill(*paths: str) -> dict[str, object]:
 
 def test_what_was_used_is_counted_by_skill_principal_and_host(tmp_path: Path) -> None:
     clock = Clock()
-    store = SqliteStore(str(tmp_path / "usage.db"), now=clock)
+    store = UsageStore(str(tmp_path / "usage.db"), now=clock)
     usage = Usage(store)
     usage.serves(Changes({}, skill("a", "b", "never")))  # type: ignore[arg-type]
     usage.take([event(use("load"))])
@@ -95,7 +92,7 @@ def test_host_programs_that_clients_make_up_do_not_fill_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usage_module, "_MOST_HOSTS", 3)
-    store = SqliteStore(str(tmp_path / "usage.db"), now=Clock())
+    store = UsageStore(str(tmp_path / "usage.db"), now=Clock())
     usage = Usage(store)
     for at in (NOW - DAY, NOW):
         for number in range(10):
@@ -106,7 +103,7 @@ def test_host_programs_that_clients_make_up_do_not_fill_the_store(
 
 
 def test_a_skill_that_is_gone_is_not_called_never_used(tmp_path: Path) -> None:
-    store = SqliteStore(str(tmp_path / "usage.db"))
+    store = UsageStore(str(tmp_path / "usage.db"))
     usage = Usage(store)
     usage.serves(Changes({}, skill("a", "b")))  # type: ignore[arg-type]
     usage.flush()
@@ -118,7 +115,7 @@ def test_a_skill_that_is_gone_is_not_called_never_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_searches_that_found_nothing_are_counted_and_their_words_kept_only_if_asked(tmp_path: Path, kept: bool) -> None:
-    store = SqliteStore(str(tmp_path / "usage.db"), now=Clock())
+    store = UsageStore(str(tmp_path / "usage.db"), now=Clock())
     usage = Usage(store, questions=kept)
     usage.take([event(found=3, question="refunds")])
     usage.take([event(found=0, question="teleport")])
@@ -135,7 +132,7 @@ def _wal(folder: Path) -> bytes:
 
 def test_old_days_are_forgotten(tmp_path: Path) -> None:
     clock = Clock()
-    store = SqliteStore(str(tmp_path / "usage.db"), now=clock)
+    store = UsageStore(str(tmp_path / "usage.db"), now=clock)
     usage = Usage(store)
     usage.take([event(use("load"))])
     usage.flush()
@@ -150,7 +147,7 @@ def test_old_days_are_forgotten(tmp_path: Path) -> None:
 def test_where_it_cannot_be_written_one_line_says_so_and_nothing_is_lost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = SqliteStore(str(tmp_path / "usage.db"), now=Clock())
+    store = UsageStore(str(tmp_path / "usage.db"), now=Clock())
     usage = Usage(store)
     add = store.add
 
@@ -169,14 +166,14 @@ def test_where_it_cannot_be_written_one_line_says_so_and_nothing_is_lost(
 
 ADDING = """
 import sys, time
-from mcp_skills_server.telemetry.usage_sqlite import SqliteStore
+from mcp_skills_server.telemetry.usage_store import UsageStore
 from mcp_skills_server.telemetry.usage_store import Batch, Count, Sum, day_of
 print("ready", flush=True)
 sys.stdin.readline()
-store, now = SqliteStore(sys.argv[1]), time.time()
+store, now = UsageStore(sys.argv[1]), time.time()
 for number in range(50):
     store.serve(["a", "never"])
-    store.add(Batch(number, {Count(day_of(now), "load", "a", "sha256:1", "", "", "mcp"): Sum(3, now)}, {"x": 1}))
+    store.add(Batch({Count(day_of(now), "load", "a", "sha256:1", "", "", "mcp"): Sum(3, now)}, {"x": 1}))
 """
 
 
@@ -192,8 +189,8 @@ def test_a_new_file_that_another_process_writes_to_is_waited_for(
             waited.append(seconds)
             other.rollback()
 
-        monkeypatch.setattr(usage_sqlite.time, "sleep", wait)
-        SqliteStore(file)
+        monkeypatch.setattr(usage_store.time, "sleep", wait)
+        UsageStore(file)
         assert len(waited) == 1
 
 
@@ -212,21 +209,9 @@ def test_what_many_processes_write_at_once_into_a_new_file_adds_up(tmp_path: Pat
         each.stdin.flush()
     said = [each.communicate(timeout=60)[1] for each in writers]
     assert said == [""] * 4
-    report = SqliteStore(file).report()
+    report = UsageStore(file).report()
     assert [(each.name, each.loads) for each in report.lines] == [("a", 600), ("never", 0)]
     assert report.questions == (("x", 200),)
-
-
-def test_workers_count_in_one_file_and_write_the_rest_at_the_end(tmp_path: Path) -> None:
-    write_skill(tmp_path / "skills" / "a")
-    store = f"sqlite:{tmp_path / 'usage.db'}"
-    with http_serving(tmp_path / "skills", "--workers", "2", "--usage", store) as server:
-        for _ in range(6):
-            with client(server, "modern") as one:
-                one.request("resources/read", {"uri": "skill://a/SKILL.md"})
-        server.signal(signal.SIGTERM)
-    (line,) = SqliteStore(str(tmp_path / "usage.db")).report().lines
-    assert (line.name, line.loads) == ("a", 6)
 
 
 @pytest.mark.parametrize("content", [b"no database", b"SQLite format 3\x00" + bytes(100)])
@@ -234,18 +219,18 @@ def test_a_file_of_something_else_is_one_line_and_stays_as_it_is(tmp_path: Path,
     file = tmp_path / "usage.db"
     file.write_bytes(content)
     with pytest.raises(UsageError, match="name another file"):
-        SqliteStore(str(file))
+        UsageStore(str(file))
     assert file.read_bytes() == content
     with sqlite3.connect(tmp_path / "later.db") as opened:
         opened.execute("PRAGMA user_version = 99")
     opened.close()
     with pytest.raises(UsageError, match="another version"):
-        SqliteStore(str(tmp_path / "later.db"))
+        UsageStore(str(tmp_path / "later.db"))
 
 
 def test_the_command_shows_a_table_and_json(tmp_path: Path) -> None:
     file = tmp_path / "usage.db"
-    usage = Usage(SqliteStore(str(file)))
+    usage = Usage(UsageStore(str(file)))
     import time
 
     usage.serves(Changes({}, skill("a", "never")))  # type: ignore[arg-type]
@@ -257,6 +242,15 @@ def test_the_command_shows_a_table_and_json(tmp_path: Path) -> None:
     found = json.loads(shown("--usage", f"sqlite:{file}", "--format", "json", "--since", "7d"))
     assert [each["name"] for each in found["lines"]] == ["a\x1b[31m", "a", "never"]
     assert (found["searches"], found["empty_searches"], len(found["lines"][0]["days"])) == (1, 1, 7)
+
+
+def test_of_many_skills_the_most_used_are_printed_and_the_rest_is_counted(tmp_path: Path) -> None:
+    file = tmp_path / "usage.db"
+    usage = Usage(UsageStore(str(file)))
+    usage.serves(Changes({}, skill(*(f"skill-{number:03}" for number in range(50)))))  # type: ignore[arg-type]
+    usage.flush()
+    assert shown("--usage", f"sqlite:{file}").splitlines()[-1] == "30 more, 30 of them never used; --all prints them"
+    assert len(shown("--usage", f"sqlite:{file}", "--all").splitlines()) == 51
 
 
 def shown(*words: str) -> str:

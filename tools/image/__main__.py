@@ -6,7 +6,7 @@ network: the wheels are fetched here, with this machine's pip, and mounted.
 
 Then the image runs twice in a network namespace of its own, so that it may listen where it likes and reaches nobody:
 as buildah runs it, and as an orchestrator would, with a read-only root, no capabilities and as process 1. So does a
-second image, which has the extras that a team wants, with two workers beside a Redis of this machine.
+second image, which has the extras that a team wants, beside a Redis of this machine.
 Everything lives in a cache folder; the base stays there for the next time, and so do both images.
 """
 
@@ -37,7 +37,6 @@ NEEDED: Final = {
     "redis-server": "redis-server",
     "unshare": "util-linux",
 }
-WORKERS: Final = 2
 
 
 def _need_tools(install: bool) -> None:
@@ -94,8 +93,7 @@ def main() -> None:
             run_locked(built, scratch, steps)
             extras = f"[{','.join(EXTRAS)}]"
             built = make(buildah, wheels, scratch, steps, image=f"{NAME}:extras", extras=extras)
-            run_with_extras(built, scratch, steps, MCP_SKILLS_WORKERS=str(WORKERS))
-            run_with_extras(built, scratch, steps, MCP_SKILLS_METRICS="true")  # which is of one process alone
+            run_with_extras(built, scratch, steps, MCP_SKILLS_METRICS="true")
         except ImageError as failure:
             print(f"\nFAILED: {failure}", flush=True)
             sys.exit(1)

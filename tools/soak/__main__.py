@@ -1,7 +1,7 @@
 """`make soak`: real servers under all that happens to them at once, for minutes, and what must hold all the same.
 
-One server with workers, replicas with one Redis (one of which is never killed), all on one folder. Writers edit, add,
-rename and remove; clients of both eras come and go; workers, replicas and Redis are killed by lot and come back. Now
+One server alone, replicas with one Redis (one of which is never killed), all on one folder. Writers edit, add,
+rename and remove; clients of both eras come and go; servers and Redis are killed by lot and come back. Now
 and then all is quiet, and then everybody must have heard of everything, each byte is proved, and processes are weighed.
 Ends with 1 if a byte was wrong, a notice or a session was lost, an answer was missing or a process grew. The seed that
 is printed draws the same lots again; what the machine makes of them differs.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import threading
 import traceback
 from contextlib import ExitStack, suppress
@@ -37,16 +35,14 @@ class Target:
     Args:
         name: what it is called in figures.
         arguments: of `serve`.
-        workers: how many of its children answer; then it is they who are killed.
     """
 
-    def __init__(self, name: str, score: Score, *arguments: str | Path, workers: int = 0) -> None:
-        self.name, self._score, self.workers = name, score, workers
+    def __init__(self, name: str, score: Score, *arguments: str | Path) -> None:
+        self.name, self._score = name, score
         self.port = free_port()
         self.disturbed = 0.0
-        more = ["--workers", str(workers)] if workers else []
         serve = ["serve", "--transport", "http", "--port", str(self.port), "--session-idle", "5"]
-        self._command = [*COMMAND, *serve, *map(str, arguments), *more]
+        self._command = [*COMMAND, *serve, *map(str, arguments)]
         self.server = Server(self._command)
 
     def processes(self) -> list[int]:
@@ -57,16 +53,11 @@ class Target:
         return [pid]
 
     def kill(self, dice: random.Random) -> None:
-        """With -9: one of the workers, whom the server replaces, or the process, which stays away for a moment."""
+        """Kill the process with SIGKILL, and start it again after a moment."""
         self.disturbed = float("inf")
-        if self.workers:
-            if children := self.processes()[1:]:
-                with suppress(ProcessLookupError):
-                    os.kill(dice.choice(children), signal.SIGKILL)
-        else:
-            self.end()
-            PAUSE.wait(dice.choice((0, 0.5, 2)))
-            self.server = Server(self._command)
+        self.end()
+        PAUSE.wait(dice.choice((0, 0.5, 2)))
+        self.server = Server(self._command)
         self.disturbed = monotonic()
 
     def excuses(self, since: float) -> bool:
@@ -75,9 +66,6 @@ class Target:
 
     def end(self) -> None:
         """Leave nothing behind, and read what it said."""
-        if self.workers:
-            with suppress(Exception):
-                self.server.signal(signal.SIGTERM)
         self.server.kill()
         if "Traceback" in self.server.stderr:
             self._score.fail(f"{self.name} logged a bug: {self.server.stderr[-1500:]}")
@@ -100,13 +88,13 @@ class Deployment:
         self.redis = redis
         self.targets: list[Target] = []
         shared = (self.folder.path, "--redis", redis.url)
-        for name, given, workers in (
-            ("workers", (self.folder.path,), 2),
-            ("replica 1", shared, 0),
-            ("replica 2", shared, 0),
-            ("never killed", shared, 0),
+        for name, given in (
+            ("alone", (self.folder.path,)),
+            ("replica 1", shared),
+            ("replica 2", shared),
+            ("never killed", shared),
         ):
-            self.targets.append(Target(name, self.score, *given, workers=workers))
+            self.targets.append(Target(name, self.score, *given))
             stack.callback(self.targets[-1].end)
 
     def lost(self, target: Target, began: float, what: str, error: BaseException) -> None:
@@ -121,7 +109,7 @@ class Deployment:
 
     def disturb(self, dice: random.Random) -> None:
         """Kill something and have it come back."""
-        what = dice.choice(("workers", "workers", "replica 1", "replica 2", "redis"))
+        what = dice.choice(("alone", "replica 1", "replica 2", "redis"))
         self.score.add(f"killed: {what}")
         if what != "redis":
             next(each for each in self.targets if each.name == what).kill(dice)

@@ -48,12 +48,11 @@ class Judge:
         for target in self.soak.targets[1:]:
             self._begins(target, began + QUIET_S)
         for target in self.soak.targets:
-            for number, pid in enumerate(target.processes()):
-                what = target.name if not target.workers else ("supervisor", "worker")[number > 0]
+            for pid in target.processes():
                 with suppress(OSError):
                     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
                     descriptors = len(os.listdir(f"/proc/{pid}/fd"))
-                    self.weights[what, pid].append((pages * os.sysconf("SC_PAGE_SIZE"), descriptors))
+                    self.weights[target.name, pid].append((pages * os.sysconf("SC_PAGE_SIZE"), descriptors))
 
     def _prove(self, target: Target, era: Era, truth: dict[str, str]) -> None:
         try:

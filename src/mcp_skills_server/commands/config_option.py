@@ -10,14 +10,12 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from functools import cache
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import click
 
 from mcp_skills_server.commands.fields import Options, option, variables_of
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.web.workers import VARIABLE
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.oauth import ResourceServer
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
     from mcp_skills_server.sources.mirrors import Mirrors
-    from mcp_skills_server.web.workers.channel import Channel
 
 logger = logging.getLogger(__name__)
 
@@ -40,33 +37,15 @@ _WITHOUT_OPTION: Final = ("MCP_SKILLS_EMBEDDINGS_KEY",)
 def _take(context: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
     """Read the file, before any other option is looked at."""
     if path is not None and not context.resilient_parsing:
-        from mcp_skills_server.commands.config_file import ConfigurationError, parse, read
+        from mcp_skills_server.commands.config_file import ConfigurationError, read
 
-        channel = worker_channel()
-        raw = channel.post.configuration if channel is not None else None
         try:
-            # A worker that is started later serves what the others do.
-            configuration = read(path) if raw is None else parse(raw.encode(), path)
+            configuration = read(path)
         except ConfigurationError as error:
             raise UsageError(str(error)) from None
         context.meta[_READ] = configuration
         context.default_map = {**configuration.values}
     return path
-
-
-@cache
-def worker_channel() -> Channel | None:
-    """The channel to the supervisor that started this process as a worker; None where none has.
-
-    Raises:
-        UsageError: somebody else has set its variable.
-    """
-    descriptor = os.environ.pop(VARIABLE, None)
-    if descriptor is None:
-        return None
-    from mcp_skills_server.web.workers.channel import Channel
-
-    return Channel(descriptor)
 
 
 class ConfigOptions(Options):

@@ -41,8 +41,6 @@ def make_metrics(
     options: MetricsOptions,
     registry: Registry,
     sources: Callable[[], Sequence[SourceState]],
-    folder: str | None = None,
-    number: int | None = None,
     *,
     usage: Usage | None = None,
 ) -> Metrics | None:
@@ -52,8 +50,6 @@ def make_metrics(
         options: what the operator chose.
         registry: what is served.
         sources: the state of what is fetched.
-        folder: where several processes keep their counts; None for one.
-        number: of the worker that this is; None for the supervisor, which alone listens at an address of their own.
         usage: what counts uses, None where nothing does.
 
     Raises:
@@ -62,7 +58,7 @@ def make_metrics(
     if not options.metrics and options.metrics_address is None:
         return None
     try:
-        from mcp_skills_server.telemetry.metrics import Metrics, Part, show_at
+        from mcp_skills_server.telemetry.metrics import Metrics, show_at
     except ImportError:
         raise missing_extra("metrics", "metrics") from None
 
@@ -88,11 +84,9 @@ def make_metrics(
             "skills_sources_failing": ("Sources whose last look failed.", sum(bool(each.trouble) for each in states)),
         }
 
-    name = "supervisor" if number is None else str(number)
-    part = None if folder is None else Part(folder, name, follows=number is None)
-    metrics = Metrics(gauges, known_methods(), part)
+    metrics = Metrics(gauges, known_methods())
     metrics.start()
-    if options.metrics_address is not None and number is None:
+    if options.metrics_address is not None:
         host, colon, port = options.metrics_address.rpartition(":")
         if not colon or not host or not port.isdigit() or int(port) > 65535:
             raise UsageError(f"--metrics-address {options.metrics_address}: write HOST:PORT, such as 127.0.0.1:9464")

@@ -11,7 +11,7 @@ from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.gates import Gate
-    from mcp_skills_server.catalog.registry import MirroredRoot, Registry
+    from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.commands.config_file import Configuration, SourceRules
     from mcp_skills_server.provenance.lock import LockedSource
     from mcp_skills_server.provenance.pins import Pins
@@ -36,14 +36,10 @@ def open_served(
     given: Sequence[str],
     options: FollowOptions,
     configuration: Configuration | None = None,
-    *,
-    make: Callable[..., Registry] | None = None,
-    folders: Sequence[str | MirroredRoot] | None = None,
 ) -> Served:
     """What is served of these roots, or of what a lock file names.
 
-    It is loaded only where it must be proved at the start that all of a lock file is there. `make` and `folders` are as
-    for `open_roots`.
+    It is loaded only where it must be proved at the start that all of a lock file is there.
 
     Raises:
         UsageError: a root does not exist or cannot be read or fetched, or is not what is locked.
@@ -85,8 +81,6 @@ def open_served(
         pins=[each.revision or None for each in locked],
         gates=gates,
         refresh_s=[(each.refresh_s if each is not None else None) or options.refresh for each in rules],
-        make=make,
-        folders=folders,
     )
     served = {root.given for root in registry.roots}
     if lost := [folder for folder in said if folder not in served]:

@@ -162,8 +162,6 @@ def open_roots(
     pins: Sequence[str | None] = (),
     gates: Callable[[Sequence[str]], Sequence[Gate]] = lambda _: (),
     refresh_s: Sequence[float] = (),
-    make: Callable[..., Registry] | None = None,
-    folders: Sequence[str | MirroredRoot] | None = None,
 ) -> tuple[Registry, Mirrors | None]:
     """A registry of these roots, and what keeps those current that are no folders, if there are such.
 
@@ -174,8 +172,6 @@ def open_roots(
         pins: for each root the revision that is wanted, None for the newest; () for the newest of all.
         gates: makes what refuses skills of the folders that the roots are read from.
         refresh_s: for each root the seconds between two looks at it, if it has no cache headers; () for 60.
-        make: makes the registry, by what `Registry` takes; None for that.
-        folders: what another process keeps current and serves for these roots; None where this one does.
 
     Raises:
         UsageError: a root does not exist or cannot be read or fetched.
@@ -185,15 +181,14 @@ def open_roots(
 
     limits = _limits(options)
     mirrors: Mirrors | None = None
-    if folders is None and all(os.path.isdir(root) for root in given):
-        folders = given
-    elif folders is None:
+    folders: Sequence[str | MirroredRoot] = given
+    if not all(os.path.isdir(root) for root in given):
         mirrors = _mirrors(options)
         each_its_own = zip(given, pins or [None] * len(given), refresh_s or [None] * len(given), strict=True)
         folders = [mirrors.root(*root) for root in each_its_own]
     gate = all_of(gates([os.path.abspath(each if isinstance(each, str) else each.path) for each in folders]))
     files = index_files(options.cache_dir) if indexed else None
-    return (make or Registry)(folders, limits, index_files=files, gate=gate), mirrors
+    return Registry(folders, limits, index_files=files, gate=gate), mirrors
 
 
 def _limits(options: LimitOptions) -> Limits:

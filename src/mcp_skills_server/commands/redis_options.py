@@ -40,7 +40,7 @@ class RedisOptions(Options):
     heading: ClassVar[str] = "Shared by replicas (--transport http)"
     redis: str | None = option(
         None,
-        "Share sessions of the tools, the count of requests and, with --usage redis, the counts of uses with other "
+        "Share sessions of the tools and the count of requests with other "
         "replicas through this Redis, and look again when another one has seen a change: "
         "redis://HOST:PORT/DB, rediss:// with TLS, unix:///PATH. Needs the extra "
         "[redis].",
@@ -108,7 +108,6 @@ def make_shared(
     mirrors: Mirrors | None,
     *,
     follows: bool,
-    says: bool = True,
     runtime_sessions: int | None = None,
 ) -> Shared | None:
     """What is shared, not yet started; None where nothing is, and then nothing of it is imported.
@@ -118,7 +117,6 @@ def make_shared(
         registry: whose changes other replicas hear of.
         mirrors: what is fetched, if anything is.
         follows: changes of folders are followed.
-        says: other replicas hear of what is seen here; a worker's supervisor says it for all of them.
         runtime_sessions: sessions of the tools that one owner may have; None for a quarter of what one replica keeps.
 
     Raises:
@@ -140,8 +138,7 @@ def make_shared(
         folders=(lambda: _look_at_folders(registry)) if follows else None,
         state=(lambda: _state(mirrors)) if mirrors is not None else str,
     )
-    if says:
-        registry.subscribe(lambda changes: _say(looking, registry, changes))
+    registry.subscribe(lambda changes: _say(looking, registry, changes))
 
     def look() -> int:
         looking.say(SOURCES, whatever=True)

@@ -153,7 +153,6 @@ def make_runtime(
     max_loaded: int,
     catalog_chars: int,
     roots: Mapping[str, bool] = MappingProxyType({}),
-    mark: str = "",
     runs: int | None = None,
 ) -> Runtime:
     """The runtime of a server's sessions.
@@ -164,7 +163,6 @@ def make_runtime(
         max_loaded: skills that a session may have loaded at once.
         catalog_chars: characters of the list of skills in the instructions and in a tool's description.
         roots: whether scripts of single roots may run, by their folders.
-        mark: what the handles of sessions end with.
         runs: scripts of one client at once; None for all but one of those that run at once.
 
     Raises:
@@ -172,7 +170,7 @@ def make_runtime(
     """
     from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 
-    settings = RuntimeSettings(max_loaded=max_loaded, overview_characters=catalog_chars, mark=mark)
+    settings = RuntimeSettings(max_loaded=max_loaded, overview_characters=catalog_chars)
     if not options.allow_scripts:
         for name, value in (
             ("--interpreter", options.interpreters),

@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -18,7 +18,6 @@ from mcp_skills_server.commands.config_option import (
     configuration_of,
     follow_configuration,
     quotas_of,
-    worker_channel,
 )
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, heading_of, option, takes
@@ -44,8 +43,7 @@ from mcp_skills_server.commands.script_options import RuntimeOptions, make_runti
 from mcp_skills_server.commands.serve_options import HttpOptions, ShownOptions
 from mcp_skills_server.commands.tracing_options import TracingOptions, start_tracing
 from mcp_skills_server.commands.ui_options import PageOptions
-from mcp_skills_server.commands.usage_options import REDIS, Counting, UsageOptions, start_usage
-from mcp_skills_server.commands.workers import WorkerOptions, divided, is_supervisor, opened_as, worker_of
+from mcp_skills_server.commands.usage_options import Counting, UsageOptions, start_usage
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,8 +54,6 @@ if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.sources.mirrors import Mirrors
-    from mcp_skills_server.web.workers.channel import Channel
-    from mcp_skills_server.web.workers.worker import Worker
 
 
 logger = logging.getLogger(__name__)
@@ -75,13 +71,13 @@ class ServeOptions(
     EmbeddingOptions,
     RuntimeOptions,
     HttpOptions,
-    WorkerOptions,
     ProxyOptions,
     RedisOptions,
     RecordOptions,
 ):
     """All options of `serve`."""
 
+    heading: ClassVar[str] = "The server"
     transport: Literal["stdio", "http"] = option(
         "stdio", "How clients reach the server.", type=click.Choice(["stdio", "http"])
     )
@@ -102,11 +98,9 @@ class Service(NamedTuple):
         mirrors: what is fetched; None where every root is a folder.
         runtime: the tools.
         settings: of what speaks MCP.
-        watcher: follows the folders, as a supervisor says in a worker; None where nobody does.
+        watcher: follows the folders; None where they are not followed.
         views: what grants leave to whom.
         quotas: how much one may take.
-        worker: what this process does as its supervisor says; None where it has none.
-        leads: whether it starts workers.
         shared: what replicas share; None where there is one.
         counting: of uses; None where they are not counted.
         reopen: opens the audit log anew; None where there is none.
@@ -119,8 +113,6 @@ class Service(NamedTuple):
     watcher: Watcher | None
     views: Views
     quotas: QuotaSettings
-    worker: Worker | None
-    leads: bool
     shared: Shared | None
     counting: Counting | None
     reopen: Callable[[], object] | None
@@ -151,10 +143,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     end_on_signals()
     log_to_stderr(options.log_level, options.log_format)
     _check(options)
-    channel = worker_channel()
-    if channel is not None:
-        options = divided(options, channel.post)
-    service = _open(roots, options, channel)
+    service = _open(roots, options)
     end_traces = start_tracing(options)
     if service.mirrors is not None:
         service.mirrors.report_to(service.registry.note)
@@ -168,7 +157,6 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         code = serve_over_http(service, options)
     if service.mirrors is not None:
         service.mirrors.stop()
-    # What was counted last goes through the link.
     for end in (service.counting and service.counting.stop, end_traces, service.shared and service.shared.stop):
         if end is not None:
             end()
@@ -187,33 +175,27 @@ def _check(options: ServeOptions) -> None:
         return
     if options.publish_only:
         raise UsageError("--publish-only publishes over HTTP; give --transport http")
-    if options.usage == REDIS:
-        raise UsageError("--usage redis counts what replicas serve over HTTP; over stdio give sqlite:FILE")
 
 
-def _open(roots: tuple[str, ...], options: ServeOptions, channel: Channel | None) -> Service:
+def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
     """All that serving takes, whatever it goes over. Nothing is followed yet.
 
     Args:
         roots: as they were given.
         options: of this process.
-        channel: to the supervisor; None where there is none.
 
     Raises:
         UsageError: it cannot be served so.
     """
     context, over_http = click.get_current_context(), options.transport == "http"
-    leads = is_supervisor(options)
-    registry, mirrors, scripts = open_served(roots, options, configuration_of(context), **opened_as(channel, leads))
+    registry, mirrors, scripts = open_served(roots, options, configuration_of(context))
     from mcp_skills_server.catalog.report import report_to_log
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests
 
-    if channel is None:
-        report_to_log(registry)
+    report_to_log(registry)
     log_requests(request_level(options.transport))
     settle_after_load(registry)
-    worker = worker_of(channel, registry)
     quotas = quotas_of(context)  # over a pipe there is one client, who has the whole
     settings = Settings(
         dialect=options.dialect,
@@ -230,11 +212,10 @@ def _open(roots: tuple[str, ...], options: ServeOptions, channel: Channel | None
         max_loaded=options.max_loaded,
         catalog_chars=options.catalog_chars,
         roots=scripts,
-        mark=worker.post.mark if worker is not None else "",
         runs=quotas.runs,
     )
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
-    watcher = make_watcher(registry, options) if worker is None else worker.watcher
+    watcher = make_watcher(registry, options)
     views = make_views(registry, configuration_of(context), local=not over_http)
     shared = None
     if over_http:
@@ -242,15 +223,12 @@ def _open(roots: tuple[str, ...], options: ServeOptions, channel: Channel | None
             options,
             registry,
             mirrors,
-            follows=options.watch and worker is None,
-            says=worker is None,
+            follows=options.watch,
             runtime_sessions=quotas.runtime_sessions,
         )
-    counting = start_usage(options, registry, by_default=over_http, link=None if shared is None else shared.link)
+    counting = start_usage(options, registry, by_default=over_http)
     reopen = start_audit(options, stdout_is_free=over_http)
-    return Service(
-        registry, mirrors, runtime, settings, watcher, views, quotas, worker, leads, shared, counting, reopen
-    )
+    return Service(registry, mirrors, runtime, settings, watcher, views, quotas, shared, counting, reopen)
 
 
 def _serve_stdio(service: Service, options: ServeOptions, roots: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""`serve --transport http`: what the operator chose for HTTP, in one process or as a supervisor of several."""
+"""`serve --transport http`: what the operator chose for HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from mcp_skills_server.commands.metrics_options import make_metrics
 from mcp_skills_server.commands.running import collecting, on_hangup
 from mcp_skills_server.commands.script_options import execution_settings
 from mcp_skills_server.commands.ui_options import make_ui
-from mcp_skills_server.commands.workers import supervise
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.web.discovery import PREFIXES
@@ -31,8 +30,6 @@ from mcp_skills_server.web.settings import HttpSettings
 
 if TYPE_CHECKING:
     from mcp_skills_server.commands.serve import ServeOptions, Service
-    from mcp_skills_server.sources.mirrors import Mirrors
-    from mcp_skills_server.web.workers.worker import Worker
 
 _NEVER_EMPTY: Final = {
     "MCP_SKILLS_TOKEN_FILE": "tokens",
@@ -44,7 +41,7 @@ _NEVER_EMPTY: Final = {
 
 
 def serve_over_http(service: Service, options: ServeOptions) -> int:
-    """Serve until the end, by this process or by the workers that it starts; the exit code.
+    """Serve until the end; return the exit code.
 
     Raises:
         UsageError: it cannot be served so.
@@ -52,10 +49,6 @@ def serve_over_http(service: Service, options: ServeOptions) -> int:
     http, read_again = _http_settings(service, options)
     if service.shared is not None:
         service.shared.start()
-    if service.leads:
-        counts = partial(make_metrics, options, service.registry, http.sites)
-        asked = [read_again, service.reopen]
-        return supervise(service.runtime, service.watcher, http, options.workers, asked, counts=counts)
     from mcp_skills_server.web.serving import serve_http
 
     on_hangup(read_again, service.reopen)
@@ -69,7 +62,7 @@ def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSetting
     Raises:
         UsageError: it cannot be served so.
     """
-    views, worker, shared, counting = service.views, service.worker, service.shared, service.counting
+    views, shared, counting = service.views, service.shared, service.counting
     # An empty value is a mistake in a deployment, and must not open the server.
     for variable, what in _NEVER_EMPTY.items():
         if os.environ.get(variable) == "":
@@ -83,18 +76,14 @@ def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSetting
         context, views, service.mirrors, tokens, rates=rates, request_level=request_level(options.transport)
     )
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer)
-    sources = worker or service.mirrors
-    refresh = _refresh(service, options, sources)
+    sources = service.mirrors
+    refresh = _refresh(service, options)
     if refresh is not None:
         policy = replace(policy, open_below=(PATH,))  # it has a proof of its own
     if options.publish_open:
         policy = replace(policy, open_below=(*policy.open_below, *PREFIXES))
     sites = sources.states if sources is not None else list
-    shown = None
-    if worker is not None:
-        shown = make_metrics(options, views.registry, sites, worker.post.metrics, worker.post.number)
-    elif not service.leads:  # a supervisor counts when there is a place for it
-        shown = make_metrics(options, views.registry, sites, usage=counting and counting.usage)
+    shown = make_metrics(options, views.registry, sites, usage=counting and counting.usage)
     http = HttpSettings(
         host=options.host,
         port=options.port,
@@ -116,7 +105,6 @@ def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSetting
         proxies=Proxies(options.trusted_proxy),
         keep_alive=options.keep_alive,
         drain=options.drain,
-        worker=worker,
         quotas=service.quotas,
         rates=rates,
         sessions=partial(Sessions, share=service.quotas.runtime_sessions),
@@ -124,14 +112,10 @@ def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSetting
     )
     if shared is not None:
         http = replace(http, sessions=shared.sessions, shared=lambda: [shared.link.state], take_shared=shared.take)
-    if worker is not None and read_again is not None:
-        read_again()  # what has changed since the supervisor read it
     return http, read_again
 
 
-def _refresh(
-    service: Service, options: ServeOptions, sources: Mirrors | Worker | None
-) -> tuple[bytes, Callable[[], int]] | None:
+def _refresh(service: Service, options: ServeOptions) -> tuple[bytes, Callable[[], int]] | None:
     """The secret of webhooks, and what they have looked at; None where there are none.
 
     Raises:
@@ -139,8 +123,8 @@ def _refresh(
     """
     if options.refresh_secret is None:
         return None
-    if sources is None:
+    if service.mirrors is None:
         raise UsageError("--refresh-secret is for sources that are fetched, and every ROOT is a folder; leave it out")
     shared = service.shared
-    look = shared.look if shared is not None and service.worker is None else sources.look
+    look = shared.look if shared is not None else service.mirrors.look
     return checked_secret(options.refresh_secret), look

@@ -19,7 +19,7 @@ from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.commands.running import FollowOptions, end_on_signals, leave, make_watcher, take_in
 from mcp_skills_server.commands.ui_options import make_ui
-from mcp_skills_server.commands.usage_options import REDIS, UsageOptions, store_at
+from mcp_skills_server.commands.usage_options import UsageOptions, store_at
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -101,10 +101,8 @@ def _counts(options: UsageOptions) -> UsageStore | None:
     Raises:
         UsageError: it cannot be used.
     """
-    if options.usage == REDIS:
-        raise UsageError("--usage redis: this page shows counts of a file; see 'serve --ui' or 'usage' for those")
     try:
-        return store_at(options.usage, None, make=False)
+        return store_at(options.usage, make=False)
     except UsageError:
         if options.usage is not None:
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from dataclasses import asdict
@@ -10,26 +9,27 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from mcp_skills_server.commands.fields import option, takes
+from mcp_skills_server.commands.fields import Options, flag, option, takes
 from mcp_skills_server.commands.printing import say, say_json, say_table
-from mcp_skills_server.commands.redis_options import RedisOptions, make_link
-from mcp_skills_server.commands.usage_options import OFF, REDIS, store_at
+from mcp_skills_server.commands.usage_options import OFF, store_at
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.telemetry.usage_store import Report
 
 _SINCE: Final = re.compile(r"([1-9][0-9]{0,2})d")
+_SHOWN: Final = 20
+"""Lines that are printed without `--all`."""
 _BARS: Final = 30
 """Days of a line of bars."""
 
 
-class ShowUsageOptions(RedisOptions):
+class ShowUsageOptions(Options):
     """All options of `usage`."""
 
     usage: str | None = option(
         None,
-        "Where the counts are: sqlite:FILE, or redis with --redis; by default in the user's state directory.",
+        "Where the counts are: sqlite:FILE; by default in the user's state directory.",
         envvar="MCP_SKILLS_USAGE",
         metavar="STORE",
     )
@@ -37,6 +37,7 @@ class ShowUsageOptions(RedisOptions):
     by: Literal["skill", "principal", "host"] = option(
         "skill", "What a line is of.", type=click.Choice(["skill", "principal", "host"])
     )
+    all: bool = flag("Print every line, not only the 20 most used and the number of those never used.")
     format: Literal["table", "json"] = option("table", "How it is printed.", type=click.Choice(["table", "json"]))
 
 
@@ -50,7 +51,6 @@ def usage(options: ShowUsageOptions) -> None:
       mcp-skills-server usage
       mcp-skills-server usage --since 7d --by host
       mcp-skills-server usage --usage sqlite:/var/lib/skills/usage.db --format json
-      mcp-skills-server usage --usage redis --redis rediss://redis.internal:6380/0
     """
     from mcp_skills_server.telemetry.usage_store import KEPT_DAYS
 
@@ -58,8 +58,7 @@ def usage(options: ShowUsageOptions) -> None:
     days = int(found[1]) if found else 0
     if not 1 <= days <= KEPT_DAYS:
         raise UsageError(f"--since {options.since}: write days, such as 30d, at most {KEPT_DAYS}d")
-    logging.getLogger("mcp_skills_server.shared").setLevel(logging.CRITICAL)  # what it says is in the error
-    store = store_at(options.usage, make_link(options) if options.usage == REDIS else None, make=False)
+    store = store_at(options.usage, make=False)
     if store is None:
         where = f"--usage {OFF}" if options.usage == OFF else options.usage or "in the user's state directory"
         raise UsageError(f"{where}: there are no counts; serve with --usage sqlite:FILE, and name it here")
@@ -76,10 +75,10 @@ def usage(options: ShowUsageOptions) -> None:
             }
         )
     else:
-        _show(report, options.by)
+        _show(report, options.by, most=len(report.lines) if options.all else _SHOWN)
 
 
-def _show(report: Report, by: str) -> None:
+def _show(report: Report, by: str, *, most: int) -> None:
     from mcp_skills_server.telemetry.usage_store import spark
 
     head = (by.upper(), "LOADS", "READS", "RUNS", "VERSIONS", "DROPPED", "LAST", "DAYS")
@@ -94,9 +93,15 @@ def _show(report: Report, by: str) -> None:
             (_moment(each.last) or "never")[:16].replace("T", " "),
             spark(each.days[-_BARS:]),
         )
-        for each in report.lines
+        for each in report.lines[:most]
     ]
-    say_table([head, *rows]) if rows else say("nothing was used")
+    if rows:
+        say_table([head, *rows])
+    else:
+        say("nothing was used")
+    if left := report.lines[most:]:
+        unused = sum(each.last is None for each in left)
+        say(f"{len(left):,} more, {unused:,} of them never used; --all prints them")
     if report.searches:
         say(f"searches: {report.searches:,}, of which {report.empty:,} found nothing")
     for text, times in report.questions:

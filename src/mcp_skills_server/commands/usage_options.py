@@ -12,19 +12,17 @@ from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.shared.link import Link
     from mcp_skills_server.telemetry.usage import Usage
     from mcp_skills_server.telemetry.usage_store import UsageStore
 
 logger = logging.getLogger(__name__)
 
 OFF: Final = "off"
-REDIS: Final = "redis"
 _SQLITE: Final = "sqlite:"
 
 
 class StoreType(LocatedType):
-    """Where uses are counted: `sqlite:FILE`, `redis` or `off`."""
+    """Where uses are counted: `sqlite:FILE` or `off`."""
 
     name = "store"
 
@@ -41,8 +39,8 @@ class UsageOptions(Options):
     heading: ClassVar[str] = "Records"
     usage: str | None = option(
         None,
-        "Count which skills are used: sqlite:FILE, redis (with --redis, for all replicas together), or off. By default "
-        "in the user's state directory over HTTP, and off over stdio. The command 'usage' shows the counts.",
+        "Count which skills are used: sqlite:FILE or off. By default in the user's "
+        "state directory over HTTP, and off over stdio. The command 'usage' shows the counts.",
         type=StoreType(),
         metavar="STORE",
     )
@@ -63,12 +61,11 @@ class Counting(NamedTuple):
     stop: Callable[[], None]
 
 
-def store_at(store: str | None, link: Link | None, *, make: bool = True) -> UsageStore | None:
+def store_at(store: str | None, *, make: bool = True) -> UsageStore | None:
     """The store of this name, a file of the user's own by default.
 
     Args:
         store: as `--usage` has it.
-        link: the way to Redis, None where there is none.
         make: make the file if it is not there.
 
     Returns:
@@ -79,12 +76,6 @@ def store_at(store: str | None, link: Link | None, *, make: bool = True) -> Usag
     """
     if store == OFF:
         return None
-    if store == REDIS:
-        if link is None:
-            raise UsageError("--usage redis counts in the Redis that replicas share; give --redis URL too")
-        from mcp_skills_server.telemetry.usage_redis import RedisStore
-
-        return RedisStore(link)
     if store is None:
         from mcp_skills_server.directories import state_directory
 
@@ -92,26 +83,23 @@ def store_at(store: str | None, link: Link | None, *, make: bool = True) -> Usag
         if make:
             os.makedirs(os.path.dirname(file), exist_ok=True)
     elif not store.startswith(_SQLITE) or store == _SQLITE:
-        raise UsageError(f"--usage {store}: write sqlite:FILE, such as sqlite:/var/lib/skills/usage.db, redis, or off")
+        raise UsageError(f"--usage {store}: write sqlite:FILE, such as sqlite:/var/lib/skills/usage.db, or off")
     else:
         file = store.removeprefix(_SQLITE)
     if not make and not os.path.exists(file):
         return None
-    from mcp_skills_server.telemetry.usage_sqlite import SqliteStore
+    from mcp_skills_server.telemetry.usage_store import UsageStore
 
-    return SqliteStore(file)
+    return UsageStore(file)
 
 
-def start_usage(
-    options: UsageOptions, registry: Registry, *, by_default: bool, link: Link | None = None
-) -> Counting | None:
+def start_usage(options: UsageOptions, registry: Registry, *, by_default: bool) -> Counting | None:
     """Count from now on; None where nothing is counted.
 
     Args:
         options: where.
         registry: whose skills are served.
         by_default: count where no option says anything.
-        link: the way to Redis, None where there is none.
 
     Raises:
         UsageError: the store that was named cannot be used.
@@ -119,7 +107,7 @@ def start_usage(
     store = None
     if options.usage is not None or by_default:
         try:
-            store = store_at(options.usage, link)
+            store = store_at(options.usage)
         except (OSError, UsageError) as error:
             if options.usage is not None:
                 raise

@@ -43,7 +43,6 @@ class Blobs:
         most_bytes: bytes of them all.
         idle_s: seconds after which an unused blob goes.
         now: seconds of a clock that never goes back.
-        mark: what their names end with.
         share: bytes of one owner's; None for a quarter of all.
     """
 
@@ -54,10 +53,8 @@ class Blobs:
         most_bytes: int = 64 << 20,
         idle_s: float = 3600,
         now: Callable[[], float] = time.monotonic,
-        mark: str = "",
         share: int | None = None,
     ) -> None:
-        self._mark = mark
         self._least = max(1, most_bytes // most)
         self._quota = Quota[str]("blobs", most_bytes, share, name="blob-bytes")
         self._idle_s = idle_s
@@ -86,7 +83,7 @@ class Blobs:
         limit = self.limit(owner)
         if len(raw) > limit:
             raise QuotaError(f"the content has {len(raw):,} bytes, and at most {limit:,} are kept", "blob-bytes")
-        name = f"{PREFIX}{secrets.token_hex(16)}{self._mark}"
+        name = f"{PREFIX}{secrets.token_hex(16)}"
         # A small one counts for as much as one of the average size, so that their number is bounded too.
         for gone in self._quota.claim(name, owner, max(len(raw), self._least)):
             del self._kept[gone]

@@ -45,7 +45,6 @@ class RuntimeSettings(NamedTuple):
         result_characters: characters of a text file, of instructions or of descriptions that one call returns.
         media_bytes: bytes up to which a picture or sound is returned as such.
         absolute_paths: give locations as paths of this machine, for agents that work on its disk, not as URIs.
-        mark: what the handles of sessions end with.
     """
 
     max_loaded: int = 8
@@ -53,7 +52,6 @@ class RuntimeSettings(NamedTuple):
     result_characters: int = runtime.RESULT_CHARACTERS
     media_bytes: int = 1 << 20
     absolute_paths: bool = False
-    mark: str = ""
 
 
 class Runtime:

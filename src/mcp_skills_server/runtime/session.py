@@ -64,7 +64,7 @@ class Session:
         if handle is None:
             from secrets import token_urlsafe  # of the handshake there is no session
 
-            handle = token_urlsafe(18) + runtime.settings.mark
+            handle = token_urlsafe(18)
         self.session_id = handle
         self.calls = 0
         self.moved = 0

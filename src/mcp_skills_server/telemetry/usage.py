@@ -1,6 +1,6 @@
 """Which skills are used: by whom, by which host program, in which version, and when last. A reader of events.
 
-Written once a second by a thread, so that no request waits for the disk or the network; what happened within the last
+Written once a second by a thread, so that no request waits for the disk; what happened within the last
 second before a process is killed may be lost. Nothing that a person typed is kept unless the operator asks for it.
 """
 
@@ -49,8 +49,7 @@ class Usage:
         self._dropped = 0
         self.lost = 0
         self._unstored: Batch | None = None
-        """A batch that may or may not be stored: it is tried again as it is, so that it counts once."""
-        self._batches = 0
+        """A batch that could not be stored and is tried again."""
         self._came: set[str] = set()
         self._gone: set[str] = set()
         self._stopping = threading.Event()
@@ -165,8 +164,7 @@ class Usage:
                 waiting, self._waiting = self._waiting, {}
                 questions, self._questions = self._questions, {}
             if waiting or questions:
-                self._batches += 1
-                self._unstored = Batch(self._batches, waiting, questions)
+                self._unstored = Batch(waiting, questions)
         return self._unstored
 
     def _write_on(self, end: Callable[[], None]) -> None:

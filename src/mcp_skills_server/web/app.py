@@ -32,7 +32,6 @@ from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
-from mcp_skills_server.server.latest import Latest
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web import metrics, probes, refresh, rpc
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery
@@ -49,7 +48,6 @@ from mcp_skills_server.web.rates import RequestRate
 from mcp_skills_server.web.redirect import redirect_relatively
 from mcp_skills_server.web.request_ids import RequestIds
 from mcp_skills_server.web.settings import HttpSettings
-from mcp_skills_server.web.workers.routing import ByFirst
 
 if TYPE_CHECKING:
     from mcp_skills_server.web.ui.app import Ui
@@ -73,8 +71,8 @@ def make_app(
         _mcp(runtime, settings, http, watcher, views) if http.answers_mcp else _only_following(runtime, watcher)
     )
     if http.rpc is not None and http.answers_mcp:
-        methods = Methods(runtime, http.rpc, Blobs(mark=http.mark, share=http.quotas.blob_bytes), views=views)
-        routes = [*routes, rpc.route(Rpc(methods, http.max_body), http.routes)]
+        methods = Methods(runtime, http.rpc, Blobs(share=http.quotas.blob_bytes), views=views)
+        routes = [*routes, rpc.route(Rpc(methods, http.max_body))]
     if http.metrics is not None:
         routes = [*routes, metrics.route(http.metrics, views.may_admin)]
     if http.refresh is not None:
@@ -159,22 +157,15 @@ def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watc
         session_idle_timeout=http.session_idle,
         max_request_body_size=http.max_body,
         max_sessions=http.max_sessions,
-        mark=http.mark,
         share=http.quotas.sessions,
     )
-    asked: Callable[[], object] = int
-    if http.worker is not None:
-        http.worker.open_sessions = lambda: len(manager.transports)
-        attachment.latest, following = Latest(), http.worker.watcher
-        following.again, asked = attachment.latest.again, following.asked
-        views.on_replaced(lambda _before, _now: following.regranted())
     server.middleware.append(manager.middleware)
     manager.on_follow = attachment.notifier.follows
     # Inside of the limit, which hands on whole bodies.
     modern = legacy = None
     if http.lean:
         modern, legacy = Modern(attachment), Legacy(attachment, manager)
-    manager.asgi_app.app = Endpoint(Judged(manager.asgi_app.app, modern, legacy, http.routes, asked))
+    manager.asgi_app.app = Endpoint(Judged(manager.asgi_app.app, modern, legacy))
 
     @contextlib.asynccontextmanager
     async def running() -> AsyncGenerator[None]:
@@ -243,6 +234,4 @@ def _discovery(views: Views, http: HttpSettings) -> list[Route]:
         )
 
     discovery = ByGrants(views, make) if views.are_restricted else make(views.registry)
-    # What an index names must be there for as long as the index may be kept, so one process makes them both.
-    endpoint = discovery if http.routes is None else ByFirst(http.routes, discovery)
-    return [Route(prefix.rstrip("/") + "{rest:path}", endpoint) for prefix in PREFIXES]
+    return [Route(prefix.rstrip("/") + "{rest:path}", discovery) for prefix in PREFIXES]

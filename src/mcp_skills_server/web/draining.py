@@ -16,16 +16,13 @@ class Drain:
 
     Args:
         seconds: how long that takes.
-        is_worker: whether a supervisor hands signals on. Who ends all processes of a service sends SIGTERM to each, so
-            a worker has it twice; only SIGINT ends its drain before the time.
 
     Attributes:
         begun: whether it has begun.
     """
 
-    def __init__(self, seconds: float = 0, *, is_worker: bool = False) -> None:
+    def __init__(self, seconds: float = 0) -> None:
         self._seconds = seconds
-        self._is_worker = is_worker
         self.begun = False
 
     async def until_end(self, signals: AsyncIterator[signal.Signals]) -> None:
@@ -35,5 +32,4 @@ class Drain:
         self.begun = True
         logger.info("ends in %g s: answers requests, and is not ready for more (--drain)", self._seconds)
         with anyio.move_on_after(self._seconds):
-            while await anext(signals) == signal.SIGTERM and self._is_worker:
-                pass
+            await anext(signals)

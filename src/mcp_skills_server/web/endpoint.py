@@ -55,7 +55,6 @@ class Sessions(StreamableHTTPSessionManager):
     """The SDK's sessions of legacy clients. At the limit, the owner with most loses the one it left alone longest.
 
     Args:
-        mark: what their ids end with.
         share: sessions that one owner may have; None for all that nobody else wants. Beyond it the owner loses the one
             of its own that it left alone longest, or gets no other.
 
@@ -64,9 +63,8 @@ class Sessions(StreamableHTTPSessionManager):
             connection and whom the opener proved to be; what it returns is called when the stream is open.
     """
 
-    def __init__(self, *args: Any, mark: str = "", share: int | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, share: int | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._mark = mark
         self._share = share
         self._owners: dict[str, str] = {}
         self._connections: WeakValueDictionary[str, Connection] = WeakValueDictionary()
@@ -125,16 +123,8 @@ class Sessions(StreamableHTTPSessionManager):
             self._end_one_for(opener)
         transport = super()._admit_session(requestor)
         if transport is not None and transport.mcp_session_id is not None:
-            if self._mark:
-                self._rename(transport, transport.mcp_session_id + self._mark)
             self._owners[transport.mcp_session_id] = opener
         return transport
-
-    def _rename(self, transport: StreamableHTTPServerTransport, session: str) -> None:
-        given, transport.mcp_session_id = transport.mcp_session_id or "", session
-        self._server_instances[session] = self._server_instances.pop(given)
-        if given in self._session_owners:
-            self._session_owners[session] = self._session_owners.pop(given)
 
     async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
         if self._owners.pop(session_id, None) is not None:

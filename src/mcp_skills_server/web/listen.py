@@ -28,7 +28,6 @@ _FEWEST_FILES: Final = 6
 _SPARE: Final = 8
 _ARRIVING: Final = 16
 _RETRY_S: Final = 0.5
-_MOMENT_S: Final = 0.001
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -143,8 +142,6 @@ class Accepting:
         protocol: makes the protocol of a connection.
         at_once: connections accepted before the first of them has its protocol.
         lines: says that there was no descriptor for a connection.
-        is_next: says of a socket that others accept from too whether the next connection is for this process; if not,
-            they have a moment to take it.
     """
 
     def __init__(
@@ -153,13 +150,11 @@ class Accepting:
         protocol: Callable[[], asyncio.Protocol],
         at_once: int,
         lines: Counted,
-        is_next: Callable[[], bool] | None = None,
     ) -> None:
         self._listener = listener
         self._protocol = protocol
         self._at_once = at_once
         self._lines = lines
-        self._is_next = is_next
         self._loop = asyncio.get_running_loop()
         self._arriving: set[asyncio.Task[object]] = set()
         self._retry: asyncio.TimerHandle | None = None
@@ -196,23 +191,11 @@ class Accepting:
     def _resume(self) -> None:
         self._retry = None
         if self._listener.fileno() != -1 and self._filler is None:
-            self._loop.add_reader(self._listener.fileno(), self._accept if self._is_next is None else self._wait)
+            self._loop.add_reader(self._listener.fileno(), self._accept)
 
     def _pause(self) -> None:
         if self._listener.fileno() != -1:
             self._loop.remove_reader(self._listener.fileno())
-
-    def _wait(self) -> None:
-        if self._is_next is None or self._is_next():
-            self._accept()
-            return
-        self._pause()
-        self._retry = self._loop.call_later(_MOMENT_S, self._accept_after_all)
-
-    def _accept_after_all(self) -> None:
-        self._resume()
-        if self._listener.fileno() != -1:
-            self._accept()
 
     def _accept(self) -> None:
         for _ in range(self._at_once):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -20,7 +20,6 @@ from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.server.messages import Id, Refusal, duplicate, judge
 from mcp_skills_server.web.legacy import SESSION, Legacy
 from mcp_skills_server.web.modern import Modern
-from mcp_skills_server.web.workers.routing import Routes
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +44,6 @@ class Judged:
         app: the endpoint.
         modern: what answers requests of the modern era in its stead, those that it takes.
         legacy: the same for requests of legacy sessions.
-        routes: what gives requests to other workers; None where there are none.
-        asked: called when a message is answered here.
     """
 
     def __init__(
@@ -54,12 +51,8 @@ class Judged:
         app: ASGIApp,
         modern: Modern | None = None,
         legacy: Legacy | None = None,
-        routes: Routes | None = None,
-        asked: Callable[[], object] = int,
     ) -> None:
         self._app = app
-        self._note_asked = asked
-        self._routes = routes
         self._modern = modern
         self._legacy = legacy
         self._asked: dict[tuple[bytes, str], _Asked] = {}
@@ -67,18 +60,14 @@ class Judged:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse, or hand on."""
         if scope["type"] != "http" or scope["method"] != "POST":
-            if self._routes is None or not await self._routes.session(scope, receive):
-                await self._app(scope, receive, send)
+            await self._app(scope, receive, send)
             return
         raw: bytes = (await receive()).get("body", b"")
         found = judge(raw)
         if isinstance(found, Refusal):
             await _refuse(found, scope, receive, send)
             return
-        if self._routes is not None and await self._routes.message(found, raw, scope, receive):
-            return
         del raw
-        self._note_asked()
         if self._modern is not None and self._modern.takes(scope, found):
             answered = self._modern(found, scope, receive, send)
             del found  # a stream may last for days

@@ -14,7 +14,6 @@ import contextlib
 import logging
 import sys
 from typing import Any, Final
-from weakref import ref
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -24,7 +23,6 @@ from mcp_skills_server.web.counted import Counted
 from mcp_skills_server.web.framing import OneEnd
 from mcp_skills_server.web.places import PLACE, Place, Places, State
 from mcp_skills_server.web.unread import MOST_BYTES, Unread
-from mcp_skills_server.web.workers.routing import CONNECTION
 
 logger = logging.getLogger(__name__)
 
@@ -57,18 +55,14 @@ def _unread(transport: asyncio.Transport) -> int:
 def protocol_with_timeouts(
     seconds: float, places: Places, most_unread: int = MOST_BYTES, share_unread: int | None = None
 ) -> type[asyncio.Protocol]:
-    """uvicorn's protocol, which takes a place, and closes a connection that owes a part of a request for so long.
-
-    It is a `Connection` that can be given to another process, and `raw` is what was read from one that was given to us.
-    """
+    """uvicorn's protocol, which takes a place, and closes a connection that owes a part of a request for so long."""
     lines = Counted(logger.info)
     unread = Unread(Counted(logger.warning), most_unread, share_unread)
 
     class Patient(H11Protocol):
-        def __init__(self, *, app_state: dict[str, Any], raw: bytes = b"", **kwargs: Any) -> None:
+        def __init__(self, *, app_state: dict[str, Any], **kwargs: Any) -> None:
             self._place = Place()
-            self._raw = raw
-            super().__init__(app_state={**app_state, PLACE: self._place, CONNECTION: ref(self)}, **kwargs)
+            super().__init__(app_state={**app_state, PLACE: self._place}, **kwargs)
             self.conn = OneEnd(h11.SERVER)
             self._since: object = None
             self._timer: asyncio.TimerHandle | None = None
@@ -82,27 +76,6 @@ def protocol_with_timeouts(
             places.enter(self._place, owner_of(None, self.client[0] if self.client else None) or "", transport.abort)
             self._look()
             self._look_at_reading()
-            if self._raw:
-                raw, self._raw = self._raw, b""
-                self.data_received(raw)
-
-        async def hold(self) -> tuple[int, bytes] | None:
-            if self.conn.their_state in _OWED:
-                return None
-            self.flow.pause_reading()
-            if self.transport.get_write_buffer_size():  # of an answer before this one, which must not be lost
-                self.transport.set_write_buffer_limits(high=0)
-                await self.flow.drain()
-                self.transport.set_write_buffer_limits()
-            if self.transport.is_closing():
-                return None
-            return self.transport.get_extra_info("socket").fileno(), self.conn.trailing_data[0]
-
-        def resume(self) -> None:
-            self.flow.resume_reading()
-
-        def leave(self) -> None:
-            self.transport.abort()  # which closes it here alone: the other process has it open
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)

@@ -17,7 +17,6 @@ from starlette.types import Receive, Scope, Send
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.server.callers import address, counted, principal
 from mcp_skills_server.web.rates import MORE
-from mcp_skills_server.web.workers.routing import Routes
 
 PATH: Final = "/rpc"
 _JSON: Final = "application/json"
@@ -30,12 +29,11 @@ class _Sent(Response):
         """Send nothing."""
 
 
-def route(rpc: Rpc, routes: Routes | None = None) -> Route:
+def route(rpc: Rpc) -> Route:
     """The route of the Skills Protocol. The registry is loaded by somebody else.
 
     Args:
         rpc: answers.
-        routes: what gives requests to other workers; None where there are none.
     """
 
     async def endpoint(request: Request) -> Response:
@@ -50,8 +48,6 @@ def route(rpc: Rpc, routes: Routes | None = None) -> Route:
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         answer = Response(status_code=204)
-        if routes is not None and await routes.call(bytes(body), request.scope, request.receive):
-            return answer  # which nobody reads
         more = request.scope.get(MORE)
         if more is not None and await more(rpc.calls_in(bytes(body)) - 1):
             return _Sent()

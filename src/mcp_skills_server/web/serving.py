@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import anyio
 import uvicorn
@@ -27,12 +27,7 @@ from mcp_skills_server.web.listen import Accepting, Budget, allowance, open_list
 from mcp_skills_server.web.patience import protocol_with_timeouts
 from mcp_skills_server.web.places import PLACE, Place, Places
 from mcp_skills_server.web.settings import HttpSettings
-from mcp_skills_server.web.unread import give_large_blocks_back, most_unread
-from mcp_skills_server.web.workers.handover import Receiving
-
-if TYPE_CHECKING:
-    from mcp_skills_server.web.workers.worker import Worker
-
+from mcp_skills_server.web.unread import give_large_blocks_back
 
 logger = logging.getLogger(__name__)
 
@@ -65,10 +60,9 @@ async def serve_http(
         UsageError: the address cannot be listened on.
     """
     give_large_blocks_back()
-    worker = http.worker
-    drain = Drain(http.drain, is_worker=worker is not None)
+    drain = Drain(http.drain)
     app, end = make_app(runtime, settings, http, watcher, views, drain=drain)
-    listener = open_listener(http.host, http.port) if worker is None else worker.listener
+    listener = open_listener(http.host, http.port)
     allowed = allowance(http.max_connections)
     lines = Counted(logger.warning)
     places = Places(allowed.places, allowed.spare, lines)
@@ -85,12 +79,7 @@ async def serve_http(
 
     config = uvicorn.Config(
         quiet,
-        http=protocol_with_timeouts(
-            http.request_timeout,
-            places,
-            most_unread(1 if worker is None else worker.post.count),
-            http.quotas.unread_bytes,
-        ),
+        http=protocol_with_timeouts(http.request_timeout, places, share_unread=http.quotas.unread_bytes),
         ws="none",
         log_config=None,
         access_log=False,
@@ -100,7 +89,7 @@ async def serve_http(
         timeout_keep_alive=http.keep_alive,
         timeout_graceful_shutdown=_ENDING_S,
     )
-    server = _Server(config, allowed, lines, drain, worker)
+    server = _Server(config, allowed, lines, drain)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as tasks:
 
@@ -111,13 +100,10 @@ async def serve_http(
 
             tasks.start_soon(end_on_signal)
             # Only now, so that whoever has read it can connect, and can end it.
-            if worker is None:
-                logger.info("listening on http://%s%s", shown_address(listener), http.entrance)
-                listening(shown_address(listener))
+            logger.info("listening on http://%s%s", shown_address(listener), http.entrance)
+            listening(shown_address(listener))
             await server.serve(sockets=[listener])
             tasks.cancel_scope.cancel()
-    if worker is not None:
-        worker.close()
 
 
 def _closing(drain: Drain, place: Place | None, send: Send) -> Send:
@@ -134,11 +120,8 @@ def _closing(drain: Drain, place: Place | None, send: Send) -> Send:
 class _Server(uvicorn.Server):
     """uvicorn, with a listener of ours, and with the signals left to us: it would raise them again at the end."""
 
-    def __init__(
-        self, config: uvicorn.Config, allowed: Budget, lines: Counted, drain: Drain, worker: Worker | None
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, allowed: Budget, lines: Counted, drain: Drain) -> None:
         super().__init__(config)
-        self._worker = worker
         self._allowed = allowed
         self._lines = lines
         self._drain = drain
@@ -153,36 +136,20 @@ class _Server(uvicorn.Server):
         if self.lifespan.should_exit:
             sys.exit(STARTUP_FAILURE)
 
-        def protocol(raw: bytes = b"") -> asyncio.Protocol:
+        def protocol() -> asyncio.Protocol:
             make: Any = self.config.http_protocol_class
-            return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state, raw=raw)
+            return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
-        servers: list[Any] = []
+        arriving = self._allowed.arriving
+        self._accepting = [Accepting(each, protocol, arriving, self._lines) for each in sockets or []]
+        servers: list[Any] = [*self._accepting]
         self.servers = servers
-
-        def accept(at_once: int, is_next: Callable[[], bool] | None = None) -> None:
-            if not self.should_exit:
-                made = [Accepting(each, protocol, at_once, self._lines, is_next) for each in sockets or []]
-                self._accepting = made
-                servers.extend(made)
-
-        worker = self._worker
-        if worker is None:
-            accept(self._allowed.arriving)
-        else:
-            servers.append(Receiving(worker.post.path, protocol))
-            connections = self.server_state.connections
-            # One at a time, so that the others get some.
-            worker.started(lambda: accept(1, lambda: worker.is_next(len(connections))))
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._drain.begun:
             for each in self._accepting:
-                if self._worker is None or self._worker.is_end_of_all:
-                    each.end_arrivals()
-                else:  # the socket is that of all workers: what is done to it, the others and the next one would find
-                    each.close()
+                each.end_arrivals()
             # Who has just connected has asked already, and a proxy cannot ask another replica any more.
             await anyio.sleep(_LAST_S)
         await super().shutdown(sockets)

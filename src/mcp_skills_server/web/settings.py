@@ -15,13 +15,11 @@ from mcp_skills_server.runtime.sessions import Sessions as ToolSessions
 from mcp_skills_server.web.forwarded import Proxies
 from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.rates import TakeShared
-from mcp_skills_server.web.workers.routing import Routes
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.follower import SourceState
     from mcp_skills_server.telemetry.metrics import Metrics
     from mcp_skills_server.web.ui.settings import UiSettings
-    from mcp_skills_server.web.workers.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,6 @@ class HttpSettings:
         drain: seconds from SIGTERM to the end, in which requests are answered and `/readyz` says that it ends.
         sessions: makes what keeps the sessions of the tools.
         shared: tells the state of what is shared with other replicas, a line for each thing.
-        worker: which of several processes this is; None where it is the only one.
     """
 
     host: str
@@ -84,17 +81,6 @@ class HttpSettings:
     drain: float = 0
     sessions: Callable[[Runtime], ToolSessions] = ToolSessions
     shared: Callable[[], Sequence[str]] = tuple
-    worker: Worker | None = None
-
-    @property
-    def mark(self) -> str:
-        """What the ids of this process end with."""
-        return "" if self.worker is None else self.worker.post.mark
-
-    @property
-    def routes(self) -> Routes | None:
-        """What gives requests to other processes; None where there are none."""
-        return None if self.worker is None else self.worker.post.routes
 
     @property
     def entrance(self) -> str:

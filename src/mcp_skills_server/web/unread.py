@@ -20,7 +20,6 @@ MOST_BYTES: Final = 256 << 20
 
 _M_MMAP_THRESHOLD: Final = -3
 _LARGE: Final = 1 << 20
-_LEAST_BYTES: Final = 32 << 20
 
 
 def give_large_blocks_back() -> None:
@@ -32,11 +31,6 @@ def give_large_blocks_back() -> None:
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # another C library
             ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE)
-
-
-def most_unread(processes: int) -> int:
-    """Bytes of answers that may wait for the clients of one of so many processes: its part, and two large files."""
-    return max(MOST_BYTES // processes, _LEAST_BYTES)
 
 
 class Unread:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import urlencode
 
 import pytest
 
-from web.ui.serving import cookie_of, get, names, page_serving, words
+from web.ui.serving import get, names, page_serving, words
 from wire import write_skill
 
 ANN, BOB, OPS = (f"{name}s-made-up-token-0123456789" for name in ("ann", "bob", "ops"))
@@ -55,20 +54,3 @@ def test_grants_hold_on_every_view(place: Path) -> None:
             hidden, absent = get(server, address, **bob), get(server, address.replace("tax", "no"), **bob)
             assert hidden.status == absent.status == 404
             assert hidden.body == absent.body  # as what was never there
-
-
-def test_each_process_knows_who_signed_in_at_another(place: Path) -> None:
-    with page_serving("--config", place / "c.toml", "--workers", "2") as server:
-        form = urlencode({"token": ANN}).encode()
-        cookies: list[str] = []
-        for _ in range(6):
-            reply = server.send("POST", "/ui/sign-in", form, {"Sec-Fetch-Site": "same-origin"})
-            assert reply.status == 303
-            cookies.append(cookie_of(reply.headers))
-        for cookie in cookies:
-            for _ in range(3):
-                assert get(server, "/ui/skills/finance/tax", Cookie=cookie).status == 200
-        out = server.send("POST", "/ui/sign-out", b"", {"Sec-Fetch-Site": "same-origin", "Cookie": cookies[0]})
-        assert out.status == 303
-        assert {get(server, "/ui/", Cookie=cookies[0]).status for _ in range(4)} == {303}
-        assert get(server, "/ui/", Cookie="skills-ui-1=x_w77").status == 303

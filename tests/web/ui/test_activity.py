@@ -11,7 +11,6 @@ from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Event, Use
 from mcp_skills_server.telemetry.metrics import Metrics
 from mcp_skills_server.web.ui.activity import MOST_CLIENTS, MOST_RUNS, Activity
-from mcp_skills_server.web.workers.channel import Post
 from programs import LOOSE, loose
 from web.http_wire import client
 from web.ui.serving import get, page_serving, words
@@ -55,21 +54,6 @@ def test_clients_differ_by_who_where_what_and_how() -> None:
     assert len(seen.clients()) == 4
     last = seen.clients()[0]
     assert (last.who.principal, last.requests, last.refused, last.first, last.last) == ("token:ann", 2, 1, 1.0, 2.0)
-
-
-def test_of_several_processes_no_more_are_shown_and_the_same_client_is_one(tmp_path: Path) -> None:
-    ones = [Activity(Post(number, 2, 0, 2, str(tmp_path / "{}"), [])) for number in range(2)]
-    for one in ones:
-        one.take([event(number, "begun", uses=(RUN,)) for number in range(MOST_RUNS + 9)])
-        one.take([event(number, address=f"10.0.{number % 256}.{number // 256}") for number in range(MOST_CLIENTS)])
-    ones[0].take([event(9_000.0, "refused", address="10.0.0.0", principal="p" * 5_000)])
-    ones[1].take([event(8_000.0, address="10.0.1.0")])
-    for one in ones:
-        assert len(one.runs()) == MOST_RUNS and len(one.clients()) == MOST_CLIENTS
-        last, before = one.clients()[:2]
-        assert (last.last, last.who.address, last.who.principal, last.refused) == (9_000, "10.0.0.0", "p" * 40 + "…", 1)
-        assert (before.first, before.last, before.requests) == (1, 8_000, 3)
-    assert sum(each.stat().st_size for each in tmp_path.iterdir()) <= 4 << 20
 
 
 @pytest.mark.parametrize("path", ["/ui/runs", "/ui/clients"])

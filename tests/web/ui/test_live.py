@@ -9,7 +9,6 @@ import signal
 import weakref
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -107,14 +106,6 @@ def test_never_more_are_kept_than_so_many_and_numbers_only_grow() -> None:
         assert len(feed.latest()) == KEPT and feed.latest()[0].number == feed.number > seen
         assert feed.latest()[-1].number > seen
         seen = feed.number
-
-
-def test_scans_are_kept_up_to_a_bound_and_each_once() -> None:
-    scans = Scans()
-    many = [came(*(f"skill-{number}" for number in range(300))) for _ in range(5)]
-    for each in (*many, *many):
-        scans.take(each)
-    assert scans.latest() == many[-3:]
 
 
 def test_a_set_of_skills_has_what_is_about_them_and_no_number_of_the_others(tmp_path: Path) -> None:
@@ -283,30 +274,6 @@ def test_a_change_is_heard_and_then_found(tmp_path: Path) -> None:
         assert stream.event() == "change"
         page = get(server, "/ui/live?part=1")
         assert "appeared" in words(page) and "two" in words(page) and b"<html" not in page.body
-
-
-def test_a_process_that_hears_later_waits_for_what_its_reader_has_heard_of(tmp_path: Path) -> None:
-    look = look_at(plant(tmp_path, {"one/SKILL.md": skill_md("one")}))
-    look = replace(look, site=replace(look.site, is_one_of_many=True))
-    feed, scan, shown = look.site.live.feed(look.runtime.skill_set), came("one"), list[str]()
-    heard = Feed()
-    heard.take(scan)
-    query = f"part=1&after={heard.number}".encode()
-    request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": query})
-
-    async def ask() -> None:
-        async def show() -> None:
-            shown.append(words(bytes((await page.page(request, look)).body).decode()))
-
-        with anyio.fail_after(DEADLINE):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(show)
-                await anyio.wait_all_tasks_blocked()
-                assert shown == []
-                await anyio.to_thread.run_sync(feed.take, scan)
-        assert "appeared one" in shown[0]
-
-    anyio.run(ask)
 
 
 def test_what_is_left_out_says_so(tmp_path: Path) -> None:

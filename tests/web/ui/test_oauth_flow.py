@@ -42,7 +42,6 @@ class Issuer:
             "page",
             self.fetch,
             self.post,
-            mark="_w3",
             now=lambda: self.now,
         )
 
@@ -79,7 +78,7 @@ def test_who_comes_back_is_who_went() -> None:
     async def work() -> None:
         asked = await led(issuer)
         assert asked["redirect_uri"] == "https://skills.example/team/ui/oauth/callback" and asked["tenant"] == "1"
-        assert asked["state"].endswith("_w3") and asked["resource"] == AUDIENCE
+        assert asked["resource"] == AUDIENCE
         found: Admission = await issuer.flow.finish({"state": asked["state"], "code": "c", "iss": ISSUER}, "browser")
         assert found.principal.name == "ann"
         (form,) = issuer.forms

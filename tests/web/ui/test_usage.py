@@ -13,8 +13,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 from starlette.requests import Request
 
-from mcp_skills_server.telemetry.usage_sqlite import SqliteStore
-from mcp_skills_server.telemetry.usage_store import Batch, By, Count, Line, Report, Sum, day_of
+from mcp_skills_server.telemetry.usage_store import Batch, By, Count, Line, Report, Sum, UsageStore, day_of
 from mcp_skills_server.web.ui.look import UsageReports
 from mcp_skills_server.web.ui.pages import usage
 from web.http_wire import Server, client
@@ -109,7 +108,7 @@ def test_the_tables_are_read_by_anybody_on_any_screen_and_without_a_script(
         Count(day_of(now), "load", "tea", "sha256:0", principal, host, "mcp"): Sum(len(who) - number, now)
         for number, (principal, host) in enumerate(who.items())
     }
-    SqliteStore(str(place / "usage.db")).add(Batch(1, counts, {}))
+    UsageStore(str(place / "usage.db")).add(Batch(counts, {}))
     given = (place / "skills", "--usage", f"sqlite:{place / 'usage.db'}")
     options = {"color_scheme": colours, "viewport": {"width": 320, "height": 600}}
     with own_page(*given) as address, looking(chromium, **options) as seen:

@@ -57,9 +57,8 @@ from mcp_skills_server.web.ui.pages import (
     usage,
 )
 from mcp_skills_server.web.ui.revisions import Revisions
-from mcp_skills_server.web.ui.session import Viewer, Viewers, process_of
+from mcp_skills_server.web.ui.session import Viewer, Viewers
 from mcp_skills_server.web.ui.settings import UiSettings
-from mcp_skills_server.web.workers.routing import Routes
 
 logger = logging.getLogger(__name__)
 
@@ -111,8 +110,7 @@ class Ui:
     def __init__(self, runtime: Runtime, settings: Settings, http: HttpSettings, ui: UiSettings, views: Views) -> None:
         self._runtime = runtime
         self._views = views
-        self._processes = http.routes
-        self._viewers = Viewers(http.policy, ui.once, FailedAuthentications(http.rates), http.mark)
+        self._viewers = Viewers(http.policy, ui.once, FailedAuthentications(http.rates))
         self.site = Site(
             _templates(),
             settings,
@@ -121,16 +119,12 @@ class Ui:
             Revisions(runtime.registry),
             local=ui.once is not None,
             open=self._viewers.is_open,
-            is_one_of_many=http.routes is not None,
             live=Live(http.quotas.streams),
-            activity=Activity(None if http.worker is None else http.worker.post),
+            activity=Activity(),
         )
-        self._entrance = Entrance(self._viewers, http.policy, self.site.templates, http.mark)
+        self._entrance = Entrance(self._viewers, http.policy, self.site.templates)
         self.site.revisions.start()
-        if http.worker is None:
-            self.site.live.follow(runtime.registry)
-        else:  # the supervisor sees all of it first, and says the same to each worker
-            http.worker.watcher.changed = self.site.live.hear
+        self.site.live.follow(runtime.registry)
         threading.Thread(target=self._prepare, name="skills-ui-search", daemon=True).start()
 
     def start(self) -> Callable[[], None]:
@@ -146,7 +140,7 @@ class Ui:
         views = [Route(each.path, self._answer(each), methods=["GET"]) for each in VIEWS]
         other = [Route("/{rest:path}", self._missing, methods=["GET"])]
         static = [Route("/static/{name}", _static, methods=["GET"])]
-        below = _Below(Router([*views, *static, *self._entrance.routes(), *other]), self._processes)
+        below = _Below(Router([*views, *static, *self._entrance.routes(), *other]))
         return [*(Route(path, _to_page, methods=["GET"]) for path in ("/", BASE)), Mount(BASE, below)]
 
     def _prepare(self) -> None:
@@ -240,18 +234,12 @@ class Ui:
 
 
 class _Below:
-    """Has a request answered by the process that knows its session, with addresses as the browser knows them, and with
-    the headers of a page that nothing foreign runs in."""
+    """Answer with addresses as the browser knows them, and with headers that keep foreign scripts out."""
 
-    def __init__(self, app: ASGIApp, processes: Routes | None) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._processes = processes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._processes is not None and (scope["method"] != "POST" or scope["path"].endswith("/sign-out")):
-            number = process_of(Request(scope))
-            if await self._processes.to(number, scope, b"", receive):
-                return
         token = prefix.set(scope.get(PREFIX, ""))
         # Without the application above, what is refused by a route is answered here, with the headers too.
         scope = {name: value for name, value in scope.items() if name != "app"}

@@ -1,4 +1,4 @@
-"""What a scan found otherwise, skill by skill, as people read it: values that a process can give to others.
+"""What a scan found otherwise, skill by skill, as people read it.
 
 Of files only those are named that are the skill's own: whoever reads a skill need not be let read those inside it. So
 what grants leave of a scan is what is about the paths that they leave.
@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice, takewhile
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog.nested import nested_in
 from mcp_skills_server.errors import clipped
@@ -55,16 +55,6 @@ class Scan(NamedTuple):
     time: float
     differences: tuple[Difference, ...]
 
-    @staticmethod
-    def of(fields: Sequence[Any]) -> Scan:
-        """The scan that became these fields of JSON."""
-        number, when, found = fields
-        return Scan(
-            number,
-            when,
-            tuple(Difference(kind, path, name, tuple(files), more) for kind, path, name, files, more in found),
-        )
-
 
 class Scans:
     """The latest scans that found something. Whoever calls it sees to it that nobody else does meanwhile.
@@ -89,21 +79,15 @@ class Scans:
     def note(self, changes: Changes, snapshot: Snapshot) -> Scan | None:
         """Keep what a scan found, after which the skills are these; None where that is nothing to show."""
         found, now = _differences(changes, snapshot), self._now()
-        return self.take(Scan(max(int(now * 1000), self._last + 1), now, found)) if found else None
-
-    def take(self, scan: Scan) -> Scan | None:
-        """Keep a scan of another process; None where it is known."""
-        if scan.number <= self._last:
+        if not found:
             return None
+        last = self._kept[-1].number if self._kept else 0
+        scan = Scan(max(int(now * 1000), last + 1), now, found)
         self._kept.append(scan)
         self._weight += len(scan.differences)
         while self._weight > MOST and len(self._kept) > 1:
             self._weight -= len(self._kept.popleft().differences)
         return scan
-
-    @property
-    def _last(self) -> int:
-        return self._kept[-1].number if self._kept else 0
 
 
 def _differences(changes: Changes, snapshot: Snapshot) -> tuple[Difference, ...]:

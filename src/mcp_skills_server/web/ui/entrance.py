@@ -38,13 +38,12 @@ class Entrance:
         viewers: who is signed in.
         policy: whose tokens are taken.
         templates: the templates.
-        mark: what the ids of this process end with.
     """
 
-    def __init__(self, viewers: Viewers, policy: Policy, templates: Environment, mark: str) -> None:
+    def __init__(self, viewers: Viewers, policy: Policy, templates: Environment) -> None:
         self._viewers = viewers
         self._templates = templates
-        self._flow = _flow_of(policy, mark)
+        self._flow = _flow_of(policy)
 
     def routes(self) -> list[BaseRoute]:
         """The routes, from the page's own path on."""
@@ -160,14 +159,14 @@ class Entrance:
         return response
 
 
-def _flow_of(policy: Policy, mark: str) -> Flow | None:
+def _flow_of(policy: Policy) -> Flow | None:
     """The way to the issuer and back; None where the issuer does not know the page."""
     oauth = policy.oauth
     if oauth is None or oauth.settings.ui_client_id is None:
         return None
     from mcp_skills_server.web.ui.oauth import Flow  # with what proves signatures
 
-    return Flow(oauth, oauth.settings.ui_client_id, fetch, post, mark=mark)
+    return Flow(oauth, oauth.settings.ui_client_id, fetch, post)
 
 
 async def _form_of(request: Request) -> dict[str, str] | None:

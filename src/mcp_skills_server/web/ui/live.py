@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -137,18 +137,6 @@ class Live:
                     self._give(self._scans.note(changes, registry.snapshot))
 
         registry.subscribe(note)
-
-    def hear(self, since: float, scans: Iterable[Sequence[Any]]) -> None:
-        """Take what another process found that looks for this one too, as fields of JSON; what is known is passed over.
-
-        Args:
-            since: when the first change could be, in seconds since 1970.
-            scans: in order.
-        """
-        with self._lock:
-            self._scans.since = since
-            for each in scans:
-                self._give(self._scans.take(Scan.of(each)))
 
     def _give(self, scan: Scan | None) -> None:
         if scan is not None:

@@ -79,7 +79,6 @@ class Site:
         revisions: what has changed since the start.
         local: whether the page is somebody's own, on this machine alone: then it may name folders of the disk.
         open: whether nobody signs in.
-        is_one_of_many: whether several processes serve.
         live: the changes, and who follows them.
         activity: the latest runs and clients.
         histories: what git knows of the skills of repositories that are fetched.
@@ -92,7 +91,6 @@ class Site:
     revisions: Revisions
     local: bool = False
     open: bool = True
-    is_one_of_many: bool = False
     live: Live = field(default_factory=Live)
     activity: Activity = field(default_factory=Activity)
     histories: Histories = field(default_factory=Histories)

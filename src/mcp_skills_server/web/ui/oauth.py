@@ -53,7 +53,6 @@ class Flow:
         client_id: as what the issuer knows the page.
         fetch: gets the issuer's metadata.
         post: sends a form, and returns status and body.
-        mark: what `state` ends with, so that who comes back is sent to the process that knows it.
         now: seconds of a clock that never goes back.
     """
 
@@ -64,14 +63,12 @@ class Flow:
         fetch: Fetch,
         post: Post,
         *,
-        mark: str = "",
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._server = server
         self._client_id = client_id
         self._fetch = fetch
         self._post = post
-        self._mark = mark
         self._now = now
         self._begun: OrderedDict[str, _Begun] = OrderedDict()
         """By `state`."""
@@ -95,7 +92,6 @@ class Flow:
         """
         place = self._address(await self._metadata(), "authorization_endpoint")
         state, verifier, nonce = (secrets.token_urlsafe(32) for _ in range(3))
-        state += self._mark
         while self._begun and (len(self._begun) >= _MOST or next(iter(self._begun.values())).until < self._now()):
             self._begun.popitem(last=False)
         self._begun[state] = _Begun(_hashed(browser), verifier, nonce, self._now() + _LIFE_S)

@@ -27,7 +27,6 @@ from mcp_skills_server.web.failures import FailedAuthentications
 from mcp_skills_server.web.forwarded import HOST
 from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.ui.look import base
-from mcp_skills_server.web.workers.routing import worker_of
 
 CALLBACK: Final = "/oauth/callback"
 """Where an issuer sends people back to."""
@@ -73,7 +72,6 @@ class Viewers:
         policy: whose tokens are taken.
         once: SHA-256 of what lets the first who brings it in, for the page of one person; None for a server.
         failures: counts what is brought and is wrong, with what fails elsewhere.
-        mark: what the ids of this process end with.
         now: seconds of a clock that never goes back.
     """
 
@@ -82,14 +80,12 @@ class Viewers:
         policy: Policy,
         once: bytes | None = None,
         failures: FailedAuthentications | None = None,
-        mark: str = "",
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._policy = policy
         self._once = once
         self._private = once is not None
         self._failures = failures or FailedAuthentications()
-        self._mark = mark
         self._now = now
         self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
         """By the hash of the id, the one used longest ago first."""
@@ -158,7 +154,7 @@ class Viewers:
             del self._sessions[key]
         while len(self._sessions) >= _MOST:
             self._sessions.popitem(last=False)
-        value = secrets.token_urlsafe(32) + self._mark
+        value = secrets.token_urlsafe(32)
         self._sessions[_hashed(value)] = _Session(viewer, self._now())
         response.set_cookie(
             _cookie(request),
@@ -182,13 +178,6 @@ class Viewers:
             return True
         known = not viewer.is_of_token or any(each.admission == shown for each in self._policy.tokens)
         return known and shown.expires > time.time()
-
-
-def process_of(request: Request) -> int | None:
-    """The process that knows the request's session, or the sign-in that it ends; None where it names none."""
-    if request.url.path.endswith(CALLBACK):
-        return worker_of(request.query_params.get("state"))
-    return worker_of(request.cookies.get(_cookie(request)))
 
 
 def is_of_own_page(request: Request) -> bool:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Final
 
-import anyio
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from mcp_skills_server.catalog.view import View
 from mcp_skills_server.model import Standing
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.server.callers import counted
@@ -19,20 +16,11 @@ from mcp_skills_server.web.ui.live import Stream
 from mcp_skills_server.web.ui.look import Look
 
 _TYPE: Final = "text/event-stream"
-_LATE_S: Final = 1.0
-"""For so long a page waits for what its reader has heard of."""
 
 
 async def page(request: Request, look: Look) -> Response:
-    """The view, or with `part` in the query nothing but the changes, up to the number `after` at least."""
+    """The view, or with `part` in the query nothing but the changes."""
     feed = look.site.live.feed(look.runtime.skill_set)
-    heard = _number(request.query_params.get("after", ""))
-    if heard is not None and look.site.is_one_of_many:
-        # Another process may have said so, which heard of it a moment earlier.
-        with anyio.move_on_after(_LATE_S):
-            while feed.number < heard and not look.site.live.is_closing:
-                await feed.wait(heard - 1)
-        look = replace(look, view=View(look.runtime.skill_set))  # of the skills as they are after that
     changes, skills = feed.latest(), look.snapshot.skills
     there = {each.what.path for each in changes if each.what.path in skills}
     left_out = {each for each in there if skills[each].standing < Standing.VALID}

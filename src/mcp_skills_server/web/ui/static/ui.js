@@ -91,7 +91,7 @@
 
   const show = async (event) => {
     try {
-      const answer = await fetch(`${location.pathname}?part=1&after=${event.data}`, { redirect: "manual" });
+      const answer = await fetch(`${location.pathname}?part=1`, { redirect: "manual" });
       if (!answer.ok) { say("You are signed out, or may not see this any more. Load the page again."); source.close(); return; }
       const known = new Set([...results.querySelectorAll("[id]")].map((each) => each.id));
       const made = new DOMParser().parseFromString(await answer.text(), "text/html");

@@ -168,7 +168,7 @@ def _differences(registry: Registry, changes: Changes, before: tuple[Problem, ..
             reason = of_none.reason(path, registry.roots[old.root].show(old.directory))
             if reason is None and looks < _AT_ONCE:  # the rest is only counted
                 looks += 1
-                reason = _where_it_is(registry, old)
+                reason = _where_it_is(registry, old, changes)
         if new is not None and new.standing < Standing.VALID and (old is None or old.standing > new.standing):
             reason = codes.obstacle(new.problems)
         if isinstance(reason, Problem):
@@ -219,11 +219,11 @@ def _state(skill: Skill) -> str:
     return "listed" if skill.standing is Standing.LENIENT else "served"
 
 
-def _where_it_is(registry: Registry, skill: Skill) -> str:
+def _where_it_is(registry: Registry, skill: Skill, changes: Changes) -> str:
     """Return why a skill that no problem is about is not found any more, by a look at its folder."""
     root = registry.roots[skill.root]
     here = skill.root, skill.directory
-    now = next((each for each in registry.snapshot.skills.values() if (each.root, each.directory) == here), None)
+    now = next((each for each in changes.after.values() if (each.root, each.directory) == here), None)
     if now is not None:
         return f"its path is {printable(now.path)} now"
     place = root.path

@@ -61,6 +61,7 @@ class Registry(Reader, Unrestricted):
         checks: the problems that only reading every file shows, for as long as a skill is the same.
 
     Raises:
+        TypeError: `roots` is one path and no list.
         UsageError: a root is not there, is not a directory, or cannot be read.
     """
 

@@ -318,7 +318,7 @@ def test_with_hidden_they_are_skills_as_any(tmp_path: Path, given: list[str]) ->
         ".curated/one", ".curated/one/nested", ".curated/two", ".system/three", "plugin/.claude/skills/four",
     ]  # fmt: skip
     assert (seen["skills"][0]["uri"], seen["skills"][0]["files"]) == ("skill://.curated/one/SKILL.md", 2)
-    assert seen["passed_over"] == seen["problems"] == []
+    assert seen["passed_over"] == [] and {each["code"] for each in seen["problems"]} == {"ignored-file"}
     done = run("validate", tmp_path, *given, **environment)
     assert done.stdout.splitlines()[-1].startswith("5 skills, 0 errors")
 

@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Self
 
 from mcp_skills_server.catalog import collector
+from mcp_skills_server.catalog.checks import Checks
 from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.grace import QUIET_S, GracePeriod
 from mcp_skills_server.catalog.index_files import IndexFiles
@@ -57,6 +58,7 @@ class Registry(Reader, Unrestricted):
         roots: the directories, in their order.
         snapshot: all skills at the moment of the last scan. It never changes; the next scan puts another in its place.
         loaded: set when the first scan is done.
+        checks: the problems that only reading every file shows, for as long as a skill is the same.
 
     Raises:
         TypeError: `roots` is one path and no list.
@@ -73,7 +75,7 @@ class Registry(Reader, Unrestricted):
         gate: Gate | None = None,
     ) -> None:
         super().__init__(open_roots(roots))
-        self.limits = limits or Limits()
+        self.limits = limits = limits or Limits()
         self.snapshot = Snapshot({})
         self.loaded = threading.Event()
         self._lock = threading.RLock()
@@ -83,6 +85,7 @@ class Registry(Reader, Unrestricted):
         files = index_files if gate is None else None
         self._indexes = [RootIndex(root, self.limits, self._grace, judge, self.roots) for root in self.roots]
         self.keeper = IndexKeeper(files, self._indexes)
+        self.checks = Checks(lambda each: inspect(self, each, self.nested(each), limits.bytes), self._problems_among)
         self._listeners = Listeners()
         self._shadowed: list[Problem] = []
         self._listeners.subscribe(self._emit, problems=False)
@@ -323,16 +326,20 @@ class Registry(Reader, Unrestricted):
         return self._indexes[root.index].dot_folders
 
     def problems(self, snapshot: Snapshot | None = None) -> list[Problem]:
-        """Everything that is wrong, by place: skills, roots, and what shows only among several skills.
+        """Return everything that is wrong, by place: with skills and their files, roots, and among several skills.
 
-        Of the current snapshot, unless another is given.
+        Reads every file of a skill that is not checked yet; `checks.survey` returns what is known without that.
+
+        Args:
+            snapshot: whose problems; by default those of the current one.
         """
         snapshot = snapshot or self.snapshot
-        found = snapshot.all_problems + self.problems_among(snapshot)
-        return sorted(found, key=lambda each: (each.path, each.line or 0, each.code))
+        for skill in snapshot.skills.values():
+            self.checks.of(skill)
+        return [*self.checks.survey(snapshot).problems]
 
-    def problems_among(self, snapshot: Snapshot) -> list[Problem]:
-        """What shows only among several skills. Of `dependencies` only resources: the rest is the server's matter."""
+    def _problems_among(self, snapshot: Snapshot) -> list[Problem]:
+        """Return what shows only among several skills. Of `dependencies` only resources are judged here."""
         from mcp_skills_server.validation import rules
 
         found: list[Problem] = []
@@ -342,14 +349,8 @@ class Registry(Reader, Unrestricted):
             found.append(each.at(self.roots[skill.root].show(place), skill.path))
         return found
 
-    def lint(self, skill: Skill) -> list[Problem]:
-        """What only a reading of every text file tells: dangling references and what should not be in a skill.
-
-        A file that cannot be read becomes a Problem.
-        """
-        return inspect(self, skill, self.nested(skill), self.limits.bytes)
-
     def nested(self, skill: Skill) -> tuple[str, ...]:
         """The directories below its root of the skills that lie in this one."""
-        below = self._indexes[skill.root].skills.below(skill.directory)
+        with self._lock:
+            below = self._indexes[skill.root].skills.below(skill.directory)
         return tuple(directory for directory in below if directory != skill.directory)

@@ -11,7 +11,7 @@ import click
 from mcp_skills_server.commands.fields import flag, option, takes
 from mcp_skills_server.commands.options import RootOptions, make_registry, roots
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, say_table
-from mcp_skills_server.commands.problem_lines import annotation, as_json, in_order, shortened
+from mcp_skills_server.commands.problem_lines import annotation, as_json, in_order, remark_problems, shortened
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Standing
@@ -67,24 +67,27 @@ class ValidateOptions(RootOptions):
 def list_(options: ListOptions, roots: tuple[str, ...]) -> None:
     """List the skills below each ROOT, with those that cannot be served.
 
-    PROBLEMS counts what a look at each SKILL.md and at the names of its files shows. `validate` reads every file, so it
-    may report more.
+    PROBLEMS counts what `validate` reports of each skill.
 
     \b
     Examples:
       mcp-skills-server list ~/skills
       mcp-skills-server list ~/skills --format json
     """
+    from mcp_skills_server.commands.checking import check
+
     registry = make_registry(roots, options)
     registry.load()
     snapshot = registry.snapshot
     skills = [snapshot.skills[path] for path in snapshot.paths(Standing.UNUSABLE)]
-    among = Counter(problem.skill for problem in registry.problems_among(snapshot))
-    summaries = [_summary(skill, more=among[skill.path]) for skill in skills]
+    check(registry, skills)
+    problems = registry.problems()
+    counts = Counter(problem.skill for problem in problems)
+    summaries = [_summary(skill, counts[skill.path]) for skill in skills]
     passed = _report_passed(registry)
     sources = [{"root": each.shown, "revision": each.revision or None} for each in _mirrored(registry)]
     if options.form == "json":
-        found = {"skills": summaries, "problems": [as_json(p) for p in snapshot.problems]}
+        found = {"skills": summaries, "problems": [as_json(each) for each in problems]}
         say_json(found | {"passed_over": passed, "sources": sources})
         return
     colours: dict[int, str] = {}
@@ -107,6 +110,7 @@ def list_(options: ListOptions, roots: tuple[str, ...]) -> None:
         say(f"{each['root']}: revision {each['revision'] or 'unknown, since not all of it is here'}", err=True)
     for problem in shortened(snapshot.problems):
         say(str(problem), err=True)
+    remark_problems(registry)
 
 
 @click.command()
@@ -146,10 +150,10 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
         near = nearest(arguments[-1], names)
         hint = f"did you mean {' or '.join(near)}?" if near else "'list' shows what there is"
         raise UsageError(f"{error}; {hint}") from None
-    among = (each for each in registry.problems_among(registry.snapshot) if each.skill == skill.path)
-    problems = in_order({*skill.problems, *among, *registry.lint(skill)})
+    registry.checks.of(skill)
+    problems = registry.checks.survey(registry.snapshot).by_skill.get(skill.path, ())
     readable = skill.standing > Standing.UNUSABLE
-    details: dict[str, Any] = _summary(skill) | {
+    details: dict[str, Any] = _summary(skill, len(problems)) | {
         "frontmatter": dict(skill.frontmatter),
         "files": [
             {"path": path, "uri": uri(skill.path, path), "size": file.size, "digest": file.digest}
@@ -194,6 +198,7 @@ def validate(options: ValidateOptions, paths: tuple[str, ...]) -> int:
       mcp-skills-server validate ./my-skill
       mcp-skills-server validate ~/skills --strict --format github
     """
+    from mcp_skills_server.catalog.checks import counted
     from mcp_skills_server.commands.checking import check
 
     registry = make_registry(paths, options)
@@ -201,11 +206,11 @@ def validate(options: ValidateOptions, paths: tuple[str, ...]) -> int:
     passed = _report_passed(registry)
     # Each root alone first: what another one hides must be sound too, since it may be served without the other.
     alone = [(root, registry.of_root(root)) for root in registry.roots]
+    skills = [skill for _, snapshot in alone for skill in snapshot.skills.values()]
+    check(registry, skills)
     found: set[Problem] = {each for each in registry.problems() if each.code in _OF_SEVERAL}
     for _, snapshot in alone:
         found.update(each for each in registry.problems(snapshot) if each.code not in _OF_SEVERAL)
-    skills = [skill for _, snapshot in alone for skill in snapshot.skills.values()]
-    found.update(check(registry, skills))
     _report_empty((root for root, snapshot in alone if not snapshot.skills), passed)
     count = len(skills)
     problems = in_order(found)
@@ -217,7 +222,7 @@ def validate(options: ValidateOptions, paths: tuple[str, ...]) -> int:
     else:
         for problem in shortened(problems):
             say(annotation(problem) if options.form == "github" else str(problem))
-        counts = (_counted(count, "skill"), _counted(errors, "error"), _counted(len(problems) - errors, "warning"))
+        counts = (counted(count, "skill"), counted(errors, "error"), counted(len(problems) - errors, "warning"))
         say(", ".join(counts), err=options.form == "github")
     return 0 if ok else 1
 
@@ -244,12 +249,8 @@ def _report_empty(roots: Iterable[Root], passed: list[dict[str, Any]]) -> None:
             remark(f"no skill at {root.shown}: no folder there has a SKILL.md; {_EMPTY}")
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _summary(skill: Skill, *, more: int = 0) -> dict[str, Any]:
-    """What a line of `list` has. `more` problems of it show only among several skills."""
+def _summary(skill: Skill, problems: int) -> dict[str, Any]:
+    """Return what a line of `list` shows of a skill with this number of problems."""
     from mcp_skills_server.format.uris import uri
     from mcp_skills_server.model import SKILL_MD, Standing
 
@@ -263,6 +264,6 @@ def _summary(skill: Skill, *, more: int = 0) -> dict[str, Any]:
         "files": len(skill.files),
         "bytes": skill.size,
         "origin": skill.origin,
-        "problems": len(skill.problems) + more,
+        "problems": problems,
         "served": skill.standing is Standing.VALID,
     }

@@ -77,7 +77,10 @@ def make_metrics(
             **counting,
             "skills_served": ("Skills that are served.", served),
             "skills_left_out": ("Skills that cannot be used.", len(snapshot.skills) - served),
-            "skills_problems": ("Things that are wrong with skills and roots.", len(snapshot.all_problems)),
+            "skills_problems": (
+                "What a scan finds wrong with skills and roots; validate reads every file and finds more.",
+                len(snapshot.all_problems),
+            ),
             "skills_sources_failing": ("Sources whose last look failed.", sum(bool(each.trouble) for each in states)),
         }
 

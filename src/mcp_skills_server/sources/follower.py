@@ -31,7 +31,6 @@ logger = logging.getLogger(__name__)
 Note: TypeAlias = Callable[[str, tuple[Problem, ...]], object]
 """Takes the revision that is served and what is wrong with it, in another thread."""
 
-_NAMES_SHOWN: Final = 10
 _SOONEST_S: Final = 1.0
 """Between two looks that somebody asked for."""
 
@@ -227,12 +226,17 @@ class Follower:
                 await to_thread.run_sync(self._store.serve, tree.path)
             except OSError as error:
                 raise UnreachableError(f"cannot be served ({error.strerror or error})") from None
+        difference = tree.difference
+        before = difference.before or self._served
         self._served = revision.digest if tree.complete else ""
         self._problems = tree.problems
         await to_thread.run_sync(self._report, tree.warnings, tree.problems)
-        if tree.changed:
-            more = f" and {len(tree.changed) - _NAMES_SHOWN} more" if len(tree.changed) > _NAMES_SHOWN else ""
-            logger.info("%s: fetched %s%s", self.name, ", ".join(tree.changed[:_NAMES_SHOWN]), more)
+        is_another = before not in {"", revision.digest}
+        if str(difference) or is_another:
+            was = f" (was {_short(before)})" if is_another else ""
+            rest = "" if tree.complete else "; the rest is still to come"
+            found = str(difference) or "no skill is another"
+            logger.info("%s: fetched %s%s: %s%s", self.name, _short(revision.digest), was, found, rest)
         return tree.complete
 
     def _report(self, lines: tuple[str, ...], problems: tuple[Problem, ...]) -> None:
@@ -251,3 +255,8 @@ class Follower:
             self._reported = lines
             for line in lines:
                 logger.warning("%s: %s", self.name, line)
+
+
+def _short(revision: str) -> str:
+    """A commit or digest as people write it: the first twelve digits."""
+    return revision.removeprefix("sha256:")[:12]

@@ -35,14 +35,19 @@ class FoundIndex:
     @property
     def digest(self) -> str:
         """It is another one where the index, or the address that its URLs are relative to, is another."""
-        body = self.record.body.encode("utf-8", "surrogateescape")
-        return hashlib.sha256(f"{self.record.url}\n".encode() + body).hexdigest()
+        return digest_of(self.record)
 
     @property
     def next_check_s(self) -> float:
         """In how many seconds it makes sense to ask again, by the cache headers."""
         left = self.record.left_s(records.epoch_s())
         return max(left, SOONEST_S) if left > 0 else UNSAID_S
+
+
+def digest_of(record: IndexRecord) -> str:
+    """Return the digest of an index that is remembered, with the address that its URLs are relative to."""
+    body = record.body.encode("utf-8", "surrogateescape")
+    return hashlib.sha256(f"{record.url}\n".encode() + body).hexdigest()
 
 
 def places_of(url: str) -> list[str]:

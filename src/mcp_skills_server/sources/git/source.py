@@ -27,7 +27,7 @@ from mcp_skills_server.sources.git.repository import Repository, Tip
 from mcp_skills_server.sources.git.selection import Selection, Wanted, read_files, select
 from mcp_skills_server.sources.report import refused_by
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import Pace, Revision, Tree
+from mcp_skills_server.sources.source import NO_DIFFERENCE, Difference, Pace, Revision, Tree
 from mcp_skills_server.sources.store import Store
 
 _T = TypeVar("_T")
@@ -172,7 +172,15 @@ class GitFolder:
         self._place.remove_others(fresh_record)
         self._place.write(fresh_record)
         self._proved = self._place.read()
-        return self._tree(self._proved, (*fresh, *(folder for folder in record.skills if folder not in skills)))
+        names = {
+            what: tuple(printable(folder or self._address.name) for folder in sorted(folders))
+            for what, folders in (
+                ("added", fresh.keys() - record.skills.keys()),
+                ("changed", fresh.keys() & record.skills.keys()),
+                ("removed", record.skills.keys() - skills.keys()),
+            )
+        }
+        return self._tree(self._proved, Difference(record.commit, **names))
 
     def _check_history(self, record: Record, tip: Tip) -> Sequence[str]:
         """Refuse a commit that was put in the place of the one that is served; or say so, where that is accepted."""
@@ -231,7 +239,7 @@ class GitFolder:
                 return name
         return "skill"
 
-    def _tree(self, record: Record, changed: Sequence[str] = ()) -> Tree:
+    def _tree(self, record: Record, difference: Difference = NO_DIFFERENCE) -> Tree:
         warnings = [*record.warnings]
         warnings += [f"{each.place}: {note}" for each in record.skills.values() for note in each.notes]
         problems = [
@@ -242,8 +250,7 @@ class GitFolder:
             for each in record.skills.values()
             for path in each.pointers
         ]
-        names = tuple(printable(folder or self._address.name) for folder in changed)
-        return Tree(self._place.path, names, tuple(map(printable, warnings)), problems=tuple(problems))
+        return Tree(self._place.path, difference, tuple(map(printable, warnings)), problems=tuple(problems))
 
 
 def _warnings(found: Selection) -> Sequence[str]:

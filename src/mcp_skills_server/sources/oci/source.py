@@ -25,7 +25,7 @@ from mcp_skills_server.sources.oci.reader import ContentRefusedError
 from mcp_skills_server.sources.oci.reference import is_digest, parse
 from mcp_skills_server.sources.report import sorted_out
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import Pace, Revision, Tree
+from mcp_skills_server.sources.source import NO_DIFFERENCE, Difference, Pace, Revision, Tree
 from mcp_skills_server.sources.store import Store
 
 _FIRST_RETRY_S: Final = 30.0
@@ -97,7 +97,7 @@ class Oci:
         if self._brought is not None and self._brought[0] == revision.digest:
             _, signature, tree = self._brought
             if signature == await to_thread.run_sync(_signature, self._folder):
-                return replace(tree, changed=())
+                return replace(tree, difference=NO_DIFFERENCE)
         self._brought = None
         async with self._client() as client:
             pulled = await bring(
@@ -109,11 +109,11 @@ class Oci:
                 hidden=self._hidden,
                 refusals=self._refusals,
             )
-        changed = (*pulled.added, *pulled.updated, *pulled.pruned)
+        difference = Difference(pulled.before, pulled.added, pulled.updated, pulled.pruned)
         # What the publisher is at fault for stays so for as long as the digest is the same.
         complete = all(each.fault == "publisher" for each in pulled.refused)
         lines, problems = sorted_out(pulled.refused, self.origin)
-        tree = Tree(self._folder, changed, (*pulled.warnings, *lines), complete, problems)
+        tree = Tree(self._folder, difference, (*pulled.warnings, *lines), complete, problems)
         if complete:
             self._brought = revision.digest, await to_thread.run_sync(_signature, self._folder), tree
         return tree

@@ -320,7 +320,7 @@ def test_every_reader_can_be_shown() -> None:
 
 
 def test_a_variable_of_every_option_is_known() -> None:
-    names = {each for parameter in parameters().values() for each in variables_of(parameter, "MCP_SKILLS")}
+    names = {each for parameter in parameters().values() for each in variables_of(parameter)}
     assert {"MCP_SKILLS_PAGE_SIZE", "MCP_SKILLS_ROOTS", "MCP_SKILLS_ALLOW_SCRIPTS_OF", "MCP_SKILLS_GRACE"} <= names
 
 

@@ -55,7 +55,7 @@ class AcpOptions(FollowOptions, EmbeddingOptions, ScriptOptions):
     log_level: Level = log_level("warning")
 
 
-@click.command(cls=_BeforeTheAgent, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
+@click.command(cls=_BeforeTheAgent, context_settings={"show_default": True})
 @click.argument("roots", nargs=-1, metavar="[ROOT]...", type=RootType(), envvar="MCP_SKILLS_ROOTS")
 @takes(AcpOptions)
 @click.pass_context

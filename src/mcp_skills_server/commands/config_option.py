@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import click
 
-from mcp_skills_server.commands.fields import Options, option, variables_of
+from mcp_skills_server.commands.fields import PREFIX, Options, option, variables_of
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _READ: Final = "mcp_skills_server.configuration"
-_PREFIX: Final = "MCP_SKILLS_"
 _WITHOUT_OPTION: Final = ("MCP_SKILLS_EMBEDDINGS_KEY",)
 """Variables that are no option, so that no process list shows what they hold."""
 
@@ -160,16 +159,17 @@ def follow_configuration(
 
 def warn_of_unknown_variables(context: click.Context) -> None:
     """Name each variable that is spelled as one of ours and is none, with the nearest that is one."""
-    prefix = context.auto_envvar_prefix
-    own = {each for parameter in context.command.params for each in variables_of(parameter, prefix)}
-    unknown = {each for each in os.environ if each.startswith(_PREFIX)} - own - {*_WITHOUT_OPTION}
+    own = {each for parameter in context.command.params for each in variables_of(parameter)}
+    unknown = {each for each in os.environ if each.startswith(PREFIX)} - own - {*_WITHOUT_OPTION}
     if not unknown:
         return
     from difflib import get_close_matches
 
-    from mcp_skills_server.commands.config_schema import parameters  # variables of other commands are known, too
-
-    known = own | {each for parameter in parameters().values() for each in variables_of(parameter, prefix)}
+    known = own
+    root = context.find_root()
+    if isinstance(root.command, click.Group):
+        commands = [root.command.get_command(root, each) for each in root.command.list_commands(root)]
+        known = own | {name for each in commands if each for option in each.params for name in variables_of(option)}
     for name in sorted(unknown - known):
         near = next(iter(get_close_matches(name, sorted(known), 1)), "")
         logger.warning("%s: there is no such variable; %s", name, f"set {near}" if near else "unset it")

@@ -24,7 +24,7 @@ class RpcOptions(FollowOptions, RuntimeOptions, AuditOptions):
     log_format: Format = log_format()
 
 
-@click.command(cls=Grouped, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
+@click.command(cls=Grouped, context_settings={"show_default": True})
 @roots_or_lock
 @takes(RpcOptions)
 def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import click
 
-from mcp_skills_server.commands.config_option import ConfigOptions
 from mcp_skills_server.commands.fields import Options, flag, many, option, switch
 from mcp_skills_server.commands.options import RootOptions
 from mcp_skills_server.commands.printing import remark
@@ -75,7 +74,7 @@ class PinOptions(Options):
     )
 
 
-class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions, ConfigOptions):
+class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions):
     """How the roots of a command are read and kept current."""
 
 

@@ -37,7 +37,7 @@ class UiOptions(FollowOptions, UsageOptions):
 
 
 # The variables are those of `serve`: MCP_SKILLS_HIDDEN for --hidden.
-@click.command(cls=Grouped, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
+@click.command(cls=Grouped, context_settings={"show_default": True})
 @roots_or_lock
 @takes(UiOptions)
 @click.pass_context

@@ -341,7 +341,7 @@ def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
         write_skill(tmp_path / name / name)
     found = parse(b"roots = ['one']\n[[source]]\nfrom = 'two'\nscripts = false\n", f"{tmp_path}/c.toml")
     options = ServeOptions(allow_scripts=True, sandbox="off")
-    registry, _, scripts = open_served(found.values["roots"], options, found)
+    registry, _, scripts, _ = open_served(found.values["roots"], options, found)
     assert scripts == {f"{tmp_path}/two": False}
     registry.load()
     policy = ExecutionPolicy(registry, ScriptSettings(roots=scripts))

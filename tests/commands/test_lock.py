@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -282,6 +284,34 @@ def test_a_frozen_server_refuses_to_start_where_something_is_not_as_it_was_locke
         assert "refunds cannot be served: its files are not those that the lock file names" in line
     finally:
         wire.kill()
+
+
+def test_a_running_server_follows_its_lock_file(team: Path) -> None:
+    write_skill(team / "more" / "extra")
+    run("lock", "skills")
+    with serving("--lock", team / "skills.lock") as wire:
+        edit(team)
+        shutil.rmtree(team / "skills" / "greetings")
+        write_skill(team / "skills" / "new")
+        assert run("update").stdout.count("\n") == 3
+        wire.logs(b"skills.lock was read again; it names 2 skills")
+        found = {each["frontmatter"]["name"]: each["frontmatter"]["description"] for each in wire.every_skill()}
+        assert found.keys() == {"new", "refunds"} and found["refunds"] == "Says something else."
+        (team / "skills.lock").write_text("nothing")
+        wire.logs(b"this is no lock file")
+        run("lock", "skills", "more")
+        wire.logs(b"restart the server for it; what was locked before stays in service")
+        assert served(wire) == ["new", "refunds"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGHUP")
+def test_a_hangup_has_every_source_looked_at_now(team: Path) -> None:
+    with serving(team / "skills", "--no-watch") as wire:
+        assert served(wire) == ["greetings", "refunds"]
+        write_skill(team / "skills" / "new")
+        wire.process.send_signal(signal.SIGHUP)
+        wire.logs(b"looking at every source now")
+        assert served(wire) == ["greetings", "new", "refunds"]
 
 
 def test_roots_choose_among_those_that_are_locked(team: Path) -> None:

@@ -83,7 +83,7 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
         followed.append(open_followed(roots, options, configuration_of(context)))
         served, start, _ = followed[0]
         views = make_views(served.registry, configuration_of(context), local=True)
-        follow_configuration(context, views, served.mirrors)
+        follow_configuration(context, views, served.sources)
         return views, start
 
     offer = None

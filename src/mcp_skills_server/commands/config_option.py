@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.access.tokens import Token, Tokens
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
-    from mcp_skills_server.sources.mirrors import Mirrors
+    from mcp_skills_server.commands.relocking import FollowedSources
 
 logger = logging.getLogger(__name__)
 
@@ -127,32 +127,39 @@ def quotas_of(context: click.Context) -> QuotaSettings:
 def follow_configuration(
     context: click.Context,
     views: Views,
-    mirrors: Mirrors | None,
+    sources: FollowedSources,
     tokens: Tokens | None = None,
     *,
     rates: Rates | None = None,
     request_level: int = logging.DEBUG,
-) -> Callable[[], object] | None:
-    """Name variables that nobody reads, and read the configuration and the tokens again whenever they change.
+) -> Callable[[], object]:
+    """Name unknown variables, and reload the configuration, the tokens and the lock file whenever they change.
 
     Args:
         context: of the command.
         views: which skills each principal has.
-        mirrors: what is fetched, if anything is.
+        sources: what is served.
         tokens: those in force, where there may be some.
         rates: those in force, where there may be some.
         request_level: at which level requests are logged.
 
     Returns:
-        What has both read again now, from a handler of a signal too; None where there is neither.
+        What has all of them read again and every source looked at now, from a handler of a signal too.
     """
     warn_of_unknown_variables(context)
     configuration = configuration_of(context)
-    if configuration is None and (tokens is None or context.params.get("token_file") is None):
-        return None
     from mcp_skills_server.commands.reloading import Reloader
 
-    reloader = Reloader(context, configuration, mirrors, tokens, views=views, rates=rates, request_level=request_level)
+    reloader = Reloader(
+        context,
+        configuration,
+        sources.mirrors,
+        tokens,
+        views=views,
+        rates=rates,
+        request_level=request_level,
+        sources=sources,
+    )
     reloader.start()
     return reloader.ask
 

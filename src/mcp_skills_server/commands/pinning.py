@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.provenance.pins import Pins
 
 DEFAULT: Final = "skills.lock"
 
@@ -119,17 +118,6 @@ def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
             raise UsageError(f"{root}: {path} does not name this root; lock it, or leave it out")
     wanted = {_place(root) for root in roots} or names
     return [each for each in locked if _place(each.given) in wanted]
-
-
-def pins_of(locked: Sequence[LockedSource], folders: Sequence[str]) -> Pins:
-    """The gate of these entries, whose skills lie in these folders."""
-    from mcp_skills_server.provenance.pins import Pins
-
-    entries = [*zip(folders, locked, strict=True)]
-    return Pins(
-        {folder: each.skills for folder, each in entries},
-        {folder: elsewhere(locked, each) for folder, each in entries},
-    )
 
 
 def elsewhere(locked: Sequence[LockedSource], source: LockedSource) -> frozenset[str]:

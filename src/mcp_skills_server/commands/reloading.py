@@ -1,4 +1,4 @@
-"""Reads the configuration file and the file of tokens again: on SIGHUP, and when one of them changes.
+"""Reads configuration, token and lock file again: on SIGHUP, and when one of them changes.
 
 A new version that is broken is one line in the log, and the old one stays. Tokens, grants, rates, the level of the log
 and how often sources are looked at change at once; of all else one line says that it takes effect at the next start.
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.access.quotas import Rates
     from mcp_skills_server.access.tokens import Token, Tokens
     from mcp_skills_server.catalog.views import Views
+    from mcp_skills_server.commands.relocking import FollowedSources
     from mcp_skills_server.sources.mirrors import Mirrors
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class Reloader:
         views: which skills each principal has.
         rates: how often one may do something, where that is counted.
         request_level: at which level requests are logged.
+        sources: has the lock file read again, and every source looked at when that is asked for.
     """
 
     def __init__(
@@ -70,7 +72,9 @@ class Reloader:
         views: Views,
         rates: Rates | None = None,
         request_level: int = logging.DEBUG,
+        sources: FollowedSources | None = None,
     ) -> None:
+        self._sources = sources
         self._views = views
         self._rates = rates
         self._parameters = {each.name or "": each for each in context.command.params}
@@ -214,13 +218,17 @@ class Reloader:
         files = [self._configuration.file] if self._configuration is not None else []
         if self._tokens is not None and (file := self._value("token_file", self._configuration)) is not None:
             files.append(file)
+        if self._sources is not None and self._sources.lock is not None:
+            files.append(self._sources.lock)
         return [_signature(each) for each in files]
 
     def _follow(self) -> None:
         while True:
+            asked = True
             try:
-                self._asked.get(timeout=_LOOK_S)
+                self._asked.get(timeout=_LOOK_S if self._seen or self._tokens else None)
             except Empty:
+                asked = False
                 self._warn_of_ends()
                 now = self._look()
                 if now == self._seen:
@@ -236,6 +244,10 @@ class Reloader:
             try:
                 self._seen = self._look()  # before they are read, so that a later change is another one
                 self.reload()
+                if self._sources is not None:
+                    self._sources.relock()
+                    if asked:
+                        self._sources.look()
             except Exception:  # a bug must not end the looking
                 logger.exception("the configuration could not be read again")
 

@@ -64,13 +64,13 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     from mcp_skills_server.web.serving import serve_http
     from mcp_skills_server.web.settings import HttpSettings
 
-    registry, mirrors, _ = open_served(roots, options, configuration_of(context))
+    registry, mirrors, _, sources = open_served(roots, options, configuration_of(context))
     if mirrors is not None:
         mirrors.report_to(registry.note)
         mirrors.start(partial(take_in, registry))
     # Whoever has the page for himself has all of the folder, whatever a configuration grants to others.
     views = Views(registry)
-    follow_configuration(context, views, mirrors)
+    follow_configuration(context, views, sources)
     http = HttpSettings(
         host=_HOST,
         port=options.port,

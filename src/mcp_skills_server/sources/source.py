@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from mcp_skills_server.model import Problem
 from mcp_skills_server.sources.store import Store
@@ -47,6 +47,10 @@ class Tree:
     warnings: tuple[str, ...] = ()
     complete: bool = True
     problems: tuple[Problem, ...] = ()
+
+
+LAST_RETRY_S: Final = 300.0
+"""The longest wait between two tries while a source cannot be had, unless it is looked at more seldom anyway."""
 
 
 @dataclass(frozen=True, slots=True)

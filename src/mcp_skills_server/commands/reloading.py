@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.access.tokens import warn_of_ends
-from mcp_skills_server.commands.config_file import Configuration, ConfigurationError, read
 from mcp_skills_server.commands.config_option import tokens_of
 from mcp_skills_server.commands.fields import key_of
 from mcp_skills_server.commands.logs import set_level
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.access.quotas import Rates
     from mcp_skills_server.access.tokens import Token, Tokens
     from mcp_skills_server.catalog.views import Views
+    from mcp_skills_server.commands.config_file import Configuration
     from mcp_skills_server.commands.relocking import FollowedSources
     from mcp_skills_server.sources.mirrors import Mirrors
 
@@ -108,6 +107,8 @@ class Reloader:
         before = self._configuration
         was_broken, self._broken = self._broken, False
         if before is not None:
+            from mcp_skills_server.commands.config_file import ConfigurationError, read  # not for every start
+
             try:
                 self._configuration = read(before.file)
             except ConfigurationError as error:
@@ -210,6 +211,8 @@ class Reloader:
     def _warn_of_ends(self) -> None:
         """Once a day."""
         if self._tokens is not None and time.monotonic() - self._warned > _DAY_S:
+            from mcp_skills_server.access.tokens import warn_of_ends
+
             self._warned = time.monotonic()
             warn_of_ends(self._tokens, time.time())
 

@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from mcp_skills_server.commands.pinning import elsewhere, locked_roots
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.faults import SourceError
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
@@ -52,6 +50,9 @@ class FollowedSources:
         """Serve what the lock file says now. What cannot be had leaves what was locked before in service."""
         if self.lock is None or self.pins is None:
             return
+        from mcp_skills_server.commands.pinning import locked_roots  # not for every start
+        from mcp_skills_server.sources.faults import SourceError
+
         try:
             entries = _placed(self.entries, locked_roots(self.lock, self.roots), self.lock)
             if entries == self.entries:
@@ -79,6 +80,8 @@ class FollowedSources:
 
 def pinned(entries: Mapping[str, LockedSource]) -> tuple[dict[str, Mapping[str, str]], dict[str, frozenset[str]]]:
     """Return the locked skills of each folder, and those that another revision of its source has."""
+    from mcp_skills_server.commands.pinning import elsewhere
+
     locked = [*entries.values()]
     return (
         {folder: each.skills for folder, each in entries.items()},

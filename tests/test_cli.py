@@ -51,7 +51,7 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
         (["ui", "no/such.zip"], "no/such.zip: no such file or folder; "),
         (["publish", "no/such.tgz", "--output", "no/such"], "no/such.tgz: no such file or folder; "),
         (["fetch", "no/such.zip", "--output", "no/such"], "no/such.zip: no such file; give the path of an archive"),
-        (["validate"], "PATH"),
+        (["validate"], "ROOT"),
         (["serve", "fixtures/skills", "--interpreter", ".py=python3"], "--allow-scripts"),
         (["serve", "fixtures/skills", "--script-folder", "."], "--allow-scripts"),
         (["serve", "fixtures/skills", "--script-secret", "PATH"], "--allow-scripts"),
@@ -104,8 +104,6 @@ def test_help_shows_examples() -> None:
 
 def test_every_option_of_serve_has_an_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"page_size": "7", "watch": "false", "max_files": "3", "host": "::1", "roots": "a:b"}
-    with serve.make_context("serve", [], resilient_parsing=True, default_map={}) as unset:
-        assert unset.auto_envvar_prefix == "MCP_SKILLS"
     for name, value in given.items():
         monkeypatch.setenv(f"MCP_SKILLS_{name.upper()}", value)
     with serve.make_context("serve", []) as context:
@@ -209,7 +207,7 @@ def test_warnings_fail_only_when_strict(tmp_path: Path) -> None:
 
 def test_validate_says_when_there_is_nothing(tmp_path: Path) -> None:
     done = run("validate", tmp_path)
-    assert done.returncode == 0 and "no skill at" in done.stderr
+    assert done.returncode == 1 and "no skill at" in done.stderr
 
 
 def test_limits_are_options(tmp_path: Path) -> None:
@@ -280,7 +278,7 @@ def test_an_empty_value_for_tokens_does_not_open_the_server(variable: str) -> No
 def test_a_folder_without_skills_is_told_so(tmp_path: Path) -> None:
     for command in ("list", "validate"):
         done = run(command, tmp_path)
-        assert done.returncode == 0
+        assert done.returncode == 1
         assert done.stderr.startswith("mcp-skills-server: no skill") and len(done.stderr.splitlines()) == 1
 
 
@@ -302,7 +300,7 @@ def test_skills_in_dot_folders_are_counted_and_named_and_never_said_not_to_be_th
     counted = {"root": str(tmp_path), "skills": 5, "folders": [".curated", ".system", "plugin/.claude"]}
     for command in (["list"], ["validate"]):
         done = run(*command, tmp_path)
-        assert (done.returncode, done.stderr) == (0, said)
+        assert (done.returncode, done.stderr) == (1, said)
         seen = json.loads(run(*command, tmp_path, "--format", "json").stdout)
         assert seen["passed_over"] == [counted | {"complete": True}]
     assert said in run("publish", tmp_path, "--output", tmp_path.parent / "out").stderr

@@ -158,3 +158,10 @@ def test_wrong_proofs_count_as_failed_authentications(published: Path, tmp_path:
             statuses = [server.send(path="/refresh", body=BODY, headers=wrong).status for _ in range(2)]
             assert statuses == [401, 429]
             assert server.send(path="/refresh", body=BODY, headers=right).status == 202
+
+
+def test_with_folders_alone_it_starts_and_has_nothing_to_fetch(published: Path) -> None:
+    with http_serving(published, environment={"MCP_SKILLS_REFRESH_SECRET": SECRET}) as server:
+        server.said("every ROOT is a folder")
+        answer = server.send(path="/refresh", body=BODY, headers={"X-Gitlab-Token": SECRET})
+        assert (answer.status, json.loads(answer.body)) == (202, {"sources": 0})

@@ -21,7 +21,7 @@ from mcp_skills_server.sources.records import epoch_s, read_index
 from mcp_skills_server.sources.refresh import bring
 from mcp_skills_server.sources.report import sorted_out
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import Difference, Pace, Revision, Tree
+from mcp_skills_server.sources.source import LAST_RETRY_S, Difference, Pace, Revision, Tree
 from mcp_skills_server.sources.store import Store
 
 
@@ -38,7 +38,7 @@ class Site:
 
     trusted: bool = False
     remote: bool = True
-    pace: Pace | None = Pace(UNSAID_S, 30.0, 3600.0)
+    pace: Pace | None = Pace(UNSAID_S, 30.0, LAST_RETRY_S)
     refresh_s: float | None = None
 
     def __init__(self, given: str, settings: SourceSettings) -> None:

@@ -80,6 +80,10 @@ class Tree:
     problems: tuple[Problem, ...] = ()
 
 
+LAST_RETRY_S: Final = 300.0
+"""The longest wait between two tries while a source cannot be had, unless it is looked at more seldom anyway."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pace:
     """How often to ask.

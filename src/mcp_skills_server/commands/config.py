@@ -116,7 +116,9 @@ def _oauth(context: click.Context, command: click.Command) -> list[tuple[str, st
         "audience": found.audience,
         "resource": found.resource,
         "groups-claim": found.groups_claim,
+        "principal-claim": found.principal_claim,
         "scopes": " ".join(found.scopes) or "-",
+        "request-scopes": " ".join(found.requested_scopes) or "-",
         "algorithms": " ".join(found.algorithms),
         "skew": f"{found.skew_s:g}",
     }

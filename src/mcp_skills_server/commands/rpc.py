@@ -57,7 +57,8 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
         'type {"jsonrpc":"2.0","id":1,"method":"list_skills"}',
         f"mcp-skills-server list {shlex.join(roots)} (what it serves)",
     )
-    read_again = follow_configuration(context, views, mirrors)
+    reloader = follow_configuration(context, views, mirrors)
+    read_again = None if reloader is None else reloader.ask
     reopen = start_audit(options, stdout_is_free=False)
     if read_again or reopen:
         on_hangup(read_again, reopen)

@@ -233,7 +233,8 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
 def _serve_stdio(service: Service, options: ServeOptions, roots: tuple[str, ...]) -> None:
     context = click.get_current_context()
     _warn_of_unused(context)
-    read_again = follow_configuration(context, service.views, service.mirrors)
+    reloader = follow_configuration(context, service.views, service.mirrors)
+    read_again = None if reloader is None else reloader.ask
     if read_again or service.reopen:
         on_hangup(read_again, service.reopen)
     given = shlex.join(roots or ["--lock", str(options.lock)])

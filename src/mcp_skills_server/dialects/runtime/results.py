@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from mcp_skills_server.dialects.runtime import lengths
@@ -229,7 +229,7 @@ def noted(lines: list[str], structure: dict[str, Json], note: str | None, betwee
     return _result(between.join(lines), structure)
 
 
-def _result(text: str, structure: dict[str, Json] | None = None, more: Sequence[Json] = ()) -> Result:
+def _result(text: str, structure: dict[str, Json] | None = None, more: Sequence[dict[str, Any]] = ()) -> Result:
     out: Result = {"content": [{"type": "text", "text": text}, *more]}
     if structure is not None:
         out["structuredContent"] = structure

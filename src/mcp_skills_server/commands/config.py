@@ -134,11 +134,11 @@ def grants(context: click.Context, options: GrantsOptions, who: str) -> None:
         return
     rows = [("SKILL", "MAY", "WHY")]
     for each in found:
-        begins = each["skill"], ",".join(each["may"])
+        skill, may = str(each["skill"]), ",".join(each["may"])
         for reason in each["grants"]:
             place = os.path.basename(reason["place"])
-            rows.append((*begins, f"{place} {','.join(reason['who'])} {','.join(reason['patterns'])}"))
-            begins = "", ""
+            rows.append((skill, may, f"{place} {','.join(reason['who'])} {','.join(reason['patterns'])}"))
+            skill = may = ""
     if found:
         say_table(rows)
     of = f" of {', '.join(groups)}" if groups else ""

@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "serve": ("serve", "serve", "Serve"),
     "install": ("install", "install", "Serve"),
     "config": ("config", "config", "Serve"),
+    "token": ("token", "token", "Serve"),
     "approve": ("approve", "approve", "Serve"),
     "usage": ("usage", "usage", "Serve"),
     "fetch": ("fetch", "fetch", "Fetch and pin"),

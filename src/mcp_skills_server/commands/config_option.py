@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import click
@@ -21,9 +20,10 @@ if TYPE_CHECKING:
     from mcp_skills_server.access.oauth import ResourceServer
     from mcp_skills_server.access.quotas import QuotaSettings, Rates
     from mcp_skills_server.access.settings import OAuthSettings
-    from mcp_skills_server.access.tokens import Token, Tokens
+    from mcp_skills_server.access.tokens import Token, TokenLines, Tokens
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
+    from mcp_skills_server.commands.reloading import Reloader
     from mcp_skills_server.commands.relocking import FollowedSources
 
 logger = logging.getLogger(__name__)
@@ -71,18 +71,28 @@ def tokens_of(file: str | None, lines: str | None) -> list[Token]:
     """The tokens of a file or of a value; none where neither is given. A line in the log names those that expire soon.
 
     Raises:
+        UsageError: both are given, they cannot be read, or a line is wrong.
+    """
+    from mcp_skills_server.access.tokens import warn_of_ends
+
+    found = token_lines_of(file, lines).checked()
+    warn_of_ends(found, time.time())
+    return found
+
+
+def token_lines_of(file: str | None, lines: str | None, *, again: bool = False) -> TokenLines:
+    """The same with the lines that are wrong; `again` where a running server reads them once more.
+
+    Raises:
         UsageError: both are given, or they cannot be read.
     """
-    from mcp_skills_server.access.tokens import read_token_file, read_token_value, warn_of_ends
+    from mcp_skills_server.access.tokens import TokenLines, read_token_file, read_token_value
 
     if file is not None and lines is not None:
         raise UsageError("tokens come from --token-file or from MCP_SKILLS_TOKENS; give one of them")
     if lines is not None:
-        found = read_token_value(lines, "MCP_SKILLS_TOKENS")
-    else:
-        found = read_token_file(file) if file is not None else []
-    warn_of_ends(found, time.time())
-    return found
+        return read_token_value(lines, "MCP_SKILLS_TOKENS")
+    return TokenLines(()) if file is None else read_token_file(file, again=again)
 
 
 def oauth_of(context: click.Context) -> OAuthSettings | None:
@@ -132,7 +142,7 @@ def follow_configuration(
     *,
     rates: Rates | None = None,
     request_level: int = logging.DEBUG,
-) -> Callable[[], object]:
+) -> Reloader:
     """Name unknown variables, and reload the configuration, the tokens and the lock file whenever they change.
 
     Args:
@@ -144,7 +154,7 @@ def follow_configuration(
         request_level: at which level requests are logged.
 
     Returns:
-        What has all of them read again and every source looked at now, from a handler of a signal too.
+        What reads all of them again and has every source looked at.
     """
     warn_of_unknown_variables(context)
     configuration = configuration_of(context)
@@ -161,7 +171,7 @@ def follow_configuration(
         sources=sources,
     )
     reloader.start()
-    return reloader.ask
+    return reloader
 
 
 def warn_of_unknown_variables(context: click.Context) -> None:

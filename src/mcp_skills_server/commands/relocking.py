@@ -46,17 +46,20 @@ class FollowedSources:
             self.registry.refresh()
         logger.info("looking at every source now")
 
-    def relock(self) -> None:
-        """Serve what the lock file says now. What cannot be had leaves what was locked before in service."""
+    def relock(self) -> str:
+        """Serve what the lock file says now, and return why that is refused, "" where it is not.
+
+        What cannot be had leaves what was locked before in service.
+        """
         if self.lock is None or self.pins is None:
-            return
+            return ""
         from mcp_skills_server.commands.pinning import locked_roots  # not for every start
         from mcp_skills_server.sources.faults import SourceError
 
         try:
             entries = _placed(self.entries, locked_roots(self.lock, self.roots), self.lock)
             if entries == self.entries:
-                return
+                return ""
             moved = {
                 folder: each.revision
                 for folder, each in entries.items()
@@ -64,8 +67,7 @@ class FollowedSources:
             }
             switch = self.mirrors.repinned(moved) if self.mirrors is not None else None
         except (UsageError, SourceError) as error:
-            logger.warning("%s; what was locked before stays in service", error)
-            return
+            return f"{error}; what was locked before stays in service"
         self.entries = entries
         self.pins.replace(*pinned(entries))
         if switch is not None:
@@ -76,6 +78,7 @@ class FollowedSources:
         logger.info("%s was read again; it names %s skills", self.lock, f"{count:,}")
         for path in self.pins.unserved(self.registry, self.registry.snapshot.skills):
             logger.warning("%s: %s cannot be served", self.lock, path)
+        return ""
 
 
 def pinned(entries: Mapping[str, LockedSource]) -> tuple[dict[str, Mapping[str, str]], dict[str, frozenset[str]]]:

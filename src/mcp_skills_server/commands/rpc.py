@@ -57,7 +57,7 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
         'type {"jsonrpc":"2.0","id":1,"method":"list_skills"}',
         f"mcp-skills-server list {shlex.join(roots)} (what it serves)",
     )
-    read_again = follow_configuration(context, views, sources)
+    read_again = follow_configuration(context, views, sources).ask
     reopen = start_audit(options, stdout_is_free=False)
     on_hangup(read_again, reopen)
     start()  # the first call waits until the skills are there

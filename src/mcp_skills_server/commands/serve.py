@@ -238,8 +238,8 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
 def _serve_stdio(service: Service, options: ServeOptions, roots: tuple[str, ...]) -> None:
     context = click.get_current_context()
     _warn_of_unused(context)
-    read_again = follow_configuration(context, service.views, service.sources)
-    on_hangup(read_again, service.reopen)
+    reloader = follow_configuration(context, service.views, service.sources)
+    on_hangup(reloader.ask, service.reopen)
     given = shlex.join(roots or ["--lock", str(options.lock)])
     say_that_it_waits(
         "an MCP host",

@@ -74,7 +74,7 @@ def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSetting
     issuer = issuer_of(context)
     check_grants(configuration_of(context), [*tokens, *([] if issuer is None else [issuer])])
     rates = Rates(service.quotas)
-    read_again = follow_configuration(
+    reloader = follow_configuration(
         context, views, service.sources, tokens, rates=rates, request_level=request_level(options.transport)
     )
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer)
@@ -85,7 +85,19 @@ def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSetting
     if options.publish_open:
         policy = replace(policy, open_below=(*policy.open_below, *PREFIXES))
     sites = sources.states if sources is not None else list
-    shown = make_metrics(options, views.registry, sites, usage=counting and counting.usage)
+    shown = make_metrics(
+        options,
+        views.registry,
+        sites,
+        usage=counting and counting.usage,
+        reloader=reloader,
+        allowed_hosts=options.allowed_host,
+    )
+
+    def states() -> list[str]:
+        reloads = [reloader.last.line]
+        return reloads if shared is None else [*reloads, shared.link.state]
+
     http = HttpSettings(
         host=options.host,
         port=options.port,
@@ -111,10 +123,11 @@ def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSetting
         rates=rates,
         sessions=partial(Sessions, share=service.quotas.runtime_sessions),
         ui=make_ui(counting and counting.store) if options.ui else None,
+        states=states,
     )
     if shared is not None:
-        http = replace(http, sessions=shared.sessions, shared=lambda: [shared.link.state], take_shared=shared.take)
-    return http, read_again
+        http = replace(http, sessions=shared.sessions, take_shared=shared.take)
+    return http, reloader.ask
 
 
 def _refresh(service: Service, options: ServeOptions) -> tuple[bytes, Callable[[], int]] | None:

@@ -84,7 +84,7 @@ def _show(report: Report, by: str, *, most: int) -> None:
     head = (by.upper(), "LOADS", "READS", "RUNS", "VERSIONS", "DROPPED", "LAST", "DAYS")
     rows = [
         (
-            each.name or "-",
+            f"{each.name} ({each.label})" if each.label else each.name or "-",
             str(each.loads),
             str(each.reads),
             str(each.runs),

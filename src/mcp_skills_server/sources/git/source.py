@@ -14,6 +14,7 @@ from anyio import to_thread
 from filelock import FileLock, Timeout
 
 from mcp_skills_server.codes import problem
+from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format import frontmatter, lfs
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits, check_paths
@@ -32,6 +33,7 @@ from mcp_skills_server.sources.store import Store
 
 _T = TypeVar("_T")
 _FIRST_RETRY_S: Final = 30.0
+_MOST_SIGNERS: Final = 1 << 20
 _PINNED_S: Final = 86_400.0
 """A commit never changes; what somebody did to the copy of it is still put right once a day."""
 
@@ -265,7 +267,7 @@ def _size(kept: Iterable[Kept]) -> int:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path, _MOST_SIGNERS)[0]
     except OSError as error:
         reason = error.strerror or error
         raise UsageError(

@@ -178,9 +178,8 @@ class Ui:
             look = self._look(runtime, bound, who, view.path)
             return await view.page(request, replace(look, stays=lambda: self._stays(request, viewer, runtime)))
 
-        name = None if who is None else who.id
         method = f"GET {BASE}{view.path.partition('/{')[0]}"  # the skill that the rest names is in the event
-        with events.observe(events.PAGE, method, principal=name, address=address(request.scope)) as event:
+        with events.observe(events.PAGE, method, principal=who, address=address(request.scope)) as event:
             try:
                 return await retry_when_stale(runtime.skill_set, handler)
             except StaleFileError as stale:

@@ -424,6 +424,24 @@ def test_a_webhook_at_one_replica_reaches_the_clients_of_all(redis: RealRedis, t
                 stream.until(LISTED)
 
 
+def test_clients_hear_once_more_when_a_replica_that_was_behind_has_caught_up(
+    redis: RealRedis, skills: Path, tmp_path: Path
+) -> None:
+    with replicas(skills, redis.url) as (a, b), client(a, "modern") as one, client(b, "modern") as other:
+        until(lambda: redis.say("--raw", "pubsub", "numsub", "mcp-skills:look").endswith("2"))
+        stream = one.listen(skillsListChanged=True)
+        assert len(other.every_skill()) == 3
+        b.process.send_signal(signal.SIGSTOP)
+        try:
+            write_skill(tmp_path / "delta")
+            (tmp_path / "delta").rename(skills / "delta")  # one difference, and so one notification
+            stream.until(LISTED)
+        finally:
+            b.process.send_signal(signal.SIGCONT)
+        stream.until(LISTED)
+        assert len(other.every_skill()) == 4  # what the client reads now is new, whichever replica it asks
+
+
 def test_messages_of_other_programs_are_one_line(redis: RealRedis, skills: Path) -> None:
     with replicas(skills, redis.url, count=1) as (a,), client(a, "modern") as one:
         until(lambda: redis.say("publish", "mcp-skills:look", "hello") == "1")

@@ -111,7 +111,14 @@ def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSetting
         ui=make_ui(counting and counting.store) if options.ui else None,
     )
     if shared is not None:
-        http = replace(http, sessions=shared.sessions, shared=lambda: [shared.link.state], take_shared=shared.take)
+        http = replace(
+            http,
+            sessions=shared.sessions,
+            page_sessions=shared.page_sessions,
+            recent=shared.recent,
+            shared=lambda: [shared.link.state],
+            take_shared=shared.take,
+        )
     return http, read_again
 
 

@@ -150,6 +150,7 @@ def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watc
         sessions=http.sessions,
         views=views,
     )
+    attachment.recent = http.recent
     manager = Sessions(
         app=server,
         # Our guard has checked Host and Origin for every route by then, and answers 403 as the protocol says.

@@ -9,40 +9,23 @@ import base64
 import hashlib
 import hmac
 import json
-import secrets
-import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import urlencode, urlsplit
 
-from mcp_skills_server.access.admission import Admission, RefusedError
+from mcp_skills_server.access.admission import RefusedError
 from mcp_skills_server.access.issuer import Fetch, metadata_urls
 from mcp_skills_server.access.oauth import ResourceServer
 from mcp_skills_server.access.settings import is_safe
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.web.ui.look import BASE
-from mcp_skills_server.web.ui.session import CALLBACK, SignInError
+from mcp_skills_server.web.ui.session import CALLBACK, SignInError, Viewer
 
-_LIFE_S: Final = 600.0
-"""For so long somebody may be away at the issuer."""
-_MOST: Final = 1_000
 _MCP: Final = "/mcp"
 _SAYS_WHO: Final = "authorization_response_iss_parameter_supported"
 """Says in the metadata that every answer names the issuer, so that one without it is none of it (RFC 9207)."""
 
 Post: TypeAlias = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    """Somebody is away at the issuer."""
-
-    browser: bytes
-    verifier: str
-    nonce: str
-    until: float
 
 
 class Flow:
@@ -53,7 +36,6 @@ class Flow:
         client_id: as what the issuer knows the page.
         fetch: gets the issuer's metadata.
         post: sends a form, and returns status and body.
-        now: seconds of a clock that never goes back.
     """
 
     def __init__(
@@ -62,16 +44,11 @@ class Flow:
         client_id: str,
         fetch: Fetch,
         post: Post,
-        *,
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._server = server
         self._client_id = client_id
         self._fetch = fetch
         self._post = post
-        self._now = now
-        self._begun: OrderedDict[str, _Begun] = OrderedDict()
-        """By `state`."""
 
     @property
     def callback(self) -> str:
@@ -91,18 +68,14 @@ class Flow:
             SignInError: the issuer cannot be used now.
         """
         place = self._address(await self._metadata(), "authorization_endpoint")
-        state, verifier, nonce = (secrets.token_urlsafe(32) for _ in range(3))
-        while self._begun and (len(self._begun) >= _MOST or next(iter(self._begun.values())).until < self._now()):
-            self._begun.popitem(last=False)
-        self._begun[state] = _Begun(_hashed(browser), verifier, nonce, self._now() + _LIFE_S)
         settings = self._server.settings
-        challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+        challenge = _base64(hashlib.sha256(_derived(browser, "verifier").encode()).digest())
         asked = {
             "response_type": "code",
             "client_id": self._client_id,
             "redirect_uri": self.callback,
-            "state": state,
-            "nonce": nonce,
+            "state": _derived(browser, "state"),
+            "nonce": _derived(browser, "nonce"),
             "code_challenge": challenge,
             "code_challenge_method": "S256",
             "resource": settings.resource,
@@ -111,7 +84,7 @@ class Flow:
             asked["scope"] = " ".join(settings.scopes)
         return f"{place}{'&' if urlsplit(place).query else '?'}{urlencode(asked)}"
 
-    async def finish(self, given: Mapping[str, str], browser: str) -> Admission:
+    async def finish(self, given: Mapping[str, str], browser: str) -> Viewer:
         """Who came back from the issuer.
 
         Args:
@@ -121,8 +94,8 @@ class Flow:
         Raises:
             SignInError: it is not whom this browser sent there, the issuer said no, or its token lets nobody in.
         """
-        begun = self._begun.pop(given.get("state", ""), None)
-        if begun is None or begun.until < self._now() or not hmac.compare_digest(begun.browser, _hashed(browser)):
+        state = given.get("state", "").encode("utf-8", "surrogateescape")
+        if not browser or not hmac.compare_digest(state, _derived(browser, "state").encode()):
             raise SignInError("This browser did not begin to sign in, or it was too long ago. Begin again.")
         issuer = self._server.settings.issuer
         if given.get("iss", issuer) != issuer:
@@ -138,7 +111,7 @@ class Flow:
             "code": given["code"],
             "redirect_uri": self.callback,
             "client_id": self._client_id,
-            "code_verifier": begun.verifier,
+            "code_verifier": _derived(browser, "verifier"),
             "resource": self._server.settings.resource,
         }
         try:
@@ -150,10 +123,10 @@ class Flow:
         if not isinstance(token, str):
             raise SignInError("The issuer gave no token.")
         identity = answer.get("id_token")
-        if isinstance(identity, str) and _claims(identity).get("nonce") != begun.nonce:
+        if isinstance(identity, str) and _claims(identity).get("nonce") != _derived(browser, "nonce"):
             raise SignInError("The issuer's answer belongs to something else.")
         try:
-            return await self._server.verify(token)
+            return Viewer(await self._server.verify(token), credential=token)
         except RefusedError as error:
             raise SignInError(f"The issuer's token lets nobody in here: {error}.") from None
         except SkillsServerError:
@@ -195,5 +168,10 @@ def _claims(token: str) -> dict[str, Any]:
         return {}
 
 
-def _hashed(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+def _derived(browser: str, purpose: str) -> str:
+    """Derive a value from the secret in the browser's cookie, so that any replica can finish what another began."""
+    return _base64(hmac.digest(browser.encode("utf-8", "surrogateescape"), purpose.encode(), "sha256"))
+
+
+def _base64(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()

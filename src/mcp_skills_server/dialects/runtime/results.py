@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final, cast
 from urllib.parse import quote
 
 from mcp_skills_server.dialects.runtime import lengths
@@ -227,6 +227,14 @@ def noted(lines: list[str], structure: dict[str, Json], note: str | None, betwee
     if note is not None:
         lines, structure = [*lines, note], {**structure, "note": note}
     return _result(between.join(lines), structure)
+
+
+def with_note(result: Result, note: str) -> Result:
+    """Add a line for the model to a result with structure: to its text and to its structure."""
+    structure: dict[str, Any] = dict(cast("Mapping[str, Any]", result["structuredContent"]))
+    structure["note"] = "\n".join(filter(None, (structure.get("note"), note)))
+    content = [*cast("Sequence[Json]", result["content"]), {"type": "text", "text": note}]
+    return {**result, "content": content, "structuredContent": structure}
 
 
 def _result(text: str, structure: dict[str, Json] | None = None, more: Sequence[Json] = ()) -> Result:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import time
+from typing import TYPE_CHECKING, ClassVar, Final
 
+from mcp_skills_server import __version__
 from mcp_skills_server.commands.fields import Options, flag, option
 from mcp_skills_server.errors import UsageError, missing_extra
 from mcp_skills_server.model import Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from mcp_skills_server.access.tokens import Token
     from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.shared.link import Link
     from mcp_skills_server.sources.follower import SourceState
+    from mcp_skills_server.telemetry.audit import AuditLog
     from mcp_skills_server.telemetry.metrics import Metrics
     from mcp_skills_server.telemetry.usage import Usage
+
+_SOON_S: Final = 14 * 86_400.0
+"""From when on the log warns of tokens that expire, too."""
 
 
 class MetricsOptions(Options):
@@ -43,6 +51,9 @@ def make_metrics(
     sources: Callable[[], Sequence[SourceState]],
     *,
     usage: Usage | None = None,
+    tokens: Collection[Token] = (),
+    audit: AuditLog | None = None,
+    link: Link | None = None,
 ) -> Metrics | None:
     """The metrics, counted from now on; None where none are wanted.
 
@@ -51,6 +62,9 @@ def make_metrics(
         registry: what is served.
         sources: the state of what is fetched.
         usage: what counts uses, None where nothing does.
+        tokens: those in force.
+        audit: the audit log, None where there is none.
+        link: the way to Redis, None where there is none.
 
     Raises:
         UsageError: the extra is not installed, or the address cannot be listened on.
@@ -59,11 +73,12 @@ def make_metrics(
         return None
     try:
         from mcp_skills_server.telemetry.metrics import Metrics, show_at
+        from mcp_skills_server.web.probes import count_failing
     except ImportError:
         raise missing_extra("metrics", "metrics") from None
 
-    def gauges() -> dict[str, tuple[str, float]]:
-        snapshot, states = registry.snapshot, sources()
+    def gauges() -> dict[str, tuple[str, float] | tuple[str, str, Mapping[str, float]]]:
+        snapshot, states, now = registry.snapshot, sources(), time.time()
         served = len(snapshot.paths(Standing.LENIENT))
         counting = (
             {}
@@ -73,12 +88,21 @@ def make_metrics(
                 "skills_usage_lost": ("Uses that were not counted, because too many waited.", usage.lost),
             }
         )
+        if link is not None:
+            counting["skills_redis_up"] = ("Whether Redis answers.", link.is_up)
+        if audit is not None:
+            counting["skills_audit_lost"] = ("Lines that the audit log could not take.", audit.lost)
+        expiring = sum(each.expires <= now + _SOON_S for each in tokens)
+        ages = {each.name: now - each.current for each in states if each.current is not None}
         return {
             **counting,
+            "skills_build_info": ("The version that runs.", "version", {__version__: 1}),
+            "skills_tokens_expiring": ("Tokens that expire within 14 days, or have expired.", expiring),
+            "skills_source_age_seconds": ("Seconds since a source was last found to be current.", "source", ages),
             "skills_served": ("Skills that are served.", served),
             "skills_left_out": ("Skills that cannot be used.", len(snapshot.skills) - served),
             "skills_problems": ("Things that are wrong with skills and roots.", len(snapshot.all_problems)),
-            "skills_sources_failing": ("Sources whose last look failed.", sum(bool(each.trouble) for each in states)),
+            "skills_sources_failing": ("Roots whose last look failed.", count_failing(registry, states)),
         }
 
     metrics = Metrics(gauges, known_methods())

@@ -58,7 +58,8 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
         f"mcp-skills-server list {shlex.join(roots)} (what it serves)",
     )
     read_again = follow_configuration(context, views, mirrors)
-    reopen = start_audit(options, stdout_is_free=False)
+    audit = start_audit(options, stdout_is_free=False)
+    reopen = audit and audit.reopen
     if read_again or reopen:
         on_hangup(read_again, reopen)
     start()  # the first call waits until the skills are there

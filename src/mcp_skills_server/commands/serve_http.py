@@ -51,7 +51,7 @@ def serve_over_http(service: Service, options: ServeOptions) -> int:
         service.shared.start()
     from mcp_skills_server.web.serving import serve_http
 
-    on_hangup(read_again, service.reopen)
+    on_hangup(read_again, service.audit and service.audit.reopen)
     anyio.run(collecting, serve_http, service.runtime, service.settings, http, service.watcher, service.views)
     return 0
 
@@ -83,7 +83,16 @@ def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSetting
     if options.publish_open:
         policy = replace(policy, open_below=(*policy.open_below, *PREFIXES))
     sites = sources.states if sources is not None else list
-    shown = make_metrics(options, views.registry, sites, usage=counting and counting.usage)
+    shown = make_metrics(
+        options,
+        views.registry,
+        sites,
+        usage=counting and counting.usage,
+        tokens=tokens,
+        audit=service.audit,
+        link=shared and shared.link,
+    )
+    states = [each for each in (shared and shared.link, service.audit) if each is not None]
     http = HttpSettings(
         host=options.host,
         port=options.port,
@@ -108,6 +117,8 @@ def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSetting
         quotas=service.quotas,
         rates=rates,
         sessions=partial(Sessions, share=service.quotas.runtime_sessions),
+        allow_empty=options.allow_empty,
+        shared=lambda: [each.state for each in states],
         ui=make_ui(counting and counting.store) if options.ui else None,
     )
     if shared is not None:
@@ -116,7 +127,6 @@ def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSetting
             sessions=shared.sessions,
             page_sessions=shared.page_sessions,
             recent=shared.recent,
-            shared=lambda: [shared.link.state],
             take_shared=shared.take,
         )
     return http, read_again

@@ -1,8 +1,8 @@
 """Sessions that every replica of a server can go on with: in memory as always, and a record of each that all can read.
 
 The record says what is loaded, and every call compares it with what this replica remembers. Where it cannot be read, a
-session that is known here goes on reading; what would change it is refused with the reason. A session that begins then is
-this replica's alone until its record can be written.
+session that is known here goes on reading; what would change it is refused with the reason. A session that begins then
+is this replica's alone until its record can be written.
 """
 
 from __future__ import annotations

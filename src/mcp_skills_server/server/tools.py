@@ -27,8 +27,8 @@ _KIND: Final = "tools"
 _FAMILY: Final = "skills"
 """What the names of our tools begin with."""
 _NOT_SHARED: Final = (
-    "This session is known to one replica of this server alone for now: what the replicas share cannot be reached. If a "
-    "later call says that it is unknown, load the skills again without a session."
+    "This session is known to one replica of this server alone for now: what the replicas share cannot be reached. "
+    "If a later call says that it is unknown, load the skills again without a session."
 )
 _CHANGES: Final = frozenset((runtime.LOAD, runtime.UNLOAD))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, cast
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 from prometheus_client.core import GaugeMetricFamily
@@ -29,8 +29,8 @@ _MOST_SKILLS: Final = 1000
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 """What the conventions advise, and below it what a server that answers in a tenth of a millisecond needs."""
 
-Gauges = Callable[[], Mapping[str, tuple[str, float]]]
-"""By name what it is, in words, and its value now."""
+Gauges = Callable[[], Mapping[str, tuple[str, float] | tuple[str, str, Mapping[str, float]]]]
+"""By name what it is, in words, and its value now; or the name of a label and the value for each of its values."""
 
 
 class Metrics:
@@ -163,5 +163,12 @@ class _Now(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """One family for each. What has happened is counted first: this is asked before the counts are."""
         later.drain()
-        for name, (text, value) in self._gauges().items():
-            yield GaugeMetricFamily(name, text, value=value)
+        for name, (text, *rest) in self._gauges().items():
+            match rest:
+                case [str(label), values]:
+                    family = GaugeMetricFamily(name, text, labels=[label])
+                    for each, value in cast("Mapping[str, float]", values).items():
+                        family.add_metric([each], value)
+                    yield family
+                case _:
+                    yield GaugeMetricFamily(name, text, value=cast("float", rest[0]))

@@ -133,7 +133,10 @@ def make_app(
         return (who is not None or http.policy.is_open) and views.may_admin(who)
 
     drain = drain or Drain()
-    routes = [*routes, *probes.routes(runtime.registry, http.sites, drain, http.shared, may_read_places)]
+    routes = [
+        *routes,
+        *probes.routes(runtime.registry, http.sites, drain, http.shared, may_read_places, allow_empty=http.allow_empty),
+    ]
     app = Starlette(routes=[*routes, *pages], middleware=middleware, lifespan=lifespan)
     redirect_relatively(app.router)
     return app, end

@@ -56,6 +56,7 @@ class HttpSettings:
         sessions: makes what keeps the sessions of the tools.
         page_sessions: where replicas share who is signed in at the page; None where each keeps its own.
         recent: repeats notifications when another replica has caught up; None where there are no replicas.
+        allow_empty: ready although no folder has a skill.
         shared: tells the state of what is shared with other replicas, a line for each thing.
     """
 
@@ -86,6 +87,7 @@ class HttpSettings:
     sessions: Callable[[Runtime], ToolSessions] = ToolSessions
     page_sessions: Records | None = None
     recent: RecentNotifications | None = None
+    allow_empty: bool = True
     shared: Callable[[], Sequence[str]] = tuple
 
     @property

@@ -99,4 +99,5 @@ __all__ = [
     "text_file",
     "turns",
     "unseen",
+    "with_note",
 ]

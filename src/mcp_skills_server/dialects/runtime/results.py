@@ -233,7 +233,7 @@ def with_note(result: Result, note: str) -> Result:
     """Add a line for the model to a result with structure: to its text and to its structure."""
     structure: dict[str, Any] = dict(cast("Mapping[str, Any]", result["structuredContent"]))
     structure["note"] = "\n".join(filter(None, (structure.get("note"), note)))
-    content = [*cast("Sequence[Json]", result["content"]), {"type": "text", "text": note}]
+    content: list[Json] = [*cast("Sequence[Json]", result["content"]), {"type": "text", "text": note}]
     return {**result, "content": content, "structuredContent": structure}
 
 

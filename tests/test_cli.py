@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import termios
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import click
 import pytest
 
 import forkserver
-from mcp_skills_server.cli import cli
+from mcp_skills_server.cli import COMMANDS, cli
 from mcp_skills_server.commands.serve import serve
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, write_skill
 
@@ -62,6 +63,14 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
         (["install", "emacs", "fixtures/skills"], "emacs"),
         (["new", "Bad Name"], "name-characters"),
         (["dance"], "dance"),
+        (["srve", "fixtures/skills"], "Did you mean serve?"),
+        (["install", "claude", "fixtures/skills"], "Did you mean claude-code or claude-desktop?"),
+        (["install", "cursor", "https://skills.example/mcp"], "'install HOST --url https://skills.example/mcp'"),
+        (["install", "cursor", "--url", "skills.example"], "write the MCP endpoint"),
+        (["install", "cursor", "--url", "https://me:secret@skills.example/mcp"], "--token-env"),
+        (["install", "cursor", "fixtures/skills", "--token-env", "TOKEN"], "give --url too"),
+        (["install", "cursor", "--url", "https://skills.example/mcp", "--token-env", "a b"], "name of a variable"),
+        (["install", "claude-desktop", "--url", "https://skills.example/mcp"], "connector"),
         (["--dance"], "--dance"),
     ],
 )
@@ -71,6 +80,18 @@ def test_wrong_usage_is_one_line_and_2(arguments: list[str], said: str) -> None:
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("mcp-skills-server: ") and said in done.stderr
+
+
+def test_help_has_each_command_below_a_heading_and_begins_with_what_people_ask_for_first() -> None:
+    text = run("--help").stdout
+    assert [line for line in text.splitlines() if line and not line.startswith(" ") and line.endswith(":")] == [
+        "Options:",
+        *dict.fromkeys(f"{heading}:" for _, _, heading in COMMANDS.values()),
+    ]
+    assert all(re.search(rf"^  {name} ", text, re.MULTILINE) for name in COMMANDS)
+    serve = run("serve", "--help").stdout
+    first = next(line for line in serve.splitlines() if line.startswith("  --"))
+    assert first.startswith("  --transport ")
 
 
 def test_help_shows_examples() -> None:
@@ -388,7 +409,7 @@ def test_counts_are_told_in_words(tmp_path: Path) -> None:
 
 
 def test_the_list_of_commands_has_whole_sentences() -> None:
-    _, _, listed = run("--help").stdout.partition("Commands:\n")
+    _, _, listed = run("--help").stdout.partition("Write and check:\n")
     assert "validate" in listed and "..." not in listed
     assert "speaks ACP on stdio, and add the skills" in " ".join(listed.split())
 
@@ -433,8 +454,7 @@ def test_the_help_has_options_below_headings_and_examples_before_them(name: str)
             assert len(re.findall(rf"^  {option.opts[0]}(?![\w-])", text, re.MULTILINE)) == 1, option.opts
     if name == "serve":
         _, _, below = text.partition("Over HTTP (--transport http):")
-        http, _, rest = below.partition("Other options:")
-        assert "--token-file" in http and "--transport" in rest and "HTTP: " not in text
+        assert "--token-file" in below and "HTTP: " not in text
 
 
 def test_an_interrupt_ends_a_command_with_130() -> None:
@@ -498,3 +518,33 @@ def test_output_that_cannot_be_written_is_a_line(command: str, said: str, code: 
     errors = done.stderr.decode()
     assert errors.count(said) == 1 and "Traceback" not in errors and "Exception" not in errors
     assert done.returncode == code
+
+
+@pytest.mark.parametrize(("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_a_table_on_a_terminal_is_as_wide_as_it_and_has_colours(
+    tmp_path: Path, environment: dict[str, str], coloured: bool
+) -> None:
+    write_skill(tmp_path / "tea", description="x" * 500)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "SKILL.md").write_text("---\nname: other\ndescription: " + "y" * 300 + "\n---\n")
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, 90))
+    command = [*COMMAND, "list", str(tmp_path)]
+    done = subprocess.run(
+        command,
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+        check=False,
+        timeout=DEADLINE,
+        env={key: value for key, value in os.environ.items() if key != "COLUMNS"} | environment,
+    )
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # how Linux tells the end of a terminal
+        while read := os.read(ours, 4096):
+            shown += read
+    os.close(ours)
+    text = shown.decode()
+    assert done.returncode in {0, 1} and ("\x1b[31m" in text) is coloured
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+    assert len(lines) == 3 and max(map(len, lines)) == 90

@@ -11,8 +11,6 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
-
 import mcp_skills_server
 
 PACKAGE = mcp_skills_server.__name__
@@ -47,30 +45,27 @@ def mentioned(hint: Any) -> Iterator[type]:
         yield from mentioned(part) if not isinstance(part, list) else (each for one in part for each in mentioned(one))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_public_name_is_documented(name: str) -> None:
-    if isinstance(public(name), type | types.FunctionType):
-        assert inspect.getdoc(public(name))
-
-
-@pytest.mark.parametrize(
-    ("label", "subject"),
-    [*((name, public(name)) for name in NAMES), *EVERY],
-    ids=[*NAMES, *(each[0] for each in EVERY)],
-)
-def test_help_speaks_of_no_requirement_by_its_number(label: str, subject: Any) -> None:
+def test_a_public_name_is_documented_without_numbers_of_requirements() -> None:
     """Numbers stand in tests, and in a comment on the line that keeps the rule."""
-    assert not re.findall(r"\b(?!UTF)[A-Z]+[0-9]*-[0-9]+\b", inspect.getdoc(subject) or ""), label
+    offenders = [n for n in NAMES if isinstance(public(n), type | types.FunctionType) and not inspect.getdoc(public(n))]
+    for label, subject in [*((name, public(name)) for name in NAMES), *EVERY]:
+        offenders += [f"{label}: {each}" for each in REQUIREMENT.findall(inspect.getdoc(subject) or "")]
+    assert offenders == []
 
 
-@pytest.mark.parametrize(("label", "function"), EVERY, ids=[label for label, _ in EVERY])
-def test_a_public_function_is_documented_and_all_it_returns_and_raises_is_public(
-    label: str, function: Callable[..., Any]
-) -> None:
-    text = inspect.getdoc(function) or ""
-    assert text or label.endswith("__init__")
-    for error in re.findall(r"^    (\w+Error):", text.partition("Raises:")[2], re.MULTILINE):
-        assert error in mcp_skills_server.__all__ or hasattr(builtins, error), f"{label} raises {error}"
-    returns = types.SimpleNamespace(__annotations__={"return": function.__annotations__.get("return")})
-    hints = typing.get_type_hints(returns, vars(importlib.import_module(function.__module__)))
-    assert {each.__name__ for each in mentioned(hints["return"])} <= set(mcp_skills_server.__all__), label
+REQUIREMENT = re.compile(r"\b(?!UTF)[A-Z]+[0-9]*-[0-9]+\b")
+
+
+def test_a_public_function_is_documented_and_all_it_returns_and_raises_is_public() -> None:
+    known = {*mcp_skills_server.__all__, *vars(builtins)}
+    offenders: list[str] = []
+    for label, function in EVERY:
+        text = inspect.getdoc(function) or ""
+        if not text and not label.endswith("__init__"):
+            offenders.append(f"{label} has no docstring")
+        raised = re.findall(r"^    (\w+Error):", text.partition("Raises:")[2], re.MULTILINE)
+        returns = types.SimpleNamespace(__annotations__={"return": function.__annotations__.get("return")})
+        hints = typing.get_type_hints(returns, vars(importlib.import_module(function.__module__)))
+        returned = [each.__name__ for each in mentioned(hints["return"])]
+        offenders += [f"{label}: {each}" for each in (*raised, *returned) if each not in known]
+    assert offenders == []

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Final, cast
 
@@ -19,31 +21,34 @@ from mcp_skills_server.catalog import collector
 from mcp_skills_server.errors import UsageError
 
 _PROGRAM: Final = "mcp-skills-server"
+_QUOTED: Final = re.compile(r"^'([^']*)'")
+"""The value that a message of click begins with."""
 _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 COMMANDS: Final = {
-    "acp": ("acp", "acp"),
-    "approve": ("approve", "approve"),
-    "config": ("config", "config"),
-    "diff": ("diff", "diff"),
-    "fetch": ("fetch", "fetch"),
-    "install": ("install", "install"),
-    "list": ("look", "list_"),
-    "lock": ("lock", "lock"),
-    "new": ("new", "new"),
-    "outdated": ("lock", "outdated"),
-    "publish": ("publish", "publish"),
-    "push": ("push", "push"),
-    "rpc": ("rpc", "rpc"),
-    "serve": ("serve", "serve"),
-    "show": ("look", "show"),
-    "sign": ("sign", "sign"),
-    "ui": ("ui", "ui"),
-    "update": ("lock", "update"),
-    "usage": ("usage", "usage"),
-    "validate": ("look", "validate"),
-    "verify": ("sign", "verify"),
+    "new": ("new", "new", "Write and check"),
+    "list": ("look", "list_", "Write and check"),
+    "show": ("look", "show", "Write and check"),
+    "validate": ("look", "validate", "Write and check"),
+    "ui": ("ui", "ui", "Write and check"),
+    "serve": ("serve", "serve", "Serve"),
+    "install": ("install", "install", "Serve"),
+    "config": ("config", "config", "Serve"),
+    "approve": ("approve", "approve", "Serve"),
+    "usage": ("usage", "usage", "Serve"),
+    "fetch": ("fetch", "fetch", "Fetch and pin"),
+    "lock": ("lock", "lock", "Fetch and pin"),
+    "outdated": ("lock", "outdated", "Fetch and pin"),
+    "update": ("lock", "update", "Fetch and pin"),
+    "diff": ("diff", "diff", "Fetch and pin"),
+    "verify": ("sign", "verify", "Fetch and pin"),
+    "publish": ("publish", "publish", "Publish"),
+    "push": ("push", "push", "Publish"),
+    "sign": ("sign", "sign", "Publish"),
+    "rpc": ("rpc", "rpc", "Other protocols"),
+    "acp": ("acp", "acp", "Other protocols"),
 }
-"""(module in `commands`, function) of each command. A new command is its file and one row here."""
+"""(module in `commands`, function, heading in the help) of each command, in the order of the help. A new command is its
+file and one row here."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -58,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(2)
     except click.BadParameter as error:
         variable = _variable(error)
-        _fail(f"{variable}: {error.message}" if variable else f"{error.format_message()} {_see(error)}")
+        _fail(f"{variable}: {error.message}" if variable else f"{error.format_message()}{_choice(error)} {_see(error)}")
     except click.UsageError as error:
         _fail(f"{error.format_message()} {_see(error)}")
     except click.ClickException as error:
@@ -97,6 +102,24 @@ def _see(error: click.UsageError) -> str:
     return f"See '{error.ctx.command_path if error.ctx is not None else _PROGRAM} --help'."
 
 
+def _meant(wanted: str, names: Iterable[str]) -> str:
+    """Return a question that names the nearest of these names, "" where none is near."""
+    from mcp_skills_server.format.nearest import nearest
+
+    near = nearest(wanted, names)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+def _choice(error: click.BadParameter) -> str:
+    """Return the same for a value that is none of those that there are."""
+    parameter = error.param
+    if parameter is None or not isinstance(parameter.type, click.Choice):
+        return ""
+    found = _QUOTED.search(error.message)
+    names: Iterable[str] = cast("Iterable[str]", parameter.type.choices)
+    return _meant(found[1], names) if found else ""
+
+
 def _variable(error: click.BadParameter) -> str | None:
     """The environment variable that the bad value is from, None where it is from the command line."""
     parameter, context = error.param, error.ctx
@@ -121,21 +144,34 @@ class _LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
         """Their names, for the help."""
-        return sorted(COMMANDS)
+        return [*COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """The command of this name, if there is one."""
         if cmd_name not in COMMANDS:
             return None
-        module, name = COMMANDS[cmd_name]
+        module, name, _ = COMMANDS[cmd_name]
         with collector.paused():
             return cast("click.Command", getattr(import_module(f"mcp_skills_server.commands.{module}"), name))
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first argument names, or suggest the nearest name."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise click.UsageError(f"No such command {args[0]!r}.{_meant(args[0], COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, with the whole first sentence of each: click cuts it to what is left of one line."""
-        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, each.get_short_help_str(limit=400)) for name, each in commands if each])
+        """Write the commands below their headings, each with its whole first sentence: click would cut it."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, (_, _, heading) in COMMANDS.items():
+            command = self.get_command(ctx, name)
+            if command is not None:
+                sections.setdefault(heading, []).append((name, command.get_short_help_str(limit=400)))
+        for heading, rows in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -145,8 +181,8 @@ def cli() -> None:
 
     \b
     Examples:
-      mcp-skills-server serve ~/skills          speak MCP on stdin and stdout
-      mcp-skills-server list ~/skills           what would be served
-      mcp-skills-server validate ~/skills       what is wrong, and how to fix it
-      mcp-skills-server install cursor ~/skills have a host start the server
+      mcp-skills-server serve ~/skills          # speak MCP on stdin and stdout
+      mcp-skills-server list ~/skills           # what would be served
+      mcp-skills-server validate ~/skills       # what is wrong, and how to fix it
+      mcp-skills-server install cursor ~/skills # have a host start the server
     """

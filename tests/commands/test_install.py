@@ -727,3 +727,45 @@ def test_nothing_heavy_is_imported_with_the_command() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# A server that runs elsewhere.
+
+URL = "https://skills.example/mcp"
+REMOTE: dict[str, dict[str, Any]] = {
+    "claude-code": {"type": "http", "url": URL, "headers": {"Authorization": "Bearer ${TOKEN}"}},
+    "cursor": {"url": URL, "headers": {"Authorization": "Bearer ${env:TOKEN}"}},
+    "vscode": {"type": "http", "url": URL, "headers": {"Authorization": "Bearer ${env:TOKEN}"}},
+    "windsurf": {"serverUrl": URL, "headers": {"Authorization": "Bearer ${env:TOKEN}"}},
+    "gemini-cli": {"httpUrl": URL, "headers": {"Authorization": "Bearer ${TOKEN}"}},
+    "codex": {"url": URL, "bearer_token_env_var": "TOKEN"},
+    "opencode": {"type": "remote", "url": URL, "headers": {"Authorization": "Bearer {env:TOKEN}"}, "enabled": True},
+}
+
+
+@pytest.mark.parametrize("host", REMOTE)
+def test_a_host_reaches_a_server_by_url_in_its_own_shape(platform: Platform, skills: Path, host: str) -> None:
+    path = placed(platform, host)
+    before = parsed(host, path)
+    told(platform, host, "--url", URL, "--token-env", "TOKEN")
+    assert entry(host, path) == REMOTE[host]
+    for other in ([skills], ["--url", URL + "2"], ["--uninstall"]):
+        assert "another server" in refused(platform, host, *other)
+    told(platform, host, "--uninstall", "--url", URL)
+    assert parsed(host, path) == before
+    told(platform, host, skills)  # a server of its own gives way to the URL, and leaves nothing behind
+    told(platform, host, "--url", URL, "--token-env", "TOKEN")
+    assert entry(host, path) == REMOTE[host]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["claude-desktop", "--url", URL], "connector"),
+        (["antigravity", "--url", URL, "--token-env", "TOKEN"], "not known to read variables"),
+        (["cursor", "--url", "ftp://skills.example/mcp"], "write the MCP endpoint"),
+        (["cursor", "--url", URL, "ROOT"], "exclude each other"),
+    ],
+)
+def test_what_a_host_cannot_take_is_refused(platform: Platform, arguments: list[str], said: str) -> None:
+    assert said in refused(platform, *arguments)

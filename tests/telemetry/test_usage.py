@@ -244,6 +244,15 @@ def test_the_command_shows_a_table_and_json(tmp_path: Path) -> None:
     assert (found["searches"], found["empty_searches"], len(found["lines"][0]["days"])) == (1, 1, 7)
 
 
+def test_of_many_skills_the_most_used_are_printed_and_the_rest_is_counted(tmp_path: Path) -> None:
+    file = tmp_path / "usage.db"
+    usage = Usage(UsageStore(str(file)))
+    usage.serves(Changes({}, skill(*(f"skill-{number:03}" for number in range(50)))))  # type: ignore[arg-type]
+    usage.flush()
+    assert shown("--usage", f"sqlite:{file}").splitlines()[-1] == "30 more, 30 of them never used; --all prints them"
+    assert len(shown("--usage", f"sqlite:{file}", "--all").splitlines()) == 51
+
+
 def shown(*words: str) -> str:
     return subprocess.run(
         [*COMMAND, "usage", *words], capture_output=True, text=True, timeout=DEADLINE, check=True, cwd=ROOT

@@ -20,6 +20,9 @@ from mcp_skills_server.model import printable
 
 _PROGRAM: Final = "mcp-skills-server"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_ENDPOINT: Final = re.compile(r"https?://[^?#]*/mcp/?", re.IGNORECASE)
+"""A URL that is an MCP endpoint by its last name, as this server and most others have it."""
 
 
 class InstallOptions(Options):
@@ -39,6 +42,12 @@ class InstallOptions(Options):
     trust: bool = flag(
         "Gemini CLI: have it call every tool of this server without asking, as its use without a person needs."
     )
+    url: str | None = option(
+        None, "Have the host reach the server at this MCP endpoint, instead of starting one.", metavar="URL"
+    )
+    token_env: str | None = option(
+        None, "With --url: the environment variable in which the host finds a bearer token.", metavar="VARIABLE"
+    )
     show: bool = flag("Print the entry and write nothing.", "--print")
     dry_run: bool = flag("Print what would change and write nothing.")
     uninstall: bool = flag("Remove the entry and keep the rest.")
@@ -50,7 +59,7 @@ class InstallOptions(Options):
 @takes(InstallOptions)
 @click.pass_context
 def install(context: click.Context, options: InstallOptions, host: str, roots: tuple[str, ...]) -> None:
-    """Have HOST start this server with the skills below each ROOT.
+    """Have HOST start this server with the skills below each ROOT, or reach one that runs at a URL.
 
     HOST is one of those named at the end. Its configuration file keeps everything else that it holds, and a copy of it
     as it was stays beside it (.bak). Options of serve go into the entry's "env" ("environment" of opencode), such as
@@ -62,6 +71,7 @@ def install(context: click.Context, options: InstallOptions, host: str, roots: t
       mcp-skills-server install vscode ./skills --project --dry-run
       mcp-skills-server install codex ~/skills --print
       mcp-skills-server install cursor --uninstall
+      mcp-skills-server install claude-code --url https://skills.example/mcp --token-env SKILLS_TOKEN
     """
     row, name = HOSTS[host], options.name
     if not _NAME.fullmatch(name):
@@ -71,6 +81,8 @@ def install(context: click.Context, options: InstallOptions, host: str, roots: t
         ("--print", "--uninstall", options.show and options.uninstall),
         ("--project", "--config", options.project and options.config is not None),
         ("--trust", "--uninstall", options.trust and options.uninstall),
+        ("--url", "ROOT", options.url is not None and bool(roots)),
+        ("--url", "--command", options.url is not None and options.command is not None),
     ):
         if both:
             raise UsageError(f"{one} and {other} exclude each other; give one of them")
@@ -78,14 +90,12 @@ def install(context: click.Context, options: InstallOptions, host: str, roots: t
         raise UsageError(
             f"--trust: an entry of {row.title} has no such switch; docs/hosts.md says what it needs without a person"
         )
+    if options.token_env is not None and options.url is None:
+        raise UsageError("--token-env is for a server that is reached by URL; give --url too")
     command = _command(options.command)
     entry: dict[str, Any] = {}
     if not options.uninstall:
-        from mcp_skills_server.hosts.edit import entry_for
-        from mcp_skills_server.hosts.ownership import words_of
-
-        entry = entry_for(row, command, _absolute(roots))
-        _must_be_utf8(words_of(entry))
+        entry = _remote_entry(row, options) if options.url is not None else _local_entry(row, command, roots)
         if options.trust and row.trust:
             entry |= row.trust
     path = _path(row, context.find_object(Platform), options)
@@ -96,12 +106,62 @@ def install(context: click.Context, options: InstallOptions, host: str, roots: t
         remark(f"this belongs in {path}; nothing was written")
         return
     try:
-        _edit(path, row, name, entry, command, dry_run=options.dry_run)
+        _edit(path, row, name, entry, command, url=options.url, dry_run=options.dry_run)
     except UsageError as error:
         raise UsageError(f"{printable(str(path))}: {error}") from None
 
 
-def _edit(path: Path, host: Host, name: str, entry: dict[str, Any], command: list[str], *, dry_run: bool) -> None:
+def _local_entry(host: Host, command: list[str], roots: Sequence[str]) -> dict[str, Any]:
+    """Return the entry that has the host start this server."""
+    from mcp_skills_server.hosts.edit import entry_for
+    from mcp_skills_server.hosts.ownership import words_of
+
+    for root in roots:
+        if _ENDPOINT.fullmatch(root):
+            raise UsageError(
+                f"{printable(root)}: this is an MCP endpoint and no site; 'install HOST --url {printable(root)}' has "
+                "the host connect to it"
+            )
+    entry = entry_for(host, command, _absolute(roots))
+    _must_be_utf8(words_of(entry))
+    return entry
+
+
+def _remote_entry(host: Host, options: InstallOptions) -> dict[str, Any]:
+    """Return the entry that has the host reach a server by URL.
+
+    Raises:
+        UsageError: the URL or the variable is none, or the host takes no such entry.
+    """
+    from urllib.parse import urlsplit
+
+    from mcp_skills_server.hosts.edit import remote_entry_for
+
+    url, variable = options.url or "", options.token_env
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and url.isascii() and " " not in url
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise UsageError(f"--url {printable(url)}: write the MCP endpoint, such as https://skills.example/mcp")
+    if urlsplit(url).username is not None:
+        raise UsageError("--url: the host's file would hold the password; name a variable with --token-env")
+    if variable is not None and not _VARIABLE.fullmatch(variable):
+        raise UsageError(f"--token-env {printable(variable)}: write the name of a variable, such as SKILLS_TOKEN")
+    return remote_entry_for(host, url, variable)
+
+
+def _edit(
+    path: Path,
+    host: Host,
+    name: str,
+    entry: dict[str, Any],
+    command: list[str],
+    *,
+    url: str | None,
+    dry_run: bool,
+) -> None:
     from mcp_skills_server.hosts import disk, edit
     from mcp_skills_server.hosts.ownership import words_of
 
@@ -109,7 +169,7 @@ def _edit(path: Path, host: Host, name: str, entry: dict[str, Any], command: lis
     if entry:
         new = edit.install(found.raw, host, name, entry, command)
     else:
-        new = edit.uninstall(found.raw, host, name, command)
+        new = edit.uninstall(found.raw, host, name, command, url)
     if new is None:
         remark(f"{path} has no {name!r}; there is nothing to remove")
         return

@@ -87,15 +87,20 @@ def list_(options: ListOptions, roots: tuple[str, ...]) -> None:
         found = {"skills": summaries, "problems": [as_json(p) for p in snapshot.problems]}
         say_json(found | {"passed_over": passed, "sources": sources})
         return
+    colours: dict[int, str] = {}
     rows = [("PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION")]
     for skill, summary in zip(skills, summaries, strict=True):
         about = " ".join(str(summary["description"]).split())
+        if skill.standing < Standing.VALID:
+            colours[len(rows)] = "red"
+        elif summary["problems"]:
+            colours[len(rows)] = "yellow"
         state = str(summary["problems"]) + _UNLISTED.get(skill.standing, "")
         rows.append(
             (skill.path, str(summary["version"] or ""), str(summary["files"]), str(summary["bytes"]), state, about)
         )
     if skills:
-        say_table(rows)
+        say_table(rows, colours)
     else:
         _report_empty(registry.roots, passed)
     for each in sources:

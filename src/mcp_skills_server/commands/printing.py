@@ -7,8 +7,10 @@ further than the standard asks, which changes no value.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 import click
@@ -17,6 +19,8 @@ from mcp_skills_server.model import printable
 
 _PROGRAM: Final = "mcp-skills-server"
 _LONGEST: Final = 100
+_SHORTEST: Final = 20
+"""Characters that the last cell keeps on a narrow terminal."""
 _T = TypeVar("_T")
 
 
@@ -31,13 +35,30 @@ def say_lines(text: str) -> None:
         click.echo("\t".join(printable(part) for part in line.split("\t")))
 
 
-def say_table(rows: list[tuple[str, ...]]) -> None:
-    """Print rows in columns; the last cell of a row is cut to 100 characters."""
+def say_table(rows: list[tuple[str, ...]], colours: Mapping[int, str] | None = None) -> None:
+    """Print rows in columns, the first one as their head.
+
+    On a terminal the last cell of a row is cut where the line ends, the head is bold and a row has its
+    colour; elsewhere the last cell is cut to 100 characters. `NO_COLOR` (https://no-color.org) turns
+    colours off.
+
+    Args:
+        rows: cells, as many in each row.
+        colours: the colour of a row, by its number.
+    """
+    is_terminal = sys.stdout.isatty()
+    has_colour = is_terminal and not os.environ.get("NO_COLOR")
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    for row in rows:
+    longest = _LONGEST
+    if is_terminal:
+        longest = max(_SHORTEST, shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths))
+    for number, row in enumerate(rows):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        last = row[-1] if len(row[-1]) <= _LONGEST else row[-1][: _LONGEST - 3] + "..."
-        say("  ".join([*cells, last]).rstrip())
+        last = row[-1] if len(row[-1]) <= longest else row[-1][: longest - 3] + "..."
+        line = printable("  ".join([*cells, last]).rstrip())
+        if has_colour:
+            line = click.style(line, bold=True if number == 0 else None, fg=(colours or {}).get(number))
+        click.echo(line)
 
 
 def say_json(value: Any) -> None:

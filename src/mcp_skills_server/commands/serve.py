@@ -7,7 +7,7 @@ import logging
 import shlex
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -77,6 +77,7 @@ class ServeOptions(
 ):
     """All options of `serve`."""
 
+    heading: ClassVar[str] = "The server"
     transport: Literal["stdio", "http"] = option(
         "stdio", "How clients reach the server.", type=click.Choice(["stdio", "http"])
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from mcp_skills_server.commands.fields import Options, option, takes
+from mcp_skills_server.commands.fields import Options, flag, option, takes
 from mcp_skills_server.commands.printing import say, say_json, say_table
 from mcp_skills_server.commands.usage_options import OFF, store_at
 from mcp_skills_server.errors import UsageError
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from mcp_skills_server.telemetry.usage_store import Report
 
 _SINCE: Final = re.compile(r"([1-9][0-9]{0,2})d")
+_SHOWN: Final = 20
+"""Lines that are printed without `--all`."""
 _BARS: Final = 30
 """Days of a line of bars."""
 
@@ -35,6 +37,7 @@ class ShowUsageOptions(Options):
     by: Literal["skill", "principal", "host"] = option(
         "skill", "What a line is of.", type=click.Choice(["skill", "principal", "host"])
     )
+    all: bool = flag("Print every line, not only the 20 most used and the number of those never used.")
     format: Literal["table", "json"] = option("table", "How it is printed.", type=click.Choice(["table", "json"]))
 
 
@@ -72,10 +75,10 @@ def usage(options: ShowUsageOptions) -> None:
             }
         )
     else:
-        _show(report, options.by)
+        _show(report, options.by, most=len(report.lines) if options.all else _SHOWN)
 
 
-def _show(report: Report, by: str) -> None:
+def _show(report: Report, by: str, *, most: int) -> None:
     from mcp_skills_server.telemetry.usage_store import spark
 
     head = (by.upper(), "LOADS", "READS", "RUNS", "VERSIONS", "DROPPED", "LAST", "DAYS")
@@ -90,9 +93,15 @@ def _show(report: Report, by: str) -> None:
             (_moment(each.last) or "never")[:16].replace("T", " "),
             spark(each.days[-_BARS:]),
         )
-        for each in report.lines
+        for each in report.lines[:most]
     ]
-    say_table([head, *rows]) if rows else say("nothing was used")
+    if rows:
+        say_table([head, *rows])
+    else:
+        say("nothing was used")
+    if left := report.lines[most:]:
+        unused = sum(each.last is None for each in left)
+        say(f"{len(left):,} more, {unused:,} of them never used; --all prints them")
     if report.searches:
         say(f"searches: {report.searches:,}, of which {report.empty:,} found nothing")
     for text, times in report.questions:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.hosts import jsontext, tomltext
@@ -27,8 +27,33 @@ def entry_for(host: Host, command: Sequence[str], roots: Sequence[str]) -> dict[
     return {"type": "stdio", **plain} if host.shape == "stdio" else plain
 
 
+def remote_entry_for(host: Host, url: str, token_env: str | None) -> dict[str, Any]:
+    """Return an entry that has the host reach the server at `url`.
+
+    Args:
+        host: whose entry.
+        url: the server's MCP endpoint.
+        token_env: the environment variable that holds a bearer token; None for none.
+
+    Raises:
+        UsageError: the host's file has no such entry, or cannot name a variable.
+    """
+    remote = host.remote
+    if remote is None:
+        raise UsageError(f"{host.title} has no servers by URL in its file; add the URL in its settings, as a connector")
+    entry: dict[str, Any] = {**remote.more, remote.url: url}
+    if token_env is None:
+        return entry
+    if remote.token_key is not None:
+        return {**entry, remote.token_key: token_env}
+    if not remote.variable:
+        raise UsageError(f"--token-env: {host.title} is not known to read variables; add the header by hand")
+    return {**entry, "headers": {"Authorization": f"Bearer {remote.variable.replace('VAR', token_env)}"}}
+
+
 def install(raw: bytes | None, host: Host, name: str, entry: Mapping[str, Any], command: Sequence[str]) -> bytes:
-    """The file with our entry. What else an entry of ours holds (`env`, switches of the host) stays.
+    """Return the file with our entry. What else an entry of ours holds (`env`, switches of the host) stays; an
+    entry with a command that becomes one with a URL is written anew.
 
     `command` is what the entry starts, without `serve` and what follows.
 
@@ -40,8 +65,10 @@ def install(raw: bytes | None, host: Host, name: str, entry: Mapping[str, Any], 
     old = _entries(document, host).get(name)
     if old is None:
         entry = {**entry, **host.new}
-    elif not starts_this_server(words_of(old), command):
+    elif not _is_ours(old, host, entry, command):
         raise UsageError(f"{name!r} is another server there; choose another name with --name")
+    elif bool(words_of(old)) != bool(words_of(entry)):
+        return install(uninstall(raw, host, name, command), host, name, entry, command)
     if host.form == "toml":
         new = tomltext.put(text, host.section, name, entry)
     else:
@@ -51,8 +78,8 @@ def install(raw: bytes | None, host: Host, name: str, entry: Mapping[str, Any], 
     return bom + _checked(new, wanted, host)
 
 
-def uninstall(raw: bytes | None, host: Host, name: str, command: Sequence[str]) -> bytes | None:
-    """The file without our entry, None when it has none.
+def uninstall(raw: bytes | None, host: Host, name: str, command: Sequence[str], url: str | None = None) -> bytes | None:
+    """Return the file without our entry, None when it has none. An entry with this `url` is ours, too.
 
     Raises:
         UsageError: the file is broken, or the name belongs to another server.
@@ -62,8 +89,8 @@ def uninstall(raw: bytes | None, host: Host, name: str, command: Sequence[str]) 
     old = _entries(document, host).get(name)
     if old is None:
         return None
-    if not starts_this_server(words_of(old), command):
-        raise UsageError(f"{name!r} is another server there, and stays; name ours with --name")
+    if not (starts_this_server(words_of(old), command) or (url and _url_of(old, host) == url)):
+        raise UsageError(f"{name!r} is another server there, and stays; name ours with --name, or by its --url")
     wanted = deepcopy(document)
     del wanted[host.section][name]
     if host.form == "toml":
@@ -81,6 +108,22 @@ def snippet(host: Host, name: str, entry: Mapping[str, Any]) -> str:
     if host.form == "toml":
         return tomltext.table_of(host.section, name, entry)
     return jsontext.dump({host.section: {name: entry}}) + "\n"
+
+
+def _url_of(entry: object, host: Host) -> str | None:
+    """Return the URL of an entry, None for one without."""
+    if host.remote is None or not isinstance(entry, Mapping):
+        return None
+    url = cast("Mapping[str, object]", entry).get(host.remote.url)
+    return url if isinstance(url, str) else None
+
+
+def _is_ours(old: object, host: Host, entry: Mapping[str, Any], command: Sequence[str]) -> bool:
+    """Tell whether an entry starts this server, or has the URL of the one that is installed."""
+    if starts_this_server(words_of(old), command):
+        return True
+    url = _url_of(old, host)
+    return url is not None and url == _url_of(entry, host)
 
 
 def _text(raw: bytes | None) -> tuple[bytes, str]:

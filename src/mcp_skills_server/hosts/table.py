@@ -84,6 +84,23 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Remote:
+    """How a host writes a server that it reaches by URL.
+
+    Attributes:
+        url: the key of the URL.
+        more: what else such an entry holds.
+        variable: how a header refers to an environment variable, with VAR for its name; "" where none is known.
+        token_key: the key that names the variable of a bearer token, for a host that has one in place of a header.
+    """
+
+    url: str = "url"
+    more: Mapping[str, object] = field(default_factory=dict[str, object])
+    variable: str = ""
+    token_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """One host.
 
@@ -97,6 +114,7 @@ class Host:
         new: switches that a new entry begins with; of an entry that is there they stay as the user set them.
         trust: what `--trust` adds to an entry, None where the host has no such switch in it.
         expands: what the host replaces in a command or an argument.
+        remote: how it reaches a server by URL; None where its file has no such entry.
     """
 
     title: str
@@ -108,6 +126,7 @@ class Host:
     new: Mapping[str, object] = field(default_factory=dict[str, object])
     trust: Mapping[str, object] | None = None
     expands: re.Pattern[str] | None = None
+    remote: Remote | None = None
 
 
 _BRACES: Final = re.compile(r"\$\{")
@@ -134,6 +153,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         project=(Place("project", (".mcp.json",)),),
         shape="stdio",
         expands=_BRACES,
+        remote=Remote(more={"type": "http"}, variable="${VAR}"),
     ),
     "cursor": Host(
         "Cursor",
@@ -142,6 +162,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         (Place("home", (".cursor", "mcp.json")),),
         project=(Place("project", (".cursor", "mcp.json")),),
         expands=_BRACES,
+        remote=Remote(variable="${env:VAR}"),
     ),
     "vscode": Host(
         "VS Code",
@@ -151,6 +172,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         project=(Place("project", (".vscode", "mcp.json")),),
         shape="stdio",
         expands=_BRACES,
+        remote=Remote(more={"type": "http"}, variable="${env:VAR}"),
     ),
     "windsurf": Host(
         "Windsurf",
@@ -158,6 +180,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         "mcpServers",
         (Place("home", (".codeium", "windsurf", "mcp_config.json")),),
         expands=_BRACES,
+        remote=Remote("serverUrl", variable="${env:VAR}"),
     ),
     "gemini-cli": Host(
         "Gemini CLI",
@@ -167,6 +190,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         project=(Place("project", (".gemini", "settings.json")),),
         trust={"trust": True},
         expands=_VARIABLE,
+        remote=Remote("httpUrl", variable="${VAR}"),
     ),
     "codex": Host(
         "Codex",
@@ -174,6 +198,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         "mcp_servers",
         (Place("codex", ("config.toml",)),),
         project=(Place("project", (".codex", "config.toml")),),
+        remote=Remote(token_key="bearer_token_env_var"),  # noqa: S106 - a key, no secret
     ),
     "opencode": Host(
         "opencode",
@@ -191,12 +216,14 @@ HOSTS: Final[Mapping[str, Host]] = {
         shape="local",
         new={"enabled": True},
         expands=_OPENCODE,
+        remote=Remote(more={"type": "remote"}, variable="{env:VAR}"),
     ),
     "antigravity": Host(
         "Antigravity",
         "json",
         "mcpServers",
         (Place("home", (".gemini", "config", "mcp_config.json")),),
+        remote=Remote("serverUrl"),
     ),
 }
 

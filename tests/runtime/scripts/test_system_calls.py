@@ -58,6 +58,7 @@ OFFERED = {
     "quotactl": (179, 60),
     "request_key": (249, 218),
     "setns": (308, 268),
+    "msgget": (68, 186),
     "shmget": (29, 194),
     "swapon": (167, 224),
     "umount2": (166, 39),
@@ -185,6 +186,7 @@ async def test_in_the_sandbox_the_kernel_refuses_each_of_them(tmp_path: Path, an
         "io_uring_setup",
         "memfd_create",
         "memfd_secret",
+        "msgget",
         "shmget",
     }
     usual = {"socket unix", "socket inet", "unshare files"}

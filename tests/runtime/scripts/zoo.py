@@ -45,6 +45,10 @@ PYTHON = {
     "    os.unlink(f'x{each}')\n    held[-1].write(bytes(1 << 20))\ntime.sleep(600)",
     "breed": "import os, time\ncount = 0\ntry:\n    while count < 400:\n        if not os.fork(): time.sleep(600)\n"
     "        count += 1\nexcept OSError: pass\nprint(count)",
+    "queues": "import socket\npairs = []\ntry:\n    while True: pairs.append(socket.socketpair())\n"
+    "except OSError: pass\nqueued = 0\nfor pair in pairs:\n    for end in pair:\n        end.setblocking(False)\n"
+    "        try:\n            while True: queued += end.send(bytes(65536))\n        except BlockingIOError: pass\n"
+    "print(queued)",
     "pool": "from concurrent.futures import ProcessPoolExecutor as Pool\n"
     "if __name__ == '__main__':\n    with Pool(2) as pool: print(sum(pool.map(abs, [-1, -2])))",
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,6 +16,8 @@ from mcp_skills_server.web.ui.foreign import marked, plain, visible
 from mcp_skills_server.web.ui.raster import is_raster_name, raster_type
 from mcp_skills_server.web.ui.render import MOST, render
 from web.ui.corpus import MARKDOWN, MARKUP
+from web.ui.serving import get, page_serving
+from wire import write_skill
 
 FILES = {"SKILL.md", "references/a.md", "b c.md", "p.png", "x.svg", "scripts/run.py"}
 ALLOWED: dict[str, set[str]] = {
@@ -189,3 +193,34 @@ def test_a_name_without_markup_has_its_hidden_characters_written_out() -> None:
         assert plain(fine) == fine
     assert visible("<b>\u200b") == '<bdi>&lt;b&gt;<span class="hidden">U+200B</span></bdi>'
     assert plain("\ud800") == "?"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "|a" * 500 + "|\n" + "|-" * 500 + "|\n" + "b\n" * 5_000,
+        "a\n\n" * 10_000,
+        "- a\n" * 10_000,
+        ("|a" * 50 + "|\n" + "|-" * 50 + "|\n" + "b\n" * 50 + "\n") * 40,
+    ],
+)
+def test_a_short_text_that_would_become_a_large_page_is_not_rendered(text: str) -> None:
+    assert render(text, "x", (), "SKILL.md") is None
+
+
+def test_an_ordinary_table_is_rendered() -> None:
+    text = "|name|text|\n|-|-|\n" + "|a|b|\n" * 1_000
+    assert str(render(text, "x", (), "SKILL.md")).count("<td>") == 2_000
+
+
+def test_other_requests_are_answered_while_many_texts_are_rendered(tmp_path: Path) -> None:
+    body = "".join(f"- item {number}\n" for number in range(5_000))
+    write_skill(tmp_path / "large", body=body, **{f"n{number}_md": body + str(number) for number in range(20)})
+    with page_serving(tmp_path) as server, ThreadPoolExecutor(20) as pool:
+        pages = [pool.submit(get, server, f"/ui/files/large?file=n{number}.md") for number in range(20)]
+        answered = 0
+        while not all(each.done() for each in pages):
+            assert server.send("GET", "/healthz").status == 200
+            answered += 1
+        assert {each.result().status for each in pages} == {200}
+    assert answered > len(pages)  # more than one between two of them

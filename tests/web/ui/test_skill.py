@@ -11,6 +11,7 @@ import struct
 import subprocess
 import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -213,7 +214,7 @@ def test_what_git_tells_of_a_submodule_runs_nothing_in_its_folder(
     git(top, "log", "-p", "--no-ext-diff")
     assert hit.exists(), "git itself runs it"
     hit.unlink()
-    assert [each.subject for each in commits(os.fspath(top))] == ["2", "1"]
+    assert [each.subject for each in commits(os.fspath(top), os.fspath(top))] == ["2", "1"]
     assert not hit.exists()
 
 
@@ -242,9 +243,61 @@ def test_git_tells_nothing_of_files_that_are_never_served(tmp_path: Path, folder
     for words_of_git in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "x")):
         who = ["-c", "user.name=x", "-c", "user.email=x"]
         subprocess.run(["git", *who, *words_of_git], cwd=tmp_path, check=True, capture_output=True)
-    (commit,) = commits(os.fspath(tmp_path / folder))
+    (commit,) = commits(os.fspath(tmp_path / folder), os.fspath(tmp_path))
     told = {each.partition(" b/")[2].removeprefix(f"{folder}/") for each in commit.lines if each.startswith("diff ")}
     assert told == set(shown)
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Path:
+    """A repository of the server's user that no root contains, with a commit that must stay there."""
+    place = tmp_path / "private"
+    place.mkdir()
+    (place / "notes").write_text("secret\n", encoding="ascii")
+    for words_of_git in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "secret")):
+        who = ["-c", "user.name=x", "-c", "user.email=x"]
+        subprocess.run(["git", *who, *words_of_git], cwd=place, check=True, capture_output=True)
+    return place / ".git"
+
+
+def _as_file(git: Path, private: Path) -> None:
+    git.write_text(f"gitdir: {os.path.relpath(private, git.parent)}\n", encoding="ascii")
+
+
+def _as_link(git: Path, private: Path) -> None:
+    git.symlink_to(private)
+
+
+def _with_its_objects(git: Path, private: Path) -> None:
+    subprocess.run(["git", "init", "-q", os.fspath(git.parent)], check=True, capture_output=True)
+    (git / "objects/info").mkdir(exist_ok=True)
+    (git / "objects/info/alternates").write_text(f"{private}/objects\n", encoding="ascii")
+    head = (private / "HEAD").read_text(encoding="ascii").split()[-1]
+    (git / head).write_text((private / head).read_text(encoding="ascii"), encoding="ascii")
+    (git / "HEAD").write_text(f"ref: {head}\n", encoding="ascii")
+
+
+def _with_its_refs(git: Path, private: Path) -> None:
+    git.mkdir()
+    for each in ("objects", "refs"):
+        (git / each).mkdir()
+    (git / "HEAD").write_bytes((private / "HEAD").read_bytes())
+    (git / "commondir").write_text(f"{private}\n", encoding="ascii")
+
+
+@pytest.mark.needs_program("git")
+@pytest.mark.parametrize("plant", [_as_file, _as_link, _with_its_objects, _with_its_refs])
+@pytest.mark.parametrize("where", ["", "tea"])
+def test_no_file_of_a_root_leads_the_page_to_another_repository(
+    tmp_path: Path, private: Path, plant: Callable[[Path, Path], None], where: str
+) -> None:
+    write_skill(tmp_path / "root" / "tea")
+    plant(tmp_path / "root" / where / ".git", private)
+    root = os.fspath(tmp_path / "root")
+    assert commits(os.path.join(root, "tea"), root) == []
+    with page_serving(tmp_path / "root") as server:
+        reply = get(server, "/ui/history/tea")
+        assert reply.status == 200 and b"secret" not in reply.body
 
 
 def test_ones_own_page_names_folders_and_what_hosts_want(tmp_path: Path) -> None:

@@ -28,8 +28,9 @@ from mcp_skills_server.runtime.scripts.workspace import Workspace, discard, lay_
 _FILES_NAMED: Final = 50
 _HEAD: Final = 256
 """Bytes of a script in which its first line must end."""
-_PROCESSES: Final = 256
-_OPEN_FILES: Final = 1024
+_PROCESSES: Final = 64
+_OPEN_FILES: Final = 64
+"""Kernel buffers of sockets belong to no process, so no limit counts them; few sockets in few processes hold little."""
 _CPU_SPARE_S: Final = 5
 
 
@@ -189,6 +190,7 @@ class Preparation:
             "FSIZE": self._settings.file_bytes,
             "NOFILE": _OPEN_FILES,
             "CORE": 0,
+            "MSGQUEUE": 0,
             "NPROC": _PROCESSES,
         }
 

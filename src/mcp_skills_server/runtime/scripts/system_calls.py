@@ -6,8 +6,8 @@ their own, and try every call in a real sandbox.
 
 What is refused is what sandboxes have been left by, or what no limit counts: keys of the kernel, which no namespace
 separates; new namespaces and mounts; looking into other processes; `io_uring`, which goes past any such filter; memory
-that belongs to no process (`memfd_create`, `shmget`); sockets that no network namespace holds, such as those to the
-host of a virtual machine. A call that is newer than the table does not exist.
+that belongs to no process (`memfd_create`, `shmget`, `msgget`); sockets that no network namespace holds, such as those
+to the host of a virtual machine. A call that is newer than the table does not exist.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ _ABSENT: Final[Mapping[str, tuple[int | None, int | None]]] = {
     "io_uring_setup": (425, 425),
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
+    "msgget": (68, 186),
     "shmget": (29, 194),
 }
 """Calls that fail with ENOSYS, so that programs take the other way that they have."""

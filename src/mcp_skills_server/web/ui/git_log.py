@@ -1,8 +1,9 @@
-"""What git knows of a folder of the operator's own: its last commits with their differences."""
+"""The last commits of a local folder with their differences, from the git repository that contains its root."""
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,32 +11,41 @@ from mcp_skills_server.sources.git.log import Commit, places_of, read_log
 from mcp_skills_server.sources.git.program import Git
 
 
-def commits(folder: str, without: Sequence[str] = ()) -> list[Commit]:
-    """The last commits that touched a folder, the newest first; none where there is no git. Blocks.
+def commits(folder: str, root: str, without: Sequence[str] = ()) -> list[Commit]:
+    """Return the last commits that touched a folder, the newest first; none without git. Blocks.
 
     Args:
-        folder: absolute path, with links resolved.
-        without: folders in it that do not count.
+        folder: absolute path in `root`, with links resolved.
+        root: absolute path of the root that is served, with links resolved.
+        without: folders in `folder` that do not count.
     """
-    found = _repository(Path(folder))
-    if found is None:
+    top = _top(Path(root))
+    if top is None or not Path(folder).is_relative_to(top):
         return []
-    repository, top = found
     inside = Path(folder).relative_to(top).as_posix()
-    return read_log(Git(repository, "", "none"), places_of("" if inside == "." else inside, without)) or []
+    return read_log(Git(top / ".git", "", "none"), places_of("" if inside == "." else inside, without)) or []
 
 
-def _repository(folder: Path) -> tuple[Path, Path] | None:
-    """The repository that a folder lies in, and its top; None where there is none of this user's own."""
-    for top in (folder, *folder.parents):
+def _top(root: Path) -> Path | None:
+    """Return the directory of the repository that contains a root, None where there is none of this user's own.
+
+    Skills are foreign, so nothing below the root leads to a repository. Nor does a `.git` that refers to another place:
+    a file or link (`gitdir:`), `commondir`, or borrowed objects.
+    """
+    for top in (root, *root.parents):
         place = top / ".git"
         try:
-            if place.is_file():  # of a worktree or a submodule
-                said = place.read_text(encoding="utf-8", errors="replace").strip()
-                place = Path(os.path.normpath(top / said.removeprefix("gitdir:").strip()))
-            if (place / "HEAD").exists():
-                # git itself would ask the same, had it looked for the repository.
-                return (place, top) if not hasattr(os, "geteuid") or place.stat().st_uid == os.geteuid() else None
+            status = os.lstat(place)
         except OSError:
+            continue
+        borrowed = ("commondir", "objects/info/alternates")
+        if not stat.S_ISDIR(status.st_mode) or any(os.path.lexists(place / each) for each in borrowed):
             return None
+        if any(
+            not stat.S_ISDIR(os.lstat(place / each).st_mode) for each in ("objects", "refs") if (place / each).exists()
+        ):
+            return None
+        # git itself would ask the same, had it looked for the repository.
+        is_own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
+        return top if is_own and (place / "HEAD").exists() else None
     return None

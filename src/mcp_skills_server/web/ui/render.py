@@ -9,16 +9,18 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from anyio import CapacityLimiter, to_thread
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markupsafe import Markup, escape
 
 from mcp_skills_server.web.ui.foreign import marked
-from mcp_skills_server.web.ui.look import file_address
+from mcp_skills_server.web.ui.look import base, file_address
 from mcp_skills_server.web.ui.raster import is_raster_name
 
 MOST: Final = 100_000
@@ -26,13 +28,32 @@ MOST: Final = 100_000
 _MOST_MARKS: Final = 8_000
 """Brackets, asterisks and the like: what has more takes long to parse, and is no text for people."""
 _MARKS: Final = re.compile(r"[\[\]*_`<>|~]")
+_MOST_LINES: Final = 6_000
+_MOST_CELLS: Final = 10_000
+"""Cells of all tables. A row without cells gets as many as the head has, so a short text could ask for millions."""
+_PARAGRAPH: Final = re.compile(r"\n[ \t]*\n")
+_KEPT: Final = 16
+"""Rendered texts that are kept."""
+_ONE_AT_A_TIME: Final = CapacityLimiter(1)
+"""Rendering holds the interpreter; other requests then wait for one text at most, however many are asked for."""
 _ELSEWHERE: Final = ("http", "https", "mailto")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _DEEPEST_HEADING: Final = 6
 
 
+async def rendered(text: str, skill: str, files: Collection[str], place: str) -> Markup | None:
+    """Return what `render` does, in a thread, one text at a time."""
+    return await to_thread.run_sync(_kept, text, skill, frozenset(files), place, base(), limiter=_ONE_AT_A_TIME)
+
+
+@lru_cache(_KEPT)
+def _kept(text: str, skill: str, files: frozenset[str], place: str, _base: str) -> Markup | None:
+    """Return the rendered text; its links begin with the address of the page, which is part of the key."""
+    return render(text, skill, files, place)
+
+
 def render(text: str, skill: str, files: Collection[str], place: str, *, below: int = 2) -> Markup | None:
-    """The text as HTML, None where it is too much to render.
+    """Return the text as HTML, None where it is too much to render.
 
     Args:
         text: Markdown.
@@ -41,7 +62,9 @@ def render(text: str, skill: str, files: Collection[str], place: str, *, below: 
         place: path of the file that the text is in.
         below: level of the heading that it stands below.
     """
-    if len(text) > MOST or sum(1 for _ in _MARKS.finditer(text)) > _MOST_MARKS:
+    if len(text) > MOST or text.count("\n") > _MOST_LINES or _cells(text) > _MOST_CELLS:
+        return None
+    if sum(1 for _ in _MARKS.finditer(text)) > _MOST_MARKS:
         return None
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
     parser.validateLink = _anything  # type: ignore[method-assign] # what may be led to is decided below
@@ -49,6 +72,17 @@ def render(text: str, skill: str, files: Collection[str], place: str, *, below: 
     _level(tokens, below)
     renderer = _Renderer(skill, files, posixpath.dirname(place))
     return Markup(renderer.render(tokens, parser.options, {}))  # noqa: S704 - made of escaped parts only
+
+
+def _cells(text: str) -> int:
+    """Return a bound on the cells of the tables of a text: of each paragraph its lines by its longest row."""
+    cells = 0
+    for paragraph in _PARAGRAPH.split(text):
+        lines = paragraph.split("\n")
+        most = max(line.count("|") for line in lines)
+        if most:
+            cells += (most + 1) * len(lines)
+    return cells
 
 
 def _anything(_: str) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator
 from typing import Final
 from urllib.parse import quote
 
-from anyio import to_thread
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -20,7 +19,7 @@ from mcp_skills_server.web.ui.estimate import tokens
 from mcp_skills_server.web.ui.look import Look
 from mcp_skills_server.web.ui.pages.skill import skill_of
 from mcp_skills_server.web.ui.raster import MOST_BYTES, is_raster_name, raster_type
-from mcp_skills_server.web.ui.render import render
+from mcp_skills_server.web.ui.render import rendered
 
 _GONE: Final = "This file is not there any more. It may have been moved, renamed or deleted."
 _MOST_TEXT: Final = 200_000
@@ -35,13 +34,13 @@ async def page(request: Request, look: Look) -> Response:
     """The view of a file."""
     skill, path = _file_of(request, look)
     file = skill.files[path]
-    text, picture, rendered = None, False, None
+    text, picture, html = None, False, None
     if is_raster_name(path) and file.size <= MOST_BYTES:
         picture = raster_type((await _read(request, look, skill, path))[:16]) is not None
     elif file.size <= _MOST_LOOKED_AT:
         text = media.as_text(await _read(request, look, skill, path), media.media_type(path))
         if text is not None and path.lower().endswith(_MARKDOWN):
-            rendered = await to_thread.run_sync(render, text, skill.path, skill.files, path)
+            html = await rendered(text, skill.path, skill.files, path)
     else:
         events.concerns([skill])
     digests = await look.view.digests(skill) if skill.standing > Standing.UNUSABLE else dict[str, str]()
@@ -57,7 +56,7 @@ async def page(request: Request, look: Look) -> Response:
         is_cut=text is not None and len(text) > _MOST_TEXT,
         is_large=text is None and not picture and file.size > _MOST_LOOKED_AT,
         picture=picture,
-        rendered=rendered,
+        rendered=html,
         hidden=0 if text is None else hidden.count(text),
         cost=None if text is None else tokens(text),
     )

@@ -34,5 +34,5 @@ def _by_git(look: Look, skill: Skill) -> History:
     registry = look.runtime.registry
     root, without = registry.roots[skill.root], sorted(nested_in(registry.snapshot, skill))
     if root.origin is None:
-        return History(commits(registry.place(skill), without))
+        return History(commits(registry.place(skill), root.path, without))
     return look.site.histories.of(root.given, root.origin, skill.directory, without)

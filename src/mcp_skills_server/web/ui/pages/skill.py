@@ -24,14 +24,13 @@ from mcp_skills_server.web.forwarded import HOST
 from mcp_skills_server.web.ui.estimate import tokens
 from mcp_skills_server.web.ui.hosts import Snippet, snippets
 from mcp_skills_server.web.ui.look import Look, prefix
-from mcp_skills_server.web.ui.render import render
+from mcp_skills_server.web.ui.render import rendered
 from mcp_skills_server.web.ui.sources import shown_problem, source_name
 
 GONE: Final = "This skill is not there any more, or you may not read it. It may have been moved, renamed or deleted."
 _MOST_RAW: Final = 200_000
 """Characters of a SKILL.md that are shown; the raw file has all of them."""
 _GIVEN: Final = "arg."
-_INLINE: Final = 1 << 14
 _DEEPEST: Final = 8
 """Folders in each other that the tree of files shows."""
 
@@ -166,17 +165,11 @@ async def _text(look: Look, skill: Skill) -> Text:
             return Text(trouble="There is no SKILL.md that can be read.")
         return Text(trouble=f"SKILL.md has {file.size:,} bytes, which is more than is read.")
     raw = await look.view.read(skill, SKILL_MD)
-    if len(raw) <= _INLINE:
-        return _shown(raw, skill)
-    return await to_thread.run_sync(_shown, raw, skill)
-
-
-def _shown(given: bytes, skill: Skill) -> Text:
-    raw = given.decode("utf-8", "replace")
-    document = frontmatter.parse(given)
-    body = raw if document.frontmatter is None and not document.body else document.body  # what has no fences
-    rendered = render(body, skill.path, skill.files, SKILL_MD)
-    return Text(raw[:_MOST_RAW], len(raw) > _MOST_RAW, rendered, hidden.count(raw), "", tokens(body))
+    document = await to_thread.run_sync(frontmatter.parse, raw)
+    text = raw.decode("utf-8", "replace")
+    body = text if document.frontmatter is None and not document.body else document.body  # what has no fences
+    html = await rendered(body, skill.path, skill.files, SKILL_MD)
+    return Text(text[:_MOST_RAW], len(text) > _MOST_RAW, html, hidden.count(text), "", tokens(body))
 
 
 async def _filled(request: Request, look: Look, skill: Skill) -> tuple[list[Argument], str | None, str]:

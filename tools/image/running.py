@@ -87,6 +87,7 @@ mount -o remount,bind,ro "$PLACE/run/secrets/tokens"
 mount -t proc proc "$PLACE/proc"
 mount -t tmpfs -o mode=755 tmpfs "$PLACE/dev"
 for each in null zero full random urandom; do : > "$PLACE/dev/$each"; mount --bind "/dev/$each" "$PLACE/dev/$each"; done
+ln -s /proc/self/fd "$PLACE/dev/fd"
 mount -o remount,ro "$PLACE/dev"
 mount -o remount,bind,ro,nosuid,nodev "$PLACE"
 if touch "$PLACE/tmp/written" 2> /dev/null; then echo "the root file system can be written to"; exit 97; fi

@@ -548,3 +548,26 @@ def test_a_table_on_a_terminal_is_as_wide_as_it_and_has_colours(
     assert done.returncode in {0, 1} and ("\x1b[31m" in text) is coloured
     lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
     assert len(lines) == 3 and max(map(len, lines)) == 90
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+@pytest.mark.parametrize(
+    "arguments", [["list"], ["list", "--format", "json"], ["validate"], ["validate", "--format", "json"]], ids=" ".join
+)
+def test_output_in_any_encoding_is_written_and_json_stays_json(
+    tmp_path: Path, encoding: str, arguments: list[str]
+) -> None:
+    write_skill(tmp_path / "tea", description="Brews ä tea for 日本. Use when thirsty \U0001f375.")
+    (tmp_path / "日本").mkdir()
+    (tmp_path / "日本" / "SKILL.md").write_text("no frontmatter: ä\n", encoding="utf-8")
+    done = subprocess.run(
+        [*COMMAND, *arguments[:1], str(tmp_path), *arguments[1:]],
+        capture_output=True,
+        timeout=DEADLINE,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+    )
+    assert done.returncode in {0, 1} and b"Traceback" not in done.stderr
+    text = done.stdout.decode("utf-8" if encoding == "ascii" else encoding)  # click takes ASCII for an unset locale
+    if "json" in arguments:
+        assert "日本" in str(json.loads(text))

@@ -6,12 +6,23 @@ import builtins
 import importlib
 import inspect
 import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
 import types
 import typing
+import zipfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import pytest
+from mcp.server.lowlevel.server import Server
+
 import mcp_skills_server
+from wire import DEADLINE, write_skill
 
 PACKAGE = mcp_skills_server.__name__
 NAMES = [name for name in mcp_skills_server.__all__ if not name.startswith("_")]
@@ -69,3 +80,53 @@ def test_a_public_function_is_documented_and_all_it_returns_and_raises_is_public
         returned = [each.__name__ for each in mentioned(hints["return"])]
         offenders += [f"{label}: {each}" for each in (*raised, *returned) if each not in known]
     assert offenders == []
+
+
+def test_a_path_in_place_of_a_list_or_a_registry_is_one_error_that_says_what_to_write(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=re.escape("write Registry(['skills'])")):
+        mcp_skills_server.Registry("skills")
+    with pytest.raises(TypeError, match=re.escape(f"write Registry([{tmp_path!r}])")):
+        mcp_skills_server.Registry(tmp_path)  # type: ignore[arg-type]
+    server: Server[Any] = Server("x")
+    with pytest.raises(TypeError, match=re.escape("write attach(server, Registry(['skills']))")):
+        mcp_skills_server.attach(server, "skills")  # type: ignore[arg-type]
+    registry = mcp_skills_server.Registry([tmp_path])
+    mcp_skills_server.attach(server, registry)
+    with pytest.raises(mcp_skills_server.UsageError, match="called for this server before"):
+        mcp_skills_server.attach(server, registry)
+
+
+def test_the_library_opens_any_kind_of_root(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "tea")
+    with zipfile.ZipFile(tmp_path / "more.zip", "w") as archive:
+        archive.writestr("coffee/SKILL.md", "---\nname: coffee\ndescription: Brews it.\n---\n")
+    roots = (tmp_path / "skills", tmp_path / "more.zip")
+    with mcp_skills_server.open_registry(*roots, cache_dir=tmp_path / "cache") as registry:
+        registry.load()
+        deadline = time.monotonic() + DEADLINE
+        while {*registry.snapshot.skills} != {"tea", "coffee"}:
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.02)
+
+
+PROGRAM = """
+from mcp_skills_server import Registry, Runtime
+
+async def main() -> None:
+    with Registry(["skills"]) as registry, Runtime(registry).session() as session:
+        result = await session.call("skills_load", {"names": ["tea"]})
+        if result.get("isError"):
+            print(result["content"][0]["text"])
+        handle: str = result.get("structuredContent", {})["session"]
+        print(handle, [block["type"] for block in result["content"]])
+"""
+
+
+def test_the_result_of_a_call_passes_a_strict_type_checker(tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text(PROGRAM)
+    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
+    pyright = shutil.which("pyright", path=str(Path(sys.executable).parent))
+    assert pyright is not None
+    words = [pyright, "--pythonpath", sys.executable, "loop.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout

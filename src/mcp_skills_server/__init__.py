@@ -1,8 +1,9 @@
 """Serves any folder of Agent Skills to every MCP host.
 
-The public names, each loaded when it is first used. `Registry` reads folders of skills, `Watcher` keeps it current,
-`attach` gives an MCP server what it holds, `Runtime` gives an agent loop of your own the same. Every error that they
-raise on purpose is a `SkillsServerError`.
+The public names, each loaded when it is first used. `Registry` reads folders of skills, `open_registry`
+any kind of root, `Watcher` keeps folders current, `attach` gives an MCP server what a registry holds,
+`Runtime` gives an agent loop of your own the same. Every error that they raise on purpose is a
+`SkillsServerError`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.roots import MirroredRoot as MirroredRoot
     from mcp_skills_server.catalog.view import View as View
     from mcp_skills_server.catalog.watch import Watcher as Watcher
+    from mcp_skills_server.commands.open_registry import open_registry as open_registry
+    from mcp_skills_server.dialects.runtime import ToolResult as ToolResult
     from mcp_skills_server.errors import NotServedError as NotServedError
     from mcp_skills_server.errors import RequestError as RequestError
     from mcp_skills_server.errors import SkillsServerError as SkillsServerError
@@ -62,10 +65,12 @@ _HOMES = {
     "Snapshot": "model",
     "StaleFileError": "errors",
     "Standing": "model",
+    "ToolResult": "dialects.runtime",
     "UsageError": "errors",
     "View": "catalog.view",
     "Watcher": "catalog.watch",
     "attach": "server.attach",
+    "open_registry": "commands.open_registry",
 }
 
 __all__ = [
@@ -91,11 +96,13 @@ __all__ = [
     "Snapshot",
     "StaleFileError",
     "Standing",
+    "ToolResult",
     "UsageError",
     "View",
     "Watcher",
     "__version__",
     "attach",
+    "open_registry",
 ]
 
 

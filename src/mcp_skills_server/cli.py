@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterable
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Final, cast
 
 import click
@@ -91,6 +92,9 @@ def _open_standard_streams() -> None:
                 os.dup2(nothing, number)
                 os.close(nothing)
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115, as Python's own
+    out: object = sys.stdout
+    if isinstance(out, TextIOWrapper) and out.encoding.lower() != "utf-8":
+        out.reconfigure(errors="backslashreplace")  # as Python itself has it for stderr
 
 
 def _forget_output() -> None:

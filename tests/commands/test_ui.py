@@ -27,21 +27,6 @@ def test_what_cannot_be_shown_is_one_line(words: list[str], said: str) -> None:
     assert said in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("words", [["ui"], ["serve", "--transport", "http", "--port", "0", "--ui"]])
-def test_without_the_extra_it_says_what_to_install(tmp_path: Path, words: list[str]) -> None:
-    write_skill(tmp_path / "a")
-    without = "import sys; sys.modules['jinja2'] = None; from mcp_skills_server.cli import main; main(sys.argv[1:])"
-    done = subprocess.run(
-        [sys.executable, "-c", without, *words, str(tmp_path)],
-        capture_output=True,
-        timeout=DEADLINE,
-        check=False,
-        text=True,
-    )
-    assert done.returncode == 2 and "in the clone: pip install '.[ui]'" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_extras_are_installed_in_one_way() -> None:
     """By the clone. The name is of nobody on an index, where somebody else may take it."""
     for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")):

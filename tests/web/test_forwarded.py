@@ -234,8 +234,8 @@ def test_what_stands_before_a_path_is_taken_off_once(sent: str, seen: str) -> No
 
 def test_a_request_looks_as_its_client_sent_it() -> None:
     said = {"x-forwarded-for": REAL, "x-forwarded-proto": "https", "x-forwarded-host": "skills.example"}
-    scope = forwarded("/team/mcp", said | {"x-forwarded-prefix": "/team"})
-    assert (scope["client"], scope["scheme"], scope["path"]) == ((REAL, 0), "https", "/mcp")
+    scope = forwarded("/team/mcp", said | {"x-forwarded-prefix": "/team"})  # which changes redirects alone
+    assert (scope["client"], scope["scheme"], scope["path"]) == ((REAL, 0), "https", "/team/mcp")
     assert (scope[OWNER], scope[HOST], scope[PREFIX]) == (f"address {REAL}", "skills.example", "/team")
     # What a proxy that says nothing uses again belongs to no client that was there before.
     scope = forwarded("/mcp")

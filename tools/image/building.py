@@ -17,7 +17,7 @@ from tools.image.settings import ROOT
 from tools.image.steps import ImageError, Steps, run
 
 NAME: Final = "localhost/mcp-skills-server"
-EXTRAS: Final = ("metrics", "redis", "ui")
+EXTRAS: Final = ("metrics", "redis")
 """Of the second image."""
 OLDER: Final = ("async-timeout",)
 """What an extra needs on the Python of the base, 3.11.2, alone: pip judges that by the Python it runs on."""

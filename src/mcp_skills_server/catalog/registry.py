@@ -59,6 +59,7 @@ class Registry(Reader, Unrestricted):
         loaded: set when the first scan is done.
 
     Raises:
+        TypeError: `roots` is one path and no list.
         UsageError: a root is not there, is not a directory, or cannot be read.
     """
 

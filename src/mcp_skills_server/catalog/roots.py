@@ -82,8 +82,11 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
     """The roots of these directories, in their order; one that is given twice counts once.
 
     Raises:
+        TypeError: it is one path and no list.
         UsageError: one is not there, is not a directory, or cannot be read.
     """
+    if isinstance(roots, str | bytes | os.PathLike):  # each letter of a path would be a root
+        raise TypeError(f"Registry takes a list of roots; write Registry([{roots!r}])")
     out: list[Root] = []
     seen: set[str] = set()
     for given in roots:

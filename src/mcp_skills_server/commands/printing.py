@@ -64,6 +64,10 @@ def say_table(rows: list[tuple[str, ...]], colours: Mapping[int, str] | None = N
 def say_json(value: Any) -> None:
     """Print a value as JSON. Readable characters stay as they are; control and direction characters are escaped."""
     written = json.dumps(value, indent=2, ensure_ascii=False)
+    try:
+        written.encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        written = json.dumps(value, indent=2)
     if not written.isascii() or "\x7f" in written:
         written = "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in written)
     click.echo(written)

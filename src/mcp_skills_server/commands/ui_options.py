@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from mcp_skills_server.commands.fields import Options, flag
-from mcp_skills_server.errors import missing_extra
 
 if TYPE_CHECKING:
     from mcp_skills_server.telemetry.usage_store import UsageStore
@@ -16,7 +15,7 @@ class PageOptions(Options):
     """Whether there is a page to look at."""
 
     heading: ClassVar[str] = "Over HTTP (--transport http)"
-    ui: bool = flag("Show the skills to people at /ui, to whom MCP is open. Needs the extra [ui].")
+    ui: bool = flag("Show the skills to people at /ui, to whom MCP is open.")
 
 
 def make_ui(counts: UsageStore | None, *, once: bytes | None = None) -> UiSettings:
@@ -25,18 +24,9 @@ def make_ui(counts: UsageStore | None, *, once: bytes | None = None) -> UiSettin
     Args:
         counts: where uses are counted, None where they are not.
         once: SHA-256 of what lets in the first who brings it, for somebody's own page.
-
-    Raises:
-        UsageError: the extra is not installed.
     """
-    try:
-        import jinja2  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    from mcp_skills_server.web.ui.settings import UiSettings
 
-        from mcp_skills_server.web.ui.settings import UiSettings
-    except ImportError as error:
-        if error.name != "jinja2":
-            raise
-        raise missing_extra("the page", "ui") from None
     if counts is None:
         return UiSettings(once=once, only=once is not None)
     from mcp_skills_server.web.ui.look import USAGE_DAYS

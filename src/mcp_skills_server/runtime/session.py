@@ -16,7 +16,7 @@ from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.turns import in_turn
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
-from mcp_skills_server.dialects.runtime import Loaded, Result
+from mcp_skills_server.dialects.runtime import Loaded, ToolResult
 from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
@@ -119,7 +119,7 @@ class Session:
         once: bool = False,
         owner: Owner = None,
         of: Runtime | None = None,
-    ) -> Result:
+    ) -> ToolResult:
         """Call a tool.
 
         Args:
@@ -199,7 +199,7 @@ class Session:
 
     # The tools
 
-    async def _list(self, given: Mapping[str, Any], call: _Request) -> Result:
+    async def _list(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         snapshot, limit = call.runtime.skill_set.snapshot, int(given.get("limit", 50))
         after: str | None = given.get("after")
         offered: list[Skill] = []
@@ -213,7 +213,7 @@ class Session:
         entries = call.runtime.entries(shown, snapshot)
         return runtime.listing(entries, after, characters=call.runtime.settings.result_characters)
 
-    async def _search(self, given: Mapping[str, Any], call: _Request) -> Result:
+    async def _search(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         snapshot = call.runtime.skill_set.snapshot
         limit = int(given.get("limit", 5))
         search, query = call.runtime.searches.of(call.runtime.skill_set), given["query"]
@@ -227,11 +227,11 @@ class Session:
         entries = call.runtime.entries(portion(found, weight), snapshot)
         return runtime.listing(entries, None, characters=call.runtime.settings.result_characters, note=note)
 
-    async def _load(self, given: Mapping[str, Any], call: _Request) -> Result:
+    async def _load(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         fresh, active = await self._active.load(call.runtime, given["names"], add=given.get("mode") == "add")
         return self._receipt(active, fresh, once=call.once, note=self._news(call))
 
-    async def _unload(self, given: Mapping[str, Any], call: _Request) -> Result:
+    async def _unload(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         names: list[str] = given.get("names", [])
         if given.get("all"):
             active = await self._active.unload_all()
@@ -241,7 +241,7 @@ class Session:
             raise RequestError(f"Give {runtime.UNLOAD} the names of the skills to unload, or all=true")
         return self._receipt(active)
 
-    async def _read(self, given: Mapping[str, Any], call: _Request) -> Result:
+    async def _read(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         output = runtime.in_workspace(given["path"])
         if output is not None:
             elsewhere = self.scripts_at not in {"", HERE}
@@ -249,7 +249,7 @@ class Session:
             return await output_file(self._workspace, output, given, settings, elsewhere=elsewhere)
         return await retry_when_stale(call.runtime.skill_set, lambda view: self._read_file(view, given, call))
 
-    async def _read_file(self, view: View, given: Mapping[str, Any], call: _Request) -> Result:
+    async def _read_file(self, view: View, given: Mapping[str, Any], call: _Request) -> ToolResult:
         skill = self._chosen(view.snapshot, given, call)
         path = path_in(skill, given["path"], tuple(skill.files))
         async with in_turn(skill.files[path].size, self.session_id):
@@ -258,7 +258,7 @@ class Session:
                 self._active.was_used(skill.path)
             return skill_file(skill, path, raw, given, call.runtime.settings)
 
-    async def _run(self, given: Mapping[str, Any], call: _Request) -> Result:
+    async def _run(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         scripts = call.runtime.scripts
         if scripts is None or not call.runtime.runs_scripts:
             raise RequestError(
@@ -267,7 +267,7 @@ class Session:
             )
         return await retry_when_stale(call.runtime.skill_set, lambda view: self._run_script(view, scripts, given, call))
 
-    async def _run_script(self, view: View, scripts: Scripts, given: Mapping[str, Any], call: _Request) -> Result:
+    async def _run_script(self, view: View, scripts: Scripts, given: Mapping[str, Any], call: _Request) -> ToolResult:
         skill = self._chosen(view.snapshot, given, call)
         path = path_in(skill, given["path"], tuple(runtime.scripts_of(skill)), runtime.SCRIPTS)
         if self._workspace is None:
@@ -299,7 +299,7 @@ class Session:
 
     def _receipt(
         self, active: Active, fresh: Sequence[Loaded] = (), *, once: bool = False, note: str | None = None
-    ) -> Result:
+    ) -> ToolResult:
         return runtime.receipt(
             loaded_of(active),
             None if self._hosted else self.session_id,
@@ -337,7 +337,7 @@ class _Request(NamedTuple):
     owner: Owner
 
 
-_Call: TypeAlias = Callable[[Session, Mapping[str, Any], _Request], Awaitable[Result]]
+_Call: TypeAlias = Callable[[Session, Mapping[str, Any], _Request], Awaitable[ToolResult]]
 _CALLS: Final[dict[str, _Call]] = {
     runtime.LIST: Session._list,  # pyright: ignore[reportPrivateUsage]
     runtime.SEARCH: Session._search,  # pyright: ignore[reportPrivateUsage]

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, cast
+from weakref import WeakSet
 
 from mcp.server.lowlevel.server import Server
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server.attachment import Attachment
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 _INNER: Final = ("_lowlevel_server", "_mcp_server")
 """Where the SDK's `MCPServer` and FastMCP's `FastMCP` keep their lowlevel server; neither has a public name for it."""
+_ATTACHED: Final = WeakSet[Server[Any]]()
 
 
 def attach(
@@ -52,9 +55,15 @@ def attach(
         views: which skills each principal has; by default all.
 
     Raises:
-        TypeError: the server is of another kind.
+        TypeError: the server is of another kind, or `registry` is no registry.
+        UsageError: the server has skills already.
     """
+    if not isinstance(cast("object", registry), Registry):
+        raise TypeError(f"attach() takes a Registry; write attach(server, Registry([{registry!r}]))")
     lowlevel = _lowlevel(server)
+    if lowlevel in _ATTACHED:
+        raise UsageError("attach() was called for this server before; give one Registry all roots, and attach that")
+    _ATTACHED.add(lowlevel)
     watcher = Watcher(registry) if watch is True else watch or None
     attachment = Attachment(registry, settings or Settings(), watcher, runtime, sessions=sessions, views=views)
     merged = MergedHandlers(lowlevel, attachment)

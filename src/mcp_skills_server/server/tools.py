@@ -81,7 +81,7 @@ class Tools:
             return {"resultType": "complete", **runtime.failure(str(error))}
         once = runtime.shows_structure(caller.client)
         result = await session.call(name, given, progress=caller.progress, once=once, owner=caller.counted, of=shared)
-        if runtime.SESSION in cast("dict[str, Any]", result.get("structuredContent", {})) or session.active_skills:
+        if runtime.SESSION in result.get("structuredContent", {}) or session.active_skills:
             try:
                 await self._sessions.save(session, caller.owner, caller.counted, change=change_of_call())
             except RequestError as error:

@@ -143,7 +143,7 @@ class AuditLog:
     def _open(self) -> int:
         if self._file == STDOUT:
             return sys.stdout.fileno()
-        return os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def _write(self, lines: bytes, *, durably: bool) -> None:
         if self._reopens:

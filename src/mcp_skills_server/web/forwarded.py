@@ -166,16 +166,15 @@ class Forwarding:
                     )
                 scope[OWNER] = owner_of(None, peer[0])
             scope[PREFIX] = prefix
-            scope["path"] = _below(scope["path"], prefix, self._root_path)
+            scope["path"] = _below(scope["path"], self._root_path)
         await self._app(scope, receive, send)
 
 
-def _below(path: str, *prefixes: str) -> str:
-    """The path without the first of these prefixes that it has."""
+def _below(path: str, prefix: str) -> str:
+    """Return the path without this prefix, if it has it."""
     before = _INSERTED if path.startswith(_INSERTED + "/") else ""
-    for each in prefixes:
-        if each and path.startswith(f"{before}{each}/"):
-            return before + path[len(before) + len(each) :]
+    if prefix and path.startswith(f"{before}{prefix}/"):
+        return before + path[len(before) + len(prefix) :]
     return path
 
 

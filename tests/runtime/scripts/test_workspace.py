@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.errors import RequestError, StaleFileError
+from mcp_skills_server.runtime.scripts import workspace
 from mcp_skills_server.runtime.scripts.workspace import Workspace, discard, empty, exceeds, lay_out
 from runtime.scripts import zoo
 
@@ -157,6 +158,15 @@ def test_a_tree_may_have_exactly_so_many_bytes(tmp_path: Path) -> None:
     (tmp_path / "folder" / "file").write_bytes(b"x" * 100_000)
     taken = 2 * 1024 + (tmp_path / "folder" / "file").stat().st_blocks * 512
     assert not exceeds([str(tmp_path)], taken) and exceeds([str(tmp_path)], taken - 1)
+
+
+def test_the_number_of_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspace, "MOST_FILES", 10)
+    for each in range(10):
+        (tmp_path / str(each)).touch()
+    assert not exceeds([str(tmp_path)], 1 << 30)
+    (tmp_path / "one more").touch()
+    assert exceeds([str(tmp_path)], 1 << 30)
 
 
 def test_a_skill_is_laid_out_as_it_was_scanned(tmp_path: Path) -> None:

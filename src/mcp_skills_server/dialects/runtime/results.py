@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 from urllib.parse import quote
 
 from mcp_skills_server.dialects.runtime import lengths
@@ -231,13 +231,13 @@ def noted(lines: list[str], structure: dict[str, Json], note: str | None, betwee
 
 def with_note(result: Result, note: str) -> Result:
     """Add a line for the model to a result with structure: to its text and to its structure."""
-    structure: dict[str, Any] = dict(cast("Mapping[str, Any]", result["structuredContent"]))
+    structure = dict(result.get("structuredContent") or {})
     structure["note"] = "\n".join(filter(None, (structure.get("note"), note)))
-    content: list[Json] = [*cast("Sequence[Json]", result["content"]), {"type": "text", "text": note}]
+    content = [*result["content"], {"type": "text", "text": note}]
     return {**result, "content": content, "structuredContent": structure}
 
 
-def _result(text: str, structure: dict[str, Json] | None = None, more: Sequence[Json] = ()) -> Result:
+def _result(text: str, structure: dict[str, Json] | None = None, more: Sequence[dict[str, Any]] = ()) -> Result:
     out: Result = {"content": [{"type": "text", "text": text}, *more]}
     if structure is not None:
         out["structuredContent"] = structure

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, NotRequired, TypeAlias, TypedDict
 
 from mcp_skills_server.format import hidden
 from mcp_skills_server.model import Json, Skill, Standing
@@ -25,7 +25,22 @@ _NAMES: Final = (LIST, SEARCH, LOAD, UNLOAD, READ, RUN)
 _OTHER_NAMES: Final = {"skills_readresource": READ, "skills_read_resource": READ, "skills_runscript": RUN}
 _MOST_PROBLEMS: Final = 10
 
-Result: TypeAlias = dict[str, Json]
+
+class ToolResult(TypedDict):
+    """The result of a tool as MCP shapes it (`CallToolResult`).
+
+    Attributes:
+        content: blocks for the model: text, images, links.
+        structuredContent: the same for programs.
+        isError: the model must do something else; the text says what.
+    """
+
+    content: list[dict[str, Any]]
+    structuredContent: NotRequired[dict[str, Any]]
+    isError: NotRequired[bool]
+
+
+Result: TypeAlias = ToolResult
 
 
 class Offer(NamedTuple):

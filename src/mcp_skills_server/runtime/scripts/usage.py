@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Final
 
 from mcp_skills_server.runtime.scripts.proc import entries, lines
-from mcp_skills_server.runtime.scripts.workspace import exceeds
+from mcp_skills_server.runtime.scripts.workspace import MOST_FILES, exceeds
 
 _AT_LEAST_S: Final = 1.0
 _SHARE: Final = 16
@@ -53,7 +53,10 @@ class Usage:
         if _memory(pids, self._memory_bytes) > self._memory_bytes:
             return f"its processes took more than {self._memory_bytes:,} bytes of memory"
         if self._should_look() and self._is_full(pids):
-            return f"its files took more than {self._disk_bytes:,} bytes, or could not be measured"
+            return (
+                f"its files took more than {self._disk_bytes:,} bytes, were more than {MOST_FILES:,}, or could not be "
+                "measured"
+            )
         return None
 
     def _should_look(self) -> bool:

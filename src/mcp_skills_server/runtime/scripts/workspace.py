@@ -23,6 +23,8 @@ from mcp_skills_server.runtime.scripts import output_files
 
 logger = logging.getLogger(__name__)
 
+MOST_FILES: Final = 20_000
+"""Files and directories of a session; more take long to measure and to remove."""
 _ENTRY_BYTES: Final = 1 << 10
 """What a file counts for even when it is empty."""
 _PASSES: Final = 5
@@ -205,15 +207,17 @@ def lay_out(registry: Registry, skill: Skill, script: str | None, top: str) -> N
 
 
 def exceeds(tops: Iterable[str], most: int) -> bool:
-    """Whether these trees take more than this many bytes of the disk, or cannot be measured."""
-    total = 0
+    """Tell whether these trees take more than this many bytes of the disk or hold more than `MOST_FILES`, or cannot be
+    measured."""
+    total = count = 0
     todo = [*tops]
     while todo:
         try:
             with os.scandir(todo.pop()) as entries:
                 for entry in entries:
                     total += _ENTRY_BYTES + _bytes(entry)
-                    if total > most:
+                    count += 1
+                    if total > most or count > MOST_FILES:
                         return True
                     if entry.is_dir(follow_symlinks=False):
                         todo.append(entry.path)

@@ -361,7 +361,7 @@ def test_over_tls_with_a_password_and_an_authority(skills: Path, tmp_path: Path)
         ):
             session = begin(at_a, "alpha")
             assert readable(at_b, session, "alpha")
-            assert state(a) == f"{url}: connected"
+            assert state(a) == f"Redis at {url}: connected"
         with replicas(skills, url, count=1, environment=password) as (a,):
             a.said("its certificate is not proved; give the authority that it is from by --redis-ca")
 

@@ -320,7 +320,7 @@ def test_every_reader_can_be_shown() -> None:
 
 
 def test_a_variable_of_every_option_is_known() -> None:
-    names = {each for parameter in parameters().values() for each in variables_of(parameter, "MCP_SKILLS")}
+    names = {each for parameter in parameters().values() for each in variables_of(parameter)}
     assert {"MCP_SKILLS_PAGE_SIZE", "MCP_SKILLS_ROOTS", "MCP_SKILLS_ALLOW_SCRIPTS_OF", "MCP_SKILLS_GRACE"} <= names
 
 
@@ -341,7 +341,7 @@ def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
         write_skill(tmp_path / name / name)
     found = parse(b"roots = ['one']\n[[source]]\nfrom = 'two'\nscripts = false\n", f"{tmp_path}/c.toml")
     options = ServeOptions(allow_scripts=True, sandbox="off")
-    registry, _, scripts = open_served(found.values["roots"], options, found)
+    registry, _, scripts, _ = open_served(found.values["roots"], options, found)
     assert scripts == {f"{tmp_path}/two": False}
     registry.load()
     policy = ExecutionPolicy(registry, ScriptSettings(roots=scripts))

@@ -164,7 +164,7 @@ def _origin(parameter: click.Parameter, context: click.Context) -> str:
     if source is ParameterSource.COMMANDLINE:
         return "option"
     if source is ParameterSource.ENVIRONMENT:
-        names = variables_of(parameter, context.auto_envvar_prefix)
+        names = variables_of(parameter)
         return next((f"environment {each}" for each in names if os.environ.get(each)), "environment")
     if source is ParameterSource.DEFAULT_MAP and configuration is not None:
         return f"{configuration.file}:{configuration.lines.get(parameter.name or '', 0)}"

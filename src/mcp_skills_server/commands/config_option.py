@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import click
 
-from mcp_skills_server.commands.fields import Options, option, variables_of
+from mcp_skills_server.commands.fields import PREFIX, Options, option, variables_of
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from mcp_skills_server.access.tokens import Token, Tokens
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
-    from mcp_skills_server.sources.mirrors import Mirrors
+    from mcp_skills_server.commands.relocking import FollowedSources
 
 logger = logging.getLogger(__name__)
 
 _READ: Final = "mcp_skills_server.configuration"
-_PREFIX: Final = "MCP_SKILLS_"
 _WITHOUT_OPTION: Final = ("MCP_SKILLS_EMBEDDINGS_KEY",)
 """Variables that are no option, so that no process list shows what they hold."""
 
@@ -128,48 +127,56 @@ def quotas_of(context: click.Context) -> QuotaSettings:
 def follow_configuration(
     context: click.Context,
     views: Views,
-    mirrors: Mirrors | None,
+    sources: FollowedSources,
     tokens: Tokens | None = None,
     *,
     rates: Rates | None = None,
     request_level: int = logging.DEBUG,
-) -> Callable[[], object] | None:
-    """Name variables that nobody reads, and read the configuration and the tokens again whenever they change.
+) -> Callable[[], object]:
+    """Name unknown variables, and reload the configuration, the tokens and the lock file whenever they change.
 
     Args:
         context: of the command.
         views: which skills each principal has.
-        mirrors: what is fetched, if anything is.
+        sources: what is served.
         tokens: those in force, where there may be some.
         rates: those in force, where there may be some.
         request_level: at which level requests are logged.
 
     Returns:
-        What has both read again now, from a handler of a signal too; None where there is neither.
+        What has all of them read again and every source looked at now, from a handler of a signal too.
     """
     warn_of_unknown_variables(context)
     configuration = configuration_of(context)
-    if configuration is None and (tokens is None or context.params.get("token_file") is None):
-        return None
     from mcp_skills_server.commands.reloading import Reloader
 
-    reloader = Reloader(context, configuration, mirrors, tokens, views=views, rates=rates, request_level=request_level)
+    reloader = Reloader(
+        context,
+        configuration,
+        sources.mirrors,
+        tokens,
+        views=views,
+        rates=rates,
+        request_level=request_level,
+        sources=sources,
+    )
     reloader.start()
     return reloader.ask
 
 
 def warn_of_unknown_variables(context: click.Context) -> None:
     """Name each variable that is spelled as one of ours and is none, with the nearest that is one."""
-    prefix = context.auto_envvar_prefix
-    own = {each for parameter in context.command.params for each in variables_of(parameter, prefix)}
-    unknown = {each for each in os.environ if each.startswith(_PREFIX)} - own - {*_WITHOUT_OPTION}
+    own = {each for parameter in context.command.params for each in variables_of(parameter)}
+    unknown = {each for each in os.environ if each.startswith(PREFIX)} - own - {*_WITHOUT_OPTION}
     if not unknown:
         return
     from difflib import get_close_matches
 
-    from mcp_skills_server.commands.config_schema import parameters  # variables of other commands are known, too
-
-    known = own | {each for parameter in parameters().values() for each in variables_of(parameter, prefix)}
+    known = own
+    root = context.find_root()
+    if isinstance(root.command, click.Group):
+        commands = [root.command.get_command(root, each) for each in root.command.list_commands(root)]
+        known = own | {name for each in commands if each for option in each.params for name in variables_of(option)}
     for name in sorted(unknown - known):
         near = next(iter(get_close_matches(name, sorted(known), 1)), "")
         logger.warning("%s: there is no such variable; %s", name, f"set {near}" if near else "unset it")

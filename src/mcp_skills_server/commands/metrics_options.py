@@ -101,7 +101,10 @@ def make_metrics(
             "skills_source_age_seconds": ("Seconds since a source was last found to be current.", "source", ages),
             "skills_served": ("Skills that are served.", served),
             "skills_left_out": ("Skills that cannot be used.", len(snapshot.skills) - served),
-            "skills_problems": ("Things that are wrong with skills and roots.", len(snapshot.all_problems)),
+            "skills_problems": (
+                "What a scan finds wrong with skills and roots; validate reads every file and finds more.",
+                len(snapshot.all_problems),
+            ),
             "skills_sources_failing": ("Roots whose last look failed.", count_failing(registry, states)),
         }
 

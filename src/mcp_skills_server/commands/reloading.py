@@ -1,4 +1,4 @@
-"""Reads the configuration file and the file of tokens again: on SIGHUP, and when one of them changes.
+"""Reads configuration, token and lock file again: on SIGHUP, and when one of them changes.
 
 A new version that is broken is one line in the log, and the old one stays. Tokens, grants, rates, the level of the log
 and how often sources are looked at change at once; of all else one line says that it takes effect at the next start.
@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.access.tokens import warn_of_ends
-from mcp_skills_server.commands.config_file import Configuration, ConfigurationError, read
 from mcp_skills_server.commands.config_option import tokens_of
 from mcp_skills_server.commands.fields import key_of
 from mcp_skills_server.commands.logs import set_level
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
     from mcp_skills_server.access.quotas import Rates
     from mcp_skills_server.access.tokens import Token, Tokens
     from mcp_skills_server.catalog.views import Views
+    from mcp_skills_server.commands.config_file import Configuration
+    from mcp_skills_server.commands.relocking import FollowedSources
     from mcp_skills_server.sources.mirrors import Mirrors
 
 logger = logging.getLogger(__name__)
@@ -58,6 +58,7 @@ class Reloader:
         views: which skills each principal has.
         rates: how often one may do something, where that is counted.
         request_level: at which level requests are logged.
+        sources: has the lock file read again, and every source looked at when that is asked for.
     """
 
     def __init__(
@@ -70,7 +71,9 @@ class Reloader:
         views: Views,
         rates: Rates | None = None,
         request_level: int = logging.DEBUG,
+        sources: FollowedSources | None = None,
     ) -> None:
+        self._sources = sources
         self._views = views
         self._rates = rates
         self._parameters = {each.name or "": each for each in context.command.params}
@@ -104,6 +107,8 @@ class Reloader:
         before = self._configuration
         was_broken, self._broken = self._broken, False
         if before is not None:
+            from mcp_skills_server.commands.config_file import ConfigurationError, read  # not for every start
+
             try:
                 self._configuration = read(before.file)
             except ConfigurationError as error:
@@ -206,6 +211,8 @@ class Reloader:
     def _warn_of_ends(self) -> None:
         """Once a day."""
         if self._tokens is not None and time.monotonic() - self._warned > _DAY_S:
+            from mcp_skills_server.access.tokens import warn_of_ends
+
             self._warned = time.monotonic()
             warn_of_ends(self._tokens, time.time())
 
@@ -214,13 +221,17 @@ class Reloader:
         files = [self._configuration.file] if self._configuration is not None else []
         if self._tokens is not None and (file := self._value("token_file", self._configuration)) is not None:
             files.append(file)
+        if self._sources is not None and self._sources.lock is not None:
+            files.append(self._sources.lock)
         return [_signature(each) for each in files]
 
     def _follow(self) -> None:
         while True:
+            asked = True
             try:
-                self._asked.get(timeout=_LOOK_S)
+                self._asked.get(timeout=_LOOK_S if self._seen or self._tokens else None)
             except Empty:
+                asked = False
                 self._warn_of_ends()
                 now = self._look()
                 if now == self._seen:
@@ -236,6 +247,10 @@ class Reloader:
             try:
                 self._seen = self._look()  # before they are read, so that a later change is another one
                 self.reload()
+                if self._sources is not None:
+                    self._sources.relock()
+                    if asked:
+                        self._sources.look()
             except Exception:  # a bug must not end the looking
                 logger.exception("the configuration could not be read again")
 

@@ -41,7 +41,7 @@ class ShowUsageOptions(Options):
     format: Literal["table", "json"] = option("table", "How it is printed.", type=click.Choice(["table", "json"]))
 
 
-@click.command(context_settings={"auto_envvar_prefix": "MCP_SKILLS"})
+@click.command()
 @takes(ShowUsageOptions)
 def usage(options: ShowUsageOptions) -> None:
     """Show which skills were used, how often and when last, and which are served and never were.

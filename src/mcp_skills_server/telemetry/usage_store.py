@@ -149,6 +149,8 @@ class UsageStore:
     def __init__(self, file: str, *, now: Callable[[], float] = time.time) -> None:
         self.name = file
         self._now = now
+        if not Path(file).parent.is_dir():
+            raise UsageError(f"{file}: there is no folder {Path(file).parent}; make it, or name another file")
         try:
             if not Path(file).exists():
                 Path(file).touch(0o600)

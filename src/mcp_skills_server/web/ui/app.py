@@ -144,10 +144,13 @@ class Ui:
         return [*(Route(path, _to_page, methods=["GET"]) for path in ("/", BASE)), Mount(BASE, below)]
 
     def _prepare(self) -> None:
-        """Have the index of words made before somebody types: of 10,000 skills that takes a second."""
-        self._runtime.registry.loaded.wait()
+        """Build the full-text index, then run the deep checks: of 10,000 skills these take a second and ten."""
+        registry = self._runtime.registry
+        registry.loaded.wait()
         with suppress(NoFullTextError):
             self._runtime.searches.of(self._runtime.skill_set).find("skill", 1, lambda _: True)
+        registry.subscribe(lambda _: registry.checks.begin(registry))
+        registry.checks.begin(registry)
 
     # Views
 

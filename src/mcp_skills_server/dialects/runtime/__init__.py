@@ -26,6 +26,7 @@ from mcp_skills_server.dialects.runtime.results import (
     outcome,
     receipt,
     text_file,
+    with_note,
 )
 from mcp_skills_server.dialects.runtime.words import (
     CONVERSATION,
@@ -100,4 +101,5 @@ __all__ = [
     "text_file",
     "turns",
     "unseen",
+    "with_note",
 ]

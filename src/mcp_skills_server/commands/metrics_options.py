@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import time
+from contextlib import suppress
+from functools import partial
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, ClassVar, Final
 
+from mcp_skills_server import __version__
 from mcp_skills_server.commands.fields import Options, flag, option
 from mcp_skills_server.errors import UsageError, missing_extra
 from mcp_skills_server.model import Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Container, Mapping, Sequence
 
+    from mcp_skills_server.access.tokens import Token
     from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.commands.reloading import Reloader
+    from mcp_skills_server.shared.link import Link
     from mcp_skills_server.sources.follower import SourceState
+    from mcp_skills_server.telemetry.audit import AuditLog
     from mcp_skills_server.telemetry.metrics import Metrics
     from mcp_skills_server.telemetry.usage import Usage
+
+_RELOAD: Final = "skills_config_last_reload"
+_SOON_S: Final = 14 * 86_400.0
+"""From when on the log warns of tokens that expire, too."""
 
 
 class MetricsOptions(Options):
@@ -24,7 +37,8 @@ class MetricsOptions(Options):
     metrics: bool = flag("Show metrics for Prometheus at /metrics, to whom MCP is open. Needs the extra [metrics].")
     metrics_address: str | None = option(
         None,
-        "Show metrics at this address instead, such as 127.0.0.1:9464, to whoever reaches it.",
+        "Show metrics at this address instead, such as 127.0.0.1:9464, to whoever reaches it by an IP address or by a "
+        "name of --allowed-host.",
         metavar="HOST:PORT",
     )
 
@@ -43,6 +57,11 @@ def make_metrics(
     sources: Callable[[], Sequence[SourceState]],
     *,
     usage: Usage | None = None,
+    reloader: Reloader | None = None,
+    allowed_hosts: Sequence[str] = (),
+    tokens: Collection[Token] = (),
+    audit: AuditLog | None = None,
+    link: Link | None = None,
 ) -> Metrics | None:
     """The metrics, counted from now on; None where none are wanted.
 
@@ -51,6 +70,11 @@ def make_metrics(
         registry: what is served.
         sources: the state of what is fetched.
         usage: what counts uses, None where nothing does.
+        reloader: what reads configuration and tokens again, None where there are none.
+        allowed_hosts: names that the Host header at an address of their own may have, beside any IP address.
+        tokens: those in force.
+        audit: the audit log, None where there is none.
+        link: the way to Redis, None where there is none.
 
     Raises:
         UsageError: the extra is not installed, or the address cannot be listened on.
@@ -59,11 +83,12 @@ def make_metrics(
         return None
     try:
         from mcp_skills_server.telemetry.metrics import Metrics, show_at
+        from mcp_skills_server.web.probes import count_failing
     except ImportError:
         raise missing_extra("metrics", "metrics") from None
 
-    def gauges() -> dict[str, tuple[str, float]]:
-        snapshot, states = registry.snapshot, sources()
+    def gauges() -> dict[str, tuple[str, float] | tuple[str, str, Mapping[str, float]]]:
+        snapshot, states, now = registry.snapshot, sources(), time.time()
         served = len(snapshot.paths(Standing.LENIENT))
         counting = (
             {}
@@ -73,12 +98,30 @@ def make_metrics(
                 "skills_usage_lost": ("Uses that were not counted, because too many waited.", usage.lost),
             }
         )
+        last = None if reloader is None else reloader.last
+        taken = last is None or not last.error
+        reload = {f"{_RELOAD}_successful": ("Whether all of configuration and tokens was taken.", float(taken))}
+        if last is not None:
+            reload[f"{_RELOAD}_timestamp_seconds"] = ("When configuration and tokens were last read.", last.at)
+        if link is not None:
+            counting["skills_redis_up"] = ("Whether Redis answers.", link.is_up)
+        if audit is not None:
+            counting["skills_audit_lost"] = ("Lines that the audit log could not take.", audit.lost)
+        expiring = sum(each.expires <= now + _SOON_S for each in tokens)
+        ages = {each.name: now - each.current for each in states if each.current is not None}
         return {
             **counting,
+            **reload,
+            "skills_build_info": ("The version that runs.", "version", {__version__: 1}),
+            "skills_tokens_expiring": ("Tokens that expire within 14 days, or have expired.", expiring),
+            "skills_source_age_seconds": ("Seconds since a source was last found to be current.", "source", ages),
             "skills_served": ("Skills that are served.", served),
             "skills_left_out": ("Skills that cannot be used.", len(snapshot.skills) - served),
-            "skills_problems": ("Things that are wrong with skills and roots.", len(snapshot.all_problems)),
-            "skills_sources_failing": ("Sources whose last look failed.", sum(bool(each.trouble) for each in states)),
+            "skills_problems": (
+                "What a scan finds wrong with skills and roots; validate reads every file and finds more.",
+                len(snapshot.all_problems),
+            ),
+            "skills_sources_failing": ("Roots whose last look failed.", count_failing(registry, states)),
         }
 
     metrics = Metrics(gauges, known_methods())
@@ -88,8 +131,22 @@ def make_metrics(
         if not colon or not host or not port.isdigit() or int(port) > 65535:
             raise UsageError(f"--metrics-address {options.metrics_address}: write HOST:PORT, such as 127.0.0.1:9464")
         try:
-            show_at(metrics, host.strip("[]"), int(port))
+            names = {"localhost", *map(str.lower, (host, *allowed_hosts))}
+            show_at(metrics, host.strip("[]"), int(port), partial(_names_us, names))
         except OSError as error:
             reason = error.strerror or str(error)
             raise UsageError(f"--metrics-address {options.metrics_address}: cannot be listened on ({reason})") from None
     return metrics
+
+
+def _names_us(names: Container[str], header: str) -> bool:
+    """Whether a Host header is an IP address, which no DNS rebinding has, or one of these names."""
+    from mcp_skills_server.web.guards import host_name
+
+    name = host_name(header)
+    if name is None or "*" in names:
+        return name is not None
+    with suppress(ValueError):
+        ip_address(name)
+        return True
+    return name in names

@@ -26,6 +26,10 @@ from mcp_skills_server.server.requests import Caller, Params, Result, Settings
 _KIND: Final = "tools"
 _FAMILY: Final = "skills"
 """What the names of our tools begin with."""
+_NOT_SHARED: Final = (
+    "This session is known to one replica of this server alone for now: what the replicas share cannot be reached. "
+    "If a later call says that it is unknown, load the skills again without a session."
+)
 _CHANGES: Final = frozenset((runtime.LOAD, runtime.UNLOAD))
 
 
@@ -68,20 +72,24 @@ class Tools:
             )
             raise RequestError(f"Unknown tool: {name[:100]!r}; the tools are {there}")
         given: dict[str, Any] = dict(cast("Mapping[str, Any]", params.get("arguments") or {}))
-        handle = given.pop(runtime.SESSION, None)
+        conversation = given.pop(runtime.CONVERSATION, None)
+        handle = given.pop(runtime.SESSION, conversation)
         changes = runtime.canonical(name) in _CHANGES
         shared = self._sessions.runtime.over(view.skill_set)
         try:
             session = await self._session(handle, caller, shared, changes=changes)
         except RequestError as error:
             return {"resultType": "complete", **runtime.failure(str(error))}
-        once = runtime.shows_structure(caller.client)
-        result = await session.call(name, given, progress=caller.progress, once=once, owner=caller.counted, of=shared)
+        result = await session.call(
+            name, given, progress=caller.progress, client=caller.client, owner=caller.counted, of=shared
+        )
         if runtime.SESSION in result.get("structuredContent", {}) or session.active_skills:
             try:
                 await self._sessions.save(session, caller.owner, caller.counted, change=change_of_call())
             except RequestError as error:
                 return {"resultType": "complete", **runtime.failure(str(error))}
+            if not self._sessions.is_shared(session) and "structuredContent" in result:
+                result = runtime.with_note(result, _NOT_SHARED)
             if caller.connection is not None:
                 self._of_connections[caller.connection] = session.session_id
         return {"resultType": "complete", **result}

@@ -125,6 +125,9 @@ class Discovery:
         except _NotReadyError:
             await self._refuse(send, scope, 503, "the index is not ready yet", [(b"retry-after", b"2")])
             return
+        except events.NotRecordedError as error:
+            await self._refuse(send, scope, 503, str(error))
+            return
         if found is None:
             await self._refuse(send, scope, 404, "there is nothing here")
         else:
@@ -134,14 +137,13 @@ class Discovery:
 
     async def _found(self, scope: Scope) -> _Found | None:
         """What a request asks for, as one event, which is there before the answer is."""
-        who, method = principal(scope), scope["method"]
-        name = None if who is None else who.id
-        with events.observe("discovery", method, principal=name, address=address(scope)) as request:
+        method = scope["method"]
+        with events.observe("discovery", method, principal=principal(scope), address=address(scope)) as request:
             found = await self._find(scope["path"])
             if request is not None and found is None:
                 request.outcome = "refused"
             elif request is not None and found is not None and found.use is not None and method == "GET":
-                request.add(*found.use, size=found.size)
+                request.answers(found.use, found.size)
         return found
 
     async def _find(self, path: str) -> _Found | None:

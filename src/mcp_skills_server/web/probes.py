@@ -30,8 +30,10 @@ def routes(
     registry: Registry,
     sites: Callable[[], Sequence[SourceState]],
     drain: Drain,
-    shared: Callable[[], Sequence[str]] = tuple,
+    states: Callable[[], Sequence[str]] = tuple,
     may: Callable[[Principal | None], bool] = lambda _: True,
+    *,
+    allow_empty: bool = True,
 ) -> list[Route]:
     """The routes of both.
 
@@ -39,9 +41,11 @@ def routes(
         registry: what is served; somebody else loads it.
         sites: the state of each root that is a site.
         drain: whether the server is about to end, and not ready for that reason.
-        shared: a line on each thing that replicas share; without one a server is ready all the same.
+        states: a line on each thing beside the roots, such as the last reload and Redis; none decides readiness.
         may: whether somebody may read where sources lie.
+        allow_empty: ready although no folder had a skill since the start, as where a volume was not mounted.
     """
+    had_skills = allow_empty
 
     async def alive(_: Request) -> PlainTextResponse:
         return PlainTextResponse("alive\n")
@@ -50,15 +54,19 @@ def routes(
         known = sites()
         for_operator = may(principal(request.scope))
         missing = [_trouble(site) if for_operator else _AWAITED for site in known if not site.ready]
+        nonlocal had_skills
+        had_skills = had_skills or bool(registry.snapshot.skills) or all(root.origin for root in registry.roots)
         if not registry.loaded.is_set():
             missing.insert(0, "the first scan is not done")
+        elif not had_skills:
+            missing.append("there is no skill in any root; mount the folder that has them, or give --allow-empty")
         if drain.begun:
             missing.insert(0, "draining: the server is about to end")
         lines = missing[:1] or ["ready"]
         if len(missing) > 1:
             lines = [f"{missing[0]} (and {len(missing) - 1} more; see /readyz?verbose)"]
         if "verbose" in request.query_params:
-            lines += _lines(registry, known, shared()) if for_operator else [_count(registry, known)]
+            lines += _lines(registry, known, states()) if for_operator else [_count(registry, known)]
         return PlainTextResponse("\n".join(lines) + "\n", 503 if missing else 200)
 
     return [Route("/healthz", alive), Route("/readyz", ready)]
@@ -66,22 +74,29 @@ def routes(
 
 def _count(registry: Registry, sites: Sequence[SourceState]) -> str:
     """How many roots there are, for who may not read their names."""
-    lost = sum(found.code == "root-missing" for found in registry.snapshot.problems)
-    failing = lost + sum(bool(site.trouble) for site in sites)
-    return f"{len(registry.roots)} roots, {failing} of them failing"
+    return f"{len(registry.roots)} roots, {count_failing(registry, sites)} of them failing"
 
 
-def _lines(registry: Registry, sites: Sequence[SourceState], shared: Sequence[str]) -> list[str]:
-    """A line for each folder and archive, for each site, and for what is shared."""
+def count_failing(registry: Registry, sites: Sequence[SourceState]) -> int:
+    """Count the roots, of whatever kind, that could not be read at the last look."""
+    return len(_missing(registry) | {site.name for site in sites if site.trouble})
+
+
+def _missing(registry: Registry) -> set[str]:
+    return {found.path for found in registry.snapshot.problems if found.code == "root-missing"}
+
+
+def _lines(registry: Registry, sites: Sequence[SourceState], states: Sequence[str]) -> list[str]:
+    """A line for each folder and archive, for each site, and for what is beside them."""
     state = "read" if registry.loaded.is_set() else "the first scan is not done"
     names = {site.name for site in sites}
-    lost = {found.path for found in registry.snapshot.problems if found.code == "root-missing"}
+    lost = _missing(registry)
     others = [
         f"{root.shown}: {'it cannot be read now; serving what was read before' if root.shown in lost else state}"
         for root in registry.roots
         if root.origin not in names
     ]
-    return [*others, *map(_line, sites), *shared]
+    return [*others, *map(_line, sites), *states]
 
 
 def _trouble(site: SourceState) -> str:

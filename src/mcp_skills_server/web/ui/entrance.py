@@ -17,9 +17,16 @@ from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.server.callers import address
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.guards import Policy
-from mcp_skills_server.web.issuer_fetch import fetch, post
+from mcp_skills_server.web.issuer_fetch import post
 from mcp_skills_server.web.ui.look import BASE, base
-from mcp_skills_server.web.ui.session import CALLBACK, SignInError, Viewer, Viewers, is_of_own_page
+from mcp_skills_server.web.ui.session import (
+    CALLBACK,
+    NotBegunError,
+    SignInError,
+    Viewers,
+    is_of_other_page,
+    is_of_own_page,
+)
 
 if TYPE_CHECKING:
     from mcp_skills_server.web.ui.oauth import Flow
@@ -62,7 +69,7 @@ class Entrance:
             if viewer is None:
                 return self.refused(request, "This address was used before, or is not whole.")
             response = RedirectResponse(f"{base()}/", 303)
-            self._viewers.begin(request, response, viewer)
+            await self._viewers.begin(request, response, viewer)
             return response
         return RedirectResponse(f"{base()}/", 303)
 
@@ -80,15 +87,14 @@ class Entrance:
             events.emit_refusal(f"POST {BASE}/sign-in", "unknown-token", address=address(request.scope))
             return self.refused(request, "This is no token that lets you in.")
         response = RedirectResponse(f"{base()}/", 303)
-        self._viewers.begin(request, response, viewer)
+        await self._viewers.begin(request, response, viewer)
         return response
 
     async def _leave_for_issuer(self, request: Request) -> Response:
         if self._flow is None:
             return self._form("There is no issuer to sign in at.", 404)
-        if wait := self._viewers.wait(request):
-            return self.too_often(wait)
-        self._viewers.failed(request)  # until he comes back
+        if is_of_other_page(request):
+            return self._form("Another page asked for this. Sign in here if you want to.", 403)
         browser = secrets.token_urlsafe(32)
         try:
             response = RedirectResponse(await self._flow.begin(browser), 303)
@@ -112,13 +118,16 @@ class Entrance:
         try:
             found = await self._flow.finish(request.query_params, request.cookies.get(_AWAY, ""))
         except SignInError as error:
-            logger.warning("signing in at the issuer failed: %s", error, extra=REPEATS)
+            if isinstance(error, NotBegunError):  # so that it hides no real reason in the log
+                logger.warning("nobody was signed in: %s", error, extra=REPEATS)
+            else:
+                logger.warning("signing in at the issuer failed: %s", error, extra=REPEATS)
             events.emit_refusal(f"GET {BASE}{CALLBACK}", "issuer", address=address(request.scope))
             return self._form(str(error), 403)
         # No redirect: a browser sends a strict cookie only along a way that began on a page of ours.
         body = self._templates.get_template("signed_in.html").render(look=None, base=base())
         response = Response(body, media_type="text/html", headers={"refresh": f"0; url={base()}/"})
-        self._viewers.begin(request, response, Viewer(found))
+        await self._viewers.begin(request, response, found)
         response.delete_cookie(_AWAY, path=f"{base()}/oauth", httponly=True, samesite="lax")
         return response
 
@@ -126,7 +135,7 @@ class Entrance:
         if not is_of_own_page(request):
             return self._form("This form was sent from another page.", 403)
         response = RedirectResponse(f"{base()}/", 303)
-        self._viewers.end(request, response)
+        await self._viewers.end(request, response)
         return response
 
     @property
@@ -166,7 +175,7 @@ def _flow_of(policy: Policy) -> Flow | None:
         return None
     from mcp_skills_server.web.ui.oauth import Flow  # with what proves signatures
 
-    return Flow(oauth, oauth.settings.ui_client_id, fetch, post)
+    return Flow(oauth, oauth.settings.ui_client_id, post)
 
 
 async def _form_of(request: Request) -> dict[str, str] | None:

@@ -80,7 +80,7 @@ def test_a_conversation_chooses_loads_uses_and_switches(tools: Wire) -> None:
     loaded = call(tools, "skills_load", names=["alpha"])
     assert active(loaded) == ["alpha"]
     receipt = loaded["structuredContent"]["active_skills"][0]
-    assert receipt["location"] == "skill://alpha/SKILL.md" and receipt["root_dir"] == "skill://alpha"
+    assert receipt["location"] == "skill://alpha/SKILL.md" and receipt["root_dir"].endswith("/alpha")
     listed = {each["uri"]: each["digest"] for skill in tools.every_skill() for each in skill["resources"]}
     assert receipt["digest"] == listed[receipt["location"]]
     assert receipt["properties"]["name"] == "alpha"
@@ -215,7 +215,7 @@ def test_a_long_body_comes_in_parts_that_make_the_whole(tmp_path: Path, era: Era
         loaded = call(wire, "skills_load", names=["long"])
         handle = bound(wire, loaded)
         assert len(said(loaded)) < 40_000
-        shown = said(loaded).partition('root_dir="skill://long">\n')[2]
+        shown = said(loaded).partition(f'root_dir="{tmp_path}/long">\n')[2]
         whole, _, hint = shown.rpartition("\n\n[")
         whole += "\n\n"
         while "start_line=" in hint:
@@ -366,3 +366,29 @@ async def test_the_sdk_s_client_uses_tools_and_prompts(mode: Literal["legacy", "
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+def root_dirs(wire: Wire, *names: str) -> dict[str, str]:
+    """The directories that a receipt tells of, by skill."""
+    loaded = call(wire, "skills_load", names=list(names))
+    found = {each["name"]: each["root_dir"] for each in loaded["structuredContent"]["active_skills"]}
+    for each in found.values():
+        assert f'root_dir="{each}"' in said(loaded)
+    return found
+
+
+def test_a_host_on_this_machine_learns_the_directory_of_a_local_skill(folder: Path, tmp_path: Path, era: Era) -> None:
+    archive = shutil.make_archive(str(tmp_path.with_name(f"{tmp_path.name}-more")), "zip", write_more(tmp_path))
+    with serving(folder, archive, era=era) as wire:
+        found = root_dirs(wire, "beta", "gamma")
+    assert found == {"beta": str(folder / "beta"), "gamma": "skill://gamma"}
+    assert (Path(found["beta"]) / "scripts/run.py").read_text() == "print('beta')\n"
+    with serving(folder, "--no-local-paths", era=era) as wire:
+        assert root_dirs(wire, "beta") == {"beta": "skill://beta"}
+
+
+def write_more(place: Path) -> Path:
+    """A folder beside the test's own with one skill, to be packed."""
+    more = place.with_name(f"{place.name}-packed")
+    write_skill(more / "gamma", body="# Gamma\n")
+    return more

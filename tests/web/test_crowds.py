@@ -266,7 +266,7 @@ def test_sessions_opened_without_end_by_one_address_lock_nobody_out() -> None:
         assert len(other.every_skill()) == 17  # which is another's, and older than all of them
         first, last = HttpClient(server, "legacy"), HttpClient(server, "legacy")
         first.session, last.session = hog[0][1], hog[-1][1]
-        assert first.post(first.message("skills/list")).error == (404, -32600, None)
+        assert first.post(first.message("skills/list")).error == (404, -32001, None)
         assert last.request("skills/list")["skills"]
         first.session = None
         first.open()  # as the protocol wants it after 404
@@ -278,7 +278,7 @@ def test_a_session_with_an_open_stream_is_not_idle() -> None:
         held, idle = (stack.enter_context(client(server, "legacy")) for _ in range(2))
         stream = held.follow()
         third = stack.enter_context(client(server, "legacy"))
-        assert idle.post(idle.message("skills/list")).error == (404, -32600, None)
+        assert idle.post(idle.message("skills/list")).error == (404, -32001, None)
         assert held.request("skills/list")["skills"] and third.request("skills/list")["skills"]
         assert stream.whole is None
         third.follow()

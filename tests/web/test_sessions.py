@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -58,7 +59,7 @@ def test_a_session_that_does_not_exist_is_not_found(server: Server, method: str,
     with client(server, "legacy") as one:
         body = b'{"jsonrpc":"2.0","id":1,"method":"skills/list"}' if method == "POST" else None
         reply = server.send(method, body=body, headers=with_session(one, session))
-        assert reply.error == (404, -32600, None)
+        assert reply.error == (404, -32001, None)
         assert one.request("skills/list")["skills"]
 
 
@@ -70,13 +71,32 @@ def test_a_request_without_a_session_is_a_bad_request(server: Server, method: st
         assert reply.error == (400, -32600, None)
 
 
+@pytest.mark.parametrize("name", ["gemini-cli-mcp-client", "qwen-cli-mcp-client-skills"])
+def test_a_client_that_never_opens_another_session_works_after_a_restart(server: Server, name: str) -> None:
+    with http_serving(FIXTURES) as before, client(before, "legacy", opened=False) as one:
+        one.request("initialize", {**HELLO, "clientInfo": {"name": name, "version": "0.61.0"}})
+        one.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        assert one.request("tools/list")["tools"]
+        headers = with_session(one, one.session)
+    loading = one.message("tools/call", {"name": "skills_load", "arguments": {"names": ["csv-profiling"]}})
+    reply = server.send(body=json.dumps(loading).encode(), headers=headers)
+    (answer,) = reply.messages
+    session = answer["result"]["structuredContent"]["session"]
+    reading = {"session": session, "path": "SKILL.md"}
+    message = one.message("tools/call", {"name": "skills_read", "arguments": reading})
+    reply = server.send(body=json.dumps(message).encode(), headers=headers)
+    assert "isError" not in reply.messages[0]["result"]
+    assert server.send("GET", headers=headers).status == 405
+    assert server.send("DELETE", headers=headers).error == (404, -32001, None)
+
+
 def test_the_client_ends_its_session_with_delete_and_no_other(server: Server) -> None:
     with client(server, "legacy") as one, client(server, "legacy") as other:
         stream = one.follow()
         reply = one.delete()
         assert (reply.status, reply.body) == (200, b"")
         assert stream.rest() == [] and stream.whole
-        assert one.post(one.message("skills/list")).error == (404, -32600, None)
+        assert one.post(one.message("skills/list")).error == (404, -32001, None)
         assert one.delete().status == 404
         assert other.request("skills/list")["skills"]
 
@@ -107,7 +127,7 @@ def test_one_session_too_many_ends_the_one_that_was_left_alone_longest() -> None
         first, second = (stack.enter_context(client(server, "legacy")) for _ in range(2))
         assert first.request("skills/list")["skills"]
         third = stack.enter_context(client(server, "legacy"))
-        assert second.post(second.message("skills/list")).error == (404, -32600, None)
+        assert second.post(second.message("skills/list")).error == (404, -32001, None)
         assert first.request("skills/list")["skills"] and third.request("skills/list")["skills"]
         assert stack.enter_context(client(server, "modern")).request("skills/list")["skills"]
 
@@ -119,7 +139,7 @@ def test_a_session_that_nobody_uses_is_closed_and_one_with_a_stream_is_not(tmp_p
         held.every_skill()
         stream = held.follow()
         server.said("a session of a legacy client ended")
-        assert idle.post(idle.message("skills/list")).error == (404, -32600, None)
+        assert idle.post(idle.message("skills/list")).error == (404, -32001, None)
         assert held.request("skills/list")["skills"]
         write_skill(tmp_path / "b")
         stream.until("notifications/resources/list_changed")
@@ -221,7 +241,7 @@ def test_a_session_can_be_used_with_the_token_that_opened_it_alone(guarded: Serv
         for method, body in (("POST", b'{"jsonrpc":"2.0","id":1,"method":"ping"}'), ("GET", None), ("DELETE", None)):
             reply = guarded.send(method, body=body, headers=with_session(thief, one.session))
             # As if there were no such session, so that nothing can be learned by guessing.
-            assert reply.error == (404, -32600, None)
+            assert reply.error == (404, -32001, None)
             unknown = guarded.send(method, body=body, headers=with_session(thief, "0" * 32))
             assert (reply.status, reply.body) == (unknown.status, unknown.body)
         assert one.request("skills/list")["skills"]

@@ -152,6 +152,7 @@ def make_runtime(
     *,
     max_loaded: int,
     catalog_chars: int,
+    local_root_dirs: bool = False,
     roots: Mapping[str, bool] = MappingProxyType({}),
     runs: int | None = None,
 ) -> Runtime:
@@ -162,6 +163,7 @@ def make_runtime(
         options: whether and how scripts run.
         max_loaded: skills that a session may have loaded at once.
         catalog_chars: characters of the list of skills in the instructions and in a tool's description.
+        local_root_dirs: whether models learn the directories of skills from local folders.
         roots: whether scripts of single roots may run, by their folders.
         runs: scripts of one client at once; None for all but one of those that run at once.
 
@@ -170,7 +172,9 @@ def make_runtime(
     """
     from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 
-    settings = RuntimeSettings(max_loaded=max_loaded, overview_characters=catalog_chars)
+    settings = RuntimeSettings(
+        max_loaded=max_loaded, overview_characters=catalog_chars, local_root_dirs=local_root_dirs
+    )
     if not options.allow_scripts:
         for name, value in (
             ("--interpreter", options.interpreters),

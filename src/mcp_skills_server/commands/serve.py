@@ -215,6 +215,7 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
         options,
         max_loaded=options.max_loaded,
         catalog_chars=options.catalog_chars,
+        local_root_dirs=options.local_paths and not over_http,
         roots=scripts,
         runs=quotas.runs,
     )

@@ -35,6 +35,9 @@ class ShownOptions(Options):
         metavar="CHARACTERS",
     )
     max_loaded: int = option(8, "Skills that a session may have loaded at once.", type=_COUNT)
+    local_paths: bool = switch(
+        True, "Over stdio, tell models the directory of a skill of a local folder, whose scripts their shell can run."
+    )
     page_size: int = option(50, "Entries of one page of a listing.", type=click.IntRange(1, 1000))
     prompt_page_size: int = option(1000, "Prompts of one page; some hosts show the first page alone.", type=_COUNT)
 

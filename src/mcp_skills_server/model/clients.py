@@ -21,11 +21,14 @@ class Client:
         result_characters: the longest result that reaches the model whole.
         makes_templates_of_prompts: whether it runs `` !`commands` ``, reads `@files` and replaces `$1` in the text of a
             prompt.
+        keeps_lost_session: whether it sends the id of a legacy session on and on after HTTP 404, so that a restart of
+            the server would end its work.
     """
 
     shows: Shows = "text"
     result_characters: int = 38_000
     makes_templates_of_prompts: bool = False
+    keeps_lost_session: bool = False
 
 
 _TABLE: Final = {
@@ -35,7 +38,8 @@ _TABLE: Final = {
     "opencode": Client(makes_templates_of_prompts=True),
     "kilo": Client(makes_templates_of_prompts=True),
     "cline": Client(result_characters=7_500),
-    "qwen": Client(result_characters=7_500),
+    "gemini-cli": Client(keeps_lost_session=True),
+    "qwen": Client(result_characters=7_500, keeps_lost_session=True),
     "copilot": Client(result_characters=7_500),
     "github-copilot": Client(result_characters=7_500),
 }

@@ -15,6 +15,7 @@ from os.path import basename
 from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog import collector
+from mcp_skills_server.catalog.disk import is_utf8
 from mcp_skills_server.catalog.outline import Outline, outline
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.dialects import runtime
@@ -48,15 +49,23 @@ class Briefing:
         characters: how long the instructions, and the description of the loading tool, may be.
         scripts: whether scripts may be run.
         absolute_paths: give locations as paths of this machine, not as URIs.
+        local_root_dirs: give the directories of skills from local folders as paths.
     """
 
     def __init__(
-        self, registry: SkillSet, characters: int, *, scripts: Callable[[], bool], absolute_paths: bool
+        self,
+        registry: SkillSet,
+        characters: int,
+        *,
+        scripts: Callable[[], bool],
+        absolute_paths: bool,
+        local_root_dirs: bool = False,
     ) -> None:
         self._registry = registry
         self._characters = characters
         self._scripts = scripts
         self._absolute_paths = absolute_paths
+        self._local_root_dirs = local_root_dirs
         self._texts: _Texts | None = None
         self._outline: Outline | None = None
         self._looking = threading.Lock()
@@ -129,6 +138,14 @@ class Briefing:
             return uri(skill.path, path)
         place = self._registry.place(skill)
         return f"{place}/{path}" if path else place
+
+    def root_dir(self, skill: Skill) -> str:
+        """Return the directory of a skill: a path where the host may use it, else a URI."""
+        if self._local_root_dirs and skill.origin is None:
+            place = self._registry.place(skill)
+            if is_utf8(place):  # else no JSON can say it
+                return place
+        return self.location(skill, "")
 
     def _current(self) -> _Texts:
         if self._registry.loaded.is_set():

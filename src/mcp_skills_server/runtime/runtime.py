@@ -45,6 +45,8 @@ class RuntimeSettings(NamedTuple):
         result_characters: characters of a text file, of instructions or of descriptions that one call returns.
         media_bytes: bytes up to which a picture or sound is returned as such.
         absolute_paths: give locations as paths of this machine, for agents that work on its disk, not as URIs.
+        local_root_dirs: give the directory of a skill from a local folder as a path, for hosts on this machine whose
+            shell runs its scripts; locations stay URIs.
     """
 
     max_loaded: int = 8
@@ -52,6 +54,7 @@ class RuntimeSettings(NamedTuple):
     result_characters: int = runtime.RESULT_CHARACTERS
     media_bytes: int = 1 << 20
     absolute_paths: bool = False
+    local_root_dirs: bool = False
 
 
 class Runtime:
@@ -96,6 +99,7 @@ class Runtime:
             self.settings.overview_characters,
             scripts=lambda: self.runs_scripts,
             absolute_paths=self.settings.absolute_paths,
+            local_root_dirs=self.settings.local_root_dirs,
         )
 
     def over(self, skill_set: SkillSet) -> Runtime:

@@ -19,11 +19,12 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.errors import SkillsServerError
+from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.server.callers import counted, principal
 from mcp_skills_server.server.entrance import Context, SessionPeer
 from mcp_skills_server.web.over_quota import refuse
@@ -35,7 +36,13 @@ _ENVELOPE: Final = "io.modelcontextprotocol/protocolVersion"
 """The key of `params._meta` that makes a request one of the modern era."""
 _MISMATCH: Final = "mcp-protocol-version header does not match the request envelope's protocol version"
 _SESSION: Final = b"mcp-session-id"
+_VERSION: Final = b"mcp-protocol-version"
+_NOT_FOUND: Final = {"jsonrpc": "2.0", "id": None, "error": {"code": -32001, "message": "Session not found"}}
+"""As the SDK for TypeScript answers: hosts know by this code that they have to open another session."""
+_KEPT: Final = "kept-"
+"""What the ids of sessions begin with whose clients never open another one."""
 _opener: ContextVar[str] = ContextVar("opener")
+_keeps_session: ContextVar[bool] = ContextVar("keeps_session", default=False)
 
 
 class _OverShareError(SkillsServerError):
@@ -102,8 +109,11 @@ class Sessions(StreamableHTTPSessionManager):
 
     async def _handle_stateful_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         _opener.set(counted(scope) or "")
-        if scope["method"] == "GET":
-            session = next((value.decode("latin-1") for name, value in scope["headers"] if name == _SESSION), "")
+        session = _header(scope, _SESSION)
+        if session is not None and not self._is_open_to(session, scope):
+            await self._serve_unknown(session, scope, receive, send)
+            return
+        if session is not None and scope["method"] == "GET":
             connection = self.open_to(session, scope)
             if connection is not None:
                 send = _calling(send, self.on_follow(connection, principal(scope)))
@@ -111,6 +121,23 @@ class Sessions(StreamableHTTPSessionManager):
             await super()._handle_stateful_request(scope, receive, send)
         except _OverShareError as error:
             await refuse(scope, send, "sessions", error.share)
+
+    def _is_open_to(self, session: str, scope: Scope) -> bool:
+        user = scope.get("user")
+        requestor = authorization_context(user) if isinstance(user, AuthenticatedUser) else None
+        return session in self._server_instances and requestor == self._session_owners.get(session)
+
+    async def _serve_unknown(self, session: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 404, or without a session where the client never opens another one: after a restart, say."""
+        if session in self._server_instances:  # the id is a key to the session, and stays out of the log
+            logger.warning("refused a session: the credential does not match the one that created the session")
+        if not session.startswith(_KEPT) or scope["method"] == "DELETE":
+            await JSONResponse(_NOT_FOUND, status_code=404)(scope, receive, send)
+        elif scope["method"] == "POST":
+            await self._handle_stateless_request(_header(scope, _VERSION), scope, receive, send)
+        else:
+            # There is no stream. 404 would have the client try again.
+            await Response(status_code=405, headers={"Allow": "POST"})(scope, receive, send)
 
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
         opener = _opener.get()
@@ -123,8 +150,16 @@ class Sessions(StreamableHTTPSessionManager):
             self._end_one_for(opener)
         transport = super()._admit_session(requestor)
         if transport is not None and transport.mcp_session_id is not None:
+            if _keeps_session.get():
+                self._rename(transport, _KEPT + transport.mcp_session_id)
             self._owners[transport.mcp_session_id] = opener
         return transport
+
+    def _rename(self, transport: StreamableHTTPServerTransport, name: str) -> None:
+        old, transport.mcp_session_id = transport.mcp_session_id or "", name
+        self._server_instances[name] = self._server_instances.pop(old)
+        if old in self._session_owners:
+            self._session_owners[name] = self._session_owners.pop(old)
 
     async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
         if self._owners.pop(session_id, None) is not None:
@@ -169,6 +204,10 @@ def _calling(send: Send, opened: Callable[[], object]) -> Send:
     return sending
 
 
+def _header(scope: Scope, wanted: bytes) -> str | None:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), None)
+
+
 class Endpoint:
     """The SDK's endpoint, and what it leaves out: it goes by the headers alone, and trips over half a request."""
 
@@ -193,6 +232,8 @@ class Endpoint:
             await answer(scope, receive, send)
             return
 
+        _keeps_session.set(client_of(_opening_client(body)).keeps_lost_session)
+
         async def replay() -> Message:
             nonlocal first
             message, first = first, None
@@ -212,3 +253,15 @@ def _modern_request(body: bytes) -> dict[str, Any] | None:
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
     return request if is_request and version not in HANDSHAKE_PROTOCOL_VERSIONS else None
+
+
+def _opening_client(body: bytes) -> str | None:
+    """Return the name of the client whose handshake this is."""
+    if b'"initialize"' not in body:
+        return None
+    try:
+        message = json.loads(body)
+        name = message["params"]["clientInfo"]["name"] if message["method"] == "initialize" else None
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return name if isinstance(name, str) else None

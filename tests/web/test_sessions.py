@@ -251,7 +251,7 @@ def test_a_session_can_be_used_with_the_token_that_opened_it_alone(guarded: Serv
 
 
 def test_no_session_id_is_logged(tmp_path: Path) -> None:
-    """The SDK warns of a session that is used with another token, by its id."""
+    """A session that is used with another token is a warning, which must not name the session."""
     (tmp_path / "tokens").write_text(f"alpha={ALPHA}\nbeta={BETA}\n")
     with (
         http_serving(FIXTURES, "--token-file", tmp_path / "tokens") as server,
@@ -262,7 +262,7 @@ def test_no_session_id_is_logged(tmp_path: Path) -> None:
         ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
         assert server.send("POST", body=ping, headers=with_session(thief, session)).status == 404
     assert "does not match the one that created the session" in server.stderr
-    assert session not in server.stderr and "session [session]" in server.stderr
+    assert session not in server.stderr
 
 
 def test_tokens_may_come_from_the_environment(era: Era) -> None:

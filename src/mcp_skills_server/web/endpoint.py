@@ -93,13 +93,12 @@ class Sessions(StreamableHTTPSessionManager):
 
     def open_to(self, session: str, scope: Scope) -> Connection | None:
         """The connection of an open session whose handshake is over; None if another opened it than asks here."""
-        transport, user = self._server_instances.get(session), scope.get("user")
-        if transport is None or transport.is_terminated:
+        transport = self._server_instances.get(session)
+        if transport is None or transport.is_terminated or not self._is_open_to(session, scope):
             return None
         if transport.idle_scope is not None and transport.idle_scope.cancel_called:
             return None
-        requestor = authorization_context(user) if isinstance(user, AuthenticatedUser) else None
-        return self._connections.get(session) if requestor == self._session_owners.get(session) else None
+        return self._connections.get(session)
 
     def touch(self, session: str) -> None:
         """A request of an open session was answered elsewhere: its idle time begins anew, where it runs."""

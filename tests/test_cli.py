@@ -51,7 +51,7 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
         (["ui", "no/such.zip"], "no/such.zip: no such file or folder; "),
         (["publish", "no/such.tgz", "--output", "no/such"], "no/such.tgz: no such file or folder; "),
         (["fetch", "no/such.zip", "--output", "no/such"], "no/such.zip: no such file; give the path of an archive"),
-        (["validate"], "PATH"),
+        (["validate"], "ROOT"),
         (["serve", "fixtures/skills", "--interpreter", ".py=python3"], "--allow-scripts"),
         (["serve", "fixtures/skills", "--script-folder", "."], "--allow-scripts"),
         (["serve", "fixtures/skills", "--script-secret", "PATH"], "--allow-scripts"),
@@ -104,8 +104,6 @@ def test_help_shows_examples() -> None:
 
 def test_every_option_of_serve_has_an_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"page_size": "7", "watch": "false", "max_files": "3", "host": "::1", "roots": "a:b"}
-    with serve.make_context("serve", [], resilient_parsing=True, default_map={}) as unset:
-        assert unset.auto_envvar_prefix == "MCP_SKILLS"
     for name, value in given.items():
         monkeypatch.setenv(f"MCP_SKILLS_{name.upper()}", value)
     with serve.make_context("serve", []) as context:
@@ -209,7 +207,7 @@ def test_warnings_fail_only_when_strict(tmp_path: Path) -> None:
 
 def test_validate_says_when_there_is_nothing(tmp_path: Path) -> None:
     done = run("validate", tmp_path)
-    assert done.returncode == 0 and "no skill at" in done.stderr
+    assert done.returncode == 1 and "no skill at" in done.stderr
 
 
 def test_limits_are_options(tmp_path: Path) -> None:
@@ -280,7 +278,7 @@ def test_an_empty_value_for_tokens_does_not_open_the_server(variable: str) -> No
 def test_a_folder_without_skills_is_told_so(tmp_path: Path) -> None:
     for command in ("list", "validate"):
         done = run(command, tmp_path)
-        assert done.returncode == 0
+        assert done.returncode == 1
         assert done.stderr.startswith("mcp-skills-server: no skill") and len(done.stderr.splitlines()) == 1
 
 
@@ -302,7 +300,7 @@ def test_skills_in_dot_folders_are_counted_and_named_and_never_said_not_to_be_th
     counted = {"root": str(tmp_path), "skills": 5, "folders": [".curated", ".system", "plugin/.claude"]}
     for command in (["list"], ["validate"]):
         done = run(*command, tmp_path)
-        assert (done.returncode, done.stderr) == (0, said)
+        assert (done.returncode, done.stderr) == (1, said)
         seen = json.loads(run(*command, tmp_path, "--format", "json").stdout)
         assert seen["passed_over"] == [counted | {"complete": True}]
     assert said in run("publish", tmp_path, "--output", tmp_path.parent / "out").stderr
@@ -318,7 +316,7 @@ def test_with_hidden_they_are_skills_as_any(tmp_path: Path, given: list[str]) ->
         ".curated/one", ".curated/one/nested", ".curated/two", ".system/three", "plugin/.claude/skills/four",
     ]  # fmt: skip
     assert (seen["skills"][0]["uri"], seen["skills"][0]["files"]) == ("skill://.curated/one/SKILL.md", 2)
-    assert seen["passed_over"] == seen["problems"] == []
+    assert seen["passed_over"] == [] and {each["code"] for each in seen["problems"]} == {"ignored-file"}
     done = run("validate", tmp_path, *given, **environment)
     assert done.stdout.splitlines()[-1].startswith("5 skills, 0 errors")
 
@@ -347,6 +345,26 @@ def test_a_skill_path_with_a_dot_segment_works_as_a_uri_everywhere(tmp_path: Pat
                     f"{uri}/%2e%2e/one/SKILL.md", "skill://../x", "skill://.git/hooks/five/SKILL.md"):  # fmt: skip
             with pytest.raises(WireError):
                 wire.request("resources/read", {"uri": bad})
+
+
+def test_links_that_npx_skills_makes_are_served_and_can_be_left_alone(tmp_path: Path) -> None:
+    write_skill(tmp_path / ".agents/skills/pdf", scripts__run_py="print(1)\n")
+    root = tmp_path / ".claude/skills"
+    root.mkdir(parents=True)
+    (root / "pdf").symlink_to("../../.agents/skills/pdf")
+    assert [each["path"] for each in json.loads(run("list", root, "--format", "json").stdout)["skills"]] == ["pdf"]
+    with serving(root) as wire:
+        (entry,) = wire.every_skill()
+        for each in entry["resources"]:
+            assert wire.request("resources/read", {"uri": each["uri"]})["contents"]
+        write_skill(tmp_path / ".agents/skills/pdf", description="Does another thing.")
+        wire.until("notifications/skills/list_changed")
+        (entry,) = wire.every_skill()
+        assert entry["description"] == "Does another thing."
+    for given, environment in ((["--no-follow-links"], {}), ([], {"MCP_SKILLS_FOLLOW_LINKS": "0"})):
+        for command in (["list"], ["validate"]):
+            seen = json.loads(run(*command, root, *given, "--format", "json", **environment).stdout)
+            assert [each["code"] for each in seen["problems"]] == ["link-outside"]
 
 
 def test_list_and_validate_of_several_roots_tell_what_hides_what(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "serve": ("serve", "serve", "Serve"),
     "install": ("install", "install", "Serve"),
     "config": ("config", "config", "Serve"),
+    "token": ("token", "token", "Serve"),
     "approve": ("approve", "approve", "Serve"),
     "usage": ("usage", "usage", "Serve"),
     "fetch": ("fetch", "fetch", "Fetch and pin"),
@@ -133,7 +134,7 @@ def _variable(error: click.BadParameter) -> str | None:
         return None
     from mcp_skills_server.commands.fields import variables_of
 
-    return next((name for name in variables_of(parameter, context.auto_envvar_prefix) if os.environ.get(name)), None)
+    return next((name for name in variables_of(parameter) if os.environ.get(name)), None)
 
 
 def _fail(message: str) -> None:

@@ -111,7 +111,7 @@ CODES: dict[str, Code] = {
     "hard-link": _warning("X-5", "copy the file into the skill, or let folder and file belong to one user"),
     "file-irregular": _warning("X-5", "remove it; only regular files are served"),
     "allowed-tools-form": _warning("AS-14", "write one string with the tools separated by spaces"),
-    "field-unknown": _warning("AS-20", "move it under 'metadata:', since strict validators refuse it"),
+    "field-unknown": _warning("AS-20", "write it as text below 'metadata:', since strict validators refuse it"),
     "field-type": _warning("S76-4", "see docs/writing-skills.md for the shape of this field"),
     "metadata-keys": _warning("AS-13", "give the keys names that differ by more than case"),
     "yaml-ambiguous": _warning("S40-13", "put the value in quotes, since YAML 1.1 readers take it for something else"),

@@ -20,6 +20,26 @@ _LEFT_S: Final = 3600.0
 _CANNOT: Final = frozenset((errno.EINVAL, errno.ENOTSUP))
 
 
+def read_regular(path: str | os.PathLike[str], most_bytes: int, *, wait: bool = False) -> tuple[bytes, os.stat_result]:
+    """Read a regular file, at most `most_bytes` and one more, and its status.
+
+    Args:
+        path: the operator's name of it; links are followed.
+        most_bytes: the bound that the caller then checks.
+        wait: read a FIFO too, until its writer ends: of what a command reads once, `<(...)` of a shell may be one.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file. Nothing waits for the writer of a FIFO without `wait`.
+    """
+    nonblocking = 0 if wait else getattr(os, "O_NONBLOCK", 0)
+    descriptor = os.open(path, os.O_RDONLY | nonblocking | getattr(os, "O_BINARY", 0))
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not wait and not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+        return file.read(most_bytes + 1), status
+
+
 def sync_path(path: str | os.PathLike[str]) -> None:
     """Have a file, or the names in a folder, on the disk when this returns, where the system can do that."""
     with suppress(OSError):

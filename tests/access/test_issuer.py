@@ -420,7 +420,7 @@ SETTINGS = OAuthSettings(ISSUER, AUDIENCE, AUDIENCE)
 
 def resource(web: Web, settings: OAuthSettings = SETTINGS) -> ResourceServer:
     out = ResourceServer(settings, web.fetch)
-    out._issuer = web.issuer()  # type: ignore[attr-defined] # with the clock of this file
+    out.issuer = web.issuer()  # with the clock of this file
     return out
 
 
@@ -434,7 +434,7 @@ def test_a_token_is_proved_once_and_again_when_the_keys_are_others() -> None:
         assert isinstance(found, Admission) and found.principal.id == "user:ann"
         assert await server.verify(token) is found
         web.has(public("ES256", 1, "two"))
-        await server._issuer.look()  # type: ignore[attr-defined]
+        await server.issuer.look()
         with pytest.raises(RefusedError):
             await server.verify(token)
         assert (await server.verify(signed(key=private("ES256", 1), headers={"kid": "two"}))).principal.name == "ann"
@@ -460,7 +460,7 @@ def test_a_token_of_another_issuer_causes_no_look() -> None:
     server = resource(web)
 
     async def work() -> None:
-        await server._issuer.look()  # type: ignore[attr-defined]
+        await server.issuer.look()
         web.asked.clear()
         web.now += 100
         for token in ("x", "x.y.z", signed(claims(iss="https://evil.example")), signed(headers={"typ": "no"})):

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from access.signing import AUDIENCE, ISSUER, claims, private, public, signed
 from mcp_skills_server.access import jwt
 from mcp_skills_server.access.admission import RefusedError, ScopeError
+from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.settings import ALGORITHMS, OAuthSettings
 
@@ -68,6 +69,39 @@ def test_kinds_of_access_tokens(kind: str | None) -> None:
 def test_groups_are_a_list_or_a_text(given: dict[str, Any], groups: set[str]) -> None:
     raw = json.dumps({**claims(), **given}).encode()  # null stays
     assert proved(signed(raw))[0].groups == groups
+
+
+@pytest.mark.parametrize(
+    ("given", "groups"),
+    [
+        ({"realm_access": {"roles": ["finance"]}}, {"finance"}),
+        ({"realm_access": {"roles": ["finance"]}, "realm_access.roles": ["legal"]}, {"legal"}),
+        ({"realm_access": ["roles"]}, set()),
+        ({"realm_access": {}}, set()),
+        ({}, set()),
+    ],
+)
+def test_dots_of_a_claim_lead_into_objects(given: dict[str, Any], groups: set[str]) -> None:
+    settings = replace(SETTINGS, groups_claim="realm_access.roles")
+    assert proved(signed(claims(**given)), settings)[0].groups == groups
+
+
+@pytest.mark.parametrize(
+    ("given", "label"),
+    [
+        ({"preferred_username": "ann@acme"}, "ann@acme"),
+        ({"preferred_username": ["ann"]}, ""),
+        ({"preferred_username": "ann\nuser:admin"}, ""),
+        ({"preferred_username": "a" * 101}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_principal_has_a_name_to_show_by_which_nothing_is_decided(given: dict[str, Any], label: str) -> None:
+    found = proved(signed(claims(**given)))[0]
+    plain = proved(signed(claims()))[0]
+    assert (found.label, found.id, found.key) == (label, plain.id, plain.key)
+    grants = Grants([Grant((f"user:{label}",), (Pattern("**"),))], local=False)
+    assert not grants.permissions(found).grants
 
 
 def test_groups_come_from_the_claim_that_is_named() -> None:

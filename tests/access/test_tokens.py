@@ -16,6 +16,8 @@ from mcp_skills_server.access.tokens import (
     Token,
     Tokens,
     find,
+    hashed_line,
+    new_token,
     read_token_file,
     read_token_value,
     read_tokens,
@@ -30,7 +32,7 @@ OTHER = "another-made-up-one-0123456789"
 
 def test_tokens_are_read_from_lines() -> None:
     text = f"# who: what\n\n  alpha = {SECRET}  \r\nbeta={OTHER}=with=equals\n   # alpha=too\nc.d@e_f-1={SECRET}x"
-    tokens = read_tokens(text, "x")
+    tokens = read_tokens(text, "x").checked()
     assert [token.name for token in tokens] == ["alpha", "beta", "c.d@e_f-1"]
     assert [token.hashed for token in tokens] == [
         hashlib.sha256(each.encode()).digest() for each in (SECRET, OTHER + "=with=equals", SECRET + "x")
@@ -50,7 +52,10 @@ def test_tokens_are_read_from_lines() -> None:
         ("name=", "line 1: the token has fewer than 16 characters"),
         (f"name={SECRET}é", "line 1: the token has characters that are not printable ASCII"),
         (f"name={SECRET}\x00x", "line 1: the token has characters that are not printable ASCII"),
-        (f"a={SECRET}\na={OTHER}", "line 2: the name a stands twice"),
+        (f"a={SECRET}\na={OTHER}\na={OTHER}x", "line 3: the name a stands more than twice"),
+        ("a=sha256:1234", "line 1: after sha256: write 64 hexadecimal digits"),
+        (f"a=sha256:{'0' * 63}g", "line 1: after sha256: write 64 hexadecimal digits"),
+        (f"a={SECRET}\nb=sha256:{hashlib.sha256(SECRET.encode()).hexdigest()}", "line 2: b has the token of a"),
         (f"a={SECRET}\nb={OTHER}\nc={SECRET} groups=x", "line 3: c has the token of a"),
         ("", "there is no token"),
         ("# a comment\n\n   \n", "there is no token"),
@@ -58,7 +63,7 @@ def test_tokens_are_read_from_lines() -> None:
 )
 def test_what_is_no_list_of_tokens_is_wrong_usage_and_never_shown(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        read_tokens(text, "tokens.txt")
+        read_tokens(text, "tokens.txt").checked()
     seen = str(caught.value)
     assert seen.startswith("tokens.txt") and message in seen
     assert "\n" not in seen
@@ -66,14 +71,14 @@ def test_what_is_no_list_of_tokens_is_wrong_usage_and_never_shown(text: str, mes
 
 
 def test_a_token_of_sixteen_characters_is_long_enough() -> None:
-    assert read_tokens("name=0123456789abcdef", "x")[0].name == "name"
+    assert read_tokens("name=0123456789abcdef", "x").checked()[0].name == "name"
 
 
 def test_tokens_are_read_from_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "tokens"
     path.write_text(f"alpha={SECRET}\n")
     path.chmod(0o600)
-    assert [token.name for token in read_token_file(str(path))] == ["alpha"]
+    assert [token.name for token in read_token_file(str(path)).checked()] == ["alpha"]
     assert not caplog.records
 
 
@@ -81,7 +86,7 @@ def test_a_file_that_everybody_can_read_is_told(tmp_path: Path, caplog: pytest.L
     path = tmp_path / "tokens"
     path.write_text(f"alpha={SECRET}\n")
     path.chmod(0o644)
-    read_token_file(str(path))
+    read_token_file(str(path)).checked()
     assert "can be read by every user" in caplog.text and str(path) in caplog.text
     assert SECRET not in caplog.text
 
@@ -101,16 +106,16 @@ def test_a_file_without_tokens_is_wrong_usage(tmp_path: Path, raw: bytes | None,
     if raw is not None:
         path.write_bytes(raw)
     with pytest.raises(UsageError, match=message) as caught:
-        read_token_file(str(path))
+        read_token_file(str(path)).checked()
     assert str(path) in str(caught.value) and SECRET not in str(caught.value)
 
 
 def test_a_directory_is_no_file_of_tokens(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
-        read_token_file(str(tmp_path))
+        read_token_file(str(tmp_path)).checked()
 
 
-TOKENS = tuple(read_tokens(f"alpha={SECRET}\nbeta={OTHER}", "x"))
+TOKENS = tuple(read_tokens(f"alpha={SECRET}\nbeta={OTHER}", "x").checked())
 
 
 def borne(header: str | None) -> Token | None:
@@ -177,9 +182,9 @@ def test_a_token_is_in_no_representation(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_tokens_are_replaced_by_tokens_and_never_by_none() -> None:
-    tokens, removed = Tokens([first := read_tokens(f"a={SECRET}", "x")[0]]), list[frozenset[bytes]]()
+    tokens, removed = Tokens([first := read_tokens(f"a={SECRET}", "x").checked()[0]]), list[frozenset[bytes]]()
     tokens.removed = removed.append
-    (other,) = read_tokens(f"a={OTHER}", "x")
+    (other,) = read_tokens(f"a={OTHER}", "x").checked()
     tokens.replace([first, other])
     assert removed == [] and find(tokens, SECRET) and find(tokens, OTHER)
     tokens.replace([other])
@@ -213,7 +218,7 @@ def when(*parts: int) -> float:
 def test_a_line_says_when_its_token_ends_and_what_its_bearer_belongs_to(
     words: str, expires: float, groups: list[str]
 ) -> None:
-    (token,) = read_tokens(f"alpha = {SECRET}{words}\n", "x")
+    (token,) = read_tokens(f"alpha = {SECRET}{words}\n", "x").checked()
     assert (token.name, token.expires, token.groups) == ("alpha", expires, frozenset(groups))
     assert token.hashed == hashlib.sha256(SECRET.encode()).digest()
     admission = token.admission
@@ -245,7 +250,7 @@ def test_a_line_says_when_its_token_ends_and_what_its_bearer_belongs_to(
 )
 def test_what_cannot_be_meant_is_wrong_usage_and_not_shown(words: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
-        read_tokens(f"a={SECRET}\nb={OTHER}0 {words}", "tokens.txt")
+        read_tokens(f"a={SECRET}\nb={OTHER}0 {words}", "tokens.txt").checked()
     seen = str(caught.value)
     assert seen.startswith("tokens.txt, line 2: ") and hint in seen
     assert "\n" not in seen and SECRET not in seen and OTHER not in seen
@@ -262,7 +267,7 @@ def test_what_cannot_be_meant_is_wrong_usage_and_not_shown(words: str, hint: str
     ],
 )
 def test_in_a_value_commas_end_lines_but_between_groups(value: str, names: str, groups: list[set[str]]) -> None:
-    found = read_token_value(value, "x")
+    found = read_token_value(value, "x").checked()
     assert [each.name for each in found] == [*names]
     assert [each.groups for each in found] == groups
     assert [each.hashed for each in found] == [hashlib.sha256(each.encode()).digest() for each in (SECRET, OTHER)]
@@ -270,15 +275,15 @@ def test_in_a_value_commas_end_lines_but_between_groups(value: str, names: str, 
 
 def test_a_token_of_which_name_groups_or_end_change_is_taken_away() -> None:
     text = f"a={SECRET} groups=x,y\nb={OTHER} expires=2027-01-31\n"
-    tokens, removed = Tokens(read_tokens(text, "x")), list[frozenset[bytes]]()
+    tokens, removed = Tokens(read_tokens(text, "x").checked()), list[frozenset[bytes]]()
     tokens.removed = removed.append
     first, second = (each.hashed for each in tokens)
-    tokens.replace(read_tokens(text.replace("x,y", "y,x"), "x"))
+    tokens.replace(read_tokens(text.replace("x,y", "y,x"), "x").checked())
     assert removed == []
     for old, new, gone in (("x,y", "x", first), ("2027-01-31", "2027-02-28", second), ("a=", "c=", first)):
-        tokens.replace(read_tokens(text, "x"))
+        tokens.replace(read_tokens(text, "x").checked())
         removed.clear()
-        tokens.replace(read_tokens(text.replace(old, new), "x"))
+        tokens.replace(read_tokens(text.replace(old, new), "x").checked())
         assert removed == [{gone}]
 
 
@@ -288,7 +293,7 @@ def test_tokens_that_end_soon_are_one_line(caplog: pytest.LogCaptureFixture) -> 
         f"past={SECRET} expires=2027-01-30\nsoon={SECRET}1 expires=2027-02-13\nlater={SECRET}2 expires=2027-02-14\n"
         f"ever={SECRET}3\n",
         "x",
-    )
+    ).checked()
     warn_of_ends(tokens, now)
     assert [each.getMessage() for each in caplog.records] == [
         "tokens have expired: past (2027-01-31T00:00Z); write new ones",
@@ -297,3 +302,31 @@ def test_tokens_that_end_soon_are_one_line(caplog: pytest.LogCaptureFixture) -> 
     caplog.clear()
     warn_of_ends(tokens[2:], now)
     assert not caplog.records
+
+
+def test_a_token_may_stand_as_its_hash_and_a_name_twice_while_it_is_rotated() -> None:
+    hashed = hashlib.sha256(OTHER.encode()).hexdigest()
+    tokens = read_tokens(f"a={SECRET} groups=x\na=sha256:{hashed.upper()} groups=x", "x").checked()
+    assert {found.principal for secret in (SECRET, OTHER) if (found := find(tokens, secret))} == {tokens[0].principal}
+    assert find(tokens, f"sha256:{hashed}") is find(tokens, hashed) is None
+
+
+def test_of_wrong_lines_a_name_keeps_what_it_had_and_what_no_line_names_goes() -> None:
+    before = read_tokens(f"a={SECRET}\nb={OTHER}\nc={SECRET}c\nd={SECRET}d", "x").checked()
+    lines = read_tokens(f"a=short\nc={SECRET}d\nc=short\n= x", "x")
+    assert [name for name, _ in lines.wrong] == ["a", "c", ""]
+    after = lines.after(before)
+    assert {each.name: find([each], SECRET) or find([each], f"{SECRET}d") for each in after} == {
+        "a": before[0],
+        "c": lines.tokens[0],
+    }
+
+
+def test_a_new_token_is_let_in_by_its_line_which_does_not_have_it() -> None:
+    token = new_token()
+    line = hashed_line("ci", token, expires="2027-01-31", groups=["a", "b"])
+    (found,) = read_tokens(line, "x").checked()
+    assert token not in line and find([found], token) is found and found.groups == {"a", "b"}
+    for name, expires, groups in (("no name", None, []), ("ci", "soon", []), ("ci", None, ["a b"]), ("ci", None, [""])):
+        with pytest.raises(UsageError):
+            hashed_line(name, token, expires=expires, groups=groups)

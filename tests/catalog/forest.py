@@ -88,9 +88,10 @@ def served(registry: Registry) -> list[str]:
 
 
 def codes(subject: Registry | Skill) -> list[str]:
-    """The codes of all problems, sorted."""
-    problems = subject.problems() if isinstance(subject, Registry) else subject.problems
-    return sorted(problem.code for problem in problems)
+    """The codes of all problems that a scan finds, sorted."""
+    if isinstance(subject, Skill):
+        return sorted(problem.code for problem in subject.problems)
+    return sorted(problem.code for problem in subject.checks.survey(subject.snapshot).problems)
 
 
 def view(registry: Registry) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def view(registry: Registry) -> dict[str, Any]:
     return {
         "skills": out,
         "problems": Counter(snapshot.problems),
-        "all": Counter(registry.problems()),
+        "all": Counter(registry.checks.survey(registry.snapshot).problems),
         "paths": {least: list(snapshot.paths(least)) for least in (0, 1, 2)},
         "names": {skill.name: list(snapshot.named(skill.name, 2)) for skill in snapshot.skills.values()},
     }

@@ -170,12 +170,12 @@ def test_looking_again_finds_what_now_lies_there_but_nothing_behind_a_link(tmp_p
     root = plant(tmp_path / "root", {"d/file": "hello"})
     file = file_at(root, "d/file")
     (root / "d/file").write_text("hello again")
-    again = disk.look_again(str(root), file)
+    again = disk.look_again(str(root), file, file.location)
     assert again is not None and again.size == 11 and again.location == "d/file"
     (root / "d").rename(root / "e")
-    assert disk.look_again(str(root), file) is None
+    assert disk.look_again(str(root), file, file.location) is None
     (root / "d").symlink_to(tmp_path / "outside")
-    assert disk.look_again(str(root), file) is None
+    assert disk.look_again(str(root), file, file.location) is None
     assert stat.S_ISLNK(disk.look(str(root), "d").st_mode)  # type: ignore[union-attr]
 
 

@@ -8,7 +8,7 @@ from weakref import ref
 
 import pytest
 
-from catalog.forest import loaded, plant, skill_md, skills
+from catalog.forest import Told, loaded, plant, skill_md, skills
 from mcp_skills_server.access.grants import Grant, Grants, Pattern, Permissions
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog import views as views_module
@@ -71,6 +71,43 @@ def test_what_is_wrong_in_a_withheld_folder_is_not_said_of_the_skill_around_it(f
     assert any("in/away" in each.message for each in registry.snapshot.skills["a"].problems)
     left = views_of(registry, grant("*", "a")).of(None).snapshot.skills["a"]
     assert left.problems == () and left.standing is Standing.VALID
+
+
+@pytest.mark.parametrize("link", ["notes.md", "SKILL.md", "sub/notes.md"])
+@pytest.mark.parametrize("target", ["secret.txt", "SKILL.md", "chained"])
+def test_no_link_of_a_skill_leads_to_a_nested_one_that_is_withheld(folder: Path, link: str, target: str) -> None:
+    place = folder / "a" / link
+    place.parent.mkdir(exist_ok=True)
+    place.unlink(missing_ok=True)
+    (folder / "a/in/chained").symlink_to("secret.txt")
+    place.symlink_to(folder / "a/in" / target)
+    registry = loaded(folder)
+    found = views_of(registry, grant("*", "a")).of(None).snapshot.skills["a"]
+    assert not [path for path, file in found.files.items() if file.location.startswith("a/in")]
+    assert link not in registry.snapshot.skills["a"].files
+    inner = registry.snapshot.skills["a/in"].files
+    assert inner["chained"] is inner["secret.txt"]
+
+
+def test_files_of_a_nested_skill_stay_withheld_while_its_skill_md_is_away(folder: Path) -> None:
+    registry = loaded(folder, quiet_s=0.05)
+    seen = Told(registry)
+    (folder / "a/link.txt").symlink_to("in/secret.txt")
+    ann = views_of(registry, grant("*", "a")).of(None)
+    (folder / "a/in/SKILL.md").unlink()
+    registry.refresh([str(folder / "a/in/SKILL.md")])
+    seen.until(lambda found: "a/in" not in found.snapshot.skills)
+    for paths in ([str(folder / "a/in/secret.txt")], None):
+        registry.refresh(paths)
+        left = ann.snapshot.skills["a"]
+        assert sorted(left.files) == ["SKILL.md", "own.txt"] and not left.empty
+        assert "link.txt" not in registry.snapshot.skills["a"].files
+    assert [each.code for each in registry.snapshot.problems] == ["skill-md-irregular"]
+    assert ann.snapshot.problems == ()
+    plant(folder, skills("a/in"))
+    registry.refresh()
+    assert "in/secret.txt" in registry.snapshot.skills["a"].files
+    assert sorted(ann.snapshot.skills["a"].files) == ["SKILL.md", "own.txt"]
 
 
 def test_an_edit_makes_the_snapshots_anew_that_have_the_skill_and_no_others(folder: Path) -> None:

@@ -30,7 +30,7 @@ def test_read_gives_the_exact_bytes_and_the_digest_is_theirs(tmp_path: Path, raw
 
 @pytest.mark.requirement("X-5")
 def test_a_directory_swapped_for_a_link_is_stale_and_never_the_foreign_bytes(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path / "root", skills("a") | {"a/ref.md": "hello"}))
+    registry = loaded(plant(tmp_path / "root", skills("a") | {"a/ref.md": "hello"}), limits=Limits(links=False))
     plant(tmp_path / "outside", {"SKILL.md": skill_md("a"), "ref.md": "other"})
     shutil.rmtree(tmp_path / "root/a")
     (tmp_path / "root/a").symlink_to(tmp_path / "outside")

@@ -230,7 +230,7 @@ def test_an_inspection_reads_every_text_file_of_the_skill_but_not_of_nested_ones
     registry = loaded(tmp_path)
     (tmp_path / "a/gone.md").unlink()
     reported = sorted(
-        (problem.code, problem.path, problem.line) for problem in registry.lint(registry.snapshot.skills["a"])
+        (problem.code, problem.path, problem.line) for problem in registry.checks.of(registry.snapshot.skills["a"])
     )
     place = str(tmp_path / "a")
     assert reported[1:] == [
@@ -239,14 +239,16 @@ def test_an_inspection_reads_every_text_file_of_the_skill_but_not_of_nested_ones
         ("unreadable", f"{place}/gone.md", None),
     ]
     assert reported[0][:2] == ("broad-permission", f"{place}/SKILL.md")
-    assert [problem.code for problem in registry.lint(registry.snapshot.skills["a/b"])] == ["hidden-characters"]
+    assert [problem.code for problem in registry.checks.of(registry.snapshot.skills["a/b"])] == ["hidden-characters"]
 
 
 def test_an_inspection_tells_of_comments_in_markdown_and_of_none_elsewhere(tmp_path: Path) -> None:
     hidden = "Fine.\n<!-- hidden -->\n"
     plant(tmp_path, {"a/SKILL.md": skill_md("a", body=hidden), "a/ref/x.md": hidden, "a/page.txt": hidden})
     registry = loaded(tmp_path)
-    reported = [(problem.code, problem.path, problem.line) for problem in registry.lint(registry.snapshot.skills["a"])]
+    reported = [
+        (problem.code, problem.path, problem.line) for problem in registry.checks.of(registry.snapshot.skills["a"])
+    ]
     assert sorted(reported) == [
         ("hidden-comment", str(tmp_path / "a/SKILL.md"), 7),
         ("hidden-comment", str(tmp_path / "a/ref/x.md"), 2),
@@ -257,7 +259,7 @@ def test_an_inspection_of_a_skill_that_cannot_be_read_reads_what_it_can(tmp_path
     plant(tmp_path, {"SKILL.md": "no frontmatter", "x.md": "a\u200bb", "big": "x" * 2000})
     registry = loaded(tmp_path, limits=Limits(bytes=1000))
     (skill,) = registry.snapshot.skills.values()
-    assert [problem.code for problem in registry.lint(skill)] == ["hidden-characters"]
+    assert [problem.code for problem in registry.checks.of(skill)] == ["hidden-characters"]
 
 
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="nobody else to be")
@@ -267,7 +269,7 @@ def test_a_file_that_the_scan_could_not_read_is_reported_once(open_path: Path) -
     with as_nobody(open_path):
         registry = loaded(open_path)
         skill = registry.snapshot.skills["a"]
-        assert [problem.code for problem in [*skill.problems, *registry.lint(skill)]] == ["unreadable"]
+        assert [problem.code for problem in [*skill.problems, *registry.checks.of(skill)]] == ["unreadable"]
 
 
 # Whatever is done to the folders

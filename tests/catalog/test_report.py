@@ -14,6 +14,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.report import report_to_log
 from mcp_skills_server.format import yaml_reader
 from mcp_skills_server.model import Changes
+from mcp_skills_server.provenance.pins import Pins
 from wire import Era, serving
 
 
@@ -79,11 +80,13 @@ def test_a_skill_that_comes_changes_and_goes_is_one_line_each(tmp_path: Path, ca
     registry = reported(plant(tmp_path, skills("a", "b")))
     plant(tmp_path, skills("new") | {f"a/{number}.md": "x" for number in range(5)})
     assert lines(caplog, registry) == [
-        ("INFO", "skill a: changed (0.md, 1.md, 2.md and 2 more)"),
+        ("INFO", "skill a: changed (0.md added, 1.md added, 2.md added and 2 more)"),
         ("INFO", "skill new: added"),
     ]
     plant(tmp_path, {"b/SKILL.md": skill_md("b", "license: x")})
     assert lines(caplog, registry) == [("INFO", "skill b: changed (SKILL.md)")]
+    (tmp_path / "a/3.md").unlink()
+    assert lines(caplog, registry) == [("INFO", "skill a: changed (3.md removed)")]
     shutil.rmtree(tmp_path / "new")
     (tmp_path / "a/SKILL.md").unlink()
     assert lines(caplog, registry) == [
@@ -141,6 +144,38 @@ def test_a_skill_that_is_hidden_later_is_one_line_that_says_by_what(
     (level, text), (_, added) = lines(caplog, registry)
     assert level == "WARNING" and added == "skill a: added"
     assert text.startswith("skill a/b: removed: ") and f"is hidden by {tmp_path}/one/a, which comes first" in text
+
+
+def test_a_skill_that_a_gate_refuses_is_removed_for_that_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was said to go by another path, or to lie behind a link."""
+    plant(tmp_path, skills("a", "b", "c"))
+    unlocked = Registry([tmp_path], quiet_s=0)
+    unlocked.load()
+    digests = {path: unlocked.digest_over(skill) for path, skill in unlocked.snapshot.skills.items()}
+    registry = Registry([tmp_path], quiet_s=0, gate=Pins({str(tmp_path): digests}, {}))
+    registry.load()
+    report_to_log(registry)
+    caplog.clear()
+    plant(tmp_path, {"a/more.md": "x", "b/SKILL.md": "no frontmatter"})
+    (_, refused), (_, broken) = lines(caplog, registry)
+    assert refused.startswith(
+        f"skill a: removed: {tmp_path}/a: error: its files are not those that the lock file names"
+    )
+    assert broken.startswith(f"skill b: removed: {tmp_path}/b/SKILL.md") and broken.endswith("[frontmatter-missing]")
+
+
+def test_a_skill_that_moves_or_becomes_a_link_is_told_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    top = plant(tmp_path / "top", {"SKILL.md": skill_md("top")})
+    other = plant(tmp_path / "other", skills("a"))
+    registry = reported(top, other)
+    plant(top, {"SKILL.md": skill_md("renamed")})
+    (other / "a").rename(tmp_path / "elsewhere")
+    (other / "a").symlink_to(tmp_path / "elsewhere")
+    said = [text for _, text in lines(caplog, registry)]
+    assert "skill top: removed: its path is renamed now" in said
+    assert f"skill a: removed: {other}/a is a link now" in said
 
 
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="nobody else to be")

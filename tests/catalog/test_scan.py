@@ -114,7 +114,7 @@ def test_a_root_whose_directory_is_not_utf_8_still_has_a_path_that_can_be_writte
     top = Path(os.fsdecode(os.fsencode(tmp_path) + b"/k\xff"))
     registry = loaded(plant(top, {"SKILL.md": "no frontmatter"}))
     assert list(registry.snapshot.skills) == ["k\\xff"]
-    assert all(str(problem).encode() for problem in registry.problems())
+    assert all(str(problem).encode() for problem in registry.checks.survey(registry.snapshot).problems)
 
 
 @pytest.mark.requirement("ASG-5")
@@ -154,7 +154,7 @@ def test_a_broken_skill_leaves_its_neighbours_served(
     registry = loaded(tmp_path)
     assert served(registry) == ["bad/nested", "good"]
     assert registry.snapshot.skills["bad"].standing is standing
-    seen = [problem for problem in registry.problems() if problem.code == code]
+    seen = [problem for problem in registry.checks.survey(registry.snapshot).problems if problem.code == code]
     assert [(problem.path, problem.skill) for problem in seen] == [(str(tmp_path / "bad/SKILL.md"), "bad")]
 
 
@@ -185,7 +185,7 @@ def test_a_directory_named_skill_md_that_comes_later_is_told_just_the_same(tmp_p
 
 def test_outside_every_skill_links_to_directories_and_unwritable_names_are_told(tmp_path: Path) -> None:
     root = plant(tmp_path / "root", skills("one") | {"docs/x.md": "x"})
-    plant(tmp_path, skills("elsewhere/two"))
+    plant(tmp_path, {"elsewhere/two/x": "x"})
     (root / "two").symlink_to(tmp_path / "elsewhere/two")
     (root / "file.md").symlink_to("docs/x.md")
     (root / "dangling").symlink_to("nowhere")
@@ -311,7 +311,7 @@ def test_a_place_is_shown_as_the_operator_wrote_the_root(tmp_path: Path, monkeyp
     plant(tmp_path / "skills", {"one/SKILL.md": "no frontmatter"})
     monkeypatch.chdir(tmp_path)
     registry = loaded(Path("skills"))
-    assert [problem.path for problem in registry.problems()] == ["skills/one/SKILL.md"]
+    assert [problem.path for problem in registry.checks.survey(registry.snapshot).problems] == ["skills/one/SKILL.md"]
     assert Root(0, "/x", "y", "/x").show("") == "y"
 
 
@@ -347,7 +347,7 @@ def test_a_folder_that_may_be_read_but_not_entered_is_reported_and_not_taken_for
         "a": ["unreadable"],
         "whole": ["unreadable"],
     }
-    said = {found.path: found.text for found in registry.problems()}
+    said = {found.path: found.text for found in registry.checks.survey(registry.snapshot).problems}
     assert said == {
         f"{open_path}/a/SKILL.md": "SKILL.md cannot be looked at: the folder may be read but not entered; give the "
         "user that runs the server permission to enter the folder",

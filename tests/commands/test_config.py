@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -314,13 +315,50 @@ def test_show_says_what_is_in_force_and_where_it_is_from(tmp_path: Path, monkeyp
     assert (rows["quota.streams"], rows["quota.runs"]) == ([f"{file}:9", "8"], [f"{file}:10", "2"])
 
 
+def test_grants_says_what_somebody_may_and_why(tmp_path: Path) -> None:
+    for path in ("acme/billing", "open", "secret"):
+        write_skill(tmp_path / "skills" / path)
+    (tmp_path / "tokens").write_text("laptop=0123456789abcdef groups=finance\nci=fedcba9876543210\n")
+    file = tmp_path / "c.toml"
+    file.write_text(
+        "roots = ['skills']\ntoken-file = 'tokens'\n[[grant]]\nwho = ['group:finance', 'user:5e2c']\n"
+        "skills = ['acme/*']\nmay = ['scripts']\n[[grant]]\nwho = ['*']\nskills = ['open']\n"
+    )
+
+    def said(*words: str) -> list[str]:
+        done = CliRunner().invoke(cli, ["config", "grants", *words, "--config", str(file)], catch_exceptions=False)
+        return [*done.stdout.splitlines(), *done.stderr.splitlines()[-1:]]
+
+    everybody = "open          read          c.toml:7 * open"
+    for words, why in ((["token:laptop"], "group:finance"), (["user:x", "--group", "finance"], "group:finance"),
+                       (["user:5e2c"], "user:5e2c"), (["group:finance"], "group:finance")):  # fmt: skip
+        head, first, second, last = said(*words)
+        assert head.split() == ["SKILL", "MAY", "WHY"] and second == everybody
+        assert first == f"acme/billing  read,scripts  c.toml:3 {why} acme/*"
+        assert last.endswith("reads 2 of 3 skills")
+    for who in ("token:ci", "user:x", "local", "*"):
+        assert said(who)[1:] == ["open   read  c.toml:7 * open", f"{who} reads 1 of 3 skills"]
+    found = json.loads("\n".join(said("user:5e2c", "--format", "json")))
+    assert found["withheld"] == 1 and found["skills"][0]["may"] == ["read", "scripts"]
+    for words, why in (
+        (["token:lap"], "there is no token 'lap'; there are: ci, laptop"),
+        (["ann"], "'ann' is nobody; write"),
+        (["token:ci", "--group", "x"], "--group is for users"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            said(*words)
+    file.write_text("roots = ['skills']\n")
+    with pytest.raises(UsageError, match="there are no grants, so everybody"):
+        said("local")
+
+
 def test_every_reader_can_be_shown() -> None:
     for name in READERS:
         assert CliRunner().invoke(cli, ["config", "show", name]).exit_code == 0
 
 
 def test_a_variable_of_every_option_is_known() -> None:
-    names = {each for parameter in parameters().values() for each in variables_of(parameter, "MCP_SKILLS")}
+    names = {each for parameter in parameters().values() for each in variables_of(parameter)}
     assert {"MCP_SKILLS_PAGE_SIZE", "MCP_SKILLS_ROOTS", "MCP_SKILLS_ALLOW_SCRIPTS_OF", "MCP_SKILLS_GRACE"} <= names
 
 
@@ -341,7 +379,7 @@ def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
         write_skill(tmp_path / name / name)
     found = parse(b"roots = ['one']\n[[source]]\nfrom = 'two'\nscripts = false\n", f"{tmp_path}/c.toml")
     options = ServeOptions(allow_scripts=True, sandbox="off")
-    registry, _, scripts = open_served(found.values["roots"], options, found)
+    registry, _, scripts, _ = open_served(found.values["roots"], options, found)
     assert scripts == {f"{tmp_path}/two": False}
     registry.load()
     policy = ExecutionPolicy(registry, ScriptSettings(roots=scripts))

@@ -95,6 +95,6 @@ def test_a_new_command_is_its_file_and_one_row(monkeypatch: pytest.MonkeyPatch) 
     module = ModuleType("mcp_skills_server.commands.paint")
     monkeypatch.setattr(module, "paint", paint, raising=False)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(COMMANDS, "paint", ("paint", "paint"))
+    monkeypatch.setitem(COMMANDS, "paint", ("paint", "paint", "Serve"))
     assert "Paint a wall." in CliRunner().invoke(cli, ["--help"]).output
     assert CliRunner().invoke(cli, ["paint", "east"]).output.startswith("east 3")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -203,9 +205,53 @@ def test_diff_of_a_lock_file_shows_what_a_new_skill_does(team: Path) -> None:
     assert '  description: "Runs what it likes."' in out
 
 
-def test_a_lock_file_without_a_skill_is_said(team: Path) -> None:
+def test_a_root_without_a_skill_is_an_error_and_nothing_is_written(team: Path) -> None:
     (team / "empty").mkdir()
-    assert "without a skill" in run("lock", "empty").stderr
+    done = run("lock", "skills", "empty")
+    assert code(done) == 1 and "empty: no skill there" in done.stderr and not (team / "skills.lock").exists()
+
+
+def test_of_two_skills_with_one_path_the_one_that_is_served_is_locked(team: Path) -> None:
+    write_skill(team / "more" / "refunds", description="Another one.")
+    write_skill(team / "more" / "extra")
+    done = run("lock", "skills", "more")
+    assert code(done) == 0 and "left out: more/refunds: the skill refunds is hidden by skills/refunds" in done.stderr
+    assert [sorted(each.skills) for each in read(team / "skills.lock")] == [["greetings", "refunds"], ["extra"]]
+    for command in (["outdated"], ["diff", "--lock", "skills.lock"]):
+        assert (code(run(*command)), run(*command).stdout) == (0, "")
+    with serving("--lock", team / "skills.lock", "--frozen") as wire:
+        assert served(wire) == ["extra", "greetings", "refunds"]
+    shutil.rmtree(team / "skills" / "refunds")  # now the other one is served
+    assert run("outdated").stdout.splitlines() == ["skills:", "  removed  refunds", "more:", "  added    refunds"]
+    assert code(run("update")) == 0
+    with serving("--lock", team / "skills.lock", "--frozen") as wire:
+        assert served(wire) == ["extra", "greetings", "refunds"]
+    write_skill(team / "skills" / "refunds")
+    assert "left out: refunds of more" in run("update", "skills").stderr
+    with serving("--lock", team / "skills.lock", "--frozen") as wire:
+        assert served(wire) == ["extra", "greetings", "refunds"]
+
+
+def test_the_roots_of_a_configuration_are_those_of_every_command(team: Path) -> None:
+    (team / "conf").mkdir()
+    (team / "conf" / "skills.toml").write_text('lock = "locked.toml"\n[[source]]\nfrom = "../skills"\n')
+    given = ["--config", "conf/skills.toml"]
+    assert code(run("lock", "--output", "conf/locked.toml", *given)) == 0
+    assert [each.given for each in read(team / "conf" / "locked.toml")] == ["../skills"]
+    assert code(run("outdated", *given)) == 0
+    edit(team)
+    for command, words in {
+        "outdated": "changed  refunds",
+        "diff": "refunds: changed",
+        "list": "refunds",
+        "validate": "2 skills",
+    }.items():
+        assert words in run(command, *given).stdout, command
+    assert "Says something else" in run("show", "refunds", *given).stdout
+    assert code(run("publish", "--output", "public", *given)) == 0
+    assert run("update", *given).stdout == "changed  refunds\n"
+    with serving("--config", team / "conf" / "skills.toml", "--frozen") as wire:
+        assert served(wire) == ["greetings", "refunds"]
 
 
 # serve
@@ -238,6 +284,34 @@ def test_a_frozen_server_refuses_to_start_where_something_is_not_as_it_was_locke
         assert "refunds cannot be served: its files are not those that the lock file names" in line
     finally:
         wire.kill()
+
+
+def test_a_running_server_follows_its_lock_file(team: Path) -> None:
+    write_skill(team / "more" / "extra")
+    run("lock", "skills")
+    with serving("--lock", team / "skills.lock") as wire:
+        edit(team)
+        shutil.rmtree(team / "skills" / "greetings")
+        write_skill(team / "skills" / "new")
+        assert run("update").stdout.count("\n") == 3
+        wire.logs(b"skills.lock was read again; it names 2 skills")
+        found = {each["frontmatter"]["name"]: each["frontmatter"]["description"] for each in wire.every_skill()}
+        assert found.keys() == {"new", "refunds"} and found["refunds"] == "Says something else."
+        (team / "skills.lock").write_text("nothing")
+        wire.logs(b"this is no lock file")
+        run("lock", "skills", "more")
+        wire.logs(b"restart the server for it; what was locked before stays in service")
+        assert served(wire) == ["new", "refunds"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGHUP")
+def test_a_hangup_has_every_source_looked_at_now(team: Path) -> None:
+    with serving(team / "skills", "--no-watch") as wire:
+        assert served(wire) == ["greetings", "refunds"]
+        write_skill(team / "skills" / "new")
+        wire.process.send_signal(signal.SIGHUP)
+        wire.logs(b"looking at every source now")
+        assert served(wire) == ["greetings", "new", "refunds"]
 
 
 def test_roots_choose_among_those_that_are_locked(team: Path) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 import pytest
+from click.core import ParameterSource
 
-from mcp_skills_server.cli import cli
+from mcp_skills_server.cli import COMMANDS, cli
 from wire import ROOT
 
 SCRIPTS = (ROOT / "docs" / "scripts.md").read_text(encoding="utf-8")
@@ -39,18 +40,30 @@ def test_what_lets_strangers_do_more_is_off() -> None:
         assert default(command, "--sandbox") == "required"
 
 
-@pytest.mark.parametrize("command", ["serve", "rpc", "acp"])
-def test_every_option_is_read_from_the_variable_of_its_name(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_option_of_every_command_is_read_from_the_variable_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """As docs/container.md has it: MCP_SKILLS_ and the option's name."""
-    found: Any = cli.get_command(None, command)  # type: ignore[arg-type]
-    context = click.Context(found, auto_envvar_prefix="MCP_SKILLS")
-    options = [each for each in found.params if isinstance(each, click.Option) and each.name != "help"]
-    assert len(options) > 20
-    for each in options:
-        long = next(name for name in each.opts if name.startswith("--"))
-        with monkeypatch.context() as environment:
-            environment.setenv(f"MCP_SKILLS_{long[2:].replace('-', '_').upper()}", "some value")
-            assert each.resolve_envvar_value(context) == "some value", long
+    passed_over = []
+    for command in COMMANDS:
+        found: Any = cli.get_command(None, command)  # type: ignore[arg-type]
+        commands = found.commands.values() if isinstance(found, click.Group) else [found]
+        for each, option in ((found, option) for found in commands for option in found.params):
+            if not isinstance(option, click.Option) or option.name == "help":
+                continue
+            long = next(name for name in option.opts if name.startswith("--"))
+            with monkeypatch.context() as environment:
+                environment.setenv(f"MCP_SKILLS_{long[2:].replace('-', '_').upper()}", "some value")
+                value, source = option.consume_value(click.Context(each), {})
+            if source is not ParameterSource.ENVIRONMENT or "some" not in str(value):
+                passed_over.append((command, long, value))
+    assert not passed_over
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["lock", "outdated", "update", "diff", "list", "show", "validate", "publish", "push", "approve", "verify"],
+)
+def test_every_command_that_reads_roots_takes_a_configuration(command: str) -> None:
+    assert "config" in {each.name for each in cli.get_command(None, command).params}  # type: ignore[union-attr, arg-type]
 
 
 def test_approve_reads_the_same_variable_for_the_file_as_serve() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -63,8 +64,25 @@ def test_what_is_left_out_is_told(root: Path, tmp_path: Path) -> None:
     write_skill(root / "Bad")
     (write_skill(root / "foreign") / "Größe.md").write_bytes(b"x")
     done = publish(root, "--output", tmp_path / "public")
+    assert done.returncode == 1 and "nothing was published" in done.stderr and "Bad: not published: " in done.stderr
+    assert not files(tmp_path / "public")
+    done = publish(root, "--output", tmp_path / "public", "--allow-partial")
     assert done.returncode == 0 and "published 3 skills" in done.stderr
+    for options, code in ((["--check"], 1), (["--check", "--allow-partial"], 0), ([], 1), (["--allow-partial"], 0)):
+        assert publish(root, "--output", tmp_path / "public", *options).returncode == code, options
     assert "Bad: not published: " in done.stderr and "foreign: published by discovery 0.2.0 alone: " in done.stderr
+
+
+def test_a_push_without_a_skill_that_is_there_reaches_no_registry(root: Path, tmp_path: Path) -> None:
+    write_skill(root / "Bad")
+    with socket.create_server(("127.0.0.1", 0)) as registry:
+        registry.setblocking(False)
+        target = f"oci+http://127.0.0.1:{registry.getsockname()[1]}/team/skills"
+        command = [sys.executable, "-m", "mcp_skills_server", "push", str(root), target]
+        done = forkserver.run(command, capture_output=True, text=True, timeout=DEADLINE, cwd=ROOT, check=False)
+        assert done.returncode == 1 and "nothing was pushed" in done.stderr and "Bad: not pushed" in done.stderr
+        with pytest.raises(BlockingIOError):
+            registry.accept()
 
 
 def test_several_roots_and_a_base(root: Path, tmp_path: Path) -> None:

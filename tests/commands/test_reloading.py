@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -100,6 +101,51 @@ def test_a_broken_file_of_tokens_is_one_line_and_the_old_ones_stay(
         assert (ask(server, OLD).status, ask(server, NEW).status) == (401, 200)
 
 
+def verbose(server: Server) -> str:
+    return server.send("GET", "/readyz?verbose", headers={"Authorization": f"Bearer {OTHER}"}).body.decode()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs")
+@pytest.mark.parametrize("which", ["tokens", "c.toml"])
+def test_a_fifo_for_a_moment_does_not_end_reloading(tmp_path: Path, which: str) -> None:
+    write_skill(tmp_path / "skills" / "one")
+    file, tokens = tmp_path / "c.toml", tmp_path / "tokens"
+    replace(tokens, f"a={OLD}\nb={OTHER}\n")
+    replace(file, "roots = ['skills']\ntoken-file = 'tokens'\n")
+    with http_serving("--config", file) as server:
+        there = (tmp_path / which).read_text()
+        os.mkfifo(tmp_path / "fifo")
+        os.replace(tmp_path / "fifo", tmp_path / which)
+        server.said("not a regular file")
+        replace(tmp_path / which, there)
+        server.said("right again")
+        replace(tokens, f"b={OTHER}\n")
+        server.said("the tokens were read again; there are 1 of them")
+        assert (ask(server, OLD).status, ask(server, OTHER).status) == (401, 200)
+
+
+def test_a_removed_token_goes_even_where_another_line_is_wrong_and_monitoring_shows_it(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "one")
+    tokens = tmp_path / "tokens"
+    replace(tokens, f"gone={OLD}\nslip={NEW}\nstays={OTHER}\n")
+    with http_serving(tmp_path / "skills", "--token-file", tokens, "--metrics") as server:
+        assert re.search(r"^configuration: read at \d{4}-.*Z$", verbose(server), re.MULTILINE)
+        replace(tokens, f"slip=short\nstays={OTHER}\nwrong\n")
+        server.said(r"line 1: the token has fewer than 16 characters \(and 1 more\); all other lines are in force")
+        assert (ask(server, OLD).status, ask(server, NEW).status, ask(server, OTHER).status) == (401, 200, 200)
+        (line,) = re.findall("^configuration: .*$", verbose(server), re.MULTILINE)
+        assert re.match(rf"configuration: refused at \S+Z: {tokens}, line 1: the token has fewer than 16", line)
+        shown = server.send("GET", "/metrics", headers={"Authorization": f"Bearer {OTHER}"}).body.decode()
+        assert "skills_config_last_reload_successful 0.0" in shown
+        replace(tokens, f"stays={OTHER}\n")
+        server.said("there are 1 of them")
+        assert ask(server, NEW).status == 401
+        while "configuration: read at" not in verbose(server):
+            assert server.process.poll() is None
+        shown = server.send("GET", "/metrics", headers={"Authorization": f"Bearer {OTHER}"}).body.decode()
+        assert "skills_config_last_reload_successful 1.0" in shown
+
+
 def test_a_configuration_is_read_again(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "one")
     file = tmp_path / "c.toml"
@@ -160,7 +206,7 @@ def reloader_of(file: Path, *, request_level: int = logging.DEBUG) -> tuple[Relo
     context = serve.make_context("serve", ["--config", str(file)])
     configuration = configuration_of(context)
     assert configuration is not None and configuration.grants is not None
-    tokens = Tokens(read_token_file(context.params["token_file"]))
+    tokens = Tokens(read_token_file(context.params["token_file"]).checked())
     views = Views(Registry([file.parent / "skills"]), Grants(configuration.grants, local=False))
     return Reloader(context, configuration, None, tokens, views=views, request_level=request_level), tokens, views
 

@@ -42,7 +42,15 @@ class Runs:
     def run(self, output: Path | None = None, cache: str = "cache", *more: str) -> list[int]:
         """How many skills were read, by each registry that was loaded."""
         self.loaded.clear()
-        arguments = [self.root, "--output", output or self.output, "--cache-dir", self._top / cache, *more]
+        arguments = [
+            self.root,
+            "--output",
+            output or self.output,
+            "--cache-dir",
+            self._top / cache,
+            "--allow-partial",
+            *more,
+        ]
         publish.main([str(each) for each in arguments], standalone_mode=False)
         return self.loaded[:]
 

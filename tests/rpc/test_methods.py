@@ -336,7 +336,7 @@ async def test_a_broken_manifest_hides_its_skill_and_no_other(tmp_path: Path, ca
     for name, (_, code) in BROKEN.items():
         place = os.path.join(str(tmp_path), name, "skill.toml")
         assert any(code in line and line.startswith(place) for line in caplog.messages), name
-        found = [each.code for each in desk.registry.lint(desk.registry.snapshot.skills[name])]
+        found = [each.code for each in desk.registry.checks.of(desk.registry.snapshot.skills[name])]
         assert code in found
     caplog.clear()
     write_skill(tmp_path / "more")

@@ -18,7 +18,7 @@ from mcp_skills_server.sources.follower import Follower
 from mcp_skills_server.sources.kinds import KINDS, Kind
 from mcp_skills_server.sources.mirrors import Mirrors
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import Pace, Revision, Tree
+from mcp_skills_server.sources.source import Difference, Pace, Revision, Tree
 from mcp_skills_server.sources.store import Store
 
 
@@ -49,7 +49,7 @@ class Memo:
             raise self.refused[revision.digest]
         text = f"---\nname: memo\ndescription: {revision.digest}\n---\n"
         tree = store.put(revision.digest, {"memo/SKILL.md": (text.encode(), False)})
-        return Tree(tree, ("memo",), (f"{revision.digest} has a remark",), self.complete)
+        return Tree(tree, Difference(added=("memo",)), (f"{revision.digest} has a remark",), self.complete)
 
 
 MEMO = Kind("memo", lambda given: given.startswith("memo:"), Memo)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,8 @@ def test_no_index_anywhere(site: Publisher, place: Path) -> None:
     ):
         fetch(f"{site.url}/docs", place)
     assert len(site.paths) == 4
+    with pytest.raises(AbsentError, match=rf"if this is a repository, write git\+{re.escape(site.url)}/acme/skills$"):
+        fetch(f"{site.url}/acme/skills", place)
 
 
 @pytest.mark.requirement("WK-42", "WK-43", "X-23")

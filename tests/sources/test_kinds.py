@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.archive import Archive
 from mcp_skills_server.sources.directory import Directory
 from mcp_skills_server.sources.git.source import GitFolder
@@ -35,3 +37,26 @@ def test_the_text_decides_the_kind(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.zip").write_bytes(b"")
     assert type(open_source(given, SourceSettings(tmp_path / "cache"))) is kind
+
+
+@pytest.mark.parametrize("given", ["https://example.com", "oci://registry.example/skills", "git+https://example.com/a"])
+def test_what_cannot_be_had_is_tried_again_within_five_minutes(given: str, tmp_path: Path) -> None:
+    for refresh_s, longest in ((1.0, 300.0), (60.0, 300.0), (900.0, 900.0)):
+        source = open_source(given, SourceSettings(tmp_path / "cache", refresh_s=refresh_s))
+        assert source.pace is not None and source.pace.first_retry_s <= 30
+        assert source.pace.last_retry_s == (300.0 if source.refresh_s is None else longest)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("git@git.example:acme/skills.git", "write git+ssh://git@git.example/acme/skills.git"),
+        ("ssh://git@git.example:22/acme/skills", "write git+ssh://git@git.example:22/acme/skills"),
+        ("https://git.example/acme/skills.git", "write git+https://git.example/acme/skills.git"),
+        ("https://me:secret@git.example/acme/skills.git", "write git+https://git.example/acme/skills.git"),
+    ],
+)
+def test_an_address_that_git_takes_is_told_how_it_is_written(given: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)) as caught:
+        open_source(given, SourceSettings(tmp_path / "cache"))
+    assert "secret" not in str(caught.value)

@@ -23,8 +23,8 @@ from mcp_skills_server.commands.options import RootType
 from mcp_skills_server.format.archive import pack
 from mcp_skills_server.sources.mirrors import Mirrors
 from mcp_skills_server.sources.settings import SourceSettings
-from sources.publishers import INDEX, Publisher, answer
-from web.http_wire import Server, http_serving
+from sources.publishers import INDEX, Asked, Publisher, answer
+from web.http_wire import Server, client, http_serving
 from wire import COMMAND, DEADLINE, FIXTURES, Era, Wire, serving, write_skill
 
 ORIGIN = "mcp-skills-server/origin"
@@ -314,3 +314,46 @@ def test_a_look_before_the_first_one_knows_how_many_sources_there_are(tmp_path: 
     mirrors.root(str(tmp_path / "alpha.zip"))
     assert mirrors.look() == 1
     mirrors.stop()
+
+
+@pytest.fixture
+def slow() -> Iterator[Publisher]:
+    """A site that takes longer for its first answer than a handshake waits for a scan."""
+    with Publisher() as publisher:
+        raw = publisher.add("alpha")
+
+        def after_a_while(_: Asked) -> Iterator[bytes]:
+            publisher.closing.wait(0.8)
+            yield answer(raw)
+
+        publisher.add("alpha", raw, after_a_while)
+        yield publisher
+
+
+def test_the_first_lists_wait_for_a_source_that_was_never_read(slow: Publisher, tmp_path: Path, era: Era) -> None:
+    with serving(slow.url, *options(tmp_path), era=era, opened=False) as wire:
+        hello = wire.open()
+        assert "alpha" in hello["instructions"]
+        assert "alpha" in str(wire.request("tools/list"))
+        assert named(wire).keys() == {"alpha"}
+        wire.logs(b"serving 1 skill from")
+        assert b"serving 0" not in wire.stderr
+
+
+def test_over_http_the_first_lists_wait_too(slow: Publisher, tmp_path: Path, era: Era) -> None:
+    with http_serving(slow.url, *options(tmp_path)) as server, client(server, era) as reader:
+        assert [each["frontmatter"]["name"] for each in reader.every_skill()] == ["alpha"]
+        assert server.send("GET", "/readyz").status == 200
+
+
+def test_a_first_list_waits_no_longer_than_it_may(tmp_path: Path, era: Era) -> None:
+    with Publisher() as publisher:
+        publisher.routes[INDEX] = publisher.stall()
+        write_skill(tmp_path / "local/mine")
+        where = (publisher.url, tmp_path / "local", *options(tmp_path), "--first-load", "0.3")
+        with serving(*where, era=era) as wire:
+            assert named(wire).keys() == {"mine"}
+            wire.logs(b"not read within 0.3 seconds")
+        with http_serving(*where) as server, client(server, era) as reader:
+            assert [each["frontmatter"]["name"] for each in reader.every_skill()] == ["mine"]
+            assert server.send("GET", "/readyz").status == 503

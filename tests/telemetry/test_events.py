@@ -196,14 +196,14 @@ def test_the_log_has_a_line_for_each_request_at_debug_alone(caplog: pytest.LogCa
     caplog.set_level(logging.DEBUG, logger="mcp_skills_server")
     end = log_requests()
     assert end is not None
-    with events.Request("mcp", "skills/get", principal="alice", host="a host") as request:
+    with events.Request("mcp", "skills/get", principal=Principal("token", "alice"), host="a host") as request:
         request.add("load", "acme/refunds", "SKILL.md", "sha256:0", 5)
     events.emit(
         Event(time=0, protocol=events.CATALOGUE, method="", outcome="appeared", uses=(Use("", "new", "SKILL.md", ""),))
     )
     end()
     (line,) = caplog.messages
-    assert line.startswith("skills/get of acme/refunds: ok in ") and line.endswith(" ms (mcp, alice, a host)")
+    assert line.startswith("skills/get of acme/refunds: ok in ") and line.endswith(" ms (mcp, token:alice, a host)")
 
 
 def test_a_line_names_so_many_skills_and_no_more(caplog: pytest.LogCaptureFixture) -> None:

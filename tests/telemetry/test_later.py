@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.commands.logs import Lines
 from mcp_skills_server.telemetry import events, later
 from mcp_skills_server.telemetry.events import Event
@@ -81,7 +82,7 @@ def test_an_event_is_as_it_was_when_it_happened(gathered: Gathered) -> None:
     seen: list[Event] = []
     end = later.subscribe(seen.extend)
     token = events.request_id.set("first")
-    with events.Request("mcp", "x", principal="ann", host="h" * 300) as request:
+    with events.Request("mcp", "x", principal=Principal("token", "ann"), host="h" * 300) as request:
         events.searched("q", 2)
         request.code = -32000
     events.request_id.reset(token)
@@ -89,7 +90,7 @@ def test_an_event_is_as_it_was_when_it_happened(gathered: Gathered) -> None:
     (found,) = seen
     assert (found.request, found.principal, found.found, found.code, len(found.host or "")) == (
         "first",
-        "ann",
+        "token:ann",
         2,
         -32000,
         200,

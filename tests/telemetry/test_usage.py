@@ -314,3 +314,8 @@ async def test_searches_and_skills_that_were_dropped_unused_are_events(tmp_path:
         assert await dropped("skills_unload", all=True) == ["unused"]  # who vanished was not dropped by anybody
     finally:
         end()
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no folder .*none; make it, or name another file"):
+        UsageStore(str(tmp_path / "none" / "x.db"))

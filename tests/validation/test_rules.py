@@ -72,8 +72,8 @@ def test_everything_wrong_in_one_file_is_told_at_once():
         ("license-type", 4),
         ("compatibility-length", 5),
         ("allowed-tools-form", 7),
-        ("field-unknown", 8),
         ("metadata-type", 6),
+        ("field-unknown", 8),
         ("field-type", 9),
         ("body-empty", 11),
     ]

@@ -17,7 +17,9 @@ from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Event
 from mcp_skills_server.web.legacy import Legacy
 
-TOKENS: Final = read_tokens("alpha=made-up-token-of-alpha-000001\nbeta=made-up-token-of-beta-0000002\n", "tokens")
+TOKENS: Final = read_tokens(
+    "alpha=made-up-token-of-alpha-000001\nbeta=made-up-token-of-beta-0000002\n", "tokens"
+).checked()
 ALPHA: Final = (b"authorization", b"Bearer made-up-token-of-alpha-000001")
 BETA: Final = (b"authorization", b"Bearer made-up-token-of-beta-0000002")
 

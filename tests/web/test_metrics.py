@@ -9,6 +9,8 @@ import socket
 import subprocess
 import time
 import urllib.request
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -123,9 +125,16 @@ def test_they_may_have_an_address_of_their_own(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with http_serving(tmp_path, "--metrics-address", f"127.0.0.1:{port}") as server:
+    with http_serving(
+        tmp_path, "--metrics-address", f"127.0.0.1:{port}", "--allowed-host", "metrics.example"
+    ) as server:
         assert server.send("GET", "/metrics").status == 404
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE) as answer:
             assert b"skills_served" in answer.read()
+        for host, status in (("evil.example", 403), (f"localhost:{port}", 200), ("metrics.example:80", 200)):
+            with closing(HTTPConnection("127.0.0.1", port, timeout=DEADLINE)) as one:
+                one.request("GET", "/metrics", headers={"Host": host})
+                answer = one.getresponse()
+                assert (answer.status, b"skills_served" in answer.read()) == (status, status == 200)
     for wrong, said in (("9464", "write HOST:PORT"), ("127.0.0.1:99999", "write HOST:PORT"), ("192.0.2.1:1", "cannot")):
         assert said in refused(tmp_path, "--metrics-address", wrong)

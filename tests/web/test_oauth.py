@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from time import time
+from time import monotonic, time
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -30,10 +30,11 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl
 
 from access.signing import claims, private, public, signed
+from mcp_skills_server.telemetry.usage_store import UsageStore
 from sources.publishers import Publisher, answer, redirect
 from web.authorization_server import authorization_server
 from web.http_wire import BOTH, HELLO, HttpClient, Reply, Server, client, http_serving, refused
-from wire import DEADLINE, serving, write_skill
+from wire import COMMAND, DEADLINE, serving, write_skill
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 FILE_TOKEN = "a-made-up-token-0123456789"
@@ -179,6 +180,25 @@ def test_the_sdk_s_client_signs_in_by_what_the_challenge_says(tmp_path: Path, mo
         # Signed in, and still nobody to another server.
         with guarded(tmp_path / "other", login.url) as other:
             assert ask(other, kept.tokens.access_token).status == 401
+
+
+def test_the_name_of_a_user_stands_beside_the_subject_in_audit_and_usage(tmp_path: Path, issuer: Publisher) -> None:
+    audit, counts = tmp_path / "audit.jsonl", tmp_path / "usage.db"
+    options = ("--audit-log", str(audit), "--usage", f"sqlite:{counts}")
+    with guarded(tmp_path, issuer.url, *options) as server:
+        bearer = signed(good(server, issuer, preferred_username="ann@acme"))
+        with client(server, "modern", token=bearer) as one:
+            one.read("skill://one/SKILL.md")
+        store = UsageStore(str(counts))
+        until = monotonic() + DEADLINE
+        while not (lines := store.report("principal").lines):
+            assert monotonic() < until
+        assert [(each.name, each.label) for each in lines] == [("user:ann", "ann@acme")]
+        shown = subprocess.run([*COMMAND, "usage", "--usage", f"sqlite:{counts}", "--by", "principal"],
+                               capture_output=True, text=True, check=True)  # fmt: skip
+        assert "user:ann (ann@acme)" in shown.stdout
+    recorded = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert {(each["principal"], each["label"]) for each in recorded} == {("user:ann", "ann@acme")}
 
 
 def test_tokens_of_the_file_and_of_the_issuer_let_in_together(tmp_path: Path, issuer: Publisher) -> None:

@@ -101,7 +101,7 @@ def test_what_is_published_behind_tokens_is_not_for_shared_caches(reader: Server
 
 
 def test_a_change_is_there_without_waiting_for_the_next_look(reader: Server, site: Server, published: Path) -> None:
-    reader.said("fetched thing")
+    reader.said("added thing")
     before = site.send("GET", "/.well-known/agent-skills/index.json").body
     write_skill(published / "thing", description="Does another thing.")
     until = monotonic() + DEADLINE
@@ -109,7 +109,7 @@ def test_a_change_is_there_without_waiting_for_the_next_look(reader: Server, sit
         assert monotonic() < until
     # The site's index may be kept for a minute and more.
     assert reader.send(path="/refresh", body=BODY, headers={"X-Gitlab-Token": SECRET}).status == 202
-    reader.said("fetched thing", 2)
+    reader.said("changed thing")
 
 
 @pytest.mark.needs_program("git")
@@ -124,7 +124,7 @@ def test_a_push_and_its_webhook_reach_the_client(tmp_path: Path, era: Era) -> No
     options = ["--refresh", "3600", "--cache-dir", str(tmp_path / "cache")]
     secrets = {"MCP_SKILLS_REFRESH_SECRET": SECRET}
     with http_serving(shared.url, *options, environment=secrets) as server, client(server, era) as one:
-        server.said("fetched skills/alpha")
+        server.said("added skills/alpha")
         stream = one.hear()
         while len(one.every_skill()) < 1:
             stream.until(LISTED)
@@ -158,3 +158,10 @@ def test_wrong_proofs_count_as_failed_authentications(published: Path, tmp_path:
             statuses = [server.send(path="/refresh", body=BODY, headers=wrong).status for _ in range(2)]
             assert statuses == [401, 429]
             assert server.send(path="/refresh", body=BODY, headers=right).status == 202
+
+
+def test_with_folders_alone_it_starts_and_has_nothing_to_fetch(published: Path) -> None:
+    with http_serving(published, environment={"MCP_SKILLS_REFRESH_SECRET": SECRET}) as server:
+        server.said("every ROOT is a folder")
+        answer = server.send(path="/refresh", body=BODY, headers={"X-Gitlab-Token": SECRET})
+        assert (answer.status, json.loads(answer.body)) == (202, {"sources": 0})

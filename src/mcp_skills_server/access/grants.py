@@ -242,7 +242,7 @@ class Grants:
         """What this principal may; None for who proves nothing."""
         found = self._known.get(principal)
         if found is None:
-            names = self._names(principal)
+            names = self.names(principal)
             found = Permissions([each for each in self.grants if not names.isdisjoint(each.who)])
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
@@ -250,7 +250,8 @@ class Grants:
             self._known[principal] = found = self._distinct.setdefault(found, found)
         return found
 
-    def _names(self, principal: Principal | None) -> set[str]:
+    def names(self, principal: Principal | None) -> set[str]:
+        """What a grant may call this principal in `who`."""
         if principal is None:
             return {EVERYBODY, LOCAL} if self.local else {EVERYBODY}
         return {EVERYBODY, principal.id, *(f"group:{each}" for each in principal.groups)}

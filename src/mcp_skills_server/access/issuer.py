@@ -62,6 +62,7 @@ class Issuer:
         self._raw: tuple[dict[str, Any], ...] = ()
         self._by_kid: dict[str, list[dict[str, Any]]] = {}
         self._made: dict[tuple[str | None, str], jwt.PyJWK] = {}
+        self._metadata: dict[str, Any] | None = None
         self._found_at = self._tried_at = -math.inf
         self._trouble = ""
         self._looking: asyncio.Task[None] | None = None
@@ -86,6 +87,19 @@ class Issuer:
         if found is None:
             raise RefusedError("its key is none of the issuer's")
         return found
+
+    async def metadata(self) -> Mapping[str, Any]:
+        """Return the issuer's metadata, as the last look at its keys found them.
+
+        Raises:
+            UnavailableError: there was none yet, and it does not answer now.
+        """
+        if self._metadata is None and (self._looking is not None or self._may_look()):
+            await asyncio.shield(self.look())
+        if self._metadata is None:
+            raise UnavailableError("the issuer does not answer", 1 + int(_RETRY_S))
+        self.keep_fresh()
+        return self._metadata
 
     def keep_fresh(self) -> None:
         """Have the keys looked at when the last look is long ago. Nobody waits for it."""
@@ -137,6 +151,7 @@ class Issuer:
             address = metadata.get("jwks_uri")
             if not isinstance(address, str) or not is_safe(address) or not self._may_name(address):
                 raise _UnusableError(f"{place} names no https address of keys")
+            self._metadata = metadata
             self._places = [place, *(each for each in self._places if each != place)]
             return address
         raise failed

@@ -25,6 +25,7 @@ LONGEST: Final = 32 << 10
 """Characters of a token."""
 _MOST_GROUPS: Final = 1_000
 _LONGEST_NAME: Final = 512
+_LONGEST_LABEL: Final = 100
 _LAST_TIME: Final = 253_402_300_799
 """The end of the year 9999; what is beyond was written in milliseconds."""
 _KINDS: Final = frozenset(("jwt", "at+jwt", "application/at+jwt", "application/jwt"))
@@ -107,11 +108,12 @@ def prove(token: str, key: jwt.PyJWK, claimed: Claimed, settings: OAuthSettings)
     name: str = claims["sub"]
     if not name or len(name) > _LONGEST_NAME:
         raise RefusedError("its subject is no name")
-    groups = _words(claims.get(settings.groups_claim), "groups")
+    groups = _words(_claim(claims, settings.groups_claim), "groups")
     scopes = _words(claims.get("scope"), "scope") | _words(claims.get("scp"), "scp")
-    if not scopes.issuperset(settings.scopes):
-        raise ScopeError("it has not all scopes that are wanted")
-    return Principal("user", name, settings.issuer, groups, scopes), claims["exp"] + settings.skew_s
+    if missing := [each for each in settings.scopes if each not in scopes]:
+        raise ScopeError(f"it has not all scopes that are wanted; missing: {' '.join(missing)}")
+    label = _label(_claim(claims, settings.principal_claim))
+    return Principal("user", name, settings.issuer, groups, scopes, label), claims["exp"] + settings.skew_s
 
 
 class _Reader(jwt.PyJWT):
@@ -137,6 +139,22 @@ def _check_kind(claims: dict[str, Any]) -> None:
     bound: Any = claims.get("cnf")
     if bound is not None and (not isinstance(bound, dict) or _BOUND & cast("dict[str, Any]", bound).keys()):
         raise RefusedError("it is bound to a key of its owner, which this server cannot ask for")
+
+
+def _claim(claims: dict[str, Any], name: str) -> Any:
+    """The claim of this name; where there is none, the one to which the dots of the name lead; None where none does."""
+    if name in claims:
+        return claims[name]
+    found: Any = claims
+    for part in name.split("."):
+        found = cast("dict[str, Any]", found).get(part) if isinstance(found, dict) else None
+    return found
+
+
+def _label(value: Any) -> str:
+    """A name to show, which people may have chosen for themselves; "" for what cannot be shown in one line."""
+    label = value.strip() if isinstance(value, str) else ""
+    return label if len(label) <= _LONGEST_LABEL and label.isprintable() else ""
 
 
 def _words(value: Any, name: str) -> frozenset[str]:

@@ -26,11 +26,14 @@ class ResourceServer:
     Args:
         settings: whose tokens are taken, and what must stand in them.
         fetch: gets the issuer's metadata and its keys.
+
+    Attributes:
+        issuer: its metadata and its keys.
     """
 
     def __init__(self, settings: OAuthSettings, fetch: Fetch) -> None:
         self.settings = settings
-        self._issuer = Issuer(settings.issuer, fetch)
+        self.issuer = Issuer(settings.issuer, fetch)
         self._proved: dict[bytes, Admission] = {}
         self._version = 0
 
@@ -49,11 +52,11 @@ class ResourceServer:
             "authorization_servers": [settings.issuer],
             "bearer_methods_supported": ["header"],
         }
-        return found | ({"scopes_supported": [*settings.scopes]} if settings.scopes else {})
+        return found | ({"scopes_supported": [*settings.requested_scopes]} if settings.requested_scopes else {})
 
     def begin(self) -> None:
         """Look at the issuer's keys, so that the first request finds them."""
-        self._issuer.look()
+        self.issuer.look()
 
     async def verify(self, token: str) -> Admission:
         """Who bears this token.
@@ -62,7 +65,7 @@ class ResourceServer:
             RefusedError: it lets nobody in; a ScopeError where it has not all scopes that are wanted.
             UnavailableError: that cannot be found out now.
         """
-        self._issuer.keep_fresh()
+        self.issuer.keep_fresh()
         hashed = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
         self._forget_older()
         known = self._proved.get(hashed)
@@ -72,7 +75,7 @@ class ResourceServer:
             del self._proved[hashed]
             raise RefusedError("it has expired")
         claimed = jwt.look(token, self.settings)
-        key = await self._issuer.key(claimed.kid, claimed.algorithm)
+        key = await self.issuer.key(claimed.kid, claimed.algorithm)
         principal, expires = jwt.prove(token, key, claimed, self.settings)
         found = Admission(principal, hashed, expires)
         self._forget_older()  # there may have been a look
@@ -83,6 +86,6 @@ class ResourceServer:
 
     def _forget_older(self) -> None:
         """Forget what was proved by keys that may be the issuer's no more."""
-        if self._version != self._issuer.version:
+        if self._version != self.issuer.version:
             self._proved.clear()
-            self._version = self._issuer.version
+            self._version = self.issuer.version

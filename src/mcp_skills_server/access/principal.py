@@ -14,6 +14,8 @@ class Principal(NamedTuple):
         issuer: who vouches for a user; "" for a token.
         groups: the groups that the line or the issuer says.
         scopes: what the issuer lets the bearer do; empty for a token.
+        label: what the issuer calls a user for people, such as "ann"; "" where it does not. Nothing is decided by it:
+            OpenID Connect lets it change and pass on to another user.
     """
 
     kind: Literal["token", "user"]
@@ -21,6 +23,7 @@ class Principal(NamedTuple):
     issuer: str = ""
     groups: frozenset[str] = frozenset()
     scopes: frozenset[str] = frozenset()
+    label: str = ""
 
     @property
     def id(self) -> str:

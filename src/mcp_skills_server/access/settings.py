@@ -19,11 +19,14 @@ class OAuthSettings:
         issuer: the issuer, as its metadata and `iss` spell it.
         audience: what `aud` must name.
         resource: the URL by which clients know this server.
-        groups_claim: the claim that has the groups.
+        groups_claim: the claim that has the groups; dots lead into objects, as in `realm_access.roles`.
         scopes: scopes that are all wanted.
         algorithms: by which a token may be signed.
         skew_s: seconds by which clocks may differ.
         ui_client_id: as what the issuer knows the page, where people sign in; None where they cannot at the issuer.
+        principal_claim: the claim that is shown beside the subject. Nothing is decided by it.
+        request_scopes: scopes to ask the issuer for, where it spells them otherwise than its tokens do.
+        ui_resource: whether the page names the resource to the issuer, as RFC 8707 has it.
     """
 
     issuer: str
@@ -34,6 +37,14 @@ class OAuthSettings:
     algorithms: tuple[str, ...] = ALGORITHMS
     skew_s: float = 60.0
     ui_client_id: str | None = None
+    principal_claim: str = "preferred_username"
+    request_scopes: tuple[str, ...] = ()
+    ui_resource: bool = True
+
+    @property
+    def requested_scopes(self) -> tuple[str, ...]:
+        """The scopes that clients and the page ask the issuer for."""
+        return self.request_scopes or self.scopes
 
 
 def is_loopback(host: str) -> bool:

@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import re
+import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,11 +19,16 @@ from typing import Final
 
 from mcp_skills_server.access.admission import Admission
 from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
 _SHORTEST_TOKEN: Final = 16
+_HASHED: Final = "sha256:"
+_SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
+_ROTATED: Final = 2
+"""Tokens of one name: the old one and the new one."""
 _LONGEST_FILE: Final = 1 << 20
 _SOON_S: Final = 14 * 86_400.0
 _NAME: Final = re.compile(r"[A-Za-z0-9._@-]+")
@@ -105,7 +111,7 @@ def _call(work: Callable[[], object]) -> None:
 
 def find(tokens: Iterable[Token], secret: str) -> Token | None:
     """The token that this is, expired or not. Takes the same time whichever it is, or none."""
-    hashed = hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+    hashed = hash_of(secret)
     found: Token | None = None
     for token in tokens:
         if hmac.compare_digest(token.hashed, hashed):
@@ -113,41 +119,115 @@ def find(tokens: Iterable[Token], secret: str) -> Token | None:
     return found
 
 
-def read_tokens(text: str, source: str) -> list[Token]:
-    """Tokens out of lines `name=token`; blank lines and lines that begin with # are passed over.
+@dataclass(frozen=True, slots=True)
+class TokenLines:
+    """The lines of a token file.
+
+    Attributes:
+        tokens: of the lines that are right.
+        wrong: of each other line the name it gives, "" where it gives none, and what is wrong with it. Shows no token.
+    """
+
+    tokens: tuple[Token, ...]
+    wrong: tuple[tuple[str, str], ...] = ()
+
+    def checked(self) -> list[Token]:
+        """Return the tokens.
+
+        Raises:
+            UsageError: a line is wrong.
+        """
+        for _, what in self.wrong:
+            raise UsageError(what)
+        return [*self.tokens]
+
+    def after(self, before: Iterable[Token]) -> list[Token]:
+        """Return the tokens, and those of `before` whose name stands in wrong lines alone.
+
+        A wrong line keeps what its name had, so that a slip locks nobody out. What no line names is withdrawn.
+        """
+        kept = {name for name, _ in self.wrong} - {each.name for each in self.tokens}
+        known = {each.hashed for each in self.tokens}
+        return [*self.tokens, *(each for each in before if each.name in kept and each.hashed not in known)]
+
+
+def read_tokens(text: str, source: str) -> TokenLines:
+    """Parse lines `name=token` or `name=sha256:HEX`, passing over blank lines and those that begin with #.
 
     After the token may stand `expires=2027-01-31`, the end of which day by UTC is the end of the token, or a time as
-    RFC 3339 writes it; and `groups=a,b`.
+    RFC 3339 writes it; and `groups=a,b`. A name may stand twice, with different tokens, while it is rotated.
 
     Raises:
-        UsageError: a line is not of that form, a token is too short or no header can carry it, or a name or a token
-            stands twice. Never shows a token.
+        UsageError: there is no line.
     """
-    out: list[Token] = []
+    tokens: list[Token] = []
+    wrong: list[tuple[str, str]] = []
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
         if not line or line.startswith("#"):
             continue
         place = f"{source}, line {number}"
-        name, equals, rest = line.partition("=")
-        name, words = name.strip(), rest.split(" ")
-        secret, *more = [each for each in words if each] or [""]
-        if not equals or not _NAME.fullmatch(name):
-            raise UsageError(f"{place}: write {_FORM}")
+        try:
+            tokens.append(_token_of(line, place, tokens))
+        except UsageError as error:
+            name = line.partition("=")[0].strip()
+            wrong.append((name if _NAME.fullmatch(name) else "", str(error)))
+    if not tokens and not wrong:
+        raise UsageError(f"{source}: there is no token; write lines {_FORM}")
+    return TokenLines(tuple(tokens), tuple(wrong))
+
+
+def _token_of(line: str, place: str, others: Sequence[Token]) -> Token:
+    name, equals, rest = line.partition("=")
+    name = name.strip()
+    secret, *more = [each for each in rest.split(" ") if each] or [""]
+    if not equals or not _NAME.fullmatch(name):
+        raise UsageError(f"{place}: write {_FORM}")
+    if secret.startswith(_HASHED):
+        digits = secret.removeprefix(_HASHED)
+        if not _SHA256.fullmatch(digits):
+            raise UsageError(f"{place}: after sha256: write 64 hexadecimal digits, as 'token new' does")
+        hashed = bytes.fromhex(digits)
+    else:
         if len(secret) < _SHORTEST_TOKEN:
             raise UsageError(f"{place}: the token has fewer than {_SHORTEST_TOKEN} characters")
         if not (secret.isascii() and secret.isprintable()):
             raise UsageError(f"{place}: the token has characters that are not printable ASCII")
-        if any(token.name == name for token in out):
-            raise UsageError(f"{place}: the name {name} stands twice")
-        hashed = hashlib.sha256(secret.encode()).digest()
-        if same := next((token.name for token in out if hmac.compare_digest(token.hashed, hashed)), None):
-            raise UsageError(f"{place}: {name} has the token of {same}; make another one for each")
-        expires, groups = _more(more, place)
-        out.append(Token(name, hashed, expires, groups))
-    if not out:
-        raise UsageError(f"{source}: there is no token; write lines {_FORM}")
-    return out
+        hashed = hash_of(secret)
+    if sum(each.name == name for each in others) >= _ROTATED:
+        raise UsageError(f"{place}: the name {name} stands more than twice; remove the oldest token of it")
+    if same := next((each.name for each in others if hmac.compare_digest(each.hashed, hashed)), None):
+        raise UsageError(f"{place}: {name} has the token of {same}; make another one for each")
+    expires, groups = _more(more, place)
+    return Token(name, hashed, expires, groups)
+
+
+def hash_of(secret: str) -> bytes:
+    """SHA-256 of a token."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+
+
+def new_token() -> str:
+    """Return a new token: 256 random bits, with a prefix by which scanners of leaked secrets know it."""
+    return f"mcpskills_{secrets.token_urlsafe(32)}"
+
+
+def hashed_line(name: str, token: str, *, expires: str | None = None, groups: Sequence[str] = ()) -> str:
+    """Return the line of a token file that lets in who bears this token, without the token.
+
+    Raises:
+        UsageError: it would be no such line.
+    """
+    words = [f"{name}={_HASHED}{hash_of(token).hex()}"]
+    if expires is not None:
+        words.append(f"expires={expires}")
+    if groups:
+        words.append(f"groups={','.join(groups)}")
+    line = " ".join(words)
+    (found,) = read_tokens(line, "the new line").checked()
+    if (found.name, found.groups) != (name, frozenset(groups)):
+        raise UsageError(f"the new line: write {_FORM}")
+    return line
 
 
 def _more(words: Sequence[str], place: str) -> tuple[float, frozenset[str]]:
@@ -175,7 +255,7 @@ def _end(text: str, place: str) -> float:
     raise UsageError(f"{place}: expires: write a day such as 2027-01-31, or a time such as 2027-01-31T12:00:00Z")
 
 
-def read_token_value(value: str, source: str) -> list[Token]:
+def read_token_value(value: str, source: str) -> TokenLines:
     """The same out of a value in which commas may stand for the ends of lines.
 
     Raises:
@@ -193,22 +273,24 @@ def _begins_line(part: str) -> bool:
     return not plain or plain[0] in "#\r\n" or bool(equals and _NAME.fullmatch(name.rstrip(" \t")))
 
 
-def read_token_file(path: str) -> list[Token]:
-    """The tokens of a file. That others may read it is a line in the log.
+def read_token_file(path: str, *, again: bool = False) -> TokenLines:
+    """The lines of a file. That others may read it is a line in the log.
+
+    With `again` a FIFO is refused, for whose writer a running server would wait for ever.
 
     Raises:
-        UsageError: it cannot be read, or what it says is no tokens.
+        UsageError: it cannot be read, or has no line.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            if os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o007:
-                logger.warning("%s can be read by every user of this machine; chmod o-rwx it", path)
-            text = file.read(_LONGEST_FILE + 1)
+        raw, status = read_regular(path, _LONGEST_FILE, wait=not again)
+        text = raw.decode()
     except OSError as error:
         raise UsageError(f"{path}: the tokens cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: the tokens cannot be read (not UTF-8)") from None
-    if len(text) > _LONGEST_FILE:
+    if os.name == "posix" and status.st_mode & 0o007:
+        logger.warning("%s can be read by every user of this machine; chmod o-rwx it", path)
+    if len(raw) > _LONGEST_FILE:
         raise UsageError(f"{path}: too long to be tokens")
     return read_tokens(text, path)
 

@@ -53,6 +53,8 @@ class _Gathering:
 
     def visit(self, here: Directory) -> None:
         """Collect what lies in this directory and below it."""
+        if here.is_withheld:
+            return
         above = self._skill.directory
         prefix = f"{here.path}/"[len(above) + 1 if above else 0 :] if here.path else ""
         before = len(self.files)
@@ -76,7 +78,10 @@ class _Gathering:
             if linked is not None and within(linked.location, skill.directory):
                 self.files[prefix + name] = linked
             elif name != SKILL_MD:
-                message = f"{prefix}{name} is a link that leaves the skill, leads to a directory or is broken"
+                message = (
+                    f"{prefix}{name} is a link that leaves the skill, leads to a directory or into "
+                    "another skill, or is broken"
+                )
                 self._find("link-outside", message, here, name)
         for name in here.irregular:
             if name != SKILL_MD:

@@ -24,6 +24,8 @@ _NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
 _COMMON: Final[int] = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _FILE: Final[int] = _COMMON | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0)
 _DIRECTORY: Final[int] = _COMMON | _NOFOLLOW | getattr(os, "O_DIRECTORY", 0)
+_STEP: Final[int] = _DIRECTORY | getattr(os, "O_PATH", 0)
+"""Opens a directory on the way to another: it need not be readable."""
 _BY_DESCRIPTOR: Final = os.scandir in os.supports_fd and os.open in os.supports_dir_fd
 _OWNER: Final = stat.S_IXUSR
 _SETTLED_NS: Final = 2_000_000_000
@@ -127,6 +129,44 @@ def open_directory(root_path: str, path: str) -> Generator[Handle]:
         close(handle)
 
 
+@contextmanager
+def open_real(path: str) -> Generator[Handle]:
+    """Open a directory by its real path, from the top, following no link.
+
+    Raises:
+        OSError: it is not there, not a directory, or a link stands in the way by now.
+    """
+    if not _BY_DESCRIPTOR:
+        yield enter(None, path)
+        return
+    *steps, last = path.strip(os.sep).split(os.sep)
+    handle = os.open(os.sep, _STEP)
+    try:
+        for step in steps:
+            inner = os.open(step, _STEP, dir_fd=handle)
+            os.close(handle)
+            handle = inner
+        inner = os.open(last or ".", _DIRECTORY, dir_fd=handle)
+        os.close(handle)
+        handle = inner
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def owner_of(handle: Handle, name: str) -> int:
+    """The user that a name in an open directory belongs to, "" for the directory itself; a link counts as itself.
+
+    Raises:
+        OSError: nothing has this name.
+    """
+    if not name:
+        return _owner(handle)
+    if isinstance(handle, int):
+        return os.stat(name, dir_fd=handle, follow_symlinks=False).st_uid
+    return os.lstat(f"{handle}/{name}").st_uid
+
+
 def read(root_path: str, file: SkillFile) -> bytes:
     """The bytes of a file, exactly those that its signature stands for.
 
@@ -170,9 +210,12 @@ def is_fresh(root_path: str, file: SkillFile) -> bool:
         return False
 
 
-def look_again(root_path: str, file: SkillFile) -> SkillFile | None:
-    """The file that now lies at this place, or None when no regular file does."""
-    return _file_at(root_path, file.root, file.location)
+def look_again(root_path: str, file: SkillFile, location: str) -> SkillFile | None:
+    """The file that now lies at this place below a directory, or None when no regular file does."""
+    found = _file_at(root_path, file.root, location)
+    if found is not None:
+        found.location = file.location
+    return found
 
 
 def resolve_link(root_path: str, root: int, directory: str, name: str) -> SkillFile | None:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from mcp_skills_server.catalog.disk import open_directory
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.tree import MOST_LEVELS
-from mcp_skills_server.format.ignored import is_entered, is_ignored
+from mcp_skills_server.format.ignored import ENVIRONMENT, is_entered, is_ignored
 from mcp_skills_server.model import SKILL_MD
 
 _MOST_NAMES: Final = 20_000
@@ -76,7 +76,7 @@ def _count_skills(root_path: str, path: str, *, most_names: int) -> tuple[int, i
         place, inside = todo.pop()
         inner: list[str] = []
         dotted: list[str] = []
-        found = False
+        found = is_environment = False
         with suppress(OSError), open_directory(root_path, place) as handle, os.scandir(handle) as entries:
             for entry in entries:
                 names += 1
@@ -89,8 +89,12 @@ def _count_skills(root_path: str, path: str, *, most_names: int) -> tuple[int, i
                             inner.append(name)
                         elif is_entered(name, hidden=True):
                             dotted.append(name)
+                    elif name == ENVIRONMENT:
+                        is_environment = True
                     elif name == SKILL_MD and entry.is_file(follow_symlinks=False):
                         found = True
+        if is_environment:
+            continue
         skills += found
         inside = inside or found
         if place.count("/") < MOST_LEVELS:

@@ -35,6 +35,11 @@ class GracePeriod:
         self._closed = False
 
     @property
+    def is_on(self) -> bool:
+        """Tell whether anything is held at all."""
+        return self._quiet_s > 0
+
+    @property
     def places(self) -> list[tuple[int, str]]:
         """(index of the root, directory) of each."""
         return list(self._since)

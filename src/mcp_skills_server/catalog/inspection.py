@@ -30,7 +30,8 @@ def inspect(reader: Reader, skill: Skill, nested: Sequence[str], most_bytes: int
     above = skill.directory + "/" if skill.directory else ""
     inner = tuple(f"{directory.removeprefix(above)}/" for directory in nested)
     own = {path: file for path, file in skill.files.items() if not path.startswith(inner)}
-    found = lint.lint_names(skill, own, tree.ignored_in(root.path, skill.directory, most_names=_NAMES_LOOKED_AT))
+    base, _, place = root.locate(skill.directory)
+    found = lint.lint_names(skill, own, tree.ignored_in(base, place, most_names=_NAMES_LOOKED_AT))
     known = {each.path for each in skill.problems if each.code == "unreadable"}  # the scan reported them
     for path, file in own.items():
         if file.size > most_bytes:

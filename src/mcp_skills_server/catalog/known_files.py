@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.disk import digest_of
-from mcp_skills_server.catalog.path_index import join
+from mcp_skills_server.catalog.path_index import above, join, within
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.catalog.stored_root import Digests
 from mcp_skills_server.errors import StaleFileError
@@ -19,10 +19,12 @@ class KnownFiles:
     Args:
         root: the root.
         known: the skills that were there.
+        nested: the directories that are skills within another one, or were.
     """
 
-    def __init__(self, root: Root, known: Iterable[Skill]) -> None:
+    def __init__(self, root: Root, known: Iterable[Skill], nested: Collection[str] = ()) -> None:
         self._root = root
+        self._nested = nested
         self._files = {file.location: file for skill in known for file in skill.files.values()}
         self._known = bool(self._files)
         self._links: dict[str, SkillFile | None] = {}
@@ -71,10 +73,20 @@ class KnownFiles:
         return file.digest
 
     def link(self, directory: str, name: str) -> SkillFile | None:
-        """The file in its root that a link in this directory stands for, or None where it stands for none."""
+        """The file in its root that a link in this directory stands for, or None where it stands for none.
+
+        A file of a nested skill is that skill's own: a link from outside of it would pass by the grants.
+        """
         place = join(directory, name)
         if place not in self._links:
-            target = disk.resolve_link(self._root.path, self._root.index, directory, name)
+            base, link, rest = self._root.locate(directory)
+            target = disk.resolve_link(base, self._root.index, rest, name)
+            if target is not None and link:
+                target.location = join(link, target.location)
+            if target is not None and any(
+                up in self._nested and not within(place, up) for up in above(target.location)
+            ):
+                target = None
             self._links[place] = None if target is None else self.recognise(target)
         return self._links[place]
 

@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Self
 
 from mcp_skills_server.catalog import collector
+from mcp_skills_server.catalog.checks import Checks
 from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.grace import QUIET_S, GracePeriod
 from mcp_skills_server.catalog.index_files import IndexFiles
@@ -57,6 +58,7 @@ class Registry(Reader, Unrestricted):
         roots: the directories, in their order.
         snapshot: all skills at the moment of the last scan. It never changes; the next scan puts another in its place.
         loaded: set when the first scan is done.
+        checks: the problems that only reading every file shows, for as long as a skill is the same.
 
     Raises:
         TypeError: `roots` is one path and no list.
@@ -73,7 +75,7 @@ class Registry(Reader, Unrestricted):
         gate: Gate | None = None,
     ) -> None:
         super().__init__(open_roots(roots))
-        self.limits = limits or Limits()
+        self.limits = limits = limits or Limits()
         self.snapshot = Snapshot({})
         self.loaded = threading.Event()
         self._lock = threading.RLock()
@@ -81,25 +83,31 @@ class Registry(Reader, Unrestricted):
         judge = None if gate is None else partial(gate, self)
         # What an index says of a skill is not proved before it is shown, and a gate is there to have it proved.
         files = index_files if gate is None else None
-        self._indexes = [RootIndex(root, self.limits, self._grace, judge) for root in self.roots]
+        self._indexes = [RootIndex(root, self.limits, self._grace, judge, self.roots) for root in self.roots]
         self.keeper = IndexKeeper(files, self._indexes)
+        self.checks = Checks(lambda each: inspect(self, each, self.nested(each), limits.bytes), self._problems_among)
         self._listeners = Listeners()
         self._shadowed: list[Problem] = []
         self._listeners.subscribe(self._emit, problems=False)
         self.followed = False
         """Whether something calls `notify_deferred` now and then, so that `rescan` need not notify."""
         self._rescanning = False
+        self.await_sources: Callable[[], object] | None = None
+        """Blocks until each source was read once, or for so long as a first list may wait for it; None where there is
+        nothing to wait for. Without it the first scan would find, and say, that there is nothing."""
 
     # Life
 
     def load(self, arm: Arm | None = None) -> None:
-        """The first scan; blocks until it is done, some tenths of a millisecond for each skill.
+        """The first scan; blocks until sources were read and it is done, some tenths of a millisecond for each skill.
 
         `loaded` is set then, whatever it found. What is wrong with a skill or a root is in `problems`.
 
         Args:
             arm: called with the path of a root and the place below it of each directory, before it is looked into.
         """
+        if self.await_sources is not None:
+            self.await_sources()
         with collector.paused(), self._lock:
             try:
                 if not self._look(None, arm):
@@ -318,16 +326,20 @@ class Registry(Reader, Unrestricted):
         return self._indexes[root.index].dot_folders
 
     def problems(self, snapshot: Snapshot | None = None) -> list[Problem]:
-        """Everything that is wrong, by place: skills, roots, and what shows only among several skills.
+        """Return everything that is wrong, by place: with skills and their files, roots, and among several skills.
 
-        Of the current snapshot, unless another is given.
+        Reads every file of a skill that is not checked yet; `checks.survey` returns what is known without that.
+
+        Args:
+            snapshot: whose problems; by default those of the current one.
         """
         snapshot = snapshot or self.snapshot
-        found = snapshot.all_problems + self.problems_among(snapshot)
-        return sorted(found, key=lambda each: (each.path, each.line or 0, each.code))
+        for skill in snapshot.skills.values():
+            self.checks.of(skill)
+        return [*self.checks.survey(snapshot).problems]
 
-    def problems_among(self, snapshot: Snapshot) -> list[Problem]:
-        """What shows only among several skills. Of `dependencies` only resources: the rest is the server's matter."""
+    def _problems_among(self, snapshot: Snapshot) -> list[Problem]:
+        """Return what shows only among several skills. Of `dependencies` only resources are judged here."""
         from mcp_skills_server.validation import rules
 
         found: list[Problem] = []
@@ -337,14 +349,8 @@ class Registry(Reader, Unrestricted):
             found.append(each.at(self.roots[skill.root].show(place), skill.path))
         return found
 
-    def lint(self, skill: Skill) -> list[Problem]:
-        """What only a reading of every text file tells: dangling references and what should not be in a skill.
-
-        A file that cannot be read becomes a Problem.
-        """
-        return inspect(self, skill, self.nested(skill), self.limits.bytes)
-
     def nested(self, skill: Skill) -> tuple[str, ...]:
         """The directories below its root of the skills that lie in this one."""
-        below = self._indexes[skill.root].skills.below(skill.directory)
+        with self._lock:
+            below = self._indexes[skill.root].skills.below(skill.directory)
         return tuple(directory for directory in below if directory != skill.directory)

@@ -64,12 +64,23 @@ class _OfNone:
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         self.problems = problems
-        self._hidden = {(found.skill, found.path): found for found in problems if found.code == "shadowed"}
+        self._of_skill: dict[str, list[Problem]] = {}
+        for each in problems:
+            self._of_skill.setdefault(each.skill, []).append(each)
         self._closed = {found.path: found for found in problems if found.code == "unreadable"}
 
-    def reason(self, skill: str, place: str, above: Iterable[str]) -> Problem | None:
-        """Why the skill that was in this place is not served: another hides it, or a directory is closed."""
-        return self._hidden.get((skill, place)) or next(filter(None, map(self._closed.get, above)), None)
+    def reason(self, skill: str, place: str) -> Problem | None:
+        """Return why the skill of this path in this folder is not served, as the scan or a gate said; None if unsaid.
+
+        Another skill hides it, a lock file or a signature refuses it, or a folder cannot be opened.
+        """
+        above = (place[:end] for end, letter in enumerate(place + os.sep) if letter == os.sep)
+        own = (
+            each
+            for each in self._of_skill.get(skill, ())
+            if skill and f"{each.path}{os.sep}".startswith(place + os.sep)
+        )
+        return next(own, None) or next(filter(None, map(self._closed.get, above)), None)
 
 
 def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic) -> None:
@@ -154,12 +165,10 @@ def _differences(registry: Registry, changes: Changes, before: tuple[Problem, ..
         old, new = changes.before.get(path), changes.after.get(path)
         reason: Problem | str | None = None
         if old is not None and new is None:
-            place = registry.roots[old.root].show(old.directory)
-            above = (place[:end] for end, letter in enumerate(place + os.sep) if letter == os.sep)
-            reason = of_none.reason(path, place, above)
+            reason = of_none.reason(path, registry.roots[old.root].show(old.directory))
             if reason is None and looks < _AT_ONCE:  # the rest is only counted
                 looks += 1
-                reason = _where_it_is(registry, old)
+                reason = _where_it_is(registry, old, changes)
         if new is not None and new.standing < Standing.VALID and (old is None or old.standing > new.standing):
             reason = codes.obstacle(new.problems)
         if isinstance(reason, Problem):
@@ -196,20 +205,39 @@ def _line_of(
     if not files:
         return logging.INFO, f"{name}: changed"
     more = f" and {len(files) - _FILES_NAMED} more" if len(files) > _FILES_NAMED else ""
-    return logging.INFO, f"{name}: changed ({printable(', '.join(files[:_FILES_NAMED]))}{more})"
+    named = ", ".join(each + _became(old, new, each) for each in files[:_FILES_NAMED])
+    return logging.INFO, f"{name}: changed ({printable(named)}{more})"
+
+
+def _became(old: Skill, new: Skill, file: str) -> str:
+    if file not in old.files:
+        return " added"
+    return "" if file in new.files else " removed"
 
 
 def _state(skill: Skill) -> str:
     return "listed" if skill.standing is Standing.LENIENT else "served"
 
 
-def _where_it_is(registry: Registry, skill: Skill) -> str:
-    folder = registry.place(skill)
-    if not os.path.lexists(folder):
-        return "its folder is gone"
-    if not os.path.lexists(os.path.join(folder, SKILL_MD)):
-        return f"{registry.roots[skill.root].show(join(skill.directory, SKILL_MD))} is gone"
-    return "it goes by another path now, or its folder lies behind a link"
+def _where_it_is(registry: Registry, skill: Skill, changes: Changes) -> str:
+    """Return why a skill that no problem is about is not found any more, by a look at its folder."""
+    root = registry.roots[skill.root]
+    here = skill.root, skill.directory
+    now = next((each for each in changes.after.values() if (each.root, each.directory) == here), None)
+    if now is not None:
+        return f"its path is {printable(now.path)} now"
+    place = root.path
+    for name in skill.directory.split("/"):
+        place = os.path.join(place, name)
+        if os.path.islink(place):
+            return f"{printable(root.show(os.path.relpath(place, root.path)))} is a link now"
+    if not os.path.lexists(os.path.join(registry.place(skill), SKILL_MD)):
+        if root.origin is not None:
+            return "its source does not have it any more"
+        if not os.path.lexists(place):
+            return "its folder is gone"
+        return f"{root.show(join(skill.directory, SKILL_MD))} is gone"
+    return "the last scan did not find it"
 
 
 def _key(found: Problem) -> _Key:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog.disk import GONE, is_utf8
@@ -59,10 +58,19 @@ class RootIndex:
         limits: what a skill may measure.
         grace: decides how long a skill stands whose SKILL.md has become worse.
         judge: refuses skills that must not be served; each is judged when it is new or has changed.
+        roots: all roots, this one among them.
     """
 
-    def __init__(self, root: Root, limits: Limits, grace: GracePeriod, judge: Judge | None = None) -> None:
+    def __init__(
+        self,
+        root: Root,
+        limits: Limits,
+        grace: GracePeriod,
+        judge: Judge | None = None,
+        roots: Sequence[Root] = (),
+    ) -> None:
         self.root = root
+        self._roots = roots
         self.skills = PathIndex[Skill]()
         self.missing: Problem | None = None
         """Why the root cannot be read at the moment."""
@@ -81,6 +89,8 @@ class RootIndex:
         self._refused = PathIndex[None]()
         """The directories of skills that the judge does not let pass."""
         self._dotted = PathIndex[None]()
+        self._nested: set[str] = set()
+        self._nested_in = root.path
 
     @property
     def dot_folders(self) -> list[str]:
@@ -95,15 +105,14 @@ class RootIndex:
 
     def touched(self, path: str) -> str | None:
         """The directory to scan again after a change of this absolute path; None when it touches nothing here."""
-        root = self.root.path
-        if path != root and not path.startswith(root + os.sep):
+        location = self._location(path)
+        if location is None:
             return None
-        location = path[len(root) + 1 :].replace(os.sep, "/")
         if self._is_passed_over(location):
             return None
         while not is_utf8(location):
             location = location.rpartition("/")[0]
-        part = touched(location, self.skills, os.path.isdir(os.path.join(root, location)))
+        part = touched(location, self.skills, os.path.isdir(os.path.join(self.root.path, location)))
         refused = next((place for place in above(location) if place in self._refused), None) if self._refused else None
         if refused is not None and (part is None or within(part, refused)):
             part = refused  # a file of it may again be what it was
@@ -111,6 +120,13 @@ class RootIndex:
             part = location  # a problem that was found there may be over
         # While a root was away nobody saw what happened in it.
         return part if part is None or self.missing is None else ""
+
+    def _location(self, path: str) -> str | None:
+        """The place of an absolute path, by way of the link that it is served through if it is; None outside."""
+        found, root = self.root.behind_link(path), self.root.path
+        if found is None and (path == root or path.startswith(root + os.sep)):
+            found = path[len(root) + 1 :].replace(os.sep, "/")
+        return found
 
     def _is_passed_over(self, location: str) -> bool:
         """Whether a part of this place has a name that no scan looks at; inside a skill no dot folder is entered."""
@@ -149,8 +165,16 @@ class RootIndex:
                 held.add(directory)
             return keep
 
+        if self._nested_in != self.root.path:  # the whole tree was replaced at once, so no SKILL.md is just away
+            self._nested_in = self.root.path
+            self._nested.clear()
+
+        def entering(place: str) -> None:
+            if arm is not None:
+                base, _, rest = self.root.locate(place)
+                arm(base, rest)
+
         try:
-            entering = None if arm is None else partial(arm, self.root.path)
             found = scan(
                 self.root,
                 part,
@@ -160,8 +184,10 @@ class RootIndex:
                 hold=hold,
                 stored=stored,
                 read_before=read_before,
-                entering=entering,
+                entering=None if arm is None else entering,
                 device=device,
+                nested=self._nested if self._grace.is_on else None,
+                roots=self._roots,
             )
             self.missing = None
             if not part:

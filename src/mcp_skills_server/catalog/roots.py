@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mcp_skills_server.catalog.disk import spelled
+from mcp_skills_server.catalog.path_index import PathIndex, above
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SKILL_MD, Skill
 
@@ -24,6 +25,7 @@ class Limits(NamedTuple):
         bytes: bytes of one skill.
         depth: levels of directories between a root and a skill in it, at most 64.
         hidden: look into folders whose names begin with a dot, too; inside a skill such names stay ignored.
+        links: follow links that stand in a local folder and lead to the folder of a skill; never in what was fetched.
     """
 
     skill_md: int = 1 << 20
@@ -31,6 +33,32 @@ class Limits(NamedTuple):
     bytes: int = 16 << 20
     depth: int = 32
     hidden: bool = False
+    links: bool = True
+
+
+class Link(NamedTuple):
+    """A symbolic link outside of every skill that leads to a directory, or to nothing.
+
+    Attributes:
+        target: the real path of the skill folder that is served in its place, "" where it is not followed.
+        state: of what it led to when it was judged, by `link_state`.
+    """
+
+    target: str
+    state: tuple[int, ...]
+
+
+def link_state(path: str) -> tuple[int, ...]:
+    """Identify what a link leads to by stat results; equal as long as it would be judged the same.
+
+    SKILL.md counts by its presence alone: an edit of it is a matter of file events.
+    """
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    holds = os.path.lexists(f"{path}/{SKILL_MD}")
+    return found.st_dev, found.st_ino, found.st_mode, found.st_uid, holds
 
 
 class MirroredRoot(NamedTuple):
@@ -57,6 +85,7 @@ class Root:
         given: absolute and not resolved; a link on the way may come to lead elsewhere.
         origin: where its skills come from, if it only holds copies of them.
         revision: what its source has is served as of this one; "" for a folder, and where that is not known.
+        links: the links to directories that the last scans found outside of skills, by place; `set_link` changes them.
     """
 
     index: int
@@ -65,6 +94,34 @@ class Root:
     given: str
     origin: str | None = None
     revision: str = ""
+    links: PathIndex[Link] = field(default_factory=PathIndex[Link])
+    _followed: dict[str, str] = field(default_factory=dict[str, str])
+    """The places of the links that are followed, by the real paths that they lead to."""
+
+    def set_link(self, place: str, link: Link | None) -> None:
+        """Record what was found of a link; None where there is none any more."""
+        before = self.links.get(place)
+        if before is not None and before.target:
+            del self._followed[_slashed(before.target)]
+        self.links.replace([] if before is None else [place], {} if link is None else {place: link})
+        if link is not None and link.target:
+            self._followed[_slashed(link.target)] = place
+
+    def behind_link(self, path: str) -> str | None:
+        """The place that a real path is served at by way of a link, None where it is not."""
+        path = _slashed(path)
+        for up in above(path) if self._followed else ():
+            if up in self._followed:
+                return self._followed[up] + path[len(up) :]
+        return None
+
+    def locate(self, location: str) -> tuple[str, str, str]:
+        """The directory, free of links, that a place lies below; the link that stands for it or ""; the place in it."""
+        for place in above(location) if self._followed else ():
+            link = self.links.get(place)
+            if link is not None and link.target:
+                return link.target, place, location[len(place) + 1 :]
+        return self.path, "", location
 
     def show(self, location: str) -> str:
         """A place below this root as the operator would type it."""
@@ -135,6 +192,10 @@ def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tupl
             for parent in _parents(path):
                 above.setdefault(parent, path)
     return merged, hidden
+
+
+def _slashed(path: str) -> str:
+    return path.replace(os.sep, "/")
 
 
 def _parents(path: str) -> list[str]:

@@ -6,7 +6,7 @@ What has not changed since the last scan comes out as the same objects.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from mcp_skills_server.catalog import disk, tree
@@ -14,14 +14,15 @@ from mcp_skills_server.catalog.bundle import ADMIT, DENIED, HARD_LINK, complete,
 from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.catalog.fetched import Origins
 from mcp_skills_server.catalog.known_files import KnownFiles
-from mcp_skills_server.catalog.path_index import join, within
+from mcp_skills_server.catalog.path_index import above, join, within
 from mcp_skills_server.catalog.reading import ReadBefore, judged, located, read_skill_md
-from mcp_skills_server.catalog.roots import Limits, Root
+from mcp_skills_server.catalog.roots import Limits, Link, Root, link_state
 from mcp_skills_server.catalog.stored_root import StoredRoot, StoredSkill
 from mcp_skills_server.catalog.tree import Directory, Entering, Passing
 from mcp_skills_server.catalog.unchanged import UnchangedSkills, may_have_mark
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.format.ignored import ENVIRONMENT, is_entered
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
 
 Hold: TypeAlias = Callable[[str, object], bool]
@@ -64,6 +65,8 @@ def scan(
     read_before: Mapping[str, ReadBefore] | None = None,
     entering: Entering | None = None,
     device: int | None = None,
+    nested: set[str] | None = None,
+    roots: Sequence[Root] = (),
 ) -> Scan:
     """Scan a root below the directory `part`. `known` are the skills that were there, by directory.
 
@@ -72,42 +75,60 @@ def scan(
     earlier process knew: a file under the signature that it had then is not read. `read_before` is what a first look
     read, by directory: it is not read again under the same signature. `entering` is called with the place of each
     directory before it is looked into. `device` is that of the file system on which a directory's times change
-    with its names: of a skill there that has not changed since nothing is listed.
+    with its names: of a skill there that has not changed since nothing is listed. `nested` are the directories that
+    earlier scans found to be skills within another one; those that this scan finds are added. `roots` are all that are
+    served: what lies in one of them is not served a second time through a link.
 
     Raises:
         OSError: the directory cannot be opened.
     """
     # Beyond the limit on depth the walk goes on, so that a skill that lies too deep is reported, not lost.
     scanner = _Scanner(
-        root, known, namespace if part else "", limits, hold=hold, stored=stored, read_before=read_before
+        root,
+        known,
+        namespace if part else "",
+        limits,
+        hold=hold,
+        stored=stored,
+        read_before=read_before,
+        nested=set() if nested is None else nested,
+        roots=roots or (root,),
     )
     passing = scanner.passing(stored, device, entering)
-    below = tree.MOST_LEVELS - (part.count("/") + 1 if part else 0)
-    if below < 0:  # nor does a scan of the whole root go there; it only sees the links in the directory above
-        found = tree.link_at(root.path, part) if below == -1 else None
-    else:
+
+    def walk(handle: disk.Handle, path: str, passing: Passing | None = None) -> Directory:
+        below = tree.MOST_LEVELS - (path.count("/") + 1 if path else 0)
+        return tree.walk(
+            handle,
+            path,
+            root.index,
+            depth=below,
+            most_files=limits.files,
+            hidden=limits.hidden,
+            entering=entering,
+            passing=passing,
+        )
+
+    found: Directory | None = None
+    levels = part.count("/") + 1 if part else 0
+    in_environment = any(os.path.lexists(os.path.join(root.path, up, ENVIRONMENT)) for up in above(part) if up)
+    if (
+        levels > tree.MOST_LEVELS
+    ):  # nor does a scan of the whole root go there; it only sees the links in the directory above
+        found = tree.link_at(root.path, part) if levels == tree.MOST_LEVELS + 1 else None
+    elif not in_environment:
         if entering is not None:
             entering(part)
         try:
             with disk.open_directory(root.path, part) as handle:
-                found = tree.walk(
-                    handle,
-                    part,
-                    root.index,
-                    depth=below,
-                    most_files=limits.files,
-                    hidden=limits.hidden,
-                    entering=entering,
-                    passing=passing,
-                )
-                scanner.visit(found, inside=False)
-                return scanner.out
+                scanner.visit(walk(handle, part, passing), inside=False)
         except OSError as error:
             found = tree.instead(root.path, part, error) if part else None
             if found is None:
                 raise
     if found is not None:
         scanner.visit(found, inside=False)
+    scanner.follow_links(part, walk, entering)
     return scanner.out
 
 
@@ -124,8 +145,13 @@ class _Scanner:
         hold: Hold | None,
         stored: StoredRoot | None,
         read_before: Mapping[str, ReadBefore] | None,
+        nested: set[str],
+        roots: Sequence[Root],
     ) -> None:
         self.out = Scan()
+        self._roots = roots
+        self._links: list[str] = []
+        """The places of links outside of every skill."""
         self._stored = stored
         self._read_before = read_before or {}
         self._hold = hold
@@ -135,7 +161,8 @@ class _Scanner:
         self._known = known
         self._namespace = namespace
         self._limits = limits
-        self._files = KnownFiles(root, known.values())
+        self._nested = nested
+        self._files = KnownFiles(root, known.values(), nested)
         self._origins = Origins(root.path, root.origin)
 
     def passing(self, stored: StoredRoot | None, device: int | None, entering: Entering | None) -> Passing | None:
@@ -162,9 +189,12 @@ class _Scanner:
             stored = self._stored.skill(here.path)
             self._files.recall(stored.digests, more=inside)
         self._files.recognise_all(here.files)
+        if here.holds_manifest and not inside:
+            self._note_nested(here)
         if inside and not here.holds_manifest and here.path not in self._known:
             for inner in here.directories:
                 self.visit(inner, inside=True)
+            self._withhold(here)
             return
         manifest = self._manifest(here, inside)
         skill = None if manifest is None else self._skill(here, manifest, stored)
@@ -179,12 +209,36 @@ class _Scanner:
             self._report_outside(here)
         for inner in here.directories:
             self.visit(inner, inside=inside or skill is not None)
+        if skill is None and inside and not here.holds_manifest:
+            self._withhold(here)
         if skill is not None and held is None:
             found = complete(self._root, here, skill, self._files, self._limits)
             old = self._known.get(here.path)
             self.out.skills[here.path] = old if old is not None and _equal(old, found) else found
             if self._marks and not inside and stored is not None and may_have_mark(found):
                 self.out.unmarked += 1
+
+    def _note_nested(self, here: Directory) -> None:
+        """Remember which directories below a skill are skills themselves, before any link is judged."""
+        for inner in here.directories:
+            if inner.holds_manifest:
+                self._nested.add(inner.path)
+            self._note_nested(inner)
+
+    def _withhold(self, here: Directory) -> None:
+        """Keep the files of a nested skill without a SKILL.md out of the skill around it.
+
+        Its readers need not be those of the nested one, and an editor or a checkout may take its time.
+        """
+        if here.path not in self._nested:
+            return
+        here.is_withheld = True
+        found = problem(
+            "skill-md-irregular",
+            "SKILL.md is gone, and the other files are not served with the skill around them",
+            hint="put it back, move the files to a folder of another name, or restart the server",
+        )
+        self.out.problems.append((here.path, found.at(self._root.show(here.path), "")))
 
     def _held(self, here: Directory, found: Skill | None) -> Skill | None:
         """The known skill of this directory, if it is to stay although its SKILL.md is gone or has become worse."""
@@ -240,7 +294,7 @@ class _Scanner:
             reading = located(reading, self._root, here.path, path)
             if old is not None and old.reading == reading:
                 reading = old.reading
-        origin = self._origins.of(here.path)
+        origin = self._origin(here.path)
         return Skill(path, self._root.index, here.path, reading, {}, (), reading.standing, origin=origin)
 
     def _recalled(self, manifest: SkillFile, stored: StoredSkill | None) -> Reading | None:
@@ -280,7 +334,8 @@ class _Scanner:
             try:
                 raw = disk.read(self._root.path, manifest)
             except StaleFileError as error:
-                again, reason = disk.look_again(self._root.path, manifest), error.reason
+                base, _, rest = self._root.locate(manifest.location)
+                again, reason = disk.look_again(base, manifest, rest), error.reason
                 if again is None or (error.reason and again.signature == manifest.signature):
                     break
                 manifest = again
@@ -296,6 +351,88 @@ class _Scanner:
         message = f"SKILL.md cannot be read ({reason or 'it keeps changing'})"
         return Reading({}, None, Standing.UNUSABLE, (problem("unreadable", message),))
 
+    def _origin(self, place: str) -> str | None:
+        """The origin of a skill; behind a link it is that of the folder it lies in."""
+        base, link, rest = self._root.locate(place)
+        return Origins(base, None).of(rest) if link else self._origins.of(place)
+
+    def follow_links(self, part: str, walk: Callable[[disk.Handle, str], Directory], entering: Entering | None) -> None:
+        """Serve the skill folders that links lead to, each once, and report the other links to directories."""
+        for place in [*self._root.links.below(part)]:
+            self._root.set_link(place, None)
+        # The outer one of two folders first, and of two links to one folder always the same.
+        for target, place in sorted((os.path.realpath(self._at(place)), place) for place in self._links):
+            state = link_state(self._at(place))
+            if os.path.lexists(target) and not os.path.isdir(target):
+                continue
+            self._root.set_link(place, Link("", state))
+            if not state:
+                continue
+            try:
+                reason = self._why_not(place, target)
+                if reason is None:
+                    self._root.set_link(place, Link(target, state))
+                    reason = self._follow(place, target, walk, entering)
+            except OSError as error:
+                reason = f"leads to a directory that cannot be opened ({error.strerror})"
+            if reason:
+                self._root.set_link(place, Link("", state))
+                self._report_link(place, target, reason)
+
+    def _at(self, place: str) -> str:
+        return os.path.join(self._root.path, place)
+
+    def _why_not(self, place: str, target: str) -> str | None:
+        """Why a link is not followed, "" where its skill is served from elsewhere, None where it may be."""
+        holds_skill = os.path.lexists(os.path.join(target, SKILL_MD))
+        if not self._limits.links or self._origins.of(place) is not None:
+            return "leads to a directory, and links are not followed"
+        for root in self._roots:
+            rest = _below(target, root.path)
+            if rest is not None and all(is_entered(name, hidden=self._limits.hidden) for name in rest):
+                return "" if holds_skill else "leads to a directory without a SKILL.md"
+            if _below(root.path, target) is not None:
+                return "leads to a directory that a root lies in"
+            if root.index <= self._root.index and root.behind_link(target) is not None:
+                return ""
+        return None
+
+    def _follow(
+        self,
+        place: str,
+        target: str,
+        walk: Callable[[disk.Handle, str], Directory],
+        entering: Entering | None,
+    ) -> str | None:
+        """Scan the skill folder behind a link; returns why it is not served, if it is not.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        if entering is not None:
+            entering(place)
+        with disk.open_real(target) as handle:
+            # Of what was opened, whatever the link leads to by now.
+            owner = os.lstat(self._at(place)).st_uid
+            if disk.owner_of(handle, "") != owner:
+                return "leads to a directory of another user than the link's"
+            found = walk(handle, place)
+            if found.holds_manifest and disk.owner_of(handle, SKILL_MD) != owner:
+                return "leads to a directory whose SKILL.md belongs to another user"
+            if not found.holds_manifest and self._held(found, None) is None:
+                return "leads to a directory without a SKILL.md"
+            self.visit(found, inside=False)
+        return None
+
+    def _report_link(self, place: str, target: str, reason: str) -> None:
+        if _below(target, self._root.path) is not None:
+            hint = "remove the link, since the folder it leads to is part of this root"
+        else:
+            hint = "serve the folder it leads to as a root of its own"
+        message = f"{place.rpartition('/')[2]} is a link that {reason}"
+        found = problem("link-outside", message, hint=hint).at(self._root.show(place), "")
+        self.out.problems.append((place, found))
+
     def _report_outside(self, here: Directory) -> None:
         """Outside every skill: what might have been one, so that nothing is lost in silence."""
 
@@ -303,17 +440,7 @@ class _Scanner:
             found = problem(code, message, hint=hint).at(self._root.show(location), "")
             self.out.problems.append((location, found))
 
-        for name in here.links:
-            location = join(here.path, name)
-            target = os.path.realpath(os.path.join(self._root.path, location))
-            if os.path.isdir(target):
-                leads_back = f"{target}{os.sep}".startswith(self._root.path.rstrip(os.sep) + os.sep)
-                hint = (
-                    "remove the link, since the folder it leads to is part of this root"
-                    if leads_back
-                    else "serve the folder it leads to as a root of its own"
-                )
-                find("link-outside", f"{name} is a link to a directory, and links are not followed", location, hint)
+        self._links += [join(here.path, name) for name in here.links]
         for name in here.unnamed:
             message = f"the name {name} is not UTF-8, so nothing of it is served"
             find("file-name", message, join(here.path, name))
@@ -325,6 +452,13 @@ class _Scanner:
             message = f"folders lie more than {tree.MOST_LEVELS} levels below the root and are not searched"
             find("too-deep", message, here.path, "serve a folder that lies nearer to them as a root of its own")
         self.out.passed += [join(here.path, name) for name in here.dotted]
+
+
+def _below(path: str, top: str) -> list[str] | None:
+    """The names that lead from one real path to another at or below it, None where it does not lie there."""
+    if path != top and not path.startswith(top.rstrip(os.sep) + os.sep):
+        return None
+    return [name for name in path[len(top) :].split(os.sep) if name]
 
 
 def _is_unread(reading: Reading) -> bool:

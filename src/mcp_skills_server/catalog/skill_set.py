@@ -21,12 +21,15 @@ class SkillSet(Protocol):
 
     Attributes:
         permissions: whose skills these are; None for a registry, of which nothing is withheld.
+        asked_at: the time of the last request, by the monotonic clock.
 
     `left_of` gives what of some changes is about these skills.
     """
 
     @property
     def permissions(self) -> Permissions | None: ...
+    @property
+    def asked_at(self) -> float: ...
     @property
     def snapshot(self) -> Snapshot: ...
     @property

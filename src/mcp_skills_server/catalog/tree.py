@@ -22,7 +22,7 @@ from mcp_skills_server.catalog.disk import (
     open_directory,
     spelled,
 )
-from mcp_skills_server.format.ignored import FIRSTS, LASTS, is_entered, is_ignored
+from mcp_skills_server.format.ignored import ENVIRONMENT, FIRSTS, LASTS, is_entered, is_ignored
 from mcp_skills_server.model import SKILL_MD, SkillFile
 
 MOST_LEVELS: Final = 64
@@ -60,6 +60,8 @@ class Directory:
         unreadable: nothing is known of what it holds.
         overfull: how many more files there are than were kept.
         cut: deeper than the walk goes: what lies below is not known.
+        is_environment: a Python environment, which is passed over.
+        is_withheld: it was a nested skill and has no SKILL.md now, so the skill around it has none of its files.
         is_plain: there are files and directories alone, and all of them are known.
     """
 
@@ -73,6 +75,8 @@ class Directory:
     folder_as_manifest = False
     overfull = 0
     cut = False
+    is_environment = False
+    is_withheld = False
     is_plain = False
 
     def __init__(
@@ -173,6 +177,10 @@ class _Walk:
                         raise
                     if error.errno not in GONE:  # else it vanished meanwhile
                         rare.append(("denied", name))
+        if path and ENVIRONMENT in files:
+            files.clear()
+            here.is_environment = True
+            return here
         for kind in dict(rare) if rare else ():
             setattr(here, kind, [name for each, name in rare if each == kind])
         here.folder_as_manifest = SKILL_MD in inner
@@ -214,7 +222,8 @@ class _Walk:
                     if error.errno in PASSING:
                         raise  # or half a tree would be taken for gone
                     below = Directory(prefix + name, {}, unreadable=True)
-                yield below
+                if not below.is_environment:
+                    yield below
             finally:
                 if opened is not None:
                     close(opened)

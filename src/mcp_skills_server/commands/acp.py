@@ -55,7 +55,7 @@ class AcpOptions(FollowOptions, EmbeddingOptions, ScriptOptions):
     log_level: Level = log_level("warning")
 
 
-@click.command(cls=_BeforeTheAgent, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
+@click.command(cls=_BeforeTheAgent, context_settings={"show_default": True})
 @click.argument("roots", nargs=-1, metavar="[ROOT]...", type=RootType(), envvar="MCP_SKILLS_ROOTS")
 @takes(AcpOptions)
 @click.pass_context
@@ -83,7 +83,7 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
         followed.append(open_followed(roots, options, configuration_of(context)))
         served, start, _ = followed[0]
         views = make_views(served.registry, configuration_of(context), local=True)
-        follow_configuration(context, views, served.mirrors)
+        follow_configuration(context, views, served.sources)
         return views, start
 
     offer = None

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from mcp_skills_server.commands.fields import flag, option, takes
-from mcp_skills_server.commands.options import RootOptions, make_registry
+from mcp_skills_server.commands.options import RootOptions, given_or_configured, make_registry
 from mcp_skills_server.commands.printing import say
 from mcp_skills_server.commands.script_options import ApprovalOptions
 from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
@@ -44,11 +44,12 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
     from mcp_skills_server.runtime.scripts.approvals import Approval, change, default_file
     from mcp_skills_server.runtime.scripts.policy import canonical
 
-    if len(arguments) < 2:
+    roots = given_or_configured(arguments[:-1])
+    if not roots:
         raise UsageError(
             "approve takes one or more roots and then a skill, as in 'approve https://example.com refunds'"
         )
-    registry = make_registry(arguments[:-1], options, proved=not options.revoke)
+    registry = make_registry(roots, options, proved=not options.revoke)
     registry.load()
     try:
         skill = identity.find(registry.snapshot, arguments[-1], Standing.LENIENT)

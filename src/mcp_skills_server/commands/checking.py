@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
+from itertools import chain
 from multiprocessing import get_context, parent_process
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -38,10 +39,10 @@ _Task: TypeAlias = "list[tuple[Skill, tuple[str, ...]]]"
 
 
 def check(registry: Registry, skills: Sequence[Skill], *, few: int = FEW) -> list[Problem]:
-    """What a reading of all their files finds in these skills, in their order.
+    """Run the deep checks of these skills, so that the registry knows them; return what they find, in their order.
 
     Args:
-        registry: has them.
+        registry: has them, and keeps what is found.
         skills: the skills.
         few: up to so many need no other process.
 
@@ -51,7 +52,7 @@ def check(registry: Registry, skills: Sequence[Skill], *, few: int = FEW) -> lis
     workers = min(processors(), _MOST)
     if len(skills) <= few or workers < 2:
         steps = progress(skills, length=len(skills), label=_LABEL)
-        return [found for skill in steps for found in registry.lint(skill)]
+        return [found for skill in steps for found in registry.checks.of(skill)]
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
@@ -67,13 +68,16 @@ def check(registry: Registry, skills: Sequence[Skill], *, few: int = FEW) -> lis
         with interrupts_held():
             made = [pool.submit(_check, task) for task in (range(len(tasks)) if forks else tasks)]
         steps = progress(made, length=len(made), label=_LABEL)
-        return [found for each in steps for found in each.result()]
+        checked = [found for each in steps for found in each.result()]
     except BrokenProcessPool:
         raise UsageError(
             "a process that checked skills was killed, perhaps for want of memory; run it again, or on fewer folders"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
+    for skill, found in zip(skills, checked, strict=True):
+        registry.checks.put(skill, found)
+    return list(chain.from_iterable(checked))
 
 
 # In the other processes
@@ -99,7 +103,7 @@ def _begin(roots: Sequence[Root], most_bytes: int, tasks: list[_Task]) -> None:
     _inherited.extend(tasks)
 
 
-def _check(given: _Task | int) -> list[Problem]:
+def _check(given: _Task | int) -> list[list[Problem]]:
     reader, most_bytes = _readers[0]
     task = _inherited[given] if isinstance(given, int) else given
-    return [found for skill, nested in task for found in inspect(reader, skill, nested, most_bytes)]
+    return [inspect(reader, skill, nested, most_bytes) for skill, nested in task]

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.commands.config_option import configuration_of, oauth_of
-from mcp_skills_server.commands.fields import is_secret, key_of, variables_of
-from mcp_skills_server.commands.printing import say, say_table
+from mcp_skills_server.access.grants import LOCAL, MAY
+from mcp_skills_server.commands.config_option import configuration_of, oauth_of, tokens_of
+from mcp_skills_server.commands.fields import Grouped, is_secret, key_of, many, option, takes, variables_of
+from mcp_skills_server.commands.printing import say, say_json, say_table
+from mcp_skills_server.commands.running import FollowOptions
+from mcp_skills_server.errors import UsageError, listed, quoted
 
 if TYPE_CHECKING:
+    from mcp_skills_server.access.grants import Grant
+    from mcp_skills_server.access.principal import Principal
     from mcp_skills_server.commands.config_file import Configuration
 
 _MASK: Final = "********"
@@ -26,6 +32,7 @@ def config() -> None:
     Examples:
       mcp-skills-server config check config.toml
       mcp-skills-server config show serve --config config.toml --port 9000
+      mcp-skills-server config grants token:laptop --config config.toml
     """
 
 
@@ -65,6 +72,109 @@ def show(words: tuple[str, ...]) -> None:
         found = configuration_of(made)
         rows += _rules(found) + _oauth(made, command) + _quotas(found)
     say_table([("KEY", "FROM", "VALUE"), *((key, origin, value) for key, value, origin in rows)])
+
+
+class GrantsOptions(FollowOptions):
+    """All options of `config grants`."""
+
+    group: tuple[str, ...] = many(
+        "A group of the user, as the issuer's token names it. May be repeated.", metavar="NAME"
+    )
+    form: Literal["table", "json"] = option(
+        "table", "How to print.", "--format", type=click.Choice(["table", "json"]), show_default=True
+    )
+
+
+@config.command(cls=Grouped, context_settings={"auto_envvar_prefix": "MCP_SKILLS"})
+@click.argument("who")
+@takes(GrantsOptions)
+@click.pass_context
+def grants(context: click.Context, options: GrantsOptions, who: str) -> None:
+    """Print what WHO may do with which skill, and by which grants.
+
+    WHO is "token:NAME", "user:SUBJECT", "group:NAME", "local" or "*", as in a table [[grant]].
+
+    The groups of a token are those of the file of tokens; those of a user are given by --group.
+
+    \b
+    Examples:
+      mcp-skills-server config grants token:laptop --config config.toml
+      mcp-skills-server config grants user:5e2c --group finance --config config.toml
+    """
+    from mcp_skills_server.access.grants import Grants, is_who
+    from mcp_skills_server.commands.opening import open_served
+    from mcp_skills_server.model import Standing
+
+    configuration = configuration_of(context)
+    if configuration is None or configuration.grants is None:
+        raise UsageError(
+            "there are no grants, so everybody who is let in reads every skill; give --config FILE with some"
+        )
+    if not is_who(who):
+        raise UsageError(f'{quoted(who)} is nobody; write "token:NAME", "user:SUBJECT", "group:NAME", "local" or "*"')
+    principal = _principal(who, options.group, configuration)
+    names = Grants(configuration.grants, local=who == LOCAL).names(principal)
+    lines = zip(configuration.grants, configuration.grant_lines, strict=True)
+    given = [(grant, line) for grant, line in lines if not names.isdisjoint(grant.who)]
+    served = open_served(configuration.values.get("roots", ()), options, configuration)
+    registry = served.registry
+    if served.mirrors is not None:
+        served.mirrors.fetch()
+    registry.load()
+    paths = registry.snapshot.paths(Standing.LENIENT)
+    found: list[dict[str, Any]] = []
+    for path in paths:
+        why = [(grant, line) for grant, line in given if grant.covers(path)]
+        if why:
+            may = {"read"}.union(*(grant.may for grant, _ in why))
+            by = [_reason(grant, path, names, f"{configuration.file}:{line}") for grant, line in why]
+            found.append({"skill": path, "may": [each for each in MAY if each in may], "grants": by})
+    groups = sorted(principal.groups) if principal is not None else []
+    if options.form == "json":
+        say_json({"who": who, "groups": groups, "skills": found, "withheld": len(paths) - len(found)})
+        return
+    rows = [("SKILL", "MAY", "WHY")]
+    for each in found:
+        skill, may = str(each["skill"]), ",".join(each["may"])
+        for reason in each["grants"]:
+            place = os.path.basename(reason["place"])
+            rows.append((skill, may, f"{place} {','.join(reason['who'])} {','.join(reason['patterns'])}"))
+            skill = may = ""
+    if found:
+        say_table(rows)
+    of = f" of {', '.join(groups)}" if groups else ""
+    say(f"{who}{of} reads {len(found):,} of {len(paths):,} skills", err=True)
+
+
+def _principal(who: str, groups: Sequence[str], configuration: Configuration) -> Principal | None:
+    """Who a grant could name so; None for who proves nothing.
+
+    Raises:
+        UsageError: there is no such token, or groups are given for who has none.
+    """
+    from mcp_skills_server.access.principal import Principal
+    from mcp_skills_server.commands.config_schema import reader
+
+    kind, _, name = who.partition(":")
+    if kind == "group":
+        return Principal("user", "", groups=frozenset((name, *groups)))
+    if kind == "user":
+        return Principal("user", name, groups=frozenset(groups))
+    if groups:
+        raise UsageError(f"--group is for users, whose groups an issuer says; leave it out for {who}")
+    if kind != "token":
+        return None
+    with reader("serve").make_context("serve", ["--config", configuration.file]) as made:
+        tokens = tokens_of(made.params["token_file"], made.params["tokens"])
+    known = {each.name: each for each in tokens}
+    if name not in known:
+        raise UsageError(f"there is no token {quoted(name)}; there are: {listed(sorted(known)) or 'none'}")
+    return known[name].principal
+
+
+def _reason(grant: Grant, path: str, names: Collection[str], place: str) -> dict[str, Any]:
+    patterns = [each.text for each in grant.skills if each.fits(path)]
+    return {"place": place, "who": [each for each in grant.who if each in names], "patterns": patterns}
 
 
 def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
@@ -116,7 +226,9 @@ def _oauth(context: click.Context, command: click.Command) -> list[tuple[str, st
         "audience": found.audience,
         "resource": found.resource,
         "groups-claim": found.groups_claim,
+        "principal-claim": found.principal_claim,
         "scopes": " ".join(found.scopes) or "-",
+        "request-scopes": " ".join(found.requested_scopes) or "-",
         "algorithms": " ".join(found.algorithms),
         "skew": f"{found.skew_s:g}",
     }
@@ -164,7 +276,7 @@ def _origin(parameter: click.Parameter, context: click.Context) -> str:
     if source is ParameterSource.COMMANDLINE:
         return "option"
     if source is ParameterSource.ENVIRONMENT:
-        names = variables_of(parameter, context.auto_envvar_prefix)
+        names = variables_of(parameter)
         return next((f"environment {each}" for each in names if os.environ.get(each)), "environment")
     if source is ParameterSource.DEFAULT_MAP and configuration is not None:
         return f"{configuration.file}:{configuration.lines.get(parameter.name or '', 0)}"

@@ -25,6 +25,7 @@ from mcp_skills_server.commands import config_oauth, config_quota
 from mcp_skills_server.commands.config_schema import GRANT_TAKES, SOURCE_TAKES, model, parameters, takes
 from mcp_skills_server.commands.fields import LocatedType
 from mcp_skills_server.commands.options import RootType
+from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import SkillsServerError, clipped
 from mcp_skills_server.hosts.tomltext import lines_of
 from mcp_skills_server.model import printable
@@ -123,15 +124,14 @@ class Configuration:
         return self.sources.get(_absolute(root, os.getcwd()))
 
 
-def read(path: str) -> Configuration:
-    """What the file at this path says.
+def read(path: str, *, again: bool = False) -> Configuration:
+    """What the file at this path says. `again` refuses a FIFO, for which a running server would wait for ever.
 
     Raises:
         ConfigurationError: it cannot be read, or something is wrong with it.
     """
     try:
-        with open(path, "rb") as file:
-            raw = file.read(_MOST_BYTES + 1)
+        raw, _ = read_regular(path, _MOST_BYTES, wait=not again)
     except OSError as error:
         fault = Fault(0, "", f"it cannot be read ({error.strerror})", "give the path of a TOML file that you may read")
         raise ConfigurationError(path, [fault]) from None

@@ -52,17 +52,23 @@ class OAuthTable(BaseModel):
     algorithms: Annotated[list[Annotated[str, AfterValidator(_checked_algorithm)]], Field(min_length=1)] = [*ALGORITHMS]
     skew: Annotated[float, BeforeValidator(seconds), Field(ge=0, le=600, allow_inf_nan=False)] = 60.0
     ui_client_id: Text | None = Field(None, alias="ui-client-id")
+    principal_claim: Text = Field("preferred_username", alias="principal-claim")
+    request_scopes: list[Annotated[Text, AfterValidator(_checked_scope)]] = Field([], alias="request-scopes")
+    ui_resource: bool = Field(True, alias="ui-resource")
 
 
 TAKES: Final = {
     "issuer": 'the https URL of the issuer as its metadata has it, such as "https://login.example"',
     "audience": 'what aud of its tokens names, such as "https://skills.example/mcp"',
     "resource": 'the https URL by which clients know the endpoint, such as "https://skills.example/mcp"',
-    "groups-claim": 'the name of a claim, such as "groups"',
+    "groups-claim": 'the name of a claim, such as "groups" or "realm_access.roles"',
     "scopes": 'a list of scopes that are all wanted, such as ["skills:read"]',
     "algorithms": "a list of " + ", ".join(f'"{each}"' for each in ALGORITHMS),
     "skew": 'a number from 0 to 600, or "60s", "5m"',
     "ui-client-id": "the id by which the issuer knows the page of --ui, a public client",
+    "principal-claim": 'the name of a claim to show beside sub, such as "email"',
+    "request-scopes": 'a list of scopes to ask the issuer for, such as ["api://skills/read"]',
+    "ui-resource": "true or false: whether the page sends the parameter resource of RFC 8707",
 }
 EXAMPLES: Final = {"issuer": "https://login.example", "audience": "https://skills.example/mcp"}
 NO_RESOURCE: Final = (
@@ -89,6 +95,9 @@ def settings_of(given: dict[str, Any]) -> OAuthSettings:
         algorithms=tuple(table.algorithms),
         skew_s=table.skew,
         ui_client_id=table.ui_client_id,
+        principal_claim=table.principal_claim,
+        request_scopes=tuple(table.request_scopes),
+        ui_resource=table.ui_resource,
     )
 
 

@@ -9,27 +9,26 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import click
 
-from mcp_skills_server.commands.fields import Options, option, variables_of
+from mcp_skills_server.commands.fields import PREFIX, Options, option, variables_of
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.oauth import ResourceServer
     from mcp_skills_server.access.quotas import QuotaSettings, Rates
     from mcp_skills_server.access.settings import OAuthSettings
-    from mcp_skills_server.access.tokens import Token, Tokens
+    from mcp_skills_server.access.tokens import Token, TokenLines, Tokens
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
-    from mcp_skills_server.sources.mirrors import Mirrors
+    from mcp_skills_server.commands.reloading import Reloader
+    from mcp_skills_server.commands.relocking import FollowedSources
 
 logger = logging.getLogger(__name__)
 
 _READ: Final = "mcp_skills_server.configuration"
-_PREFIX: Final = "MCP_SKILLS_"
 _WITHOUT_OPTION: Final = ("MCP_SKILLS_EMBEDDINGS_KEY",)
 """Variables that are no option, so that no process list shows what they hold."""
 
@@ -72,18 +71,28 @@ def tokens_of(file: str | None, lines: str | None) -> list[Token]:
     """The tokens of a file or of a value; none where neither is given. A line in the log names those that expire soon.
 
     Raises:
+        UsageError: both are given, they cannot be read, or a line is wrong.
+    """
+    from mcp_skills_server.access.tokens import warn_of_ends
+
+    found = token_lines_of(file, lines).checked()
+    warn_of_ends(found, time.time())
+    return found
+
+
+def token_lines_of(file: str | None, lines: str | None, *, again: bool = False) -> TokenLines:
+    """The same with the lines that are wrong; `again` where a running server reads them once more.
+
+    Raises:
         UsageError: both are given, or they cannot be read.
     """
-    from mcp_skills_server.access.tokens import read_token_file, read_token_value, warn_of_ends
+    from mcp_skills_server.access.tokens import TokenLines, read_token_file, read_token_value
 
     if file is not None and lines is not None:
         raise UsageError("tokens come from --token-file or from MCP_SKILLS_TOKENS; give one of them")
     if lines is not None:
-        found = read_token_value(lines, "MCP_SKILLS_TOKENS")
-    else:
-        found = read_token_file(file) if file is not None else []
-    warn_of_ends(found, time.time())
-    return found
+        return read_token_value(lines, "MCP_SKILLS_TOKENS")
+    return TokenLines(()) if file is None else read_token_file(file, again=again)
 
 
 def oauth_of(context: click.Context) -> OAuthSettings | None:
@@ -128,48 +137,56 @@ def quotas_of(context: click.Context) -> QuotaSettings:
 def follow_configuration(
     context: click.Context,
     views: Views,
-    mirrors: Mirrors | None,
+    sources: FollowedSources,
     tokens: Tokens | None = None,
     *,
     rates: Rates | None = None,
     request_level: int = logging.DEBUG,
-) -> Callable[[], object] | None:
-    """Name variables that nobody reads, and read the configuration and the tokens again whenever they change.
+) -> Reloader:
+    """Name unknown variables, and reload the configuration, the tokens and the lock file whenever they change.
 
     Args:
         context: of the command.
         views: which skills each principal has.
-        mirrors: what is fetched, if anything is.
+        sources: what is served.
         tokens: those in force, where there may be some.
         rates: those in force, where there may be some.
         request_level: at which level requests are logged.
 
     Returns:
-        What has both read again now, from a handler of a signal too; None where there is neither.
+        What reads all of them again and has every source looked at.
     """
     warn_of_unknown_variables(context)
     configuration = configuration_of(context)
-    if configuration is None and (tokens is None or context.params.get("token_file") is None):
-        return None
     from mcp_skills_server.commands.reloading import Reloader
 
-    reloader = Reloader(context, configuration, mirrors, tokens, views=views, rates=rates, request_level=request_level)
+    reloader = Reloader(
+        context,
+        configuration,
+        sources.mirrors,
+        tokens,
+        views=views,
+        rates=rates,
+        request_level=request_level,
+        sources=sources,
+    )
     reloader.start()
-    return reloader.ask
+    return reloader
 
 
 def warn_of_unknown_variables(context: click.Context) -> None:
     """Name each variable that is spelled as one of ours and is none, with the nearest that is one."""
-    prefix = context.auto_envvar_prefix
-    own = {each for parameter in context.command.params for each in variables_of(parameter, prefix)}
-    unknown = {each for each in os.environ if each.startswith(_PREFIX)} - own - {*_WITHOUT_OPTION}
+    own = {each for parameter in context.command.params for each in variables_of(parameter)}
+    unknown = {each for each in os.environ if each.startswith(PREFIX)} - own - {*_WITHOUT_OPTION}
     if not unknown:
         return
     from difflib import get_close_matches
 
-    from mcp_skills_server.commands.config_schema import parameters  # variables of other commands are known, too
-
-    known = own | {each for parameter in parameters().values() for each in variables_of(parameter, prefix)}
+    known = own
+    root = context.find_root()
+    if isinstance(root.command, click.Group):
+        commands = [root.command.get_command(root, each) for each in root.command.list_commands(root)]
+        known = own | {name for each in commands if each for option in each.params for name in variables_of(option)}
     for name in sorted(unknown - known):
         near = next(iter(get_close_matches(name, sorted(known), 1)), "")
         logger.warning("%s: there is no such variable; %s", name, f"set {near}" if near else "unset it")

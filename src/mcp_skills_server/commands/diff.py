@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from mcp_skills_server.commands.fields import option, takes
 from mcp_skills_server.commands.options import RootOptions, reading
@@ -28,9 +29,9 @@ class DiffOptions(RootOptions):
 
 
 @click.command()
-@click.argument("roots", nargs=-1, metavar="[A B]")
+@click.argument("pair", nargs=-1, metavar="[A B]")
 @takes(DiffOptions)
-def diff(options: DiffOptions, roots: tuple[str, ...]) -> int:
+def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
     """Show what is different between two roots, A and B, or between a lock file and the newest.
 
     Of each skill a reviewer sees first what decides when it is used and what it may do: description, allowed-tools,
@@ -42,38 +43,49 @@ def diff(options: DiffOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server diff ./skills git+https://git.example/acme/skills
       mcp-skills-server diff --lock skills.lock
     """
-    if options.lock is not None:
-        if roots:
-            raise UsageError("diff takes two roots or --lock FILE, not both")
+    said = click.get_current_context().get_parameter_source("lock") is ParameterSource.COMMANDLINE
+    if pair and said:
+        raise UsageError("diff takes two roots or --lock FILE, not both")
+    if options.lock is not None and not pair:
         return int(sum(map(_shown, _since_lock(options.lock, options))) > 0)
-    if len(roots) != 2:
+    if len(pair) != 2:
         raise UsageError("diff takes two roots, as in 'diff A B', or --lock FILE")
     with ExitStack() as opened:
-        before, after = (opened.enter_context(offered(each, options)) for each in roots)
+        before, after = (_alone(opened, each, options) for each in pair)
         return int(sum(map(_shown, _between(before, after, None))) > 0)
 
 
 def _since_lock(path: str, options: RootOptions) -> Iterable[Difference]:
+    locked = read_lock(path)
+    given = [*dict.fromkeys(each.given for each in locked)]
+    with offered(given, options) as (_, offers):
+        newest = {each.given: each for each in offers}
+        for each in locked:
+            yield from _since(each, locked, newest[each.given], options)
+
+
+def _since(
+    each: LockedSource, locked: Sequence[LockedSource], after: Offer, options: RootOptions
+) -> Iterable[Difference]:
     from mcp_skills_server.provenance.difference import Difference
 
-    locked = read_lock(path)
-    for each in locked:
-        pin = each.revision if kind_of(each.given).keeps_history else None
+    pin = each.revision if kind_of(each.given).keeps_history else None
+    changed = _changed(each, after, elsewhere(locked, each))
+    if changed and pin is not None:
         with ExitStack() as opened:
-            after = opened.enter_context(offered(each.given, options))
-            changed = _changed(each, after, elsewhere(locked, each))
-            if not changed:
-                continue
-            if pin is not None:
-                before = opened.enter_context(offered(each.given, options, pin))
-                yield from _between(before, after, changed)
-                continue
-            for skill in sorted(changed):
-                if skill not in each.skills:
-                    yield from _between(None, after, {skill})
-                    continue
-                kind = "changed" if skill in after.skills else "removed"
-                yield Difference(skill, kind, (), ("its locked text is no longer to be had from this source",))
+            yield from _between(_alone(opened, each.given, options, pin), after, changed)
+        return
+    for skill in sorted(changed):
+        if skill not in each.skills:
+            yield from _between(None, after, {skill})
+            continue
+        kind = "changed" if skill in after.skills else "removed"
+        yield Difference(skill, kind, (), ("its locked text is no longer to be had from this source",))
+
+
+def _alone(opened: ExitStack, root: str, options: RootOptions, pin: str | None = None) -> Offer:
+    _, (offer,) = opened.enter_context(offered([root], options, pin))
+    return offer
 
 
 def _changed(source: LockedSource, after: Offer, others: frozenset[str]) -> set[str]:

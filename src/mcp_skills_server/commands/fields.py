@@ -21,6 +21,8 @@ from typing import Any, ClassVar, Final, NamedTuple, NoReturn, TypeVar, cast, da
 import click
 
 _T = TypeVar("_T")
+PREFIX: Final = "MCP_SKILLS_"
+"""Of the variables of all options: MCP_SKILLS_PAGE_SIZE for --page-size."""
 _SWITCH: Final = "--{0}/--no-{0}"
 
 
@@ -113,10 +115,9 @@ class _Option(click.Option):
         self.heading = heading
         self.secret = secret
 
-    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """The variable of the option's name, as it is documented; click itself takes that of the field's name."""
-        prefix = ctx.auto_envvar_prefix
-        return (prefix and os.environ.get(variables_of(self, prefix)[0])) or super().resolve_envvar_value(ctx)
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:  # noqa: ARG002, as click calls it
+        """Return the first variable of the option that is set and not empty, whichever command has it."""
+        return next((value for each in variables_of(self) if (value := os.environ.get(each))), None)
 
 
 class LocatedType(click.ParamType[str]):
@@ -159,10 +160,10 @@ def key_of(parameter: click.Parameter) -> str:
     return long.removeprefix("--")
 
 
-def variables_of(parameter: click.Parameter, prefix: str | None) -> list[str]:
-    """The environment variables of an option or an argument, the documented one first."""
+def variables_of(parameter: click.Parameter) -> list[str]:
+    """Return the environment variables of an option or an argument, the documented one first."""
     own = [parameter.envvar] if isinstance(parameter.envvar, str) else [*(parameter.envvar or ())]
-    if prefix is None or isinstance(parameter, click.Argument):
+    if not isinstance(parameter, _Option):
         return own
-    names = [f"{prefix}_{each.replace('-', '_').upper()}" for each in (key_of(parameter), parameter.name or "")]
+    names = [f"{PREFIX}{each.replace('-', '_').upper()}" for each in (key_of(parameter), parameter.name or "")]
     return [*dict.fromkeys((*names, *own))]

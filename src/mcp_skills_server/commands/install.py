@@ -104,11 +104,29 @@ def install(context: click.Context, options: InstallOptions, host: str, roots: t
 
         say_lines(snippet(row, name, entry).removesuffix("\n"))
         remark(f"this belongs in {path}; nothing was written")
+    else:
+        try:
+            _edit(path, row, name, entry, command, url=options.url, dry_run=options.dry_run)
+        except UsageError as error:
+            raise UsageError(f"{printable(str(path))}: {error}") from None
+    if not options.uninstall:
+        _report_problems(roots)
+
+
+def _report_problems(roots: Sequence[str]) -> None:
+    """Print on stderr what `validate` finds in these folders and archives; no address is fetched."""
+    from mcp_skills_server.commands.checking import check
+    from mcp_skills_server.commands.options import RootOptions, make_registry
+    from mcp_skills_server.commands.problem_lines import remark_problems
+    from mcp_skills_server.sources.kinds import kind_of
+
+    local = [root for root in roots if kind_of(root).is_path]
+    if not local:
         return
-    try:
-        _edit(path, row, name, entry, command, url=options.url, dry_run=options.dry_run)
-    except UsageError as error:
-        raise UsageError(f"{printable(str(path))}: {error}") from None
+    registry = make_registry(local, RootOptions())
+    registry.load()
+    check(registry, list(registry.snapshot.skills.values()))
+    remark_problems(registry)
 
 
 def _local_entry(host: Host, command: list[str], roots: Sequence[str]) -> dict[str, Any]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 import click
+from click.core import ParameterSource
 
 from mcp_skills_server.commands.fields import option, takes
-from mcp_skills_server.commands.options import RootOptions, roots
+from mcp_skills_server.commands.options import RootOptions, roots, without_skills
 from mcp_skills_server.commands.pinning import (
     DEFAULT,
     LockFileOptions,
@@ -23,8 +25,12 @@ from mcp_skills_server.commands.pinning import (
 )
 from mcp_skills_server.commands.printing import remark, say, say_json
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.model import Standing
 from mcp_skills_server.provenance.lock import LockedSource
 from mcp_skills_server.sources.kinds import kind_of
+
+if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry
 
 
 class LockOptions(RootOptions):
@@ -80,27 +86,36 @@ class Moved:
 @click.command()
 @roots
 @takes(LockOptions)
-def lock(options: LockOptions, roots: tuple[str, ...]) -> None:
+def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
     """Write a lock file: the revision of each ROOT, and the digest of each of its skills as they are now.
 
-    `serve --lock` serves exactly these skills. What cannot be served has no place in it, and is said.
+    `serve --lock` serves exactly these skills. What cannot be served, or is hidden by a skill of an earlier ROOT, has
+    no place in it, and is said. A ROOT without any skill is an error, and nothing is written.
 
     \b
     Examples:
       mcp-skills-server lock git+https://git.example/acme/skills ./our-skills
       mcp-skills-server serve --lock skills.lock --frozen
     """
-    sources: list[LockedSource] = []
-    for given in dict.fromkeys(roots):
-        _check(given)
-        with offered(given, options) as offer:
-            sources.append(_locked(given, offer))
-            _say_what_is_left_out(offer)
+    if click.get_current_context().get_parameter_source("roots") is ParameterSource.DEFAULT_MAP:
+        # The configuration makes paths absolute; in a lock file they are relative to it.
+        roots = tuple(os.path.relpath(each) if kind_of(each).is_path else each for each in roots)
+    given = [*dict.fromkeys(roots)]
+    for each in given:
+        _check(each)
+    with offered(given, options) as (registry, offers):
+        sources = [*map(_locked, offers)]
+        _say_what_is_left_out(registry)
+        empty = without_skills(registry)
+    for each in empty:
+        remark(f"{each}: no skill there; give the folder that holds your skills")
+    if empty:
+        remark(f"{options.output} was not written")
+        return 1
     write_lock(options.output, sources)
     count = sum(len(each.skills) for each in sources)
     remark(f"{options.output}: {_counted(count, 'skill')} of {_counted(len(sources), 'source')}")
-    if not count:
-        remark("warning: a lock file without a skill has nothing served; give the folder that holds your skills")
+    return 0
 
 
 @click.command()
@@ -158,7 +173,7 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
         for path in sorted(chosen):
             kind = "added" if path in each.added else "removed" if path in each.removed else "changed"
             say(f"{kind:8} {path}")
-    write_lock(options.lock, _joined(out))
+    write_lock(options.lock, _served(_joined(out)))
     if not count:
         of = f" of {', '.join(names)}" if names else ""
         remark(f"nothing{of} is new: the skills are as {options.lock} has them")
@@ -192,25 +207,35 @@ def _joined(sources: Iterable[LockedSource]) -> list[LockedSource]:
     return [each for each in out.values() if each.skills or entries[each.given] == 1]
 
 
+def _served(sources: Sequence[LockedSource]) -> list[LockedSource]:
+    """Drop what an earlier source hides: where one source moved alone, two may have a skill with the same path."""
+    owners: dict[str, str] = {}
+    out: list[LockedSource] = []
+    for each in sources:
+        kept = {path: each.skills[path] for path in each.skills if owners.setdefault(path, each.given) == each.given}
+        for path in sorted(each.skills.keys() - kept.keys()):
+            remark(f"left out: {path} of {each.given}, which is hidden by that of {owners[path]}")
+        out.append(replace(each, skills=kept))
+    return out
+
+
 def _moved(locked: Sequence[LockedSource], options: RootOptions) -> list[Moved]:
     """What each source has become. Of one that has two revisions, each entry has its own skills; new ones are the
     last one's."""
     out: list[Moved] = []
     last = {each.given: number for number, each in enumerate(locked)}
-    offers: dict[str, LockedSource] = {}
+    with offered([*last], options) as (_, offers):
+        newest = {each.given: _locked(each) for each in offers}
     for number, each in enumerate(locked):
-        if each.given not in offers:
-            with offered(each.given, options) as offer:
-                offers[each.given] = _locked(each.given, offer)
-        now = offers[each.given]
+        now = newest[each.given]
         others = elsewhere(locked, each)
         wanted = now.skills.keys() - others if last[each.given] == number else now.skills.keys() & each.skills.keys()
         out.append(Moved(each, replace(now, skills={path: now.skills[path] for path in now.skills if path in wanted})))
     return out
 
 
-def _locked(given: str, offer: Offer) -> LockedSource:
-    return LockedSource(given, offer.revision, offer.digests())
+def _locked(offer: Offer) -> LockedSource:
+    return LockedSource(offer.given, offer.revision, offer.digests())
 
 
 def _check(given: str) -> None:
@@ -219,10 +244,13 @@ def _check(given: str) -> None:
         raise UsageError("an address with a password cannot be locked; have a credential helper know the password")
 
 
-def _say_what_is_left_out(offer: Offer) -> None:
-    for path, skill in offer.registry.snapshot.skills.items():
-        if path not in offer.skills:
+def _say_what_is_left_out(registry: Registry) -> None:
+    for path, skill in registry.snapshot.skills.items():
+        if skill.standing is Standing.UNUSABLE:
             remark(f"left out: {path}, which cannot be served: {skill.problems[0].message if skill.problems else ''}")
+    for each in registry.problems():
+        if each.code == "shadowed":
+            remark(f"left out: {each.path}: {each.message}")
 
 
 def _say(moved: Moved) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from mcp_skills_server.commands.fields import flag, option, takes
-from mcp_skills_server.commands.options import RootOptions, make_registry, roots
+from mcp_skills_server.commands.options import RootOptions, given_or_configured, make_registry, roots, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, say_table
-from mcp_skills_server.commands.problem_lines import annotation, as_json, in_order, shortened
+from mcp_skills_server.commands.problem_lines import annotation, as_json, in_order, remark_problems, shortened
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Standing
@@ -64,29 +64,34 @@ class ValidateOptions(RootOptions):
 @click.command("list")
 @roots
 @takes(ListOptions)
-def list_(options: ListOptions, roots: tuple[str, ...]) -> None:
+def list_(options: ListOptions, roots: tuple[str, ...]) -> int:
     """List the skills below each ROOT, with those that cannot be served.
 
-    PROBLEMS counts what a look at each SKILL.md and at the names of its files shows. `validate` reads every file, so it
-    may report more.
+    PROBLEMS counts what `validate` reports of each skill. Exit code 1 when a ROOT has no skill.
 
     \b
     Examples:
       mcp-skills-server list ~/skills
       mcp-skills-server list ~/skills --format json
     """
+    from mcp_skills_server.commands.checking import check
+
     registry = make_registry(roots, options)
     registry.load()
     snapshot = registry.snapshot
     skills = [snapshot.skills[path] for path in snapshot.paths(Standing.UNUSABLE)]
-    among = Counter(problem.skill for problem in registry.problems_among(snapshot))
-    summaries = [_summary(skill, more=among[skill.path]) for skill in skills]
+    check(registry, skills)
+    problems = registry.problems()
+    counts = Counter(problem.skill for problem in problems)
+    summaries = [_summary(skill, counts[skill.path]) for skill in skills]
     passed = _report_passed(registry)
+    empty = without_skills(registry)
+    _report_empty(empty, passed)
     sources = [{"root": each.shown, "revision": each.revision or None} for each in _mirrored(registry)]
     if options.form == "json":
-        found = {"skills": summaries, "problems": [as_json(p) for p in snapshot.problems]}
+        found = {"skills": summaries, "problems": [as_json(each) for each in problems]}
         say_json(found | {"passed_over": passed, "sources": sources})
-        return
+        return int(bool(empty))
     colours: dict[int, str] = {}
     rows = [("PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION")]
     for skill, summary in zip(skills, summaries, strict=True):
@@ -101,12 +106,12 @@ def list_(options: ListOptions, roots: tuple[str, ...]) -> None:
         )
     if skills:
         say_table(rows, colours)
-    else:
-        _report_empty(registry.roots, passed)
     for each in sources:
         say(f"{each['root']}: revision {each['revision'] or 'unknown, since not all of it is here'}", err=True)
     for problem in shortened(snapshot.problems):
         say(str(problem), err=True)
+    remark_problems(registry)
+    return int(bool(empty))
 
 
 @click.command()
@@ -127,9 +132,10 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
     from mcp_skills_server.format.uris import uri
     from mcp_skills_server.model import SKILL_MD
 
-    if len(arguments) < 2:
+    roots = given_or_configured(arguments[:-1])
+    if not roots:
         raise UsageError("show takes one or more roots and then the name of a skill, as in 'show ~/skills refunds'")
-    registry = make_registry(arguments[:-1], options)
+    registry = make_registry(roots, options)
     registry.load()
     try:
         skill = identity.find(registry.snapshot, arguments[-1], Standing.UNUSABLE)
@@ -146,10 +152,10 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
         near = nearest(arguments[-1], names)
         hint = f"did you mean {' or '.join(near)}?" if near else "'list' shows what there is"
         raise UsageError(f"{error}; {hint}") from None
-    among = (each for each in registry.problems_among(registry.snapshot) if each.skill == skill.path)
-    problems = in_order({*skill.problems, *among, *registry.lint(skill)})
+    registry.checks.of(skill)
+    problems = registry.checks.survey(registry.snapshot).by_skill.get(skill.path, ())
     readable = skill.standing > Standing.UNUSABLE
-    details: dict[str, Any] = _summary(skill) | {
+    details: dict[str, Any] = _summary(skill, len(problems)) | {
         "frontmatter": dict(skill.frontmatter),
         "files": [
             {"path": path, "uri": uri(skill.path, path), "size": file.size, "digest": file.digest}
@@ -180,13 +186,14 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path())
+@roots
 @takes(ValidateOptions)
-def validate(options: ValidateOptions, paths: tuple[str, ...]) -> int:
-    """Check every skill at each PATH against the Agent Skills rules, and say how to fix what is wrong.
+def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
+    """Check every skill at each ROOT against the Agent Skills rules, and say how to fix what is wrong.
 
-    A PATH is a skill, its SKILL.md, a folder of skills, an archive, or an address (docs/sources.md). Each is looked at
-    alone, and then all together, in the order given: which skill hides which. Exit code 1 when there are errors.
+    A ROOT is a skill, its SKILL.md, a folder of skills, an archive, or an address (docs/sources.md). Each is looked at
+    alone, and then all together, in the order given: which skill hides which. Exit code 1 when there are errors, or
+    when a ROOT has no skill.
     Of many problems of one kind in a skill the first 20 are printed and the rest is counted; `--format json` has all.
 
     \b
@@ -194,30 +201,32 @@ def validate(options: ValidateOptions, paths: tuple[str, ...]) -> int:
       mcp-skills-server validate ./my-skill
       mcp-skills-server validate ~/skills --strict --format github
     """
+    from mcp_skills_server.catalog.checks import counted
     from mcp_skills_server.commands.checking import check
 
-    registry = make_registry(paths, options)
+    registry = make_registry(roots, options)
     registry.load()
     passed = _report_passed(registry)
     # Each root alone first: what another one hides must be sound too, since it may be served without the other.
     alone = [(root, registry.of_root(root)) for root in registry.roots]
+    skills = [skill for _, snapshot in alone for skill in snapshot.skills.values()]
+    check(registry, skills)
     found: set[Problem] = {each for each in registry.problems() if each.code in _OF_SEVERAL}
     for _, snapshot in alone:
         found.update(each for each in registry.problems(snapshot) if each.code not in _OF_SEVERAL)
-    skills = [skill for _, snapshot in alone for skill in snapshot.skills.values()]
-    found.update(check(registry, skills))
-    _report_empty((root for root, snapshot in alone if not snapshot.skills), passed)
+    empty = without_skills(registry)
+    _report_empty(empty, passed)
     count = len(skills)
     problems = in_order(found)
     errors = sum(problem.severity == "error" for problem in problems)
-    ok = not (problems if options.strict else errors)
+    ok = not empty and not (problems if options.strict else errors)
     if options.form == "json":
         result = {"ok": ok, "skills": count, "problems": [as_json(problem) for problem in problems]}
         say_json(result | {"passed_over": passed})
     else:
         for problem in shortened(problems):
             say(annotation(problem) if options.form == "github" else str(problem))
-        counts = (_counted(count, "skill"), _counted(errors, "error"), _counted(len(problems) - errors, "warning"))
+        counts = (counted(count, "skill"), counted(errors, "error"), counted(len(problems) - errors, "warning"))
         say(", ".join(counts), err=options.form == "github")
     return 0 if ok else 1
 
@@ -237,19 +246,15 @@ def _mirrored(registry: Registry) -> list[Root]:
     return [root for root in registry.roots if root.origin is not None]
 
 
-def _report_empty(roots: Iterable[Root], passed: list[dict[str, Any]]) -> None:
+def _report_empty(empty: Iterable[str], passed: list[dict[str, Any]]) -> None:
     """Print on stderr which roots have no skill at all, not even in a dot folder."""
-    for root in roots:
-        if root.shown not in {each["root"] for each in passed}:
-            remark(f"no skill at {root.shown}: no folder there has a SKILL.md; {_EMPTY}")
+    for root in empty:
+        if root not in {each["root"] for each in passed}:
+            remark(f"no skill at {root}: no folder there has a SKILL.md; {_EMPTY}")
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _summary(skill: Skill, *, more: int = 0) -> dict[str, Any]:
-    """What a line of `list` has. `more` problems of it show only among several skills."""
+def _summary(skill: Skill, problems: int) -> dict[str, Any]:
+    """Return what a line of `list` shows of a skill with this number of problems."""
     from mcp_skills_server.format.uris import uri
     from mcp_skills_server.model import SKILL_MD, Standing
 
@@ -263,6 +268,6 @@ def _summary(skill: Skill, *, more: int = 0) -> dict[str, Any]:
         "files": len(skill.files),
         "bytes": skill.size,
         "origin": skill.origin,
-        "problems": len(skill.problems) + more,
+        "problems": problems,
         "served": skill.standing is Standing.VALID,
     }

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from contextlib import suppress
+from functools import partial
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from mcp_skills_server.commands.fields import Options, flag, option
 from mcp_skills_server.errors import UsageError, missing_extra
 from mcp_skills_server.model import Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Sequence
 
     from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.commands.reloading import Reloader
     from mcp_skills_server.sources.follower import SourceState
     from mcp_skills_server.telemetry.metrics import Metrics
     from mcp_skills_server.telemetry.usage import Usage
+
+_RELOAD: Final = "skills_config_last_reload"
 
 
 class MetricsOptions(Options):
@@ -24,7 +30,8 @@ class MetricsOptions(Options):
     metrics: bool = flag("Show metrics for Prometheus at /metrics, to whom MCP is open. Needs the extra [metrics].")
     metrics_address: str | None = option(
         None,
-        "Show metrics at this address instead, such as 127.0.0.1:9464, to whoever reaches it.",
+        "Show metrics at this address instead, such as 127.0.0.1:9464, to whoever reaches it by an IP address or by a "
+        "name of --allowed-host.",
         metavar="HOST:PORT",
     )
 
@@ -43,6 +50,8 @@ def make_metrics(
     sources: Callable[[], Sequence[SourceState]],
     *,
     usage: Usage | None = None,
+    reloader: Reloader | None = None,
+    allowed_hosts: Sequence[str] = (),
 ) -> Metrics | None:
     """The metrics, counted from now on; None where none are wanted.
 
@@ -51,6 +60,8 @@ def make_metrics(
         registry: what is served.
         sources: the state of what is fetched.
         usage: what counts uses, None where nothing does.
+        reloader: what reads configuration and tokens again, None where there are none.
+        allowed_hosts: names that the Host header at an address of their own may have, beside any IP address.
 
     Raises:
         UsageError: the extra is not installed, or the address cannot be listened on.
@@ -73,11 +84,20 @@ def make_metrics(
                 "skills_usage_lost": ("Uses that were not counted, because too many waited.", usage.lost),
             }
         )
+        last = None if reloader is None else reloader.last
+        taken = last is None or not last.error
+        reload = {f"{_RELOAD}_successful": ("Whether all of configuration and tokens was taken.", float(taken))}
+        if last is not None:
+            reload[f"{_RELOAD}_timestamp_seconds"] = ("When configuration and tokens were last read.", last.at)
         return {
             **counting,
+            **reload,
             "skills_served": ("Skills that are served.", served),
             "skills_left_out": ("Skills that cannot be used.", len(snapshot.skills) - served),
-            "skills_problems": ("Things that are wrong with skills and roots.", len(snapshot.all_problems)),
+            "skills_problems": (
+                "What a scan finds wrong with skills and roots; validate reads every file and finds more.",
+                len(snapshot.all_problems),
+            ),
             "skills_sources_failing": ("Sources whose last look failed.", sum(bool(each.trouble) for each in states)),
         }
 
@@ -88,8 +108,22 @@ def make_metrics(
         if not colon or not host or not port.isdigit() or int(port) > 65535:
             raise UsageError(f"--metrics-address {options.metrics_address}: write HOST:PORT, such as 127.0.0.1:9464")
         try:
-            show_at(metrics, host.strip("[]"), int(port))
+            names = {"localhost", *map(str.lower, (host, *allowed_hosts))}
+            show_at(metrics, host.strip("[]"), int(port), partial(_names_us, names))
         except OSError as error:
             reason = error.strerror or str(error)
             raise UsageError(f"--metrics-address {options.metrics_address}: cannot be listened on ({reason})") from None
     return metrics
+
+
+def _names_us(names: Container[str], header: str) -> bool:
+    """Whether a Host header is an IP address, which no DNS rebinding has, or one of these names."""
+    from mcp_skills_server.web.guards import host_name
+
+    name = host_name(header)
+    if name is None or "*" in names:
+        return name is not None
+    with suppress(ValueError):
+        ip_address(name)
+        return True
+    return name in names

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.gates import Gate
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.commands.config_file import Configuration, SourceRules
+    from mcp_skills_server.commands.relocking import FollowedSources
     from mcp_skills_server.provenance.lock import LockedSource
     from mcp_skills_server.provenance.pins import Pins
     from mcp_skills_server.sources.mirrors import Mirrors
@@ -25,11 +26,13 @@ class Served(NamedTuple):
         registry: of the roots, or of what a lock file names.
         mirrors: keeps those current that are no folders; None where all are.
         scripts: what the configuration says of scripts of single roots, by their folders, absolute.
+        sources: has them looked at, and the lock file read again.
     """
 
     registry: Registry
     mirrors: Mirrors | None
     scripts: Mapping[str, bool]
+    sources: FollowedSources
 
 
 def open_served(
@@ -48,6 +51,8 @@ def open_served(
     said: dict[str, SourceRules] = {}
     locked: Sequence[LockedSource] = ()
     pins: list[Pins] = []
+    entries: dict[str, LockedSource] = {}
+    roots = given
     if options.lock is None:
         if options.frozen:
             raise UsageError("--frozen says how a lock file is kept to; give --lock FILE too")
@@ -62,9 +67,11 @@ def open_served(
 
     def gates(folders: Sequence[str]) -> Sequence[Gate]:
         if options.lock is not None:
-            from mcp_skills_server.commands.pinning import pins_of
+            from mcp_skills_server.commands.relocking import pinned
+            from mcp_skills_server.provenance.pins import Pins
 
-            pins.append(pins_of(locked, folders))
+            entries.update(zip(folders, locked, strict=True))
+            pins.append(Pins(*pinned(entries)))
         said.update({folder: each for folder, each in zip(folders, rules, strict=True) if each is not None})
         keys = {folder: each.require_signature for folder, each in said.items()}
         own = {folder: gate for folder, each in keys.items() for gate in _signature_gate(each, options.cache_dir)}
@@ -95,7 +102,11 @@ def open_served(
         unserved = pins[0].unserved(registry, registry.snapshot.skills)
         if unserved:
             raise UsageError(_refusal(options.lock, unserved, registry))
-    return Served(registry, mirrors, {root: each.scripts for root, each in said.items() if each.scripts is not None})
+    from mcp_skills_server.commands.relocking import FollowedSources
+
+    sources = FollowedSources(registry, mirrors, options.lock, roots, entries, pins[0] if pins else None)
+    scripts = {root: each.scripts for root, each in said.items() if each.scripts is not None}
+    return Served(registry, mirrors, scripts, sources)
 
 
 def _signature_gate(keys: Sequence[str], cache_dir: str | None) -> Sequence[Gate]:
@@ -142,11 +153,12 @@ def open_followed(given: Sequence[str], options: FollowOptions, configuration: C
         UsageError: a root does not exist or cannot be read or fetched.
     """
     served = open_served(given, options, configuration)
-    registry, mirrors, _ = served
+    registry, mirrors = served.registry, served.mirrors
 
     def start() -> None:
         if mirrors is not None:
             mirrors.start()
+            registry.await_sources = mirrors.first_read(options.first_load)
         watcher = make_watcher(registry, options)
         if watcher is None:
             registry.load()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import click
 
 from mcp_skills_server.commands.caches import cache_folder, index_files
+from mcp_skills_server.commands.config_option import ConfigOptions
 from mcp_skills_server.commands.fields import Options, flag, many, option, switch
 from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.errors import StaleFileError, UsageError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.sources.mirrors import Mirrors
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_ROOTS: Final = "MCP_SKILLS_ROOTS"
 _COUNT = click.IntRange(min=1)
 
 
@@ -45,7 +47,18 @@ def roots_or_lock(command: _F) -> _F:
 
 
 def _roots(command: _F, **how: Any) -> _F:
-    return click.argument("roots", nargs=-1, type=RootType(), envvar="MCP_SKILLS_ROOTS", **how)(command)
+    return click.argument("roots", nargs=-1, type=RootType(), envvar=_ROOTS, **how)(command)
+
+
+def given_or_configured(roots: Sequence[str]) -> Sequence[str]:
+    """Return these roots; where there are none, those of MCP_SKILLS_ROOTS or of the configuration file."""
+    from mcp_skills_server.sources.kinds import split
+
+    if roots:
+        return roots
+    if value := os.environ.get(_ROOTS):
+        return split(value)
+    return (click.get_current_context().default_map or {}).get("roots", ())
 
 
 class LimitOptions(Options):
@@ -62,6 +75,11 @@ class LimitOptions(Options):
         False,
         "Also look for skills in folders whose names begin with a dot, such as .claude/skills.",
         envvar="MCP_SKILLS_HIDDEN",
+    )
+    follow_links: bool = switch(
+        True,
+        "Serve a folder that a link in a ROOT leads to, if it holds a SKILL.md and is yours as the link is.",
+        envvar="MCP_SKILLS_FOLLOW_LINKS",
     )
 
 
@@ -103,8 +121,16 @@ class GitOptions(Options):
     accept_rewritten: bool = flag("Take what a branch was rewritten to (force-push), or a tag moved to.")
 
 
-class RootOptions(LimitOptions, SiteOptions, GitOptions):
+class RootOptions(LimitOptions, SiteOptions, GitOptions, ConfigOptions):
     """How the roots of a command are read."""
+
+
+class PartialOptions(Options):
+    """What to do where a skill cannot be published."""
+
+    allow_partial: bool = flag(
+        "Publish the others where a skill cannot be; without it nothing is, and it exits with 1."
+    )
 
 
 def open_folder(given: str, options: LimitOptions) -> Registry:
@@ -154,6 +180,11 @@ def make_registry(
     return registry
 
 
+def without_skills(registry: Registry) -> list[str]:
+    """Return the roots that hold no skill at all, as the operator wrote them: most likely one was mistyped."""
+    return [root.shown for root in registry.roots if not registry.of_root(root).skills]
+
+
 def open_roots(
     given: Sequence[str],
     options: RootOptions,
@@ -194,7 +225,14 @@ def open_roots(
 def _limits(options: LimitOptions) -> Limits:
     from mcp_skills_server.catalog.roots import Limits
 
-    return Limits(options.max_skill_md, options.max_files, options.max_bytes, options.max_depth, options.hidden)
+    return Limits(
+        options.max_skill_md,
+        options.max_files,
+        options.max_bytes,
+        options.max_depth,
+        options.hidden,
+        options.follow_links,
+    )
 
 
 def _mirrors(options: RootOptions) -> Mirrors:

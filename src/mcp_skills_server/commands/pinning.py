@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.provenance.pins import Pins
 
 DEFAULT: Final = "skills.lock"
 
@@ -33,16 +32,18 @@ class LockFileOptions(Options):
 
 
 class Offer(NamedTuple):
-    """A source as it is at one moment, alone.
+    """A source at one moment.
 
     Attributes:
+        given: the root.
         revision: "" for a folder.
-        skills: by path, those that may be served.
+        skills: by path, those that are served of it beside the other roots.
         registry: reads their files.
     """
 
+    given: str
     revision: str
-    skills: Mapping[str, Skill]
+    skills: dict[str, Skill]
     registry: Registry
 
     def digests(self) -> dict[str, str]:
@@ -56,21 +57,36 @@ class Offer(NamedTuple):
 
 
 @contextmanager
-def offered(given: str, options: RootOptions, pin: str | None = None) -> Generator[Offer]:
-    """What a source has now, or at a revision that it can still bring.
+def offered(
+    given: Sequence[str], options: RootOptions, pin: str | None = None
+) -> Generator[tuple[Registry, list[Offer]]]:
+    """Open these roots together, as `serve` does: of two skills with one path the earlier root offers it.
+
+    Args:
+        given: the roots.
+        options: how they are read.
+        pin: the revision that is wanted of each, None for the newest.
 
     Raises:
-        UsageError: it cannot be had.
+        UsageError: a root cannot be had, or is the same folder as another one.
     """
-    registry, mirrors = open_roots([given], options, pins=[pin])
+    registry, mirrors = open_roots(given, options, pins=[pin] * len(given))
     try:
         if mirrors is not None:
             mirrors.fetch(proved=True)
         with registry:
-            skills = registry.snapshot.skills
-            served = {path: skills[path] for path in registry.snapshot.paths(Standing.LENIENT)}
+            if len(registry.roots) < len(given):
+                raise UsageError(f"{', '.join(given)}: two of these are the same folder; name it once")
+            snapshot = registry.snapshot
             revisions = mirrors.revisions() if mirrors is not None else {}
-            yield Offer(revisions.get(registry.roots[0].given, ""), served, registry)
+            offers = [
+                Offer(root, revisions.get(found.given, ""), {}, registry)
+                for root, found in zip(given, registry.roots, strict=True)
+            ]
+            for path in snapshot.paths(Standing.LENIENT):
+                skill = snapshot.skills[path]
+                offers[skill.root].skills[path] = skill
+            yield registry, offers
     finally:
         if mirrors is not None:
             mirrors.stop()
@@ -102,17 +118,6 @@ def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
             raise UsageError(f"{root}: {path} does not name this root; lock it, or leave it out")
     wanted = {_place(root) for root in roots} or names
     return [each for each in locked if _place(each.given) in wanted]
-
-
-def pins_of(locked: Sequence[LockedSource], folders: Sequence[str]) -> Pins:
-    """The gate of these entries, whose skills lie in these folders."""
-    from mcp_skills_server.provenance.pins import Pins
-
-    entries = [*zip(folders, locked, strict=True)]
-    return Pins(
-        {folder: each.skills for folder, each in entries},
-        {folder: elsewhere(locked, each) for folder, each in entries},
-    )
 
 
 def elsewhere(locked: Sequence[LockedSource], source: LockedSource) -> frozenset[str]:

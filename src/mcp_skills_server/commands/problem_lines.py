@@ -6,11 +6,15 @@ A skill may have a problem for each of its files. Lines show the first of each k
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from mcp_skills_server.commands.printing import remark
+
 if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.model import Problem
 
 _OF_A_KIND: Final = 20
@@ -37,6 +41,14 @@ def shortened(problems: Iterable[Problem]) -> Iterator[Problem]:
             left = places[kind][_OF_A_KIND:]
             message = f"{len(left):,} more problems of this kind"
             yield each._replace(path=_above(left), line=None, message=message, hint="'--format json' shows each")
+
+
+def remark_problems(registry: Registry) -> None:
+    """Print on stderr how many problems the checked skills of a registry have, and what shows each."""
+    summary = registry.checks.survey(registry.snapshot).summary
+    if summary:
+        roots = " ".join(shlex.quote(root.shown) for root in registry.roots)
+        remark(f"{summary}; 'mcp-skills-server validate {roots}' shows each")
 
 
 def as_json(problem: Problem) -> dict[str, Any]:

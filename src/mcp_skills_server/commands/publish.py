@@ -15,7 +15,7 @@ import click
 from mcp_skills_server.commands.caches import publish_memory
 from mcp_skills_server.commands.fields import flag, option, takes
 from mcp_skills_server.commands.forks import beside
-from mcp_skills_server.commands.options import RootOptions, make_registry, roots
+from mcp_skills_server.commands.options import PartialOptions, RootOptions, make_registry, roots, without_skills
 from mcp_skills_server.commands.printing import progress, remark, say
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
@@ -30,7 +30,7 @@ _FEW: Final = 1_000
 """Up to so many skills are looked at by this process alone: a fork costs some milliseconds."""
 
 
-class PublishOptions(RootOptions):
+class PublishOptions(PartialOptions, RootOptions):
     """All options of `publish`."""
 
     output: str = option("", "The folder for the tree.", required=True, type=click.Path(), metavar="DIR")
@@ -58,7 +58,8 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
 
     DIR gets `.well-known/agent-skills` (discovery 0.2.0) and `.well-known/skills` (0.1.0), with the bytes that
     `serve --transport http` answers. Only what has changed is written, and the indexes come last. DIR must be empty or
-    written by this command before.
+    written by this command before. Where a skill cannot be published, nothing is written, unless --allow-partial says
+    so.
 
     \b
     Examples:
@@ -82,6 +83,8 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     about = ([(root.path, root.shown) for root in registry.roots], registry.limits, options.base_url, options.headers)
     runs = LastRuns(memory, real, about)
     last = None if options.check else runs.load()
+    if last is not None and (last.left_out or not last.skills) and not options.allow_partial:
+        last = None
     look = partial(stamps_of, registry, last)
     large = last is not None and last.skills > _FEW
     with collector.paused(), beside(look) if large else nullcontext(cache(look)) as stamps:
@@ -103,12 +106,16 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     for path, reason in run.left_out_0_1:
         remark(f"{path}: published by discovery 0.2.0 alone: {reason}")
     shown = printable(output)
+    lacking = bool(run.left_out) and not options.allow_partial
+    if differences is None:
+        remark(f"nothing was published in {shown}; correct this, or publish the rest with --allow-partial")
+        return 1
     if options.check:
         for each in differences:
             say(str(each))
         state = f"not current: {_count(differences)} to change" if differences else "current"
         remark(f"{shown} is {state}")
-        return 1 if differences else 0
+        return 1 if differences or lacking else 0
     done = f"{_count(differences)} changed" if differences else "nothing to change"
     remark(f"published {run.skills} skills in {shown}, {done}")
     return 0
@@ -142,8 +149,8 @@ def _amend(
 
 def _publish_all(
     site: Site, registry: Registry, options: PublishOptions, runs: LastRuns, stamps: Looks | None
-) -> tuple[list[Difference], LastRun]:
-    """Look at every skill, and make the folder current or say what is not."""
+) -> tuple[list[Difference] | None, LastRun]:
+    """Look at every skill, and make the folder current or say what is not; None where nothing may be written."""
     from mcp_skills_server.catalog.dot_folders import passed_over
     from mcp_skills_server.publish.last_run import LastRun, Seen, names_of
     from mcp_skills_server.publish.publication import Publication
@@ -151,16 +158,22 @@ def _publish_all(
     registry.load()
     for each in passed_over(registry):
         remark(str(each))
+    empty = tuple((root, "no skill there") for root in without_skills(registry))
+    if empty and not options.allow_partial and not options.check:
+        return None, LastRun(Seen(), (), (), empty, (), 0)
     publication = Publication(
         registry,
         options.base_url,
         known=site.known,
         steps=lambda skills: progress(skills, length=len(skills), label="packing"),
     )
-    differences = site.check(publication) if options.check else site.write(publication)
+    if options.check:
+        differences = site.check(publication)
+    else:
+        differences = site.write(publication, partial=options.allow_partial)
     edition = publication.latest or publication.edition()
     run = LastRun(Seen(), (), (), edition.left_out, edition.left_out_0_1, len(edition.skills))
-    if options.check:
+    if options.check or differences is None:
         return differences, run
     registry.keep_index(lambda: False)
     seen = None if stamps is None else site.seen()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mcp_skills_server.commands.fields import flag, option, takes
-from mcp_skills_server.commands.options import RootOptions, make_registry
+from mcp_skills_server.commands.options import PartialOptions, RootOptions, given_or_configured, make_registry
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.errors import UsageError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.sources.oci.reference import Reference
 
 
-class PushOptions(RootOptions):
+class PushOptions(PartialOptions, RootOptions):
     """All options of `push`."""
 
     each: bool = flag("One artifact for each skill, in the repository REPOSITORY/NAME, and no collection of them.")
@@ -40,7 +40,8 @@ def push(options: PushOptions, arguments: tuple[str, ...]) -> int:
 
     One skill becomes an artifact under TAG (default: latest), several become a collection: one artifact for each, and
     an index of them under TAG. Credentials are those of `docker login`. The same files give the same digests
-    everywhere, and what the registry has is not sent again. stdout has each name with the digest to pin.
+    everywhere, and what the registry has is not sent again. stdout has each name with the digest to pin. Where a skill
+    cannot be pushed, nothing is, unless --allow-partial says so.
 
     \b
     Examples:
@@ -50,7 +51,8 @@ def push(options: PushOptions, arguments: tuple[str, ...]) -> int:
     """
     from mcp_skills_server.sources.oci.reference import is_oci, parse
 
-    *roots, target = arguments
+    target = arguments[-1]
+    roots = given_or_configured(arguments[:-1])
     if not roots or not is_oci(target):
         raise UsageError("push takes roots and then where to, as in 'push ~/skills oci://registry.example.com/skills'")
     reference = parse(target, http=options.allow_http)
@@ -72,6 +74,9 @@ def push(options: PushOptions, arguments: tuple[str, ...]) -> int:
         )
         for name, each in sorted(edition.skills.items())
     ]
+    if edition.left_out and not options.allow_partial:
+        remark(f"nothing was pushed to {reference}; correct this, or push the rest with --allow-partial")
+        return 1
     if not packages:
         raise UsageError("there is no skill to push; 'validate' says what is wrong with those that are there")
     return _push(reference, packages, options)

@@ -1,4 +1,4 @@
-"""Reads the configuration file and the file of tokens again: on SIGHUP, and when one of them changes.
+"""Reads configuration, token and lock file again: on SIGHUP, and when one of them changes.
 
 A new version that is broken is one line in the log, and the old one stays. Tokens, grants, rates, the level of the log
 and how often sources are looked at change at once; of all else one line says that it takes effect at the next start.
@@ -10,7 +10,8 @@ import logging
 import os
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
@@ -19,11 +20,11 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.access.tokens import warn_of_ends
-from mcp_skills_server.commands.config_file import Configuration, ConfigurationError, read
-from mcp_skills_server.commands.config_option import tokens_of
+from mcp_skills_server.commands.config_option import token_lines_of
 from mcp_skills_server.commands.fields import key_of
 from mcp_skills_server.commands.logs import set_level
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.model import printable
 from mcp_skills_server.telemetry.log import log_requests, logs_requests
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from mcp_skills_server.access.quotas import Rates
     from mcp_skills_server.access.tokens import Token, Tokens
     from mcp_skills_server.catalog.views import Views
+    from mcp_skills_server.commands.config_file import Configuration
+    from mcp_skills_server.commands.relocking import FollowedSources
     from mcp_skills_server.sources.mirrors import Mirrors
 
 logger = logging.getLogger(__name__)
@@ -42,6 +45,25 @@ _DAY_S: Final = 86_400.0
 _SETTLE_S: Final = 0.2
 """A file that is being written is read when it has stayed the same for so long."""
 _LIVE: Final = frozenset(("token_file", "tokens", "log_level", "refresh"))
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """What became of reading the files again; the start is the first.
+
+    Attributes:
+        at: when, in seconds since the epoch.
+        error: why something of them is not in force; "" where all is.
+    """
+
+    at: float
+    error: str = ""
+
+    @property
+    def line(self) -> str:
+        """One line for `/readyz?verbose`."""
+        when = datetime.fromtimestamp(self.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return f"configuration: {'refused' if self.error else 'read'} at {when}{self.error and f': {self.error}'}"
 
 
 class Reloader:
@@ -58,6 +80,7 @@ class Reloader:
         views: which skills each principal has.
         rates: how often one may do something, where that is counted.
         request_level: at which level requests are logged.
+        sources: has the lock file read again, and every source looked at when that is asked for.
     """
 
     def __init__(
@@ -70,7 +93,9 @@ class Reloader:
         views: Views,
         rates: Rates | None = None,
         request_level: int = logging.DEBUG,
+        sources: FollowedSources | None = None,
     ) -> None:
+        self._sources = sources
         self._views = views
         self._rates = rates
         self._parameters = {each.name or "": each for each in context.command.params}
@@ -88,6 +113,7 @@ class Reloader:
         self._logs_requests = logs_requests(request_level)  # since the start
         self._broken = self._tokens_broken = False
         """Whether what was read last could not be taken."""
+        self.last = Reload(time.time())
         self._asked: SimpleQueue[None] = SimpleQueue()
         self._seen = self._look()
 
@@ -101,30 +127,43 @@ class Reloader:
 
     def reload(self) -> None:
         """Read everything again, and take what is new in it."""
-        before = self._configuration
+        before, troubles = self._configuration, list[str]()
         was_broken, self._broken = self._broken, False
         if before is not None:
+            from mcp_skills_server.commands.config_file import ConfigurationError, read  # not for every start
+
             try:
-                self._configuration = read(before.file)
+                self._configuration = read(before.file, again=True)
             except ConfigurationError as error:
                 self._broken = True
-                logger.warning("%s; the configuration stays as it was", error)
+                troubles.append(f"{error}; the configuration stays as it was")
             else:
                 if was_broken and self._configuration == before:
                     logger.info("%s is right again, and says what is in force", before.file)
         tokens = None
         were_broken, self._tokens_broken = self._tokens_broken, False
         try:
-            tokens = self._new_tokens()
+            tokens, wrong = self._new_tokens()
         except UsageError as error:
             self._tokens_broken = True
-            logger.warning("%s; the tokens stay as they were", error)
+            troubles.append(f"{error}; the tokens stay as they were")
         else:
-            if were_broken and tokens is None:
+            if wrong:
+                self._tokens_broken = True
+                in_force = "the tokens stay as they were" if tokens is None else "all other lines are in force"
+                more = f" (and {len(wrong) - 1:,} more)" if len(wrong) > 1 else ""
+                troubles.append(f"{wrong[0][1]}{more}; {in_force}")
+            elif were_broken and tokens is None:
                 logger.info("the tokens are right again, and are those in force")
+        for each in troubles:
+            logger.warning("%s", each)
         self._swap(tokens, self._new_grants(before))
         if before is not None and self._configuration is not None and self._configuration != before:
             self._take(before, self._configuration)
+        if self._sources is not None and (refused := self._sources.relock()):
+            logger.warning("%s", refused)
+            troubles.append(refused)
+        self.last = Reload(time.time(), printable(" / ".join(troubles)))
 
     def _swap(self, tokens: list[Token] | None, grants: Sequence[Grant] | None) -> None:
         """Have these in force, None for what stays: both at once, so that nobody new meets the grants of before."""
@@ -157,21 +196,24 @@ class Reloader:
             return None
         return now.grants
 
-    def _new_tokens(self) -> list[Token] | None:
-        """The tokens of the file where they are others than those in force.
+    def _new_tokens(self) -> tuple[list[Token] | None, Sequence[tuple[str, str]]]:
+        """The tokens of the file where they are others than those in force, and the lines that are wrong.
 
         Raises:
             UsageError: they cannot be read or taken.
         """
         if self._tokens is None:
-            return None
+            return None, ()
         file = self._value("token_file", self._configuration)
-        found = tokens_of(file, self._value("tokens", self._configuration))
-        if not found and not self._tokens:
-            return None
+        lines = token_lines_of(file, self._value("tokens", self._configuration), again=True)
+        found = lines.after(self._tokens)
+        if not found and not lines.wrong and not self._tokens:
+            return None, ()
         if not found or not self._tokens:
+            lines.checked()
             raise UsageError("whether tokens are wanted takes effect at the next start")
-        return None if [*self._tokens] == found else found
+        warn_of_ends(found, time.time())
+        return None if {*self._tokens} == {*found} else found, lines.wrong
 
     def _take(self, before: Configuration, now: Configuration) -> None:
         if self._value("log_level", before) != (level := self._value("log_level", now)):
@@ -206,6 +248,8 @@ class Reloader:
     def _warn_of_ends(self) -> None:
         """Once a day."""
         if self._tokens is not None and time.monotonic() - self._warned > _DAY_S:
+            from mcp_skills_server.access.tokens import warn_of_ends
+
             self._warned = time.monotonic()
             warn_of_ends(self._tokens, time.time())
 
@@ -214,13 +258,17 @@ class Reloader:
         files = [self._configuration.file] if self._configuration is not None else []
         if self._tokens is not None and (file := self._value("token_file", self._configuration)) is not None:
             files.append(file)
+        if self._sources is not None and self._sources.lock is not None:
+            files.append(self._sources.lock)
         return [_signature(each) for each in files]
 
     def _follow(self) -> None:
         while True:
+            asked = True
             try:
-                self._asked.get(timeout=_LOOK_S)
+                self._asked.get(timeout=_LOOK_S if self._seen or self._tokens else None)
             except Empty:
+                asked = False
                 self._warn_of_ends()
                 now = self._look()
                 if now == self._seen:
@@ -236,6 +284,8 @@ class Reloader:
             try:
                 self._seen = self._look()  # before they are read, so that a later change is another one
                 self.reload()
+                if self._sources is not None and asked:
+                    self._sources.look()
             except Exception:  # a bug must not end the looking
                 logger.exception("the configuration could not be read again")
 

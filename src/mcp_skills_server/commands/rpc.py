@@ -24,7 +24,7 @@ class RpcOptions(FollowOptions, RuntimeOptions, AuditOptions):
     log_format: Format = log_format()
 
 
-@click.command(cls=Grouped, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
+@click.command(cls=Grouped, context_settings={"show_default": True})
 @roots_or_lock
 @takes(RpcOptions)
 def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
@@ -48,7 +48,7 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
 
     log_requests()
     context = click.get_current_context()
-    (registry, mirrors, scripts), start, stop = open_followed(roots, options, configuration_of(context))
+    (registry, _, scripts, sources), start, stop = open_followed(roots, options, configuration_of(context))
     runtime = make_runtime(registry, options, max_loaded=1, catalog_chars=0, roots=scripts)
     views = make_views(registry, configuration_of(context), local=True)
     methods = Methods(runtime, execution_settings(options), views=views)
@@ -57,10 +57,9 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
         'type {"jsonrpc":"2.0","id":1,"method":"list_skills"}',
         f"mcp-skills-server list {shlex.join(roots)} (what it serves)",
     )
-    read_again = follow_configuration(context, views, mirrors)
+    read_again = follow_configuration(context, views, sources).ask
     reopen = start_audit(options, stdout_is_free=False)
-    if read_again or reopen:
-        on_hangup(read_again, reopen)
+    on_hangup(read_again, reopen)
     start()  # the first call waits until the skills are there
     try:
         anyio.run(serve, Rpc(methods))

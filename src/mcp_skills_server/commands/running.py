@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import signal
 import sys
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import click
 
-from mcp_skills_server.commands.config_option import ConfigOptions
 from mcp_skills_server.commands.fields import Options, flag, many, option, switch
 from mcp_skills_server.commands.options import RootOptions
 from mcp_skills_server.commands.printing import remark
@@ -22,8 +20,6 @@ from mcp_skills_server.telemetry import later
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.watch import Watcher
-
-logger = logging.getLogger(__name__)
 
 _LAST_S = 1.0
 """For so long the end waits for somebody to read the last lines of the log."""
@@ -54,6 +50,13 @@ class RefreshOptions(Options):
         metavar="SECONDS",
         show_default=True,
     )
+    first_load: float = option(
+        5,
+        "How long a first list waits for what was never fetched before.",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+        show_default=True,
+    )
 
 
 class PinOptions(Options):
@@ -75,7 +78,7 @@ class PinOptions(Options):
     )
 
 
-class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions, ConfigOptions):
+class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions):
     """How the roots of a command are read and kept current."""
 
 
@@ -134,7 +137,7 @@ def end_on_signals() -> None:
 
 
 def on_hangup(*asked: Callable[[], object] | None) -> None:
-    """On SIGHUP, by which daemons are asked to read and open their files again, call these; or say that there is none.
+    """On SIGHUP, by which daemons are asked to read and open their files again, call these.
 
     One that is ignored already stays so (nohup). What is called may be called in the midst of any other line.
     """
@@ -143,8 +146,6 @@ def on_hangup(*asked: Callable[[], object] | None) -> None:
         for each in asked:
             if each is not None:
                 each()
-        if not any(asked):
-            logger.warning("SIGHUP is ignored: there is nothing to read again; restart the server for other options")
 
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, hang_up)

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher
+    from mcp_skills_server.commands.relocking import FollowedSources
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.sources.mirrors import Mirrors
@@ -96,6 +97,7 @@ class Service(NamedTuple):
     Attributes:
         registry: of the skills.
         mirrors: what is fetched; None where every root is a folder.
+        sources: has them looked at, and the lock file read again.
         runtime: the tools.
         settings: of what speaks MCP.
         watcher: follows the folders; None where they are not followed.
@@ -108,6 +110,7 @@ class Service(NamedTuple):
 
     registry: Registry
     mirrors: Mirrors | None
+    sources: FollowedSources
     runtime: Runtime
     settings: Settings
     watcher: Watcher | None
@@ -119,7 +122,7 @@ class Service(NamedTuple):
 
 
 # Every option has an environment variable by the prefix: MCP_SKILLS_PAGE_SIZE for --page-size.
-@click.command(cls=Grouped, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
+@click.command(cls=Grouped, context_settings={"show_default": True})
 @roots_or_lock
 @takes(ServeOptions)
 def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
@@ -148,6 +151,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     if service.mirrors is not None:
         service.mirrors.report_to(service.registry.note)
         service.mirrors.start(partial(take_in, service.registry))
+        service.registry.await_sources = service.mirrors.first_read(options.first_load)
     code = 0
     if options.transport == "stdio":
         _serve_stdio(service, options, roots)
@@ -188,7 +192,7 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
         UsageError: it cannot be served so.
     """
     context, over_http = click.get_current_context(), options.transport == "http"
-    registry, mirrors, scripts = open_served(roots, options, configuration_of(context))
+    registry, mirrors, scripts, sources = open_served(roots, options, configuration_of(context))
     from mcp_skills_server.catalog.report import report_to_log
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests
@@ -229,15 +233,14 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
         )
     counting = start_usage(options, registry, by_default=over_http)
     reopen = start_audit(options, stdout_is_free=over_http)
-    return Service(registry, mirrors, runtime, settings, watcher, views, quotas, shared, counting, reopen)
+    return Service(registry, mirrors, sources, runtime, settings, watcher, views, quotas, shared, counting, reopen)
 
 
 def _serve_stdio(service: Service, options: ServeOptions, roots: tuple[str, ...]) -> None:
     context = click.get_current_context()
     _warn_of_unused(context)
-    read_again = follow_configuration(context, service.views, service.mirrors)
-    if read_again or service.reopen:
-        on_hangup(read_again, service.reopen)
+    reloader = follow_configuration(context, service.views, service.sources)
+    on_hangup(reloader.ask, service.reopen)
     given = shlex.join(roots or ["--lock", str(options.lock)])
     say_that_it_waits(
         "an MCP host",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,6 +32,7 @@ from mcp_skills_server.web.settings import HttpSettings
 if TYPE_CHECKING:
     from mcp_skills_server.commands.serve import ServeOptions, Service
 
+logger = logging.getLogger(__name__)
 _NEVER_EMPTY: Final = {
     "MCP_SKILLS_TOKEN_FILE": "tokens",
     "MCP_SKILLS_TOKENS": "tokens",
@@ -56,8 +58,8 @@ def serve_over_http(service: Service, options: ServeOptions) -> int:
     return 0
 
 
-def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSettings, Callable[[], object] | None]:
-    """What the operator chose for HTTP, and what has tokens and configuration read again, if there are any.
+def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSettings, Callable[[], object]]:
+    """What the operator chose for HTTP, and what has tokens, configuration and lock file read again.
 
     Raises:
         UsageError: it cannot be served so.
@@ -72,8 +74,8 @@ def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSetting
     issuer = issuer_of(context)
     check_grants(configuration_of(context), [*tokens, *([] if issuer is None else [issuer])])
     rates = Rates(service.quotas)
-    read_again = follow_configuration(
-        context, views, service.mirrors, tokens, rates=rates, request_level=request_level(options.transport)
+    reloader = follow_configuration(
+        context, views, service.sources, tokens, rates=rates, request_level=request_level(options.transport)
     )
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer)
     sources = service.mirrors
@@ -83,7 +85,19 @@ def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSetting
     if options.publish_open:
         policy = replace(policy, open_below=(*policy.open_below, *PREFIXES))
     sites = sources.states if sources is not None else list
-    shown = make_metrics(options, views.registry, sites, usage=counting and counting.usage)
+    shown = make_metrics(
+        options,
+        views.registry,
+        sites,
+        usage=counting and counting.usage,
+        reloader=reloader,
+        allowed_hosts=options.allowed_host,
+    )
+
+    def states() -> list[str]:
+        reloads = [reloader.last.line]
+        return reloads if shared is None else [*reloads, shared.link.state]
+
     http = HttpSettings(
         host=options.host,
         port=options.port,
@@ -109,22 +123,24 @@ def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSetting
         rates=rates,
         sessions=partial(Sessions, share=service.quotas.runtime_sessions),
         ui=make_ui(counting and counting.store) if options.ui else None,
+        states=states,
     )
     if shared is not None:
-        http = replace(http, sessions=shared.sessions, shared=lambda: [shared.link.state], take_shared=shared.take)
-    return http, read_again
+        http = replace(http, sessions=shared.sessions, take_shared=shared.take)
+    return http, reloader.ask
 
 
 def _refresh(service: Service, options: ServeOptions) -> tuple[bytes, Callable[[], int]] | None:
     """The secret of webhooks, and what they have looked at; None where there are none.
 
     Raises:
-        UsageError: nothing is fetched here, or the secret is none.
+        UsageError: the secret is none.
     """
     if options.refresh_secret is None:
         return None
+    secret = checked_secret(options.refresh_secret)
     if service.mirrors is None:
-        raise UsageError("--refresh-secret is for sources that are fetched, and every ROOT is a folder; leave it out")
+        logger.warning("--refresh-secret: every ROOT is a folder, which is watched; %s has nothing to fetch", PATH)
+        return secret, int
     shared = service.shared
-    look = shared.look if shared is not None else service.mirrors.look
-    return checked_secret(options.refresh_secret), look
+    return secret, shared.look if shared is not None else service.mirrors.look

@@ -37,7 +37,7 @@ class UiOptions(FollowOptions, UsageOptions):
 
 
 # The variables are those of `serve`: MCP_SKILLS_HIDDEN for --hidden.
-@click.command(cls=Grouped, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
+@click.command(cls=Grouped, context_settings={"show_default": True})
 @roots_or_lock
 @takes(UiOptions)
 @click.pass_context
@@ -64,13 +64,14 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     from mcp_skills_server.web.serving import serve_http
     from mcp_skills_server.web.settings import HttpSettings
 
-    registry, mirrors, _ = open_served(roots, options, configuration_of(context))
+    registry, mirrors, _, sources = open_served(roots, options, configuration_of(context))
     if mirrors is not None:
         mirrors.report_to(registry.note)
         mirrors.start(partial(take_in, registry))
+        registry.await_sources = mirrors.first_read(options.first_load)
     # Whoever has the page for himself has all of the folder, whatever a configuration grants to others.
     views = Views(registry)
-    follow_configuration(context, views, mirrors)
+    follow_configuration(context, views, sources)
     http = HttpSettings(
         host=_HOST,
         port=options.port,

@@ -41,7 +41,7 @@ class ShowUsageOptions(Options):
     format: Literal["table", "json"] = option("table", "How it is printed.", type=click.Choice(["table", "json"]))
 
 
-@click.command(context_settings={"auto_envvar_prefix": "MCP_SKILLS"})
+@click.command()
 @takes(ShowUsageOptions)
 def usage(options: ShowUsageOptions) -> None:
     """Show which skills were used, how often and when last, and which are served and never were.
@@ -84,7 +84,7 @@ def _show(report: Report, by: str, *, most: int) -> None:
     head = (by.upper(), "LOADS", "READS", "RUNS", "VERSIONS", "DROPPED", "LAST", "DAYS")
     rows = [
         (
-            each.name or "-",
+            f"{each.name} ({each.label})" if each.label else each.name or "-",
             str(each.loads),
             str(each.reads),
             str(each.runs),

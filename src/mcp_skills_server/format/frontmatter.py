@@ -39,6 +39,7 @@ class Document(NamedTuple):
         problems: all that was found, in file order.
         metadata: of each field of `metadata` its 1-based line and its text as it was written, None for what is no
             single value.
+        written: of each top-level field that is a single value and was read by the YAML parser, its text as written.
     """
 
     frontmatter: Mapping[str, Json] | None
@@ -47,6 +48,7 @@ class Document(NamedTuple):
     body_line: int
     problems: tuple[Problem, ...]
     metadata: Mapping[str, tuple[int, str | None]] = MappingProxyType({})
+    written: Mapping[str, str] = MappingProxyType({})
 
 
 def parse(raw: bytes, *, known: Mapping[str, Json] | None = None) -> Document:
@@ -84,7 +86,7 @@ def parse(raw: bytes, *, known: Mapping[str, Json] | None = None) -> Document:
         return Document(plain.fields, plain.lines, body.rstrip(), body_line, (), plain.metadata)
     reader, fields = _read(between)
     problems = tuple(reader.problems)
-    return Document(fields, reader.lines, body.rstrip(), body_line, problems, reader.metadata)
+    return Document(fields, reader.lines, body.rstrip(), body_line, problems, reader.metadata, reader.written)
 
 
 def _failed(found: Problem) -> Document:

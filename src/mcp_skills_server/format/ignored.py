@@ -21,6 +21,8 @@ PATTERNS: Final = (".*", *sorted(_IGNORED), *(f"*{end}" for end in _ENDS), *(f"{
 """The names for which `is_ignored` is true, as patterns of a shell."""
 _NEVER_ENTERED: Final = frozenset((".", "..", ".git", ".hg", ".svn", ".jj", ".venv", ".tox", ".nox", ".cache"))
 """Dot folders that hold a program's own state, never a person's skills."""
+ENVIRONMENT: Final = "pyvenv.cfg"
+"""A folder that holds a file of this name is a Python environment: packages, and never a person's skills."""
 OURS: Final = ".mcp-skills"
 """How the names of the folders of `fetch` and `publish` begin: what they hold are copies, records and locks."""
 _SKILL_MD_FOLDED: Final = SKILL_MD.lower()

@@ -84,6 +84,7 @@ class Reader:
     Attributes:
         lines: the 1-based line in the file of each top-level field, where the text begins on line 2.
         metadata: of each field of `metadata` its line and its text as it was written, None for what is no single value.
+        written: of each top-level field that is a single value, its text as it was written.
         problems: what is wrong, in file order; at most `MAX_PROBLEMS` and what ends the reading.
     """
 
@@ -97,6 +98,7 @@ class Reader:
         self._field = ""
         self.lines: dict[str, int] = {}
         self.metadata: dict[str, tuple[int, str | None]] = {}
+        self.written: dict[str, str] = {}
         self.problems: list[Problem] = []
 
     def read(self) -> dict[str, Json] | None:
@@ -208,6 +210,8 @@ class Reader:
             if key in out:
                 self._note("yaml-duplicate-key", event, f"the key {_shown(key)} stands twice")
             value = self._next()
+            if depth == 0 and value.__class__ is ScalarEvent:
+                self.written.setdefault(key, value.value)
             if depth == 1 and self._field == METADATA:
                 self.metadata.setdefault(key, (line, value.value if value.__class__ is ScalarEvent else None))
             text = value.value if value.__class__ is ScalarEvent and value.tag is value.anchor is None else ""

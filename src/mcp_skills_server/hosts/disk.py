@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mcp_skills_server.durable import sync_path
+from mcp_skills_server.durable import read_regular, sync_path
 from mcp_skills_server.errors import UsageError
 
 MAX_SIZE: Final = 16 << 20
@@ -45,22 +45,11 @@ def read(path: Path) -> Found:
     """
     target = Path(os.path.realpath(path))
     try:
-        # Without waiting, in case it is a pipe.
-        descriptor = os.open(target, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        raw, status = read_regular(target, MAX_SIZE)
     except FileNotFoundError:
         return Found(target, None, None)
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}; {_NAME}") from None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise UsageError(f"not a regular file; {_NAME}")
-        with open(descriptor, "rb", closefd=False) as stream:
-            raw = stream.read(MAX_SIZE + 1)
-    except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}; {_NAME}") from None
-    finally:
-        os.close(descriptor)
     if len(raw) > MAX_SIZE:
         raise UsageError(f"larger than {MAX_SIZE >> 20} MiB; {_NAME}")
     return Found(target, raw, status)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from mcp_skills_server.durable import replace_file
+from mcp_skills_server.durable import read_regular, replace_file
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 
@@ -100,8 +100,7 @@ def read(path: Path) -> tuple[LockedSource, ...]:
     """
     shown = printable(str(path))
     try:
-        with path.open("rb") as file:
-            raw = file.read(_MOST_BYTES + 1)
+        raw, _ = read_regular(path, _MOST_BYTES)
     except FileNotFoundError:
         raise UsageError(f"{shown}: no such lock file; 'mcp-skills-server lock ROOT...' makes one") from None
     except OSError as error:

@@ -20,6 +20,10 @@ class Pins:
     """
 
     def __init__(self, skills: Mapping[str, Mapping[str, str]], elsewhere: Mapping[str, frozenset[str]]) -> None:
+        self.replace(skills, elsewhere)
+
+    def replace(self, skills: Mapping[str, Mapping[str, str]], elsewhere: Mapping[str, frozenset[str]]) -> None:
+        """Have these in force for what is judged from now on."""
         self._skills = skills
         self._elsewhere = elsewhere
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, cast
 
 from mcp_skills_server.catalog.disk import signature
+from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import SkillsServerError, UsageError, missing_extra
 from mcp_skills_server.model import printable
 
@@ -139,9 +140,12 @@ class _Config(Protocol):
 
 def _by_key(path: Path, certificate: bool) -> _Config:
     config = _library().verifying.Config()
-    if certificate:
-        return config.use_certificate_verifier(certificate_chain=[path])
-    return config.use_elliptic_key_verifier(public_key=path)
+    with tempfile.TemporaryDirectory(prefix="mcp-skills-") as place:
+        copy = Path(place, "key.pem")
+        copy.write_bytes(_read(path))  # the library would wait for the writer of a FIFO
+        if certificate:
+            return config.use_certificate_verifier(certificate_chain=[copy])
+        return config.use_elliptic_key_verifier(public_key=copy)
 
 
 def _by_identity(identity: Identity) -> _Config:
@@ -203,8 +207,7 @@ def _library() -> Any:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            return file.read(_MOST_BYTES)
+        return read_regular(path, _MOST_BYTES)[0]
     except OSError as error:
         raise UsageError(f"{printable(str(path))}: cannot be read ({error.strerror}); give the file of a key") from None
 

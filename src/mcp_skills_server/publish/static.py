@@ -111,8 +111,10 @@ class Site:
             plan = self._plan(self._expected(publication, publication.edition()), self._claims())
             return _in_order(plan.differences)
 
-    def write(self, publication: Publication) -> list[Difference]:
+    def write(self, publication: Publication, *, partial: bool = True) -> list[Difference] | None:
         """Make the folder current. Returns what was not; nothing at all is touched when that is nothing.
+
+        Without `partial` no file is touched either where a skill was left out, and None is returned.
 
         Raises:
             UsageError: it cannot be written, or another process is publishing there.
@@ -123,6 +125,8 @@ class Site:
                 self._folder.look_anew()
                 self._folder.clear()
                 edition = publication.edition()
+                if edition.left_out and not partial:
+                    return None
                 claims = self._claims()
                 plan = self._plan(self._expected(publication, edition), claims)
                 try:

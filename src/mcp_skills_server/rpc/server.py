@@ -98,8 +98,7 @@ class Rpc:
         except CallError as error:
             return _error(messages.id_of(message), error)
         try:
-            who = None if principal is None else principal.id
-            with events.observe("skills-protocol", call.method, principal=who, address=address, id_=call.id):
+            with events.observe("skills-protocol", call.method, principal=principal, address=address, id_=call.id):
                 result = await self.methods.call(call.method, call.params, owner, principal)
             answer = jsonrpc.dump(messages.result(call.id, result))
         except CallError as error:

@@ -133,11 +133,12 @@ class Attachment:
     async def glimpse(self) -> None:
         """Wait until there is something to show of the skills: the scan where that is quick, else the first look.
 
-        A first look does not know whose skills it finds, so where grants are in force the scan is waited for.
+        A first look does not know whose skills it finds, and finds none of a source that was never read: where grants
+        are in force, or such a source is waited for, the scan is waited for.
         """
         if self.is_ready:
             return
-        if self.views.are_restricted:
+        if self.views.are_restricted or self.registry.await_sources is not None:
             await self.ready()
             return
         briefing = self.sessions.runtime.briefing

@@ -85,11 +85,10 @@ async def observed(ctx: Context, call_next: CallNext) -> HandlerResult:
         return await call_next(ctx)
     client = ctx.session.client_params
     scope = scope_of(ctx)
-    who = principal(scope)
     with events.Request(
         "mcp",
         ctx.method,
-        principal=None if who is None else who.id,
+        principal=principal(scope),
         address=address(scope),
         era="modern" if ctx.protocol_version in MODERN_VERSIONS else "legacy",
         host=None if client is None else client.client_info.name,

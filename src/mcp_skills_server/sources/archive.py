@@ -11,12 +11,13 @@ from typing import Final
 from anyio import to_thread
 
 from mcp_skills_server.format import archive
-from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
+from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
 from mcp_skills_server.format.ignored import some_of, unserved
+from mcp_skills_server.model import SKILL_MD, printable
 from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
 from mcp_skills_server.sources.files import BINARY
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import Pace, Revision, Tree
+from mcp_skills_server.sources.source import NO_DIFFERENCE, Difference, Pace, Revision, Tree
 from mcp_skills_server.sources.store import Store
 
 LIMITS: Final = UnpackLimits(files=50_000, bytes=1 << 30, file=64 << 20)
@@ -46,6 +47,8 @@ class Archive:
         self._hidden = settings.hidden
         self._seen: tuple[int, ...] | None = None
         self._digest = ""
+        self._skills: dict[str, str] = {}
+        """The digest over the files of each skill of the tree that was unpacked last, by its folder."""
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always looked at
         """The digest of its bytes, which are read where the file looks different.
@@ -99,13 +102,40 @@ class Archive:
             for path in left_out:
                 del files[path]
             tree = store.put(revision.digest, files)
+            difference = self._difference(files)
         except OSError as error:
             raise UnreachableError(f"cannot be unpacked ({error.strerror or error})") from None
         except ArchiveRefusedError as error:
             raise UnacceptableError(f"cannot be unpacked ({error})") from None
         # An archive of a repository has some, and nobody signed it as a whole.
         warnings = (f"left out what is never served: {some_of(left_out)}",) if left_out else ()
-        return Tree(tree, warnings=warnings)
+        return Tree(tree, difference, warnings)
+
+    def _difference(self, files: Files) -> Difference:
+        """Return which skills are others than in the last tree; of the first tree none are."""
+        before, now = self._skills, _digests(files)
+        self._skills = now
+        if not before:
+            return NO_DIFFERENCE
+        added, removed = sorted(now.keys() - before.keys()), sorted(before.keys() - now.keys())
+        changed = sorted(each for each in now.keys() & before.keys() if now[each] != before[each])
+        return Difference(
+            "", tuple(map(printable, added)), tuple(map(printable, changed)), tuple(map(printable, removed))
+        )
+
+
+def _digests(files: Files) -> dict[str, str]:
+    """Return a digest over the files of each outermost skill folder, by that folder."""
+    tops: list[str] = []
+    for path in sorted(each.removesuffix(SKILL_MD) for each in files if f"/{each}".endswith(f"/{SKILL_MD}")):
+        if not path.startswith(tuple(tops)):
+            tops.append(path)
+    found = {top: hashlib.sha256() for top in tops}
+    for path, (raw, executable) in sorted(files.items()):
+        top = next((each for each in tops if path.startswith(each)), None)
+        if top is not None:
+            found[top].update(f"{path}\0{executable}\0{len(raw)}\0".encode() + raw)
+    return {top.rstrip("/") or "skill": digest.hexdigest() for top, digest in found.items()}
 
 
 def is_archive(given: str) -> bool:

@@ -74,7 +74,10 @@ class Exchange:
         except (httpcore2.ProtocolError, httpcore2.ReadError) as error:
             raise UnreachableError(f"{shown(url)} broke off or does not speak HTTP: {_first_line(error)}") from None
         except (httpcore2.NetworkError, httpcore2.ProxyError, OSError, *_BROKEN) as error:
-            raise UnreachableError(f"{shown(url)} cannot be reached: {_first_line(error)}") from None
+            hint = ""
+            if "WRONG_VERSION_NUMBER" in str(error):
+                hint = "; it speaks plain HTTP there: write http:// for a site, oci+http:// for a registry"
+            raise UnreachableError(f"{shown(url)} cannot be reached: {_first_line(error)}{hint}") from None
         except httpcore2.UnsupportedProtocol as error:
             raise UsageError(f"the proxy of the environment cannot be used: {_first_line(error)}") from None
 

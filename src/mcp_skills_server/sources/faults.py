@@ -31,6 +31,10 @@ class UnsignedCommitError(UnacceptableError):
     code = "commit-unsigned"
 
 
+class RewrittenError(UnacceptableError):
+    """A branch was rewritten, or a tag moved. Judged anew at each look: another process may have accepted it."""
+
+
 class AbsentError(UnacceptableError):
     """There is nothing at this address: 404, 410, or the web page that some sites answer for everything."""
 

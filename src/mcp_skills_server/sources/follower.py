@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,9 +21,9 @@ from anyio import to_thread
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.model import Problem, printable
-from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.faults import RewrittenError, SourceError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.source import Pace, Revision, Source
-from mcp_skills_server.sources.store import Store
+from mcp_skills_server.sources.store import Store, lead
 from mcp_skills_server.sources.urls import within
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,6 @@ logger = logging.getLogger(__name__)
 Note: TypeAlias = Callable[[str, tuple[Problem, ...]], object]
 """Takes the revision that is served and what is wrong with it, in another thread."""
 
-_NAMES_SHOWN: Final = 10
 _SOONEST_S: Final = 1.0
 """Between two looks that somebody asked for."""
 
@@ -67,7 +67,9 @@ class Follower:
     """
 
     def __init__(self, source: Source, store: Store, sleep: Callable[[float], Awaitable[object]] = anyio.sleep) -> None:
-        self.source: Final = source
+        self.source = source
+        self.link: Path | None = None
+        """The folder that is served in place of the source's own, as a link to it: `switch` moves it."""
         self.arrived: Callable[[str], object] = str
         """Called in another thread with the folder when it came for the first time; it is ready only after that."""
         self.note: Note | None = None
@@ -82,6 +84,10 @@ class Follower:
         self._noted: tuple[str, tuple[Problem, ...]] = "", ()
         self._trouble: str | None = None
         self._ready = self.has_copy
+        self.read_once = threading.Event()
+        """Set when there is a copy, or the first attempt to get one has failed."""
+        if self._ready:
+            self.read_once.set()
         self._looked: float | None = None
         self._next_look: float | None = None
         self._waiting: anyio.CancelScope | None = None
@@ -101,7 +107,7 @@ class Follower:
     @property
     def path(self) -> Path:
         """The folder that is served."""
-        return self.source.place or self._store.root
+        return self.link or self.source.place or self._store.root
 
     @property
     def revision(self) -> str:
@@ -134,11 +140,12 @@ class Follower:
             SourceError: it cannot be had now.
             UsageError: something here is wrong, not there.
         """
+        source = self.source  # which may be replaced meanwhile
         try:
-            revision = await self.source.resolve(anew=anew)
+            revision = await source.resolve(anew=anew)
             # A place of the source's own is shared with other processes: what was brought before proves nothing there.
-            current = self.source.place is None and revision.digest == self._served and self.path.is_dir()
-            complete = current or await self._bring(revision)
+            current = source.place is None and revision.digest == self._served and self.path.is_dir()
+            complete = current or await self._bring(source, revision)
         except (SourceError, UsageError) as error:
             self._trouble = self.reason(error)
             raise
@@ -148,17 +155,19 @@ class Follower:
             raise SourceError(self._trouble) from error
         finally:
             self._looked = time.time()
+            self.read_once.set()
         self._trouble = None
         if not self._ready:
             await to_thread.run_sync(self.arrived, str(self.path))
             self._ready = True
-        return revision.next_check_s if complete or self.source.pace is None else self.source.pace.check_s
+        return revision.next_check_s if complete or source.pace is None else source.pace.check_s
 
     async def follow(self, pace: Pace) -> None:
         """Keep it current until cancelled."""
         wait, retry = 0.0, pace.first_retry_s
         while True:
             anew = await self._wait(wait)
+            pace = self.source.pace or pace  # which the operator may have changed
             try:
                 wait, retry = await self.refresh(anew=anew), pace.first_retry_s
                 continue
@@ -207,26 +216,53 @@ class Follower:
         self.note = note
         note(*self._noted)
 
-    async def _bring(self, revision: Revision) -> bool:
+    async def fetch(self, source: Source) -> None:
+        """Bring what `switch` is to serve.
+
+        Raises:
+            SourceError: it cannot be had now.
+            UsageError: something here is wrong, not there.
+        """
+        await source.materialise(await source.resolve(), self._store)
+
+    def switch(self, source: Source) -> None:
+        """Serve another revision from now on, which was fetched: the link is moved. From any thread.
+
+        Raises:
+            OSError: it cannot be moved.
+        """
+        self.source, self._served, self._refused = source, "", None
+        if self.link is not None and source.place is not None:
+            lead(self.link, source.place)
+
+    async def _bring(self, source: Source, revision: Revision) -> bool:
         """Serve this revision; whether all of it is there."""
         if self._refused is not None and self._refused[0] == revision.digest:
             raise self._refused[1]
         try:
-            tree = await self.source.materialise(revision, self._store)
+            tree = await source.materialise(revision, self._store)
         except UnacceptableError as error:
-            self._refused = revision.digest, error
+            if not isinstance(error, RewrittenError):
+                self._refused = revision.digest, error
             raise
-        if self.source.place is None:
+        if source is not self.source:
+            return False
+        if source.place is None:
             try:
                 await to_thread.run_sync(self._store.serve, tree.path)
             except OSError as error:
                 raise UnreachableError(f"cannot be served ({error.strerror or error})") from None
+        difference = tree.difference
+        before = difference.before or self._served
         self._served = revision.digest if tree.complete else ""
         self._problems = tree.problems
         await to_thread.run_sync(self._report, tree.warnings, tree.problems)
-        if tree.changed:
-            more = f" and {len(tree.changed) - _NAMES_SHOWN} more" if len(tree.changed) > _NAMES_SHOWN else ""
-            logger.info("%s: fetched %s%s", self.name, ", ".join(tree.changed[:_NAMES_SHOWN]), more)
+        is_another = before not in {"", revision.digest}
+        if str(difference) or is_another:
+            was = f" (was {_short(before)})" if is_another else ""
+            rest = "" if tree.complete else "; the rest is still to come"
+            found = str(difference) or "no skill is another"
+            logger.info("%s: fetched %s%s: %s%s", self.name, _short(revision.digest), was, found, rest)
         return tree.complete
 
     def _report(self, lines: tuple[str, ...], problems: tuple[Problem, ...]) -> None:
@@ -245,3 +281,8 @@ class Follower:
             self._reported = lines
             for line in lines:
                 logger.warning("%s: %s", self.name, line)
+
+
+def _short(revision: str) -> str:
+    """A commit or digest as people write it: the first twelve digits."""
+    return revision.removeprefix("sha256:")[:12]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -19,6 +20,8 @@ from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.settings import FetchSettings
 from mcp_skills_server.sources.urls import check, shown
 
+_REPOSITORY: Final = re.compile(r"https?://[^/?#]+/[^/?#]+/[^/?#]+/?")
+"""An address as of a repository at a forge: owner and name."""
 SOONEST_S: Final = 60.0
 UNSAID_S: Final = 300.0
 """An index is asked for no sooner than after the first, and after the second where nothing is said or something
@@ -35,14 +38,19 @@ class FoundIndex:
     @property
     def digest(self) -> str:
         """It is another one where the index, or the address that its URLs are relative to, is another."""
-        body = self.record.body.encode("utf-8", "surrogateescape")
-        return hashlib.sha256(f"{self.record.url}\n".encode() + body).hexdigest()
+        return digest_of(self.record)
 
     @property
     def next_check_s(self) -> float:
         """In how many seconds it makes sense to ask again, by the cache headers."""
         left = self.record.left_s(records.epoch_s())
         return max(left, SOONEST_S) if left > 0 else UNSAID_S
+
+
+def digest_of(record: IndexRecord) -> str:
+    """Return the digest of an index that is remembered, with the address that its URLs are relative to."""
+    body = record.body.encode("utf-8", "surrogateescape")
+    return hashlib.sha256(f"{record.url}\n".encode() + body).hexdigest()
 
 
 def places_of(url: str) -> list[str]:
@@ -97,7 +105,10 @@ async def _ask(
         return _record(places[0], url, place, answer, held)
     if len(missing) == 1:
         raise missing[0]
-    raise AbsentError(f"no index of skills: {'; '.join(map(str, missing))}")
+    hint = ""
+    if _REPOSITORY.fullmatch(url):
+        hint = f"; if this is a repository, write git+{shown(url)}"
+    raise AbsentError(f"no index of skills: {'; '.join(map(str, missing))}{hint}")
 
 
 async def _decoded(record: IndexRecord, limits: IndexLimits) -> FoundIndex:

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from mcp_skills_server.dialects.wellknown import is_site
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.archive import Archive, is_archive
 from mcp_skills_server.sources.directory import Directory
 from mcp_skills_server.sources.git.address import is_git
 from mcp_skills_server.sources.oci.reference import is_oci, rejoined
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.source import Source
+from mcp_skills_server.sources.urls import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,10 @@ KINDS: Final[tuple[Kind, ...]] = (
 )
 
 
+_SSH: Final = re.compile(r"(?:ssh://([^/]+)/|([\w.-]+@[\w.-]+):)(.+)")
+"""An address of ssh, as a URL or as scp has it."""
+
+
 def kind_of(given: str, kinds: Sequence[Kind] = KINDS) -> Kind:
     """The kind of source that a text names."""
     return next(kind for kind in kinds if kind.matches(given))
@@ -76,7 +82,12 @@ def open_source(given: str, settings: SourceSettings, kinds: Sequence[Kind] = KI
     Raises:
         UsageError: it names none, or the source is refused.
     """
-    return kind_of(given, kinds).open(given, settings)
+    kind = kind_of(given, kinds)
+    if kind.is_path and not os.path.exists(given) and (found := _SSH.fullmatch(given)):
+        raise UsageError(f"{given}: this is an address of git; write git+ssh://{found[1] or found[2]}/{found[3]}")
+    if kind.name == "site" and given.rstrip("/").endswith(".git"):
+        raise UsageError(f"{shown(given)}: this is an address of git; write git+{shown(given)}")
+    return kind.open(given, settings)
 
 
 def split(texts: str) -> list[str]:

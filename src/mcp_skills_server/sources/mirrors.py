@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 import anyio
@@ -21,7 +24,10 @@ from mcp_skills_server.sources.faults import SourceError
 from mcp_skills_server.sources.follower import Follower, SourceState
 from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.store import Store
+from mcp_skills_server.sources.source import Source
+from mcp_skills_server.sources.store import Store, lead
+
+logger = logging.getLogger(__name__)
 
 _NOTHING_YET: Final = "nothing-yet"
 """The tree that a source has until it was fetched."""
@@ -47,6 +53,8 @@ class Mirrors:
         self._stores: list[Store] = []
         self._followers: list[Follower] = []
         self._by_root: dict[str, Follower] = {}
+        self._opened: dict[str, tuple[Follower, Callable[[str], Source]]] = {}
+        """By the folder that is served: what keeps it current, and what opens its source at a revision."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._portal: BlockingPortal | None = None
@@ -65,6 +73,10 @@ class Mirrors:
         settings = replace(self._settings, pin=pin)
         if refresh_s is not None:
             settings = replace(settings, refresh_s=refresh_s)
+
+        def open_at(revision: str) -> Source:
+            return open_source(given, replace(settings, pin=revision), self._kinds)
+
         source = open_source(given, settings, self._kinds)
         if source.pace is None and source.place is not None:
             return given if source.trusted else MirroredRoot(os.fspath(source.place), source.origin)
@@ -79,6 +91,12 @@ class Mirrors:
                 raise UsageError(f"{given}: {error}; give another one, or a folder") from None
         elif source.place is None:  # the registry wants a folder before anything was fetched
             store.serve(store.put(_NOTHING_YET, {}))
+        if pin is not None and source.place is not None:
+            with suppress(OSError):  # Windows wants a privilege for links: another revision then takes a restart
+                link = store.directory / "pinned"
+                lead(link, source.place)
+                follower.link = link
+                self._opened[os.path.abspath(link)] = follower, open_at
         self._followers.append(follower)
         self._by_root[given] = follower
         path = os.fspath(follower.path)
@@ -144,6 +162,20 @@ class Mirrors:
             thread.start()
             self._thread = thread
 
+    def first_read(self, seconds: float) -> Callable[[], object] | None:
+        """Return what blocks until each source was read once, at most so long from now; None where each has a copy."""
+        unread = [each for each in self._followers if not each.read_once.is_set()]
+        end = time.monotonic() + seconds
+
+        def wait() -> None:
+            for follower in unread:
+                if not follower.read_once.wait(max(0.0, end - time.monotonic())):
+                    logger.warning(
+                        "%s: not read within %g seconds; serving without it until it is", follower.name, seconds
+                    )
+
+        return cache(wait) if unread else None
+
     def look(self) -> int:
         """Have everything that is fetched looked at now and not later, from any thread; how many sources that are."""
         remote = [each for each in self._followers if each.source.remote]
@@ -166,6 +198,31 @@ class Mirrors:
         follower.source.refresh_s = seconds
         if self._portal is not None:
             self._portal.start_task_soon(follower.look)
+
+    def repinned(self, revisions: Mapping[str, str]) -> Callable[[], None]:
+        """Fetch other revisions of pinned sources, and return what puts all of them in service. Blocks.
+
+        Args:
+            revisions: by the folder that is served, absolute; that of no pinned source is passed over.
+
+        Raises:
+            SourceError: one cannot be had now. All stay as they were.
+            UsageError: one is no revision, or something here is wrong.
+        """
+        fetched: list[tuple[Follower, Source]] = []
+        for folder, revision in revisions.items():
+            if folder in self._opened and revision:
+                follower, open_at = self._opened[folder]
+                source = open_at(revision)
+                anyio.run(follower.fetch, source)
+                fetched.append((follower, source))
+
+        def switch() -> None:
+            for follower, source in fetched:
+                follower.switch(source)
+            self.look()
+
+        return switch
 
     def stop(self) -> None:
         """Fetch no more, and remove what archives were unpacked to."""

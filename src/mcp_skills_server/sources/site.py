@@ -16,12 +16,12 @@ from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.caching import LONGEST_S
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.folder import FetchedFolder
-from mcp_skills_server.sources.index import UNSAID_S, FoundIndex, downloader_for, find, places_of
+from mcp_skills_server.sources.index import UNSAID_S, FoundIndex, digest_of, downloader_for, find, places_of
 from mcp_skills_server.sources.records import epoch_s, read_index
 from mcp_skills_server.sources.refresh import bring
 from mcp_skills_server.sources.report import sorted_out
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import Pace, Revision, Tree
+from mcp_skills_server.sources.source import LAST_RETRY_S, Difference, Pace, Revision, Tree
 from mcp_skills_server.sources.store import Store
 
 
@@ -38,7 +38,7 @@ class Site:
 
     trusted: bool = False
     remote: bool = True
-    pace: Pace | None = Pace(UNSAID_S, 30.0, 3600.0)
+    pace: Pace | None = Pace(UNSAID_S, 30.0, LAST_RETRY_S)
     refresh_s: float | None = None
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
@@ -79,7 +79,9 @@ class Site:
             UsageError: the folder cannot be written, or another process fetches into it.
         """
         found: FoundIndex = revision.content
+        known = read_index(self._folder, self._places[0])
         report = await bring(found, self._folder, self._settings)
-        changed = (*report.added, *report.updated, *report.pruned)
+        before = digest_of(known) if known is not None and known.body else ""
+        difference = Difference(before, report.added, report.updated, report.pruned)
         lines, problems = sorted_out(report.refused, self.origin)
-        return Tree(self._folder, changed, (*report.warnings, *lines), not report.refused, problems)
+        return Tree(self._folder, difference, (*report.warnings, *lines), not report.refused, problems)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from mcp_skills_server.model import Problem
 from mcp_skills_server.sources.store import Store
+
+_NAMES_SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +33,55 @@ class Revision:
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """What a tree has otherwise than the one that was served before.
+
+    Attributes:
+        before: the revision that was served before, "" where the source does not know it.
+        added: names of skills that were not there.
+        changed: names of skills that have other files.
+        removed: names of skills that are gone.
+    """
+
+    before: str = ""
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = ("added", self.added), ("changed", self.changed), ("removed", self.removed)
+        return "; ".join(f"{what} {_some(names)}" for what, names in parts if names)
+
+
+NO_DIFFERENCE: Final = Difference()
+
+
+def _some(names: tuple[str, ...]) -> str:
+    left = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {left} more" if left > 0 else "")
+
+
+@dataclass(frozen=True, slots=True)
 class Tree:
     """A revision as a folder, proved.
 
     Attributes:
         path: the folder. It never changes, unless it is the source's own `place`.
-        changed: names of the skills that are new, different or gone, where the source knows.
+        difference: the skills that are another, where the source knows.
         warnings: what the operator should hear, one line each.
         complete: all of the revision is there; otherwise the same revision is asked for again.
         problems: what is wrong with skills of it: those that are refused, and those that came and are not whole.
     """
 
     path: Path
-    changed: tuple[str, ...] = ()
+    difference: Difference = NO_DIFFERENCE
     warnings: tuple[str, ...] = ()
     complete: bool = True
     problems: tuple[Problem, ...] = ()
+
+
+LAST_RETRY_S: Final = 300.0
+"""The longest wait between two tries while a source cannot be had, unless it is looked at more seldom anyway."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,18 @@ from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.files import clear, write_tree
 
 
+def lead(link: Path, folder: Path) -> None:
+    """Have a link lead to a folder, atomically.
+
+    Raises:
+        OSError: it cannot be made; Windows wants a privilege for links.
+    """
+    fresh = link.with_name(f"{link.name}.fresh")
+    clear(fresh)
+    fresh.symlink_to(folder, target_is_directory=True)
+    os.replace(fresh, link)
+
+
 class Store:
     """The trees of one source. Every method blocks.
 

@@ -163,6 +163,7 @@ def _line(event: Event, what: str, use: Use | None, left_out: int = 0) -> bytes:
         "event": what,
         "outcome": event.outcome,
         "principal": event.principal,
+        "label": event.label,
         "address": event.address,
         "host": event.host,
         "protocol": event.protocol,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from mcp_skills_server.errors import REPEATS, RequestError, clipped
 from mcp_skills_server.model import SKILL_MD, Changes, Skill
@@ -54,6 +54,20 @@ class Use(NamedTuple):
     digest: str
 
 
+class _Principal(Protocol):
+    """Who a client proved to be."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def label(self) -> str: ...
+
+
+def _named(principal: _Principal | None) -> tuple[str | None, str]:
+    return (None, "") if principal is None else (principal.id, principal.label)
+
+
 class Event(NamedTuple):
     """Something that happened.
 
@@ -76,6 +90,7 @@ class Event(NamedTuple):
         request: the id of the request of HTTP, which its answer carries; None where there is none.
         code: of the error of JSON-RPC that it was answered by, None for none.
         trace: where it belongs in a trace, where a reader wants that.
+        label: what the issuer calls the principal for people; "" where it does not.
     """
 
     time: float
@@ -95,6 +110,7 @@ class Event(NamedTuple):
     request: str | None = None
     code: int | None = None
     trace: Trace | None = None
+    label: str = ""
 
     @property
     def skills(self) -> tuple[str, ...]:
@@ -159,11 +175,13 @@ def emit_changes(changes: Changes) -> None:
         emit(Event(time=now, protocol=CATALOGUE, method="", outcome=outcome, uses=(use,)))
 
 
-def emit_refusal(method: str, reason: str, *, principal: str | None = None, address: str | None = None) -> None:
+def emit_refusal(method: str, reason: str, *, principal: _Principal | None = None, address: str | None = None) -> None:
     """Emit an event for what was refused before any protocol, for one of a few fixed reasons."""
     if has_readers():
         here = request_id.get()
-        emit(Event(time.time(), "http", clipped(method), "refused", principal, address, reason=reason, request=here))
+        who, label = _named(principal)
+        about = time.time(), "http", clipped(method), "refused", who, address
+        emit(Event(*about, reason=reason, request=here, label=label))
 
 
 class Request:
@@ -178,8 +196,8 @@ class Request:
     """
 
     __slots__ = (
-        "_began", "_bytes", "_call", "_found", "_outcome", "_request", "_started", "_token", "_took", "_trace", "_uses",
-        "_who", "code", "is_kept", "outcome",
+        "_began", "_bytes", "_call", "_found", "_label", "_outcome", "_request", "_started", "_token", "_took",
+        "_trace", "_uses", "_who", "code", "is_kept", "outcome",
     )  # fmt: skip
 
     def __init__(
@@ -187,14 +205,15 @@ class Request:
         protocol: str,
         method: str,
         *,
-        principal: str | None,
+        principal: _Principal | None,
         address: str | None = None,
         era: str | None = None,
         host: str | None = None,
         trace: Trace | None = None,
     ) -> None:
+        who, self._label = _named(principal)
         self._call = protocol, clipped(method)
-        self._who = principal, address, era, host and clipped(host)
+        self._who = who, address, era, host and clipped(host)
         self._trace = trace
         self._uses: dict[tuple[Action, str, str], str] = {}
         self._bytes = 0
@@ -252,12 +271,18 @@ class Request:
     def _event(self, outcome: Outcome, uses: tuple[Use, ...]) -> Event:
         seen = self._took * 1000, self._bytes, *self._found
         return Event(
-            self._began, *self._call, outcome, *self._who, uses, "", *seen, self._request, self.code, self._trace
-        )
+            self._began, *self._call, outcome, *self._who, uses, "", *seen, self._request, self.code, self._trace,
+            self._label,
+        )  # fmt: skip
 
 
 def observe(
-    protocol: str, method: str, *, principal: str | None = None, address: str | None = None, id_: object = None
+    protocol: str,
+    method: str,
+    *,
+    principal: _Principal | None = None,
+    address: str | None = None,
+    id_: object = None,
 ) -> AbstractContextManager[Request | None]:
     """A `Request` to enter around the work, or nothing while nobody reads events. `id_` is that of its message."""
     if not has_readers():

@@ -7,10 +7,14 @@ have one, in Prometheus' spelling, and `skills_` for the rest. A label has few v
 from __future__ import annotations
 
 import logging
+import socket
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Final
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.gc_collector import GCCollector
@@ -18,8 +22,12 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.telemetry import later
 from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, Event
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
 
 logger = logging.getLogger(__name__)
 
@@ -145,13 +153,45 @@ class Metrics:
         return skill
 
 
-def show_at(metrics: Metrics, host: str, port: int) -> None:
+def show_at(metrics: Metrics, host: str, port: int, admits: Callable[[str], bool]) -> None:
     """Show them at an address of their own, from a thread, until the process ends.
+
+    Args:
+        metrics: what is shown.
+        host: the address to listen on.
+        port: the port to listen on.
+        admits: judges the Host header, so that no foreign page reads them by DNS rebinding.
 
     Raises:
         OSError: the address cannot be listened on.
     """
-    start_http_server(port, host, metrics.registry)
+
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        named = environ.get("HTTP_HOST", "")
+        if admits(named):
+            body, content_type = metrics.written(environ.get("HTTP_ACCEPT", ""))
+            start_response("200 OK", [("Content-Type", content_type)])
+            return [body]
+        logger.warning("refused Host %.100r at --metrics-address; --allowed-host admits it", named, extra=REPEATS)
+        start_response("403 Forbidden", [("Content-Type", "text/plain")])
+        return [b"This Host is not served here; --allowed-host admits it\n"]
+
+    server = _Server(host, port)
+    server.set_app(app)
+    threading.Thread(target=server.serve_forever, name="skills-metrics", daemon=True).start()
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), _Handler)
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, *_: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Log no requests."""
 
 
 class _Now(Collector):

@@ -45,6 +45,7 @@ class Usage:
         self._lock = threading.Lock()
         self._waiting: dict[Count, Sum] = {}
         self._questions: dict[str, int] = {}
+        self._labels: dict[str, str] = {}
         self._hosts: tuple[int, set[str]] = 0, set()
         self._dropped = 0
         self.lost = 0
@@ -83,6 +84,8 @@ class Usage:
                     self._count(event)
 
     def _count(self, event: Event) -> None:
+        if event.principal and event.label and len(self._labels) < _MOST_WAITING:
+            self._labels[event.principal] = event.label
         about = event.principal or "", self._known(event.host or "", day_of(event.time)), event.protocol
         for use in event.uses:
             if use.action and event.outcome == ("begun" if use.action == "run" else "ok"):
@@ -163,8 +166,9 @@ class Usage:
             with self._lock:
                 waiting, self._waiting = self._waiting, {}
                 questions, self._questions = self._questions, {}
-            if waiting or questions:
-                self._unstored = Batch(waiting, questions)
+                labels, self._labels = self._labels, {}
+            if waiting or questions or labels:
+                self._unstored = Batch(waiting, questions, labels)
         return self._unstored
 
     def _write_on(self, end: Callable[[], None]) -> None:

@@ -6,8 +6,9 @@ import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from mcp_skills_server.errors import SkillsServerError, UsageError
@@ -34,6 +35,7 @@ CREATE TABLE IF NOT EXISTS used (
     PRIMARY KEY (day, action, skill, digest, principal, host, protocol)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS served (skill TEXT PRIMARY KEY, since REAL NOT NULL, gone REAL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS labels (principal TEXT PRIMARY KEY, label TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS questions (
     text TEXT PRIMARY KEY, times INTEGER NOT NULL, last REAL NOT NULL
 ) WITHOUT ROWID;
@@ -77,10 +79,12 @@ class Batch(NamedTuple):
     Attributes:
         counts: what happened.
         questions: what was asked when nothing was found, and how often.
+        labels: what issuers call principals, for people.
     """
 
     counts: Mapping[Count, Sum]
     questions: Mapping[str, int]
+    labels: Mapping[str, str] = MappingProxyType({})
 
 
 class Row(NamedTuple):
@@ -106,6 +110,7 @@ class Line:
         last: when it was last used, in seconds since 1970; None for never.
         days: loads, reads and runs of each day asked for, the oldest first.
         versions: how many different versions of it were loaded.
+        label: what the issuer calls a principal, for people; else "".
     """
 
     name: str
@@ -116,6 +121,7 @@ class Line:
     last: float | None = None
     days: tuple[int, ...] = ()
     versions: int = 0
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +155,8 @@ class UsageStore:
     def __init__(self, file: str, *, now: Callable[[], float] = time.time) -> None:
         self.name = file
         self._now = now
+        if not Path(file).parent.is_dir():
+            raise UsageError(f"{file}: there is no folder {Path(file).parent}; make it, or name another file")
         try:
             if not Path(file).exists():
                 Path(file).touch(0o600)
@@ -177,7 +185,12 @@ class UsageStore:
                 "times = times + excluded.times, last = max(last, excluded.last)",
                 [(text, times, now) for text, times in batch.questions.items()],
             )
-            connection.execute("DELETE FROM used WHERE day < ?", (day_of(now) - KEPT_DAYS,))
+            connection.executemany(
+                "INSERT INTO labels VALUES (?, ?) ON CONFLICT DO UPDATE SET label = excluded.label",
+                [*batch.labels.items()],
+            )
+            if connection.execute("DELETE FROM used WHERE day < ?", (day_of(now) - KEPT_DAYS,)).rowcount:
+                connection.execute("DELETE FROM labels WHERE principal NOT IN (SELECT principal FROM used)")
             connection.execute("DELETE FROM questions WHERE last < ?", (now - KEPT_DAYS * DAY_S,))
             connection.execute(
                 "DELETE FROM questions WHERE text IN (SELECT text FROM questions ORDER BY last DESC LIMIT -1 OFFSET ?)",
@@ -223,13 +236,17 @@ class UsageStore:
                 served = [
                     each for (each,) in connection.execute("SELECT skill FROM served WHERE gone IS NULL").fetchall()
                 ]
+                labels: dict[str, str] = {}
+                if by == "principal":
+                    labels = dict(connection.execute("SELECT principal, label FROM labels").fetchall())
                 questions = connection.execute(
                     "SELECT text, times FROM questions WHERE last >= ? ORDER BY times DESC, text LIMIT ?",
                     (first * DAY_S, MOST_SHOWN),
                 ).fetchall()
         except sqlite3.Error as error:
             raise UsageError(f"{self.name}: cannot be read ({error}); name a file of counts") from None
-        return make_report(by, first, days, rows, versions=versions, served=served, questions=questions)
+        found = make_report(by, first, days, rows, versions=versions, served=served, questions=questions)
+        return replace(found, lines=tuple(replace(each, label=labels.get(each.name, "")) for each in found.lines))
 
     @contextmanager
     def _writing(self) -> Generator[sqlite3.Connection]:

@@ -20,7 +20,6 @@ MAX_COMPATIBILITY: Final = 500
 _VAGUE: Final = 20
 _ODD_IN_NAME: Final = re.compile(r"[^a-z0-9-]")
 _IN_BRACKETS: Final = re.compile(r"\([^()]*\)")
-_READ_AT_THE_TOP: Final = "leave it there if hosts are to honour it, since below 'metadata:' nobody reads it"
 _BROAD: Final = re.compile(r"(?:^|[\s,])(?:Bash|Shell|Terminal)(?:\(\s*+(?:\*\s*+(?::\s*+\*\s*+)?)?\))?(?=$|[\s,])")
 _Result: TypeAlias = tuple[Found, ...]
 """Most rules find one thing or nothing, and they run for every skill at every scan: a generator would cost more."""
@@ -166,21 +165,3 @@ def _broad_permission(skill: SkillMd) -> _Result:
 @RULES.rule("hooks")
 def _hooks(skill: SkillMd) -> _Result:
     return (Found("the skill declares hooks", skill.line("hooks")),) if "hooks" in skill.frontmatter else ()
-
-
-_KNOWN_FIELDS: Final = SPECIFIED_FIELDS | EXTENSION_FIELDS | {"hooks"}
-
-
-@RULES.rule("field-unknown")
-def _field_unknown(skill: SkillMd) -> _Result:
-    if skill.frontmatter.keys() <= _KNOWN_FIELDS:
-        return ()
-    return tuple(
-        Found(
-            f"the specification has no field {literal(key)}",
-            skill.line(key),
-            _READ_AT_THE_TOP if key in HOST_FIELDS else None,
-        )
-        for key in skill.frontmatter
-        if key not in _KNOWN_FIELDS
-    )

@@ -10,14 +10,15 @@ from typing import Final
 from mcp_skills_server.format import hidden, icons
 from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.model import Json
-from mcp_skills_server.validation.fields import EXTENSION_FIELDS
+from mcp_skills_server.validation.fields import EXTENSION_FIELDS, HOST_FIELDS, SPECIFIED_FIELDS
 from mcp_skills_server.validation.rule import Found, Rules, SkillMd
 
 _MAX_SHOWN: Final = 10
 _LONGEST_LINE: Final = 200
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*")
 _NO_PLAIN_KEYS: Final = frozenset(("yes", "no", "on", "off", "true", "false", "null", "y", "n"))
-_SHAPED: Final = EXTENSION_FIELDS | {"title", "version", "tags"}
+_KNOWN_FIELDS: Final = SPECIFIED_FIELDS | EXTENSION_FIELDS | {"hooks"}
+_READ_AT_THE_TOP: Final = "leave it there if hosts are to honour it, since below 'metadata:' no host reads it"
 
 RULES = Rules[SkillMd]("frontmatter")
 
@@ -52,7 +53,7 @@ def _kind(value: Json) -> str:
 
 
 def _as_text(key: str, value: Json, written: str | None) -> str:
-    """The line of YAML that has this field of `metadata` as text; the words for it where that line would be long.
+    """The line of YAML that has this field below `metadata` as text; the words for it where that line would be long.
 
     `written` is what stands in the file: a version 1.10 is the number 1.1, but the text "1.10".
     """
@@ -86,21 +87,33 @@ def _equal_keys(skill: SkillMd, metadata: Mapping[str, Json]) -> Iterator[Found]
             yield Found(f"metadata has both {literal(other)} and {literal(key)}", skill.line("metadata"))
 
 
+@RULES.rule("field-unknown")
+def _field_unknown(skill: SkillMd) -> Iterable[Found]:
+    if skill.frontmatter.keys() <= _KNOWN_FIELDS:
+        return ()
+    return _unknown(skill)
+
+
+def _unknown(skill: SkillMd) -> Iterator[Found]:
+    for key, value in skill.frontmatter.items():
+        if key in _KNOWN_FIELDS:
+            continue
+        hint = _READ_AT_THE_TOP
+        if key not in HOST_FIELDS:
+            text = value if isinstance(value, str) else skill.document.written.get(key)
+            hint = f"write {_as_text(key, value, text)} below 'metadata:', since strict validators refuse it here"
+        yield Found(f"the specification has no field {literal(key)}", skill.line(key), hint)
+
+
 @RULES.rule("field-type")
 def _field_type(skill: SkillMd) -> Iterable[Found]:
-    if _SHAPED.isdisjoint(skill.frontmatter):
+    if EXTENSION_FIELDS.isdisjoint(skill.frontmatter):
         return ()
     return (Found(message, skill.line(key)) for key, message in _misshapen(skill.frontmatter))
 
 
 def _misshapen(fields: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
     """Fields that are not of their extension's shape; `format/fields.py` passes over the same values."""
-    for key in ("title", "version"):
-        if key in fields and not isinstance(fields[key], str):
-            yield key, f"{key} is not text"
-    tags = fields.get("tags", [])
-    if not isinstance(tags, str) and not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
-        yield "tags", "tags is not a list of texts"
     for key, required in (("arguments", "name"), ("icons", "src"), ("files", "path")):
         entries = fields.get(key, [])
         if not isinstance(entries, list):

@@ -129,11 +129,12 @@ def make_app(
             yield
 
     def may_read_places(who: Principal | None) -> bool:
-        # Probes come without a token where others must bear one.
-        return (who is not None or http.policy.is_open) and views.may_admin(who)
+        # Probes come without a token or a cookie where others must have one.
+        is_private = http.ui is not None and http.ui.once is not None
+        return (who is not None or (http.policy.is_open and not is_private)) and views.may_admin(who)
 
     drain = drain or Drain()
-    routes = [*routes, *probes.routes(runtime.registry, http.sites, drain, http.shared, may_read_places)]
+    routes = [*routes, *probes.routes(runtime.registry, http.sites, drain, http.states, may_read_places)]
     app = Starlette(routes=[*routes, *pages], middleware=middleware, lifespan=lifespan)
     redirect_relatively(app.router)
     return app, end

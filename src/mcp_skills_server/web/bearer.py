@@ -60,8 +60,8 @@ class Refusal:
         if self.error:
             said["error"] = self.error
         if oauth is not None:
-            if oauth.settings.scopes:
-                said["scope"] = " ".join(oauth.settings.scopes)
+            if oauth.settings.requested_scopes:
+                said["scope"] = " ".join(oauth.settings.requested_scopes)
             said["resource_metadata"] = oauth.metadata_url
         return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in said.items())
 

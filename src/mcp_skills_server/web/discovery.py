@@ -134,9 +134,8 @@ class Discovery:
 
     async def _found(self, scope: Scope) -> _Found | None:
         """What a request asks for, as one event, which is there before the answer is."""
-        who, method = principal(scope), scope["method"]
-        name = None if who is None else who.id
-        with events.observe("discovery", method, principal=name, address=address(scope)) as request:
+        method = scope["method"]
+        with events.observe("discovery", method, principal=principal(scope), address=address(scope)) as request:
             found = await self._find(scope["path"])
             if request is not None and found is None:
                 request.outcome = "refused"

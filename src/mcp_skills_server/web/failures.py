@@ -28,11 +28,6 @@ class FailedAuthentications:
     def _rate(self) -> Rate | None:
         return None if self._rates is None else self._rates.failed_authentications
 
-    def wait(self, scope: Scope) -> float:
-        """Seconds until whoever sent this may fail once more; 0 where it may now. Counts nothing."""
-        rate = self._rate
-        return 0.0 if rate is None else rate.wait(counted(scope))
-
     def count(self, scope: Scope) -> float:
         """Count that a request failed. Returns the seconds to wait; 0 where it was within the quota."""
         rate = self._rate

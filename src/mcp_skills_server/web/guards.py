@@ -80,15 +80,15 @@ class Policy:
         """Whether this Host header names the server, and the one that a proxy says it got, if it does."""
         if self.hosts is None:
             return True
-        named = header is not None and _host_name(header) in self.hosts
-        return named and (forwarded is None or _host_name(forwarded) in self.hosts)
+        named = header is not None and host_name(header) in self.hosts
+        return named and (forwarded is None or host_name(forwarded) in self.hosts)
 
     def origin_allowed(self, header: str | None) -> bool:
         """Whether a request from this Origin may pass; one without Origin comes from no browser (MCP-45)."""
         if header is None or "*" in self.origins or header.lower() in self.origins:
             return True
         origin = _ORIGIN.fullmatch(header)
-        return origin is not None and self.hosts is not None and _host_name(origin[1]) in self.hosts
+        return origin is not None and self.hosts is not None and host_name(origin[1]) in self.hosts
 
     @property
     def is_open(self) -> bool:
@@ -274,7 +274,7 @@ def _is_form_of_own_page(scope: Scope, policy: Policy, headers: Mapping[bytes, s
     return not policy.is_open and same and policy.page is not None and scope["path"].startswith(policy.page)
 
 
-def _host_name(header: str) -> str | None:
+def host_name(header: str) -> str | None:
     """The name in a Host header, lower case and without port; None if it is not of the form of one."""
     # Not urlsplit: that finds a host in `evil@localhost` and in `localhost/evil` too, and refuses others by raising.
     found = _HOST.fullmatch(header)
@@ -282,7 +282,7 @@ def _host_name(header: str) -> str | None:
 
 
 def _bare(host: str) -> str:
-    name = host if host == "*" else _host_name(f"[{host}]" if host.count(":") > 1 and host[0] != "[" else host)
+    name = host if host == "*" else host_name(f"[{host}]" if host.count(":") > 1 and host[0] != "[" else host)
     if name is None:
         raise UsageError(f"--allowed-host takes a host name such as mcp.example.com, or * for any host, not {host!r}")
     return name

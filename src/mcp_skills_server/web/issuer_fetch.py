@@ -47,7 +47,8 @@ async def _send(method: str, url: str, headers: dict[str, str], content: bytes |
     try:
         with anyio.fail_after(_MOST_S):
             async with exchange.send(method, url, headers, connections, content) as (status, answered, response):
-                body = await exchange.body(url, _MOST_BYTES, answered, response) if status == 200 else b""
+                wanted = status == 200 or method == "POST"  # an error of RFC 6749 has a body, with status 400
+                body = await exchange.body(url, _MOST_BYTES, answered, response) if wanted else b""
                 return status, body
     except TimeoutError:
         raise slow(url, _MOST_S) from None

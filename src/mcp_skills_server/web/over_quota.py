@@ -55,9 +55,8 @@ async def refuse(scope: Scope, send: Send, quota: str, most: int, wait: float = 
         most: how much one may have.
         wait: seconds after which there may be some again.
     """
-    who = principal(scope)
     logger.warning("quota %s: %s wants more than %s; answered with 429", quota, counted(scope), most, extra=REPEATS)
-    events.emit_refusal(scope["method"], quota, principal=None if who is None else who.id, address=address(scope))
+    events.emit_refusal(scope["method"], quota, principal=principal(scope), address=address(scope))
     seconds = max(1, math.ceil(wait))
     message = f"Over the quota {quota} ({most:,}); try again in {seconds} s"
     error = {"code": QUOTA_EXCEEDED, "message": message, "data": {"quota": quota}}

@@ -30,7 +30,7 @@ def routes(
     registry: Registry,
     sites: Callable[[], Sequence[SourceState]],
     drain: Drain,
-    shared: Callable[[], Sequence[str]] = tuple,
+    states: Callable[[], Sequence[str]] = tuple,
     may: Callable[[Principal | None], bool] = lambda _: True,
 ) -> list[Route]:
     """The routes of both.
@@ -39,7 +39,7 @@ def routes(
         registry: what is served; somebody else loads it.
         sites: the state of each root that is a site.
         drain: whether the server is about to end, and not ready for that reason.
-        shared: a line on each thing that replicas share; without one a server is ready all the same.
+        states: a line on each thing beside the roots, such as the last reload and Redis; none decides readiness.
         may: whether somebody may read where sources lie.
     """
 
@@ -58,7 +58,7 @@ def routes(
         if len(missing) > 1:
             lines = [f"{missing[0]} (and {len(missing) - 1} more; see /readyz?verbose)"]
         if "verbose" in request.query_params:
-            lines += _lines(registry, known, shared()) if for_operator else [_count(registry, known)]
+            lines += _lines(registry, known, states()) if for_operator else [_count(registry, known)]
         return PlainTextResponse("\n".join(lines) + "\n", 503 if missing else 200)
 
     return [Route("/healthz", alive), Route("/readyz", ready)]
@@ -71,8 +71,8 @@ def _count(registry: Registry, sites: Sequence[SourceState]) -> str:
     return f"{len(registry.roots)} roots, {failing} of them failing"
 
 
-def _lines(registry: Registry, sites: Sequence[SourceState], shared: Sequence[str]) -> list[str]:
-    """A line for each folder and archive, for each site, and for what is shared."""
+def _lines(registry: Registry, sites: Sequence[SourceState], states: Sequence[str]) -> list[str]:
+    """A line for each folder and archive, for each site, and for what is beside them."""
     state = "read" if registry.loaded.is_set() else "the first scan is not done"
     names = {site.name for site in sites}
     lost = {found.path for found in registry.snapshot.problems if found.code == "root-missing"}
@@ -81,7 +81,7 @@ def _lines(registry: Registry, sites: Sequence[SourceState], shared: Sequence[st
         for root in registry.roots
         if root.origin not in names
     ]
-    return [*others, *map(_line, sites), *shared]
+    return [*others, *map(_line, sites), *states]
 
 
 def _trouble(site: SourceState) -> str:

@@ -52,7 +52,7 @@ class HttpSettings:
         keep_alive: seconds for which a connection stays without a request.
         drain: seconds from SIGTERM to the end, in which requests are answered and `/readyz` says that it ends.
         sessions: makes what keeps the sessions of the tools.
-        shared: tells the state of what is shared with other replicas, a line for each thing.
+        states: tells the state of what is beside the roots, such as Redis, a line for each thing.
     """
 
     host: str
@@ -80,7 +80,7 @@ class HttpSettings:
     keep_alive: int = 5
     drain: float = 0
     sessions: Callable[[Runtime], ToolSessions] = ToolSessions
-    shared: Callable[[], Sequence[str]] = tuple
+    states: Callable[[], Sequence[str]] = tuple
 
     @property
     def entrance(self) -> str:

@@ -65,7 +65,7 @@ def test_what_cannot_be_written_is_one_line_and_leaves_nothing(file: Path, monke
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(approvals.os, "replace", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(UsageError, match="No space left on device"):
         change(file, lambda _: [])
     assert read(file) == before

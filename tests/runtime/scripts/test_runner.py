@@ -27,7 +27,7 @@ from mcp_skills_server.runtime.scripts import sandbox as boxes
 from mcp_skills_server.runtime.scripts.outcome import Outcome
 from mcp_skills_server.runtime.scripts.runner import Scripts
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
-from mcp_skills_server.runtime.scripts.workspace import Workspace, discard
+from mcp_skills_server.runtime.scripts.workspace import Workspace, discard, lay_out
 from runtime.scripts import zoo
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="POSIX processes")]
@@ -256,13 +256,23 @@ async def test_the_extension_or_the_first_line_chooses_the_interpreter(run: Runn
     assert outcome.stdout.startswith(said)
 
 
-@pytest.mark.parametrize(("name", "why"), [("plain", "not marked as executable"), ("junk", "no line #!")])
-async def test_a_file_that_is_no_script_is_refused_with_the_extensions_that_are(
-    run: Runner, name: str, why: str
-) -> None:
-    with pytest.raises(RequestError, match=rf"\.py .*{why}") as caught:
-        await run(name)
+async def test_a_file_that_is_no_script_is_refused_with_the_extensions_that_are(run: Runner) -> None:
+    with pytest.raises(RequestError, match=r"\.py .*no line #!") as caught:
+        await run("junk")
     assert "\n" not in str(caught.value)
+
+
+async def test_an_executable_bit_changes_nothing(run: Runner, registry: Registry, tmp_path: Path) -> None:
+    skill = registry.snapshot.skills["zoo"]
+    for made in (True, False):
+        for file in skill.files.values():
+            file.executable = made
+        assert (await run("plain")).stdout == "direct\n"
+        with pytest.raises(RequestError, match="no line #!"):
+            await run("junk")
+        lay_out(registry, skill, None, str(top := tmp_path / str(made)))
+        modes = {name: (top / "scripts" / name).stat().st_mode & 0o777 for name in ("plain", "direct", "junk")}
+        assert modes == {"plain": 0o555, "direct": 0o555, "junk": 0o444}
 
 
 @pytest.mark.requirement("RTI-7")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -23,7 +25,7 @@ from sources.git.remotes import GitServer, Upstream, link, skill
 from sources.git.test_hostile import said as speaking
 from sources.git.test_hostile import silence
 from sources.git.test_source import ALL
-from wire import COMMAND, DEADLINE, Era, serving
+from wire import COMMAND, DEADLINE, Era, Wire, serving
 
 pytestmark = pytest.mark.needs_program("git")
 LISTED = "notifications/skills/list_changed"
@@ -244,3 +246,43 @@ def test_a_process_that_is_killed_leaves_whole_skills_and_the_next_one_finishes(
     assert command("list", upstream.url, *cache(tmp_path)).returncode == 0
     found = listing(place)
     assert {found[f"skills/{name}/a/md"] for name in names} == {b"12"} and ALL
+
+
+def described(wire: Wire) -> dict[str, str]:
+    return {each["frontmatter"]["name"]: each["frontmatter"]["description"] for each in wire.every_skill()}
+
+
+def test_a_running_server_follows_a_lock_file_to_another_commit(upstream: Upstream, tmp_path: Path) -> None:
+    upstream.commit(skill("alpha", "Old."))
+    lock, given = str(tmp_path / "skills.lock"), f"{upstream.url}@main"
+    assert command("lock", given, "--output", lock, *cache(tmp_path)).returncode == 0
+    with serving("--lock", lock, "--frozen", *cache(tmp_path)) as wire:
+        assert [*described(wire)] == ["alpha"]
+        upstream.commit({**skill("alpha", "New."), **skill("beta")})
+        assert (
+            command("update", "--lock", lock, *cache(tmp_path)).stdout
+            == "changed  skills/alpha\nadded    skills/beta\n"
+        )
+        wire.logs(b"was read again; it names 2 skills")
+        assert sorted(described(wire)) == ["alpha", "beta"]
+        shutil.rmtree(upstream.directory)  # an outage keeps what was locked
+        (tmp_path / "skills.lock").write_text(
+            re.sub('revision = "[0-9a-f]{40}', 'revision = "' + "1" * 40, Path(lock).read_text())
+        )
+        wire.logs(b"what was locked before stays in service")
+        assert sorted(described(wire)) == ["alpha", "beta"]
+
+
+def test_a_rewritten_branch_is_accepted_without_a_restart(upstream: Upstream, tmp_path: Path) -> None:
+    upstream.commit(skill("alpha"))
+    given = f"{upstream.url}@main"
+    with serving(given, "--refresh", "1", *cache(tmp_path)) as wire:
+        while [*described(wire)] != ["alpha"]:
+            wire.until(LISTED)
+        upstream.commit(skill("gamma"), orphan=True)
+        wire.logs(b"was rewritten")
+        assert [*described(wire)] == ["alpha"]
+        listed = command("list", given, "--accept-rewritten", *cache(tmp_path))
+        assert listed.returncode == 0 and "gamma" in listed.stdout
+        while [*described(wire)] != ["gamma"]:
+            wire.until(LISTED)

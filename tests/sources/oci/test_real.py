@@ -11,11 +11,13 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
+from urllib.request import Request, urlopen
 
 import jwt
 import pytest
 
 import forkserver
+from mcp_skills_server.sources.oci.manifests import MANIFEST
 from sources.oci.registries import REPOSITORY, Real, docker_config, docker_registry, htpasswd, self_signed
 from sources.publishers import Asked, Publisher, answer
 from sources.test_mirrors import ORIGIN, until_there
@@ -75,9 +77,18 @@ def test_a_push_of_one_skill_is_an_artifact_of_its_own(registry: Real, skills: P
     run("push", skills / "alpha", registry.named("team/alpha", "2.0"))
     (line,) = run("list", registry.named("team/alpha", "2.0"), *cached(tmp_path)).stdout.splitlines()[1:]
     assert line.startswith("alpha")
+    # The name of the file that `oras pull` writes.
+    asked = Request(f"http://{registry.host}/v2/team/alpha/manifests/2.0", headers={"Accept": MANIFEST})
+    with urlopen(asked, timeout=DEADLINE) as found:
+        assert json.load(found)["layers"][0]["annotations"] == {"org.opencontainers.image.title": "alpha.tar.gz"}
     each = run("push", skills, registry.named("team/each", "3"), "--each").stdout.split()
     assert [line.rpartition("@")[0].rpartition("/")[2] for line in each] == ["alpha", "beta"]
     assert "beta" in run("list", registry.named("team/each/beta", "3"), *cached(tmp_path)).stdout
+
+
+def test_plain_http_is_named_where_tls_is_asked_for(registry: Real, tmp_path: Path) -> None:
+    done = run("list", registry.named().replace("oci+http://", "oci://"), *cached(tmp_path), code=2)
+    assert "it speaks plain HTTP there: write" in done.stderr and "oci+http://" in done.stderr
 
 
 def test_one_changed_skill_costs_that_skill(registry: Real, skills: Path, tmp_path: Path) -> None:

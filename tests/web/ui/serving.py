@@ -18,11 +18,13 @@ from wire import COMMAND, DEADLINE, ROOT
 
 @contextmanager
 def page_serving(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """A server over HTTP with `--ui`."""
+    """A server over HTTP with `--ui`, once the page that anybody may open says that all skills are checked."""
     with http_serving(*arguments, "--ui", environment=environment) as server:
         until = monotonic() + DEADLINE
         while server.send("GET", "/readyz").status != 200:
             assert monotonic() < until, "never ready"
+        while b"checking " in get(server, "/ui/problems").body:
+            assert monotonic() < until, "never checked"
         yield server
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import html
+import json
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from catalog.forest import plant, skill_md
+from mcp_skills_server.cli import cli
 from mcp_skills_server.codes import problem
 from mcp_skills_server.web.ui.pages import problems
 from web.ui.serving import get, names, page_serving, words
@@ -56,15 +60,25 @@ def test_problems_of_a_root_are_for_the_operator(tmp_path: Path) -> None:
     lost = problem("root-missing", "is gone").at(str(two), "")
     look.runtime.registry.snapshot = look.snapshot.replacing({}, (), (lost,))
     again = look_at(registry=look.runtime.registry)
-    assert [each.code for each in problems.problems_of(replace(again, is_admin=False))] == ["name-mismatch"]
-    assert {each.code for each in problems.problems_of(replace(again, is_admin=True))} == {"name-mismatch", lost.code}
+    assert [each.code for each in problems.survey_of(replace(again, is_admin=False)).problems] == ["name-mismatch"]
+    assert {each.code for each in problems.survey_of(replace(again, is_admin=True)).problems} == {
+        "name-mismatch",
+        lost.code,
+    }
 
 
 def test_every_problem_of_the_broken_skills_is_shown_and_that_of_a_line_beside_it() -> None:
     with page_serving(BROKEN) as server:
-        page = get(server, "/ui/problems")
-        total = re.search(r"(\d+) problems", words(page))
-        assert total and page.body.count(b'<li class="skill">') == int(total[1]) > 40
+        done = CliRunner().invoke(cli, ["validate", str(BROKEN), "--format", "json"])
+        validated = Counter(each["code"] for each in json.loads(done.stdout)["problems"])
+        page = get(server, "/ui/problems").body.decode()
+        offered = re.findall(r'<option value="([a-z0-9-]+)">[a-z0-9-]+ \((\d+)\)', page)
+        assert {code: int(count) for code, count in offered} == validated
+        first = get(server, "/ui/").body.decode()
+        alert = re.search(r'<p class="alert"><a href="/ui/problems">[^:]*: ([^<]*)<', first)
+        assert alert and {each.partition(" (")[0] for each in alert[1].split(", ")} == set(validated)
+        hostile = get(server, "/ui/skills/pipe-to-shell").body.decode()
+        assert hostile.index('id="problems"') < hostile.index('id="seen"') and "pipe-to-shell</span>" in hostile
         error = get(server, "/ui/problems?severity=error&code=yaml-syntax").body.decode()
         assert error.count('<li class="skill">') == 1 and error.count("<mark>") == 1
         line = re.search(r"yaml-syntax / SKILL\.md :(\d+)", words(error))

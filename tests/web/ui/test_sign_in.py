@@ -76,6 +76,7 @@ def test_the_address_of_ones_own_page_lets_in_once_and_leaves_no_secret_in_the_a
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/ui/enter\?once=[\w-]{43}", address)
         assert ask(f"{origin}/ui/")[0] == 303
         assert ask(f"{origin}/ui/enter?once=wrong")[0] == 403
+        assert str(skills) not in ask(f"{origin}/readyz?verbose")[2]
         status, headers, _ = ask(address)
         assert (status, headers["Location"]) == (303, "/ui/")
         given = headers["Set-Cookie"] or ""
@@ -204,16 +205,32 @@ def test_the_issuer_signs_in_with_pkce_state_and_a_browser_of_its_own(tmp_path: 
             returned = urlsplit(ask(place)[1]["Location"] or "")
             assert returned.netloc == "skills.example"
             callback = f"/ui/oauth/callback?{returned.query}"
-            assert get(server, callback).status == 403  # of another browser, and used up by that
-            assert get(server, callback, Cookie=away).status == 403
-
-            begun = get(server, "/ui/oauth/begin")
-            away = cookie_of(begun.headers)
-            returned = urlsplit(ask(begun.headers["Location"] or "")[1]["Location"] or "")
-            done = get(server, f"/ui/oauth/callback?{returned.query}", Cookie=away)
+            assert get(server, callback).status == 403  # of another browser, which takes nothing from this one
+            said = {"state": parse_qs(returned.query)["state"][0], "error": "no", "error_description": "<b>Ask</b> IT"}
+            shown = get(server, f"/ui/oauth/callback?{urlencode(said)}", Cookie=away).body.decode()
+            assert "let nobody in (no: &lt;b&gt;Ask&lt;/b&gt; IT)." in shown
+            server.said(r"signing in at the issuer failed: The issuer let nobody in \(no: <b>Ask</b> IT\)")
+            foreign = get(server, f"/ui/oauth/callback?{urlencode({**said, 'state': 'x'})}", Cookie=away)
+            assert "Ask" not in words(foreign)  # an address that anybody may have made up
+            done = get(server, callback, Cookie=away)
             assert done.status == 200 and done.headers["Refresh"] == "0; url=/ui/"
             cookie = (done.headers.get_all("Set-Cookie") or [""])[0].partition(";")[0]
             assert "ann" in words(get(server, "/ui/", Cookie=cookie))
+
+
+def test_no_foreign_page_locks_anybody_out_of_signing_in(tmp_path: Path, skills: Path) -> None:
+    with authorization_server() as issuer:
+        config = _oauth_page(tmp_path, issuer.url)
+        config.write_text(config.read_text() + "[quota]\nfailed-authentications-per-minute = 4\n")
+        with page_serving(skills, "--config", config) as server:
+            image = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
+            for path in ("/ui/oauth/begin", "/ui/oauth/callback?state=x&code=y", "/ui/enter?once=x", "/metrics"):
+                for given in (image, {}):  # not every browser says it over plain HTTP
+                    replies = [get(server, path, **given) for _ in range(8)]
+                    assert path != "/ui/oauth/begin" or {each.status for each in replies} == {403 if given else 303}
+                    assert not given or not any("Set-Cookie" in each.headers for each in replies)
+            assert get(server, "/ui/oauth/begin", **{"Sec-Fetch-Site": "same-origin"}).status == 303
+            assert {*issuer.asked} <= {"/.well-known/oauth-authorization-server", "/keys"} and len(issuer.asked) <= 4
 
 
 def test_an_issuer_that_does_not_know_the_page_signs_nobody_in(tmp_path: Path, skills: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from mcp_skills_server.catalog.prover import Prover
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.roots import Root
+from mcp_skills_server.catalog.roots import Root, link_state
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.watch.burst import Burst
 from mcp_skills_server.catalog.watch.events import CannotWatchError, WatchLostError, open_events
@@ -119,6 +119,8 @@ class Watcher:
             continue
 
     def _follow(self) -> None:
+        if self._registry.await_sources is not None:
+            self._registry.await_sources()  # before it is looked where the roots lead: that changes what these are
         while not self._stop.is_set():
             try:
                 if self._poll:
@@ -143,7 +145,8 @@ class Watcher:
         roots = self._registry.roots
         identities = _identities(roots)
         # Where they lead now, and not at the start: a root may be a link that is moved.
-        tops = [os.path.realpath(root.given) for root in roots]
+        targets = _targets(roots)
+        tops = [*(os.path.realpath(root.given) for root in roots), *targets]
         with closing(open_events(tops, self._stop, hidden=self._registry.limits.hidden)) as events:
             if not self._registry.loaded.is_set():
                 self._registry.load(events.enter)
@@ -151,12 +154,22 @@ class Watcher:
                 # What is found may be the first half of a burst whose second half comes as events.
                 self._registry.refresh_deferred(events.enter)
             events.check()
+            states = _link_states(roots)
+            if moved := [path for path, (judged, now) in states.items() if judged != now]:
+                self._registry.refresh(moved)
+            behind = {path: now for path, (_, now) in states.items()}
             self.armed.set()
             if self._trouble:
                 logger.warning("file events are back; changes are heard of at once again")
                 self._trouble = ""
             until, reported, patience = time.monotonic() + self._reconcile, -_CALM_S, _FIRST_S
-            while not self._stop.is_set() and time.monotonic() < until and _identities(roots) == identities:
+            while (
+                not self._stop.is_set()
+                and time.monotonic() < until
+                and _identities(roots) == identities
+                and _targets(roots) == targets  # else the watch ends, and the next one has these as well
+                and {path: now for path, (_, now) in _link_states(roots).items()} == behind
+            ):
                 if paths := events.wait(patience):
                     now = time.monotonic()
                     burst = Burst(paths, now, lone=now - reported > _CALM_S)
@@ -187,6 +200,20 @@ class Watcher:
             self._registry.notify_deferred()
         else:
             self._registry.load()
+
+
+def _targets(roots: Iterable[Root]) -> list[str]:
+    """The folders that are served through links: the system reports no change behind a link."""
+    return sorted({link.target for root in roots for link in [*root.links.values()] if link.target})
+
+
+def _link_states(roots: Iterable[Root]) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The state of what each link leads to, as it was judged and as it is now, by the link's path.
+
+    Polled, because what a link leads to may come and go where nothing is watched.
+    """
+    found = {os.path.join(root.path, place): link for root in roots for place, link in [*root.links.items()]}
+    return {path: (link.state, link_state(path)) for path, link in found.items()}
 
 
 def _identities(roots: Iterable[Root]) -> list[tuple[int, ...] | None]:

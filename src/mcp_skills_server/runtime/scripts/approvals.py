@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from mcp_skills_server.directories import state_directory
-from mcp_skills_server.durable import replace_file, why_untrusted
+from mcp_skills_server.durable import read_regular, replace_file, why_untrusted
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 
@@ -57,17 +55,17 @@ def read(path: Path) -> tuple[Approval, ...]:
         UsageError: it cannot be read, holds something else, or others may write it.
     """
     try:
-        with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode) or why_untrusted(found):
-                problem = "others may write it; let it belong to you or to root, with mode 0600"
-                raise UsageError(f"{printable(str(path))}: {problem}")
-            raw = file.read(_MOST_BYTES)
+        raw, found = read_regular(path, _MOST_BYTES)
     except FileNotFoundError:
         return ()
     except OSError as error:
         raise UsageError(f"{printable(str(path))}: cannot be read ({error.strerror}); check it") from None
+    if why_untrusted(found):
+        problem = "others may write it; let it belong to you or to root, with mode 0600"
+        raise UsageError(f"{printable(str(path))}: {problem}")
     try:
+        if len(raw) > _MOST_BYTES:
+            raise ValueError(len(raw))
         content = cast(dict[str, Any], json.loads(raw))
         if content["version"] != 1:
             raise ValueError(content["version"])

@@ -19,6 +19,9 @@ from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import printable
 from mcp_skills_server.runtime.scripts.processes import ask
 
+_FIRST_LINE: Final = b"#!"
+_PROGRAMS: Final = (_FIRST_LINE, b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
+"""How programs begin: scripts, and what Linux and macOS execute."""
 _PYTHON: Final = ("-I", "-c", "import sys; print(sys.executable, sys.prefix, sys.base_prefix, sep='\\n')")
 _NODE: Final = ("-p", "process.execPath")
 _NODE_TYPES: Final = ("-p", "process.features.typescript ? process.execPath : ''")
@@ -83,6 +86,14 @@ class Interpreter:
     needs: tuple[str, ...]
 
 
+def is_program(raw: bytes) -> bool:
+    """Decide by its first bytes whether a file is laid out as executable.
+
+    Its mode is not asked: bytes are locked, signed and approved, and modes are not.
+    """
+    return raw.startswith(_PROGRAMS)
+
+
 class Interpreters:
     """The interpreter map, with what the operator put over it.
 
@@ -134,22 +145,23 @@ class Interpreters:
             self._found[extension] = found
         return self._found[extension]
 
-    def by_first_line(self, path: str, head: bytes, *, executable: bool) -> Interpreter:
+    def by_first_line(self, path: str, head: bytes) -> Interpreter:
         """How a script without a known extension is started: directly, if it says by what.
+
+        The executable bit has no say: no digest, lock file, signature or approval covers it.
 
         Args:
             path: the script, for messages.
             head: how it begins.
-            executable: whether its owner marked it as a program.
 
         Raises:
             RequestError: it is no script that can be run.
             FileNotFoundError: what its first line names is not there.
         """
-        if not executable or not head.startswith(b"#!"):
-            lacks = "has no line #! at its start" if executable else "is not marked as executable"
+        if not head.startswith(_FIRST_LINE):
             raise RequestError(
-                f"{printable(path)} cannot be run: its extension is none of {' '.join(self.known())}, and it {lacks}"
+                f"{printable(path)} cannot be run: its extension is none of {' '.join(self.known())}, "
+                "and it has no line #! at its start"
             )
         line = os.fsdecode(head[2:].partition(b"\n")[0])
         program = (line.split(None, 1) or [""])[0]

@@ -183,7 +183,7 @@ class Preparation:
             return self._interpreters.by_extension(request.path)
         file = request.file
         head = b"" if file is None else self._registry.read(file)[:_HEAD]
-        return self._interpreters.by_first_line(request.path, head, executable=file is not None and file.executable)
+        return self._interpreters.by_first_line(request.path, head)
 
     def _limits(self, timeout_s: float, owner: int | None) -> dict[str, int]:
         # Processor time counts every thread, so that eight threads may use eight seconds in one; it is for what

@@ -20,6 +20,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Skill, printable
 from mcp_skills_server.runtime.scripts import output_files
+from mcp_skills_server.runtime.scripts.interpreters import is_program
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +183,7 @@ def _make_inside(top: str, parts: Iterable[str], owner: int | None) -> None:
 
 
 def lay_out(registry: Registry, skill: Skill, script: str | None, top: str) -> None:
-    """Write the files of a skill into a new directory, read-only; the script and what was executable can be executed.
+    """Write the files of a skill into a new directory, read-only; the script and other programs can be executed.
 
     Raises:
         StaleFileError: a file is not the one that was scanned any more.
@@ -201,7 +202,7 @@ def lay_out(registry: Registry, skill: Skill, script: str | None, top: str) -> N
                 parent = os.path.dirname(parent)
         with open(place, "xb") as made:
             made.write(raw)
-        os.chmod(place, 0o555 if file.executable or path == script else 0o444)
+        os.chmod(place, 0o555 if is_program(raw) or path == script else 0o444)
     for directory in directories:
         os.chmod(directory, 0o555)  # noqa: S103 - to write into it should fail
 

@@ -113,7 +113,7 @@ def _observed(request: Request) -> events.Request:
     return events.Request(
         "mcp",
         request.method,
-        principal=None if channel.principal is None else channel.principal.id,
+        principal=channel.principal,
         address=channel.address,
         era=request.era.name,
         host=request.client.name,

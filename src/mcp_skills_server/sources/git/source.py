@@ -14,25 +14,26 @@ from anyio import to_thread
 from filelock import FileLock, Timeout
 
 from mcp_skills_server.codes import problem
+from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format import frontmatter, lfs
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits, check_paths
 from mcp_skills_server.format.ignored import is_ignored, some_of
 from mcp_skills_server.model import SKILL_MD, printable
 from mcp_skills_server.sources.cache import CacheFolder
-from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.faults import RewrittenError, SourceError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.git.address import is_commit, parse
 from mcp_skills_server.sources.git.place import Kept, Place, Record
 from mcp_skills_server.sources.git.repository import Repository, Tip
 from mcp_skills_server.sources.git.selection import Selection, Wanted, read_files, select
 from mcp_skills_server.sources.report import refused_by
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import Pace, Revision, Tree
+from mcp_skills_server.sources.source import LAST_RETRY_S, NO_DIFFERENCE, Difference, Pace, Revision, Tree
 from mcp_skills_server.sources.store import Store
 
 _T = TypeVar("_T")
 _FIRST_RETRY_S: Final = 30.0
-_LAST_RETRY_S: Final = 900.0
+_MOST_SIGNERS: Final = 1 << 20
 _PINNED_S: Final = 86_400.0
 """A commit never changes; what somebody did to the copy of it is still put right once a day."""
 
@@ -82,7 +83,7 @@ class GitFolder:
     def pace(self) -> Pace:
         """How often to ask."""
         every = self.refresh_s or self._settings.refresh_s
-        return Pace(every, min(every, _FIRST_RETRY_S), _LAST_RETRY_S)
+        return Pace(every, min(every, _FIRST_RETRY_S), max(every, LAST_RETRY_S))
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always looked at
         """The commit that its address names.
@@ -172,7 +173,15 @@ class GitFolder:
         self._place.remove_others(fresh_record)
         self._place.write(fresh_record)
         self._proved = self._place.read()
-        return self._tree(self._proved, (*fresh, *(folder for folder in record.skills if folder not in skills)))
+        names = {
+            what: tuple(printable(folder or self._address.name) for folder in sorted(folders))
+            for what, folders in (
+                ("added", fresh.keys() - record.skills.keys()),
+                ("changed", fresh.keys() & record.skills.keys()),
+                ("removed", record.skills.keys() - skills.keys()),
+            )
+        }
+        return self._tree(self._proved, Difference(record.commit, **names))
 
     def _check_history(self, record: Record, tip: Tip) -> Sequence[str]:
         """Refuse a commit that was put in the place of the one that is served; or say so, where that is accepted."""
@@ -188,7 +197,7 @@ class GitFolder:
             words = f"{name!r} was rewritten: {tip.commit[:12]} does not follow {before[:12]}"
         if self._settings.rewritten:
             return (words,)
-        raise UnacceptableError(f"{words}; --accept-rewritten takes it")
+        raise RewrittenError(f"{words}; 'list ROOT --accept-rewritten' or 'update --accept-rewritten' takes it")
 
     def _files(
         self, tip: Tip, wanted: Sequence[Wanted], *, used: int
@@ -231,7 +240,7 @@ class GitFolder:
                 return name
         return "skill"
 
-    def _tree(self, record: Record, changed: Sequence[str] = ()) -> Tree:
+    def _tree(self, record: Record, difference: Difference = NO_DIFFERENCE) -> Tree:
         warnings = [*record.warnings]
         warnings += [f"{each.place}: {note}" for each in record.skills.values() for note in each.notes]
         problems = [
@@ -242,8 +251,7 @@ class GitFolder:
             for each in record.skills.values()
             for path in each.pointers
         ]
-        names = tuple(printable(folder or self._address.name) for folder in changed)
-        return Tree(self._place.path, names, tuple(map(printable, warnings)), problems=tuple(problems))
+        return Tree(self._place.path, difference, tuple(map(printable, warnings)), problems=tuple(problems))
 
 
 def _warnings(found: Selection) -> Sequence[str]:
@@ -259,7 +267,7 @@ def _size(kept: Iterable[Kept]) -> int:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path, _MOST_SIGNERS)[0]
     except OSError as error:
         reason = error.strerror or error
         raise UsageError(

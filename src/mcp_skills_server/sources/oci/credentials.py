@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
+from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 
@@ -77,8 +78,7 @@ def _files(environment: Mapping[str, str]) -> Iterator[Path]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            found: object = json.loads(file.read(_MOST_BYTES))
+        found: object = json.loads(read_regular(path, _MOST_BYTES)[0])
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:

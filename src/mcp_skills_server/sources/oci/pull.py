@@ -7,7 +7,7 @@ skill. One that is refused costs itself; what was there of it stays.
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from os import PathLike
@@ -50,6 +50,7 @@ class Pulled:
         pruned: skills of this source that the manifest no longer has, and that were removed.
         refused: skills, or whole artifacts, that did not arrive.
         warnings: what else the operator should hear, one line each.
+        before: the revision that was whole before, "" where none was.
     """
 
     added: tuple[str, ...] = ()
@@ -58,6 +59,7 @@ class Pulled:
     pruned: tuple[str, ...] = ()
     refused: tuple[Refusal, ...] = ()
     warnings: tuple[str, ...] = ()
+    before: str = ""
 
 
 async def bring(
@@ -95,10 +97,11 @@ async def bring(
             return Pulled(unchanged=tuple(sorted(names)), refused=refused)
         remembered: MutableMapping[str, ContentRefusedError] = {} if refusals is None else refusals
         reader = Reader(client, reference, settings, hidden=hidden)
+        before = holdings.revision
         pull = _Pull(reader, reference, opened, holdings, settings, remembered)
         try:
             with anyio.fail_after(settings.limits.total_s):
-                return await pull.run(digest)
+                return replace(await pull.run(digest), before=before)
         except ContentRefusedError:
             raise
         except UnacceptableError as error:  # a permission may be given, an address allowed: the digest stays the same

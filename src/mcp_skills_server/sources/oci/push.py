@@ -166,7 +166,9 @@ def _make(package: Package) -> _Made:
     annotations = {key: value for key, value in labels.items() if value}
     manifest = manifests.skill_manifest(
         Descriptor(manifests.CONFIG, _digest(config), len(config)),
-        Descriptor(manifests.CONTENT, _digest(layer), len(layer)),
+        Descriptor(
+            manifests.CONTENT, _digest(layer), len(layer), {manifests.TITLE: f"{package.name}.tar.gz"}
+        ),  # the name of the file that `oras pull` writes
         annotations,
     )
     entry = Descriptor(manifests.MANIFEST, _digest(manifest), len(manifest), annotations)

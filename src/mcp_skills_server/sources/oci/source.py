@@ -25,11 +25,10 @@ from mcp_skills_server.sources.oci.reader import ContentRefusedError
 from mcp_skills_server.sources.oci.reference import is_digest, parse
 from mcp_skills_server.sources.report import sorted_out
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import Pace, Revision, Tree
+from mcp_skills_server.sources.source import LAST_RETRY_S, NO_DIFFERENCE, Difference, Pace, Revision, Tree
 from mcp_skills_server.sources.store import Store
 
 _FIRST_RETRY_S: Final = 30.0
-_LAST_RETRY_S: Final = 3600.0
 _PINNED_S: Final = 3600.0
 """Between two looks at what a digest names: it never changes, and only what is on the disk could."""
 
@@ -71,7 +70,7 @@ class Oci:
     def pace(self) -> Pace:
         """How often to ask."""
         every = self.refresh_s or self._default_refresh_s
-        return Pace(every, min(every, _FIRST_RETRY_S), _LAST_RETRY_S)
+        return Pace(every, min(every, _FIRST_RETRY_S), max(every, LAST_RETRY_S))
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
         """The digest of its manifest, by one HEAD; where the digest was given, it is that without a question.
@@ -97,7 +96,7 @@ class Oci:
         if self._brought is not None and self._brought[0] == revision.digest:
             _, signature, tree = self._brought
             if signature == await to_thread.run_sync(_signature, self._folder):
-                return replace(tree, changed=())
+                return replace(tree, difference=NO_DIFFERENCE)
         self._brought = None
         async with self._client() as client:
             pulled = await bring(
@@ -109,11 +108,11 @@ class Oci:
                 hidden=self._hidden,
                 refusals=self._refusals,
             )
-        changed = (*pulled.added, *pulled.updated, *pulled.pruned)
+        difference = Difference(pulled.before, pulled.added, pulled.updated, pulled.pruned)
         # What the publisher is at fault for stays so for as long as the digest is the same.
         complete = all(each.fault == "publisher" for each in pulled.refused)
         lines, problems = sorted_out(pulled.refused, self.origin)
-        tree = Tree(self._folder, changed, (*pulled.warnings, *lines), complete, problems)
+        tree = Tree(self._folder, difference, (*pulled.warnings, *lines), complete, problems)
         if complete:
             self._brought = revision.digest, await to_thread.run_sync(_signature, self._folder), tree
         return tree

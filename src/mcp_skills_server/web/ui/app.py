@@ -144,10 +144,13 @@ class Ui:
         return [*(Route(path, _to_page, methods=["GET"]) for path in ("/", BASE)), Mount(BASE, below)]
 
     def _prepare(self) -> None:
-        """Have the index of words made before somebody types: of 10,000 skills that takes a second."""
-        self._runtime.registry.loaded.wait()
+        """Build the full-text index, then run the deep checks: of 10,000 skills these take a second and ten."""
+        registry = self._runtime.registry
+        registry.loaded.wait()
         with suppress(NoFullTextError):
             self._runtime.searches.of(self._runtime.skill_set).find("skill", 1, lambda _: True)
+        registry.subscribe(lambda _: registry.checks.begin(registry))
+        registry.checks.begin(registry)
 
     # Views
 
@@ -175,9 +178,8 @@ class Ui:
             look = self._look(runtime, bound, who, view.path)
             return await view.page(request, replace(look, stays=lambda: self._stays(request, viewer, runtime)))
 
-        name = None if who is None else who.id
         method = f"GET {BASE}{view.path.partition('/{')[0]}"  # the skill that the rest names is in the event
-        with events.observe(events.PAGE, method, principal=name, address=address(request.scope)) as event:
+        with events.observe(events.PAGE, method, principal=who, address=address(request.scope)) as event:
             try:
                 return await retry_when_stale(runtime.skill_set, handler)
             except StaleFileError as stale:

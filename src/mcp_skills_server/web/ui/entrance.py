@@ -17,9 +17,17 @@ from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.server.callers import address
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.guards import Policy
-from mcp_skills_server.web.issuer_fetch import fetch, post
+from mcp_skills_server.web.issuer_fetch import post
 from mcp_skills_server.web.ui.look import BASE, base
-from mcp_skills_server.web.ui.session import CALLBACK, SignInError, Viewer, Viewers, is_of_own_page
+from mcp_skills_server.web.ui.session import (
+    CALLBACK,
+    NotBegunError,
+    SignInError,
+    Viewer,
+    Viewers,
+    is_of_other_page,
+    is_of_own_page,
+)
 
 if TYPE_CHECKING:
     from mcp_skills_server.web.ui.oauth import Flow
@@ -86,9 +94,8 @@ class Entrance:
     async def _leave_for_issuer(self, request: Request) -> Response:
         if self._flow is None:
             return self._form("There is no issuer to sign in at.", 404)
-        if wait := self._viewers.wait(request):
-            return self.too_often(wait)
-        self._viewers.failed(request)  # until he comes back
+        if is_of_other_page(request):
+            return self._form("Another page asked for this. Sign in here if you want to.", 403)
         browser = secrets.token_urlsafe(32)
         try:
             response = RedirectResponse(await self._flow.begin(browser), 303)
@@ -112,7 +119,10 @@ class Entrance:
         try:
             found = await self._flow.finish(request.query_params, request.cookies.get(_AWAY, ""))
         except SignInError as error:
-            logger.warning("signing in at the issuer failed: %s", error, extra=REPEATS)
+            if isinstance(error, NotBegunError):  # so that it hides no real reason in the log
+                logger.warning("nobody was signed in: %s", error, extra=REPEATS)
+            else:
+                logger.warning("signing in at the issuer failed: %s", error, extra=REPEATS)
             events.emit_refusal(f"GET {BASE}{CALLBACK}", "issuer", address=address(request.scope))
             return self._form(str(error), 403)
         # No redirect: a browser sends a strict cookie only along a way that began on a page of ours.
@@ -166,7 +176,7 @@ def _flow_of(policy: Policy) -> Flow | None:
         return None
     from mcp_skills_server.web.ui.oauth import Flow  # with what proves signatures
 
-    return Flow(oauth, oauth.settings.ui_client_id, fetch, post)
+    return Flow(oauth, oauth.settings.ui_client_id, post)
 
 
 async def _form_of(request: Request) -> dict[str, str] | None:

@@ -9,69 +9,44 @@ import base64
 import hashlib
 import hmac
 import json
-import secrets
-import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import urlencode, urlsplit
 
 from mcp_skills_server.access.admission import Admission, RefusedError
-from mcp_skills_server.access.issuer import Fetch, metadata_urls
 from mcp_skills_server.access.oauth import ResourceServer
 from mcp_skills_server.access.settings import is_safe
-from mcp_skills_server.errors import SkillsServerError
+from mcp_skills_server.errors import SkillsServerError, clipped
+from mcp_skills_server.model import printable
 from mcp_skills_server.web.ui.look import BASE
-from mcp_skills_server.web.ui.session import CALLBACK, SignInError
+from mcp_skills_server.web.ui.session import CALLBACK, NotBegunError, SignInError
 
-_LIFE_S: Final = 600.0
-"""For so long somebody may be away at the issuer."""
-_MOST: Final = 1_000
 _MCP: Final = "/mcp"
 _SAYS_WHO: Final = "authorization_response_iss_parameter_supported"
 """Says in the metadata that every answer names the issuer, so that one without it is none of it (RFC 9207)."""
+_LEAST_SCOPE: Final = "openid"
+"""Asked for where no other is and the issuer knows it: some refuse a request without any scope."""
+_SILENT: Final = "The issuer does not answer. Try again later."
 
 Post: TypeAlias = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    """Somebody is away at the issuer."""
-
-    browser: bytes
-    verifier: str
-    nonce: str
-    until: float
-
-
 class Flow:
-    """Takes people to the issuer and back. For one event loop.
+    """Authorization code flow of a public client. For one event loop.
+
+    It keeps nothing between the two requests: `state` and the verifier of PKCE are derived from a secret that the
+    browser has in a cookie, so that any replica can finish what another began, and nobody can make it forget.
 
     Args:
         server: proves the tokens of the issuer.
         client_id: as what the issuer knows the page.
-        fetch: gets the issuer's metadata.
         post: sends a form, and returns status and body.
-        now: seconds of a clock that never goes back.
     """
 
-    def __init__(
-        self,
-        server: ResourceServer,
-        client_id: str,
-        fetch: Fetch,
-        post: Post,
-        *,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, server: ResourceServer, client_id: str, post: Post) -> None:
         self._server = server
         self._client_id = client_id
-        self._fetch = fetch
         self._post = post
-        self._now = now
-        self._begun: OrderedDict[str, _Begun] = OrderedDict()
-        """By `state`."""
 
     @property
     def callback(self) -> str:
@@ -90,26 +65,32 @@ class Flow:
         Raises:
             SignInError: the issuer cannot be used now.
         """
-        place = self._address(await self._metadata(), "authorization_endpoint")
-        state, verifier, nonce = (secrets.token_urlsafe(32) for _ in range(3))
-        while self._begun and (len(self._begun) >= _MOST or next(iter(self._begun.values())).until < self._now()):
-            self._begun.popitem(last=False)
-        self._begun[state] = _Begun(_hashed(browser), verifier, nonce, self._now() + _LIFE_S)
+        metadata = await self._metadata()
+        place = self._address(metadata, "authorization_endpoint")
         settings = self._server.settings
-        challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+        challenge = _encoded(hashlib.sha256(_derived(browser, "verifier").encode()).digest())
+        # No nonce: that is OpenID's, refused without the scope openid, and PKCE binds the code to the browser already.
         asked = {
             "response_type": "code",
             "client_id": self._client_id,
             "redirect_uri": self.callback,
-            "state": state,
-            "nonce": nonce,
+            "state": _derived(browser, "state"),
             "code_challenge": challenge,
             "code_challenge_method": "S256",
-            "resource": settings.resource,
+            **self._resource,
         }
-        if settings.scopes:
-            asked["scope"] = " ".join(settings.scopes)
+        known: Any = metadata.get("scopes_supported")
+        if settings.requested_scopes:
+            asked["scope"] = " ".join(settings.requested_scopes)
+        elif isinstance(known, list) and _LEAST_SCOPE in known:
+            asked["scope"] = _LEAST_SCOPE
         return f"{place}{'&' if urlsplit(place).query else '?'}{urlencode(asked)}"
+
+    @property
+    def _resource(self) -> dict[str, str]:
+        """The parameter of RFC 8707, sent with both requests: without it an issuer may mean its own userinfo."""
+        settings = self._server.settings
+        return {"resource": settings.resource} if settings.ui_resource else {}
 
     async def finish(self, given: Mapping[str, str], browser: str) -> Admission:
         """Who came back from the issuer.
@@ -121,14 +102,14 @@ class Flow:
         Raises:
             SignInError: it is not whom this browser sent there, the issuer said no, or its token lets nobody in.
         """
-        begun = self._begun.pop(given.get("state", ""), None)
-        if begun is None or begun.until < self._now() or not hmac.compare_digest(begun.browser, _hashed(browser)):
-            raise SignInError("This browser did not begin to sign in, or it was too long ago. Begin again.")
+        state = given.get("state", "")
+        if not browser or not hmac.compare_digest(state.encode(), _derived(browser, "state").encode()):
+            raise NotBegunError("This browser did not begin to sign in, or it was too long ago. Begin again.")
         issuer = self._server.settings.issuer
         if given.get("iss", issuer) != issuer:
             raise SignInError("Another issuer answered.")
         if "error" in given or not given.get("code"):
-            raise SignInError("The issuer let nobody in.")
+            raise SignInError(f"The issuer let nobody in{_reason(given)}.")
         metadata = await self._metadata()
         if metadata.get(_SAYS_WHO) is True and "iss" not in given:
             raise SignInError("It is not known which issuer answered.")
@@ -138,37 +119,29 @@ class Flow:
             "code": given["code"],
             "redirect_uri": self.callback,
             "client_id": self._client_id,
-            "code_verifier": begun.verifier,
-            "resource": self._server.settings.resource,
+            "code_verifier": _derived(browser, "verifier"),
+            **self._resource,
         }
         try:
             status, body = await self._post(place, urlencode(form).encode())
-            answer = _object(body) if status == 200 else {}
         except SkillsServerError:
-            raise SignInError("The issuer does not answer. Try again later.") from None
+            raise SignInError(_SILENT) from None
+        answer = _object(body)
         token = answer.get("access_token")
-        if not isinstance(token, str):
-            raise SignInError("The issuer gave no token.")
-        identity = answer.get("id_token")
-        if isinstance(identity, str) and _claims(identity).get("nonce") != begun.nonce:
-            raise SignInError("The issuer's answer belongs to something else.")
+        if status != 200 or not isinstance(token, str):
+            raise SignInError(f"The issuer gave no token{_reason(answer)}.")
         try:
             return await self._server.verify(token)
         except RefusedError as error:
             raise SignInError(f"The issuer's token lets nobody in here: {error}.") from None
         except SkillsServerError:
-            raise SignInError("The issuer does not answer. Try again later.") from None
+            raise SignInError(_SILENT) from None
 
-    async def _metadata(self) -> dict[str, Any]:
-        issuer = self._server.settings.issuer
-        for place in metadata_urls(issuer):
-            try:
-                status, body = await self._fetch(place)
-            except SkillsServerError:
-                continue
-            if status == 200 and (found := _object(body)).get("issuer") == issuer:
-                return found
-        raise SignInError("The issuer does not answer. Try again later.")
+    async def _metadata(self) -> Mapping[str, Any]:
+        try:
+            return await self._server.issuer.metadata()
+        except SkillsServerError:
+            raise SignInError(_SILENT) from None
 
     @staticmethod
     def _address(metadata: Mapping[str, Any], key: str) -> str:
@@ -186,14 +159,16 @@ def _object(raw: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
-def _claims(token: str) -> dict[str, Any]:
-    """What an identity token says. It came from the issuer itself, over a connection that nobody can change."""
-    payload = token.split(".")[1] if token.count(".") == 2 else ""
-    try:
-        return _object(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    except ValueError:
-        return {}
+def _reason(said: Mapping[str, Any]) -> str:
+    """What an issuer says of an error, as RFC 6749 has it; "" where it says nothing."""
+    words = [each for key in ("error", "error_description") if isinstance(each := said.get(key), str) and each]
+    return printable(f" ({clipped(': '.join(words))})") if words else ""
 
 
-def _hashed(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+def _derived(browser: str, what: str) -> str:
+    """A secret for one use, from that of a browser. 43 characters, as PKCE wants at least."""
+    return _encoded(hmac.digest(browser.encode("utf-8", "surrogateescape"), what.encode(), "sha256"))
+
+
+def _encoded(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()

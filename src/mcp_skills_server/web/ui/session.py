@@ -41,6 +41,10 @@ class SignInError(SkillsServerError):
     """Signing in failed. The message is for whoever tried."""
 
 
+class NotBegunError(SignInError):
+    """An answer of an issuer reached a browser that was not sent there, which any foreign page can cause."""
+
+
 @dataclass(frozen=True, slots=True)
 class Viewer:
     """Somebody who may look.
@@ -112,7 +116,8 @@ class Viewers:
         if "authorization" in request.headers and not self._private:
             found = await admission(request.scope, self._policy.tokens, self._policy.oauth)
             return None if isinstance(found, Refusal) else Viewer(found)
-        if _is_of_other_page(request):
+        led = request.headers.get("sec-fetch-mode", "navigate") == "navigate"
+        if not led and is_of_other_page(request):
             return None
         key = _hashed(request.cookies.get(_cookie(request), ""))
         session, now = self._sessions.get(key), self._now()
@@ -138,10 +143,6 @@ class Viewers:
         self._once = None
         return Viewer()
 
-    def wait(self, request: Request) -> float:
-        """Seconds until the address may bring something wrong again; 0 where it may now."""
-        return self._failures.wait(request.scope)
-
     def failed(self, request: Request) -> float:
         """Count that the address brought something wrong. Returns the seconds to wait; 0 within the quota."""
         return self._failures.count(request.scope)
@@ -149,7 +150,7 @@ class Viewers:
     def begin(self, request: Request, response: Response, viewer: Viewer) -> None:
         """Have the response set the cookie of a new session."""
         self.end(request)
-        of_viewer = [key for key, each in self._sessions.items() if each.viewer.principal == viewer.principal]
+        of_viewer = [key for key, each in self._sessions.items() if _key(each.viewer) == _key(viewer)]
         for key in of_viewer[: max(0, len(of_viewer) + 1 - _MOST_OF_ONE)]:
             del self._sessions[key]
         while len(self._sessions) >= _MOST:
@@ -193,11 +194,16 @@ def is_of_own_page(request: Request) -> bool:
     return parts.scheme in {"http", "https"} and parts.netloc.lower() == named.lower()
 
 
-def _is_of_other_page(request: Request) -> bool:
-    """Whether a page of another server has the browser ask, and nobody is led here. It gets the cookie although it is
-    strict where that server differs by its port alone, and could tell from the time how much there is."""
-    led = request.headers.get("sec-fetch-mode", "navigate") == "navigate"
-    return not led and request.headers.get("sec-fetch-site") in {"cross-site", "same-site"}
+def is_of_other_page(request: Request) -> bool:
+    """Whether a page of another server has the browser ask, or leads it here.
+
+    The strict cookie comes along where that server differs by its port alone.
+    """
+    return request.headers.get("sec-fetch-site") in {"cross-site", "same-site"}
+
+
+def _key(viewer: Viewer) -> str | None:
+    return None if viewer.principal is None else viewer.principal.key
 
 
 def _cookie(request: Request) -> str:

@@ -15,12 +15,14 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mcp_skills_server.catalog.checks import Survey
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.full_text import NoFullTextError
 from mcp_skills_server.telemetry.usage_store import Line
 from mcp_skills_server.web.ui.look import Look, base
+from mcp_skills_server.web.ui.pages.problems import survey_of
 from mcp_skills_server.web.ui.sources import shown_problem, source_name
 from mcp_skills_server.web.ui.why import reasons
 
@@ -91,6 +93,7 @@ class Row:
         source: where it comes from.
         tags: its tags.
         left_out: why it is not served to everybody, and what to do; None where it is.
+        problems: how many problems of it are known.
         line: what was counted of it.
         why: in which texts which words of the question stand.
     """
@@ -100,6 +103,7 @@ class Row:
     source: str
     tags: Sequence[object]
     left_out: Problem | None
+    problems: int
     line: Line | None
     why: Sequence[tuple[str, Sequence[str]]]
 
@@ -131,6 +135,10 @@ class Facets:
     left_out: int
     places: Sequence[Problem]
     """Problems of no skill that is shown: folders that cannot be read, skills that another hides."""
+    summary: str
+    """All problems in one line, "" for none."""
+    progress: str
+    """The state of the checks in words, "" when they are done."""
 
 
 _facets: WeakKeyDictionary[Snapshot, Facets] = WeakKeyDictionary()
@@ -149,13 +157,14 @@ async def page(request: Request, look: Look) -> Response:
 
 
 def _work(look: Look, asked: Asked) -> tuple[Found, Facets]:
-    return find(look, asked), facets_of(look)
+    survey = survey_of(look)
+    return find(look, asked, survey), facets_of(look, survey)
 
 
-def find(look: Look, asked: Asked) -> Found:
+def find(look: Look, asked: Asked, survey: Survey) -> Found:
     """What an address asks for. The order of a search is that of `skills_search`; else it is by path."""
     snapshot, used = look.snapshot, look.used()
-    accept = _condition(asked, used)
+    accept = _condition(asked, used, survey)
     total: int | None = None
     trouble = ""
     if asked.question:
@@ -180,7 +189,7 @@ def find(look: Look, asked: Asked) -> Found:
         all_fitting = list(fitting)
         total = len(all_fitting)
         skills = all_fitting[asked.start : asked.start + PART + 1]
-    rows = [_row(look, each, asked, used) for each in islice(skills, PART)]
+    rows = [_row(look, each, asked, used, survey) for each in islice(skills, PART)]
     return Found(rows, len(skills) > PART, total, trouble)
 
 
@@ -189,7 +198,7 @@ def _unread(snapshot: Snapshot) -> Iterator[Skill]:
     return (snapshot.skills[path] for path in snapshot.paths(Standing.UNUSABLE) if path not in usable)
 
 
-def _condition(asked: Asked, used: Mapping[str, Line] | None) -> Callable[[Skill], bool]:
+def _condition(asked: Asked, used: Mapping[str, Line] | None, survey: Survey) -> Callable[[Skill], bool]:
     def accept(skill: Skill) -> bool:
         if asked.source and str(skill.root) != asked.source:
             return False
@@ -198,8 +207,10 @@ def _condition(asked: Asked, used: Mapping[str, Line] | None) -> Callable[[Skill
         if asked.problem == LEFT_OUT:
             if skill.standing is Standing.VALID:
                 return False
-        elif asked.problem and not any(asked.problem in (ANY, each.code) for each in skill.problems):
-            return False
+        elif asked.problem:
+            found = survey.by_skill.get(skill.path, ())
+            if not any(asked.problem in (ANY, each.code) for each in found):
+                return False
         if asked.used and used is not None:
             line = used.get(skill.path)
             return (line is not None and line.last is not None) == (asked.used == "used")
@@ -208,7 +219,7 @@ def _condition(asked: Asked, used: Mapping[str, Line] | None) -> Callable[[Skill
     return accept
 
 
-def _row(look: Look, skill: Skill, asked: Asked, used: Mapping[str, Line] | None) -> Row:
+def _row(look: Look, skill: Skill, asked: Asked, used: Mapping[str, Line] | None, survey: Survey) -> Row:
     title, left_out = identity.title(skill) or "", reason_left_out(skill)
     return Row(
         skill,
@@ -216,6 +227,7 @@ def _row(look: Look, skill: Skill, asked: Asked, used: Mapping[str, Line] | None
         source_name(look, skill.root),
         tags_of(skill.frontmatter)[:20],
         None if left_out is None else shown_problem(look, left_out),
+        len(survey.by_skill.get(skill.path, ())),
         None if used is None else used.get(skill.path),
         reasons(skill, asked.question) if asked.question else (),
     )
@@ -228,8 +240,8 @@ def reason_left_out(skill: Skill) -> Problem | None:
     return next((each for each in skill.problems if each.severity == "error"), None)
 
 
-def facets_of(look: Look) -> Facets:
-    """What the viewer's skills can be filtered by. Made once for a snapshot."""
+def facets_of(look: Look, survey: Survey) -> Facets:
+    """What the viewer's skills can be filtered by. Made once for a snapshot whose skills are all checked."""
     snapshot = look.snapshot
     found = _facets.get(snapshot)
     if found is None:
@@ -240,13 +252,17 @@ def facets_of(look: Look) -> Facets:
         for skill in snapshot.skills.values():
             roots[skill.root] += 1
             tags.update({str(tag) for tag in tags_of(skill.frontmatter)})
-            codes.update({each.code for each in skill.problems})
+            codes.update({each.code for each in survey.by_skill.get(skill.path, ())})
             left_out += skill.standing is not Standing.VALID
-        found = _facets[snapshot] = Facets(
+        found = Facets(
             [(str(root), source_name(look, root), count) for root, count in sorted(roots.items())],
             sorted(tags.most_common(_MOST_TAGS)),
             sorted(codes.items()),
             left_out,
             [shown_problem(look, each) for each in snapshot.problems[:_MOST_PLACES]],
+            survey.summary,
+            survey.progress,
         )
+        if survey.is_complete:
+            _facets[snapshot] = found
     return found

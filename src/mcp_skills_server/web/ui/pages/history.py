@@ -35,4 +35,4 @@ def _by_git(look: Look, skill: Skill) -> History:
     root, without = registry.roots[skill.root], sorted(nested_in(registry.snapshot, skill))
     if root.origin is None:
         return History(commits(registry.place(skill), root.path, without))
-    return look.site.histories.of(root.given, root.origin, skill.directory, without)
+    return look.site.histories.of(root.path, root.origin, skill.directory, without)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 from urllib.parse import urlencode
-from weakref import WeakKeyDictionary
 
 from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mcp_skills_server.catalog.checks import Survey
 from mcp_skills_server.errors import StaleFileError
-from mcp_skills_server.model import Problem, Skill, Snapshot
+from mcp_skills_server.model import Problem, Skill
 from mcp_skills_server.web.ui.look import Look, base
 from mcp_skills_server.web.ui.sources import shown_problem
 
@@ -27,8 +27,8 @@ _AROUND: Final = 2
 _MOST_BYTES: Final = 4 << 20
 """A larger file is not read for its lines."""
 _SEVERITIES: Final = ("error", "warning")
-
-_found: WeakKeyDictionary[Snapshot, Sequence[Problem]] = WeakKeyDictionary()
+REFRESH_S: Final = "1"
+"""After so many seconds a browser asks again for a page that waits for checks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,8 @@ async def page(request: Request, look: Look) -> Response:
     severity, code, start = given.get("severity", ""), given.get("code", ""), given.get("from", "")
     severity = severity if severity in _SEVERITIES else ""
     first = int(start) if start.isascii() and start.isdigit() and len(start) < 7 else 0
-    every = await to_thread.run_sync(problems_of, look)
+    survey = await to_thread.run_sync(survey_of, look)
+    every = survey.problems
     codes = sorted(Counter(each.code for each in every).items())
     fitting = [each for each in every if severity in ("", each.severity) and code in ("", each.code)]
     shown = [await _shown(look, each) for each in islice(fitting, first, first + PART)]
@@ -78,10 +79,11 @@ async def page(request: Request, look: Look) -> Response:
         fields = {"severity": severity, "code": code, "from": str(at or "")}
         return f"{base()}/problems?{urlencode({key: each for key, each in fields.items() if each})}"
 
-    return look.page(
+    response = look.page(
         "problems.html",
         shown=shown,
         total=len(fitting),
+        progress=survey.progress,
         severity=severity,
         code=code,
         codes=codes,
@@ -89,14 +91,23 @@ async def page(request: Request, look: Look) -> Response:
         before=address(max(0, first - PART)) if first else "",
         following=address(first + PART) if len(fitting) > first + PART else "",
     )
+    if survey.progress:
+        response.headers["refresh"] = REFRESH_S
+    return response
 
 
-def problems_of(look: Look) -> Sequence[Problem]:
-    """All problems of the viewer's skills by place; those of roots for who may see what the operator sees."""
-    found = _found.get(look.snapshot)
-    if found is None:
-        found = _found[look.snapshot] = look.runtime.registry.problems(look.snapshot)
-    return found if look.is_admin else [each for each in found if each.skill]
+def survey_of(look: Look) -> Survey:
+    """Return the known problems of the viewer's skills, and have the unchecked ones checked in the background.
+
+    Problems of roots are left out for a viewer who is no operator.
+    """
+    checks = look.runtime.registry.checks
+    found = checks.survey(look.snapshot)
+    if not found.is_complete:
+        checks.begin(look.runtime.skill_set)
+    if look.is_admin:
+        return found
+    return replace(found, problems=[each for each in found.problems if each.skill])
 
 
 async def _shown(look: Look, problem: Problem) -> Shown:

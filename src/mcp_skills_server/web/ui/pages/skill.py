@@ -13,17 +13,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mcp_skills_server.catalog.checks import Survey
 from mcp_skills_server.dialects import prompts, runtime
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import arguments, frontmatter, hidden, identity, media
 from mcp_skills_server.format.fields import text as text_of
-from mcp_skills_server.model import SKILL_MD, Json, Skill, SkillFile, Standing
+from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, SkillFile, Standing
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage_store import Line
 from mcp_skills_server.web.forwarded import HOST
 from mcp_skills_server.web.ui.estimate import tokens
 from mcp_skills_server.web.ui.hosts import Snippet, snippets
 from mcp_skills_server.web.ui.look import Look, prefix
+from mcp_skills_server.web.ui.pages.problems import REFRESH_S, file_of, survey_of
 from mcp_skills_server.web.ui.render import rendered
 from mcp_skills_server.web.ui.sources import shown_problem, source_name
 
@@ -105,8 +107,11 @@ async def page(request: Request, look: Look) -> Response:
     declared, filled, trouble = await _filled(request, look, skill)
     used = await to_thread.run_sync(look.used)
     line: Line | None = None if used is None else used.get(skill.path)
+    checks = look.runtime.registry.checks
+    is_checked = checks.known(skill) is not None  # asked first: the survey below then has what was found
+    survey = await to_thread.run_sync(survey_of, look)
     digests = await look.view.digests(skill) if skill.standing > Standing.UNUSABLE else dict[str, str]()
-    return look.page(
+    response = look.page(
         "skill.html",
         skill=skill,
         title=identity.title(skill),
@@ -114,7 +119,8 @@ async def page(request: Request, look: Look) -> Response:
         text=text,
         frontmatter=[(key, _value(value)) for key, value in skill.frontmatter.items()],
         tree=tree_of(skill, digests),
-        problems=[shown_problem(look, each) for each in sorted(skill.problems, key=lambda each: each.severity)],
+        problems=_problems(look, skill, survey),
+        is_checked=is_checked,
         source=source_name(look, skill.root),
         origin=skill.origin if look.site.local else identity.origin(skill),
         revision=getattr(look.runtime.registry.roots[skill.root], "revision", ""),
@@ -129,6 +135,17 @@ async def page(request: Request, look: Look) -> Response:
         revisions=look.site.revisions.of(skill.path),
         snippets=_snippets(request, look),
     )
+    if not is_checked:
+        checks.begin(look.runtime.skill_set, skill)
+        response.headers["refresh"] = REFRESH_S
+    return response
+
+
+def _problems(look: Look, skill: Skill, survey: Survey) -> list[tuple[str, Problem]]:
+    """Return the problems of a skill, errors first, each with the path of the file it is in or ""."""
+    place = look.runtime.registry.roots[skill.root].show(skill.directory)
+    found = sorted(survey.by_skill.get(skill.path, ()), key=lambda each: each.severity)
+    return [(file_of(each, place, skill.files), shown_problem(look, each)) for each in found]
 
 
 def tree_of(skill: Skill, digests: Mapping[str, str]) -> Folder:

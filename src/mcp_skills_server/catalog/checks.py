@@ -1,0 +1,165 @@
+"""Deep checks: the problems that only reading every file of a skill shows, computed once for each skill.
+
+A scan keeps the `Skill` object while the bytes of its files are the same, so the object stands for the digest here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.model import Problem, Skill, Snapshot
+
+logger = logging.getLogger(__name__)
+
+_BUSY_S: Final = 1.0
+"""A server that had a request within so many seconds gets half of the time between two skills."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All problems of a snapshot, as far as its skills are checked.
+
+    Attributes:
+        problems: in the order of their places.
+        checked: how many skills are checked.
+        total: how many skills there are.
+    """
+
+    problems: Sequence[Problem]
+    checked: int
+    total: int
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every skill is checked."""
+        return self.checked == self.total
+
+    @property
+    def progress(self) -> str:
+        """The state of the checks in words, "" when they are done."""
+        return "" if self.is_complete else f"checking {self.checked:,} of {self.total:,} skills"
+
+    @property
+    def summary(self) -> str:
+        """The number of problems and their codes in one line, errors first; "" where there are none."""
+        if not self.problems:
+            return ""
+        ordered = sorted(self.problems, key=lambda each: (each.severity, each.code))
+        codes = Counter(each.code for each in ordered)
+        named = ", ".join(f"{code} ({count:,})" if count > 1 else code for code, count in codes.items())
+        errors = sum(each.severity == "error" for each in ordered)
+        return f"{counted(errors, 'error')}, {counted(len(ordered) - errors, 'warning')}: {named}"
+
+    @cached_property
+    def by_skill(self) -> Mapping[str, Sequence[Problem]]:
+        """The problems of each skill that has some, by skill path."""
+        out: dict[str, list[Problem]] = {}
+        for each in self.problems:
+            out.setdefault(each.skill, []).append(each)
+        out.pop("", None)
+        return out
+
+
+def counted(count: int, what: str) -> str:
+    """Return a number of things in words, as in "2 errors"."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+class Checks:
+    """Run and remember the deep checks of a registry's skills. Any thread may use it.
+
+    Args:
+        inspect: reads a skill's files and returns what is wrong.
+        among: returns the problems that show only among the skills of a snapshot.
+    """
+
+    def __init__(
+        self, inspect: Callable[[Skill], Sequence[Problem]], among: Callable[[Snapshot], Sequence[Problem]]
+    ) -> None:
+        self._inspect = inspect
+        self._among = among
+        self._lock = threading.Lock()
+        self._known: WeakKeyDictionary[Skill, Sequence[Problem]] = WeakKeyDictionary()
+        self._surveys: WeakKeyDictionary[Snapshot, Survey] = WeakKeyDictionary()
+        self._waiting: dict[SkillSet, None] = {}
+        self._first: list[Skill] = []
+        self._worker: threading.Thread | None = None
+
+    def of(self, skill: Skill) -> Sequence[Problem]:
+        """Return what the files of a skill show, reading them unless that is known."""
+        found = self.known(skill)
+        # A read that failed may succeed now, though the skill did not change.
+        if found is None or any(each.code == "unreadable" for each in found):
+            found = self._inspect(skill)
+            self.put(skill, found)
+        return found
+
+    def known(self, skill: Skill) -> Sequence[Problem] | None:
+        """Return what the files of a skill show, or None while they are not checked."""
+        with self._lock:
+            return self._known.get(skill)
+
+    def put(self, skill: Skill, found: Sequence[Problem]) -> None:
+        """Remember the result of `inspect` for a skill, which another process may have computed."""
+        with self._lock:
+            self._known[skill] = tuple(found)
+
+    def survey(self, snapshot: Snapshot) -> Survey:
+        """Return the problems of a snapshot that are known now. Reads no file."""
+        with self._lock:
+            made = self._surveys.get(snapshot)
+            checked = [] if made else [self._known.get(each) for each in snapshot.skills.values()]
+        if made is not None:
+            return made
+        found = {*snapshot.all_problems, *self._among(snapshot)}
+        found.update(problem for each in checked if each for problem in each)
+        ordered = sorted(found, key=lambda each: (each.path, each.line or 0, each.code, each.message))
+        survey = Survey(ordered, sum(each is not None for each in checked), len(checked))
+        if survey.is_complete:
+            with self._lock:
+                self._surveys[snapshot] = survey
+        return survey
+
+    def begin(self, skill_set: SkillSet, first: Skill | None = None) -> None:
+        """Check the skills of a set in a thread that ends when all are checked, beginning with `first`."""
+        with self._lock:
+            self._waiting[skill_set] = None
+            if first is not None:
+                self._first.append(first)
+            if self._worker is None:
+                self._worker = threading.Thread(target=self._work, name="skills-checks", daemon=True)
+                self._worker.start()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                skill_set = next(iter(self._waiting), None)
+                if skill_set is None:
+                    self._worker = None
+                    return
+                del self._waiting[skill_set]
+            for skill in skill_set.snapshot.skills.values():
+                while self._first:
+                    self._check(skill_set, self._first.pop())
+                self._check(skill_set, skill)
+
+    def _check(self, skill_set: SkillSet, skill: Skill) -> None:
+        if self.known(skill) is not None:
+            return
+        begun = time.monotonic()
+        try:
+            self.of(skill)
+        except Exception:  # a bug in one rule must not end the checks of the other skills
+            logger.exception("%s could not be checked", skill.path)
+            self.put(skill, ())
+        if begun - skill_set.asked_at < _BUSY_S:
+            time.sleep(time.monotonic() - begun)

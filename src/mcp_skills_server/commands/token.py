@@ -1,0 +1,86 @@
+"""`token`: make the tokens that `serve --token-file` lets in."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import click
+
+from mcp_skills_server.commands.fields import Options, many, option, takes
+from mcp_skills_server.commands.printing import remark
+from mcp_skills_server.errors import UsageError
+
+
+class NewTokenOptions(Options):
+    """All options of `token new`."""
+
+    token_file: str | None = option(
+        None,
+        "Add the line to this file, which is made if it is not there. A running server reads it again by itself.",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+    )
+    expires: str | None = option(None, "When it ends: a day such as 2027-01-31, or a time of RFC 3339.", metavar="DAY")
+    group: tuple[str, ...] = many("What its bearer belongs to. May be repeated.", metavar="NAME")
+
+
+@click.group()
+def token() -> None:
+    """Make the tokens that `serve --token-file` lets in.
+
+    \b
+    Examples:
+      mcp-skills-server token new laptop --token-file tokens
+    """
+
+
+@token.command(context_settings={"auto_envvar_prefix": "MCP_SKILLS"})
+@click.argument("name")
+@takes(NewTokenOptions)
+def new(options: NewTokenOptions, name: str) -> None:
+    """Print a new token for NAME on stdout, and keep its hash alone: the line NAME=sha256:... of a token file.
+
+    Nobody can be shown the token again. A name may stand twice: add its new token, give it to who uses the old one, and
+    remove the old line.
+
+    \b
+    Examples:
+      mcp-skills-server token new laptop --token-file tokens
+      mcp-skills-server token new ann --token-file tokens --expires 2027-01-31 --group finance
+    """
+    from mcp_skills_server.access.tokens import hashed_line, new_token
+
+    made = new_token()
+    line = hashed_line(name, made, expires=options.expires, groups=options.group)
+    if options.token_file is None:
+        remark(f"let it in by this line of a token file: {line}")
+    else:
+        _append(Path(os.path.realpath(options.token_file)), line)
+    click.echo(made)
+
+
+def _append(file: Path, line: str) -> None:
+    """Replace a token file by one with this line at its end.
+
+    Raises:
+        UsageError: it cannot be read or written, or a line would be wrong in it.
+    """
+    from mcp_skills_server.access.tokens import read_tokens
+    from mcp_skills_server.durable import read_regular, replace_file
+
+    text, mode = "", 0o600
+    try:
+        raw, status = read_regular(file, 1 << 20)
+        text, mode = raw.decode(), stat.S_IMODE(status.st_mode)
+    except FileNotFoundError:
+        pass
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file}: the tokens cannot be read ({error}); give another --token-file") from None
+    whole = f"{text.rstrip()}\n{line}\n".lstrip("\n")
+    read_tokens(whole, str(file)).checked()
+    try:
+        replace_file(file, whole.encode(), mode)
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be written ({error.strerror}); give another --token-file") from None

@@ -1,0 +1,59 @@
+"""`token new`: it prints a token once, and keeps its hash alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mcp_skills_server.cli import cli
+from mcp_skills_server.errors import UsageError
+from web.http_wire import http_serving
+from wire import write_skill
+
+
+def new(*words: str | Path) -> tuple[str, str]:
+    """What it prints on stdout and on stderr."""
+    done = CliRunner().invoke(cli, ["token", "new", *map(str, words)], catch_exceptions=False)
+    return done.stdout.strip(), done.stderr
+
+
+def test_a_new_token_lets_in_and_is_rotated_without_a_gap(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "one")
+    file = tmp_path / "tokens"
+    old, _ = new("laptop", "--token-file", file, "--group", "finance")
+    assert old not in file.read_text() and (os.name != "posix" or file.stat().st_mode & 0o777 == 0o600)
+    with http_serving(tmp_path / "skills", "--token-file", file) as server:
+
+        def status(token: str) -> int:
+            return server.send(
+                "GET", "/.well-known/agent-skills/index.json", headers={"Authorization": f"Bearer {token}"}
+            ).status
+
+        fresh, _ = new("laptop", "--token-file", file, "--group", "finance")
+        server.said("there are 2 of them")
+        assert (status(old), status(fresh)) == (200, 200)
+        before = file.read_text()
+        with pytest.raises(UsageError, match="laptop stands more than twice"):
+            new("laptop", "--token-file", file)
+        assert file.read_text() == before
+        file.write_text(before.splitlines()[1] + "\n")
+        server.said("there are 1 of them")
+        assert (status(old), status(fresh)) == (401, 200)
+        assert old not in server.stderr and fresh not in server.stderr
+
+
+def test_without_a_file_the_line_is_said(tmp_path: Path) -> None:
+    token, said = new("ci", "--expires", "2027-01-31")
+    assert "ci=sha256:" in said and "expires=2027-01-31" in said and token not in said
+    for words in (["no name"], ["ci", "--expires", "soon"], ["ci", "--group", "a b"]):
+        with pytest.raises(UsageError):
+            new(*words)
+    wrong = tmp_path / "wrong"
+    wrong.write_text("ci=short\n")
+    for file in (wrong, tmp_path / "no" / "tokens"):
+        with pytest.raises(UsageError, match=str(file)):
+            new("x", "--token-file", file)
+    assert wrong.read_text() == "ci=short\n"

@@ -1,0 +1,111 @@
+"""A person signs in to the page at the certified `oidc-provider`, through its own forms.
+
+It runs where `make interop` has installed the package, and is skipped where it has not.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.cookiejar import CookieJar
+from pathlib import Path
+from urllib.parse import urlencode, urljoin
+
+import pytest
+from tools.interop.places import MODULES, NODE
+
+from web.http_wire import Server
+from web.test_oauth import free_port
+from web.ui.serving import page_serving, words
+from wire import DEADLINE, write_skill
+
+MODULE = MODULES / "oidc-provider" / "lib" / "index.js"
+SCRIPT = Path(__file__).with_name("oidc_provider.mjs")
+_FORM = re.compile(r'<form[^>]* action="([^"]+)"')
+_HIDDEN = re.compile(r'<input type="hidden" name="(\w+)" value="(\w+)"')
+
+pytestmark = pytest.mark.skipif(not (MODULE.exists() and NODE.exists()), reason="make interop installs oidc-provider")
+
+
+@contextmanager
+def issuer(port: int) -> Iterator[str]:
+    """Its URL, for a server on this port."""
+    own = f"http://127.0.0.1:{port}"
+    words = [str(NODE), str(SCRIPT), str(MODULE), f"{own}/mcp", f"{own}/ui/oauth/callback"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+@contextmanager
+def page(folder: Path, more: str = "") -> Iterator[Server]:
+    """A server whose page knows the issuer."""
+    write_skill(folder / "skills" / "billing")
+    port = free_port()
+    config = folder / "config.toml"
+    with issuer(port) as url:
+        config.write_text(
+            f"[oauth]\nissuer = '{url}'\naudience = 'http://127.0.0.1:{port}/mcp'\nui-client-id = 'page'\n"
+            f"groups-claim = 'realm_access.roles'\n{more}\n"
+            "[[grant]]\nwho = ['group:finance']\nskills = ['**']\nmay = ['admin']\n",
+            encoding="utf-8",
+        )
+        with page_serving(folder / "skills", "--config", config, "--port", str(port)) as server:
+            yield server
+
+
+class Browser:
+    """Follows redirects, keeps cookies, sends forms."""
+
+    def __init__(self) -> None:
+        self._opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+
+    def get(self, url: str, form: dict[str, str] | None = None) -> tuple[str, str]:
+        """Where it ends, and what is there."""
+        data = None if form is None else urlencode(form).encode()
+        try:
+            with self._opener.open(url, data, timeout=DEADLINE) as answer:
+                return answer.url, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.url or url, error.read().decode()
+
+    def submit(self, url: str, text: str, **fields: str) -> tuple[str, str]:
+        """Send the form of a page."""
+        found = _FORM.search(text)
+        assert found, text
+        return self.get(urljoin(url, found[1]), {**dict(_HIDDEN.findall(text)), **fields})
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["", "scopes = ['skills:read']", "scopes = ['skills:read']\nrequest-scopes = ['openid', 'skills:read']"],
+    ids=["no scope", "scope", "openid too"],
+)
+def test_a_person_signs_in_at_a_certified_provider(tmp_path: Path, more: str) -> None:
+    browser = Browser()
+    with page(tmp_path, more) as server:
+        place, text = browser.get(f"http://127.0.0.1:{server.port}/ui/oauth/begin")
+        place, text = browser.submit(place, text, login="ann", password="x")
+        place, text = browser.submit(place, text)  # consent
+        assert f"127.0.0.1:{server.port}/ui/oauth/callback" in place, text
+        _, text = browser.get(f"http://127.0.0.1:{server.port}/ui/")
+        assert "billing" in words(text) and "ann" in words(text)
+        assert "signing in at the issuer failed" not in server.stderr
+
+
+def test_why_the_issuer_refuses_is_shown_and_logged(tmp_path: Path) -> None:
+    with page(tmp_path) as server:
+        browser = Browser()
+        place, text = browser.get(f"http://127.0.0.1:{server.port}/ui/oauth/begin")
+        place, text = browser.get(f"{place}/abort")
+        why = "let nobody in (access_denied: End-User aborted interaction)"
+        assert why in words(text)
+        server.said(f"signing in at the issuer failed: .*{re.escape(why)}")

@@ -21,6 +21,10 @@ TABLE: Final[dict[str, Dialect]] = {row.name: row for row in (sep2640.DIALECT, s
 that of several, a key has the value of the last."""
 
 
+_SHOW_SKILLS: Final = frozenset({"claude-code"})
+"""Hosts that show skills as they show their own, where they declare an extension for that."""
+
+
 def names() -> list[str]:
     """What an operator may choose."""
     return [AUTO, *sorted(TABLE)]
@@ -46,6 +50,19 @@ class Spoken(NamedTuple):
                 if not each.extensions.keys().isdisjoint(extensions):
                     return (each,)
         return self.dialects
+
+    def shown_by(self, client: str | None, extensions: Collection[str]) -> Standing | None:
+        """Return the standing from which a host shows skills by itself, None where it does not.
+
+        Args:
+            client: what the host calls itself. To declare an extension says little: inspectors and frameworks do so
+                and show their user nothing.
+            extensions: that it declares.
+        """
+        if client not in _SHOW_SKILLS:
+            return None
+        declared = any(not each.extensions.keys().isdisjoint(extensions) for each in self.dialects)
+        return self.least if declared else None
 
     def asked(self, params: Mapping[str, Any]) -> tuple[Dialect, str]:
         """The dialect that a `skills/get` is meant for, and what it asks for.

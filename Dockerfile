@@ -11,7 +11,7 @@ ARG PIP_NO_INDEX
 ARG PIP_FIND_LINKS
 # pip stays here; the environment that is copied has none.
 RUN python3 -m venv pip && python3 -m venv --without-pip /app
-# Extras of the package, such as [redis,oauth].
+# Extras of the package, such as [redis,ui].
 ARG EXTRAS=
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
@@ -29,12 +29,20 @@ LABEL org.opencontainers.image.title="mcp-skills-server" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
+# What sources in git are fetched with. A base that has both is left as it is, and needs no network here.
+RUN { command -v git && command -v ssh; } > /dev/null \
+    || { apt-get update && apt-get install --yes --no-install-recommends git openssh-client \
+         && rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*; }
+# ssh refuses a user without a name. Keys and known_hosts are mounted at /home/skills/.ssh.
+RUN echo 'skills:x:10001:10001::/home/skills:/usr/sbin/nologin' >> /etc/passwd \
+    && mkdir /home/skills
 # Slim images come without the bytecode of the standard library, and this one can write none later.
 RUN python3 -m compileall -q -x '/(site-packages|dist-packages|test|tests|idlelib|lib2to3|tkinter|turtledemo)/' \
         "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
     && mkdir /skills
 COPY --from=build /app /app
 ENV PATH=/app/bin:/usr/local/bin:/usr/bin:/bin \
+    HOME=/home/skills \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     MCP_SKILLS_ROOTS=/skills \

@@ -200,6 +200,45 @@ def test_clients_come_by_tls_and_through_the_proxy_alone(overlay: Built) -> None
     assert overlay["Namespace"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
+def test_prometheus_comes_in_and_git_goes_out(manifests: Built) -> None:
+    policy = manifests["NetworkPolicy"]["spec"]
+    wanted = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
+    }
+    assert [wanted] in [rule["from"] for rule in policy["ingress"]]
+    (outside,) = (rule for rule in policy["egress"] if "ipBlock" in rule["to"][0])
+    assert {each["port"] for each in outside["ports"]} == {443, 22}
+
+
+def test_the_monitor_asks_where_the_service_answers_and_the_component_has_metrics_shown(manifests: Built) -> None:
+    folder = KUBERNETES / "monitoring"
+    component = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    assert component["kind"] == "Component"
+    assert {each.name for each in folder.iterdir()} == {*component["resources"], "kustomization.yaml"}
+    monitor = yaml.safe_load((folder / "servicemonitor.yaml").read_text())
+    (endpoint,) = monitor["spec"]["endpoints"]
+    service = manifests["Service"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert endpoint["port"] in {each["name"] for each in service["spec"]["ports"]}
+    assert endpoint["path"] == "/metrics"
+    (patch,) = component["patches"]
+    assert patch["target"]["name"] == manifests[patch["target"]["kind"]]["metadata"]["name"]
+    (change,) = yaml.safe_load(patch["patch"])
+    assert change["value"]["name"] in known()
+
+
+@pytest.mark.parametrize(
+    "file", ["config.toml", "kubernetes/base/config.toml", "kubernetes/overlays/example/config.toml"]
+)
+def test_the_source_that_a_configuration_suggests_is_one(file: str) -> None:
+    text = (ROOT / "deploy" / file).read_text()
+    before, _, suggested = text.partition("# [[source]]\n")
+    lines = "".join(line.removeprefix("# ") for line in suggested.splitlines(keepends=True))
+    found = parse(f"{before}[[source]]\n{lines}".encode(), file)
+    assert "git+https://git.example/acme/skills@main#skills" in found.values["roots"]
+
+
 def test_the_configuration_is_right_and_the_variables_are_options(manifests: Built) -> None:
     assert configuration(manifests)["roots"] == ["/skills"]
     assert used("kubernetes/base/deployment.yaml") - known() == set()

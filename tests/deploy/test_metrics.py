@@ -39,7 +39,9 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What a server shows."""
     root = tmp_path_factory.mktemp("skills")
     write_skill(root / "a")
-    with http_serving(root, "--metrics") as server:
+    with http_serving(
+        root, "--metrics", "--audit-log", root.with_name("audit"), "--redis", "redis://127.0.0.1:1"
+    ) as server:
         with client(server, "modern") as one:
             one.read("skill://a/SKILL.md")
         return server.send("GET", "/metrics").body.decode()

@@ -28,7 +28,7 @@ from interop.inspector import INSTALLED, inspect
 from shared.redis_servers import RealRedis, redis_server
 from web.authorization_server import AuthorizationServer, authorization_server
 from web.http_wire import HELLO, HttpClient, Server, Stream, client, proved
-from web.proxies import HaProxy, edited, free_port, running, until, where
+from web.proxies import SPREAD, HaProxy, edited, free_port, running, until, where
 from web.test_oauth import Remembered, own, signing_in
 from wire import DEADLINE, Era, write_skill
 
@@ -115,7 +115,7 @@ def deployed(folder: Path) -> Iterator[Deployment]:
     with (
         redis_server(folder / "redis", *words) as redis,
         authorization_server() as login,
-        running(HaProxy(folder / "proxy", *ports)) as proxy,
+        running(HaProxy(folder / "proxy", *ports, edits=SPREAD)) as proxy,
         ExitStack() as stack,
     ):
         assert isinstance(proxy, HaProxy)

@@ -167,13 +167,20 @@ def test_where_the_store_is_away_a_known_session_reads_and_changes_nothing(tree:
         handle = (await one.call("load", names=["a"])).session_id
         store.away = True
         await one.call("read", handle, path="SKILL.md")
-        for replica, wanted in ((one, handle), (two, handle), (one, None)):
+        for replica, wanted in ((one, handle), (two, handle)):
             with pytest.raises(RequestError, match="away"):
                 await replica.call("load", wanted, names=["b"])
         with pytest.raises(RequestError, match="away"):
             await two.call("read", handle, path="SKILL.md")
-        assert len(one.sessions) == 1 and len(two.sessions) == 0
+        # A session that begins now is this replica's alone, and is shared by its first call afterwards.
+        alone = await one.call("load", names=["b"])
+        assert names(await one.call("load", alone.session_id, names=["c"], mode="add")) == ["b", "c"]
+        assert not one.sessions.is_shared(alone)
+        assert len(one.sessions) == 2 and len(two.sessions) == 0
         store.away = False
+        await one.call("list", alone.session_id)
+        assert one.sessions.is_shared(alone)
+        assert names(await two.call("list", alone.session_id)) == ["b", "c"]
         assert names(await one.call("list", handle)) == names(await two.call("list", handle)) == ["a"]
 
     anyio.run(work)

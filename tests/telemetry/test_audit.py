@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -18,8 +19,8 @@ import pytest
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.telemetry.audit import AuditLog
 from mcp_skills_server.telemetry.events import Event, NotRecordedError, Outcome, Use
-from web.http_wire import http_serving
-from wire import COMMAND, DEADLINE, ROOT, serving, write_skill
+from web.http_wire import client, http_serving
+from wire import COMMAND, DEADLINE, ROOT, WireError, serving, write_skill
 
 FULL = Path("/dev/full")
 SECRET = "0123456789abcdef"
@@ -87,6 +88,40 @@ def test_where_it_cannot_be_written_runs_are_refused_and_reads_are_not(
     assert "is written again" in caplog.messages[-1] and len(caplog.records) == 2
 
 
+def test_what_is_required_is_recorded_once_and_before_the_bytes(tmp_path: Path) -> None:
+    file = tmp_path / "audit"
+    audit = AuditLog(str(file), required=True)
+    use = Use("read", "a", "b.md", "sha256:2")
+    audit.take(event("begun", use))
+    audit.take(event("ok", use))
+    assert [(each["event"], each["outcome"]) for each in lines(file)] == [("read", "begun")]
+
+
+@needs_full
+@pytest.mark.parametrize("required", [False, True])
+def test_on_a_full_disk_lines_are_counted_or_reads_are_refused(tmp_path: Path, required: bool) -> None:
+    write_skill(tmp_path / "skills" / "a")
+    (tmp_path / "audit").symlink_to(FULL)
+    options = ["--audit-log", tmp_path / "audit", "--metrics", *(["--audit-required"] if required else [])]
+    artifact = "/.well-known/skills/a/SKILL.md"
+    with http_serving(tmp_path / "skills", *options) as server, client(server, "modern") as one:
+        if required:
+            with pytest.raises(WireError, match="audit log cannot be written"):
+                one.read("skill://a/SKILL.md")
+            loaded = one.request("tools/call", {"name": "skills_load", "arguments": {"names": ["a"]}})
+            assert loaded["isError"] and "audit log" in loaded["content"][0]["text"]
+        else:
+            assert one.read("skill://a/SKILL.md")
+        reply = server.send("GET", artifact)
+        assert reply.status == (503 if required else 200), reply.body
+        state = server.send("GET", "/readyz?verbose").body.decode().splitlines()[-1]
+        found = re.search(r"cannot be written \(No space left on device\); (\d+) lines were lost$", state)
+        assert found is not None, state
+        assert int(found[1]) >= (1 if required else 3)  # who was let in and refused; and what was read
+        shown = server.send("GET", "/metrics").body.decode()
+        assert float(re.findall(r"^skills_audit_lost (\S+)$", shown, re.MULTILINE)[0]) >= int(found[1])
+
+
 def test_a_line_that_was_cut_off_spoils_none_that_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, write = tmp_path / "audit", os.write
     audit = AuditLog(str(file))
@@ -112,6 +147,7 @@ def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     for words, said in (
         (("serve", skill, "--audit-log", str(tmp_path / "no" / "audit")), "cannot be written"),
         (("serve", skill, "--audit-log", "-"), "stdout belongs to the protocol"),
+        (("serve", skill, "--audit-required"), "give --audit-log FILE too"),
         (("rpc", skill, "--audit-log", "-"), "stdout belongs to the protocol"),
     ):
         done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=DEADLINE, check=False)

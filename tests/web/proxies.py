@@ -22,6 +22,8 @@ from wire import DEADLINE, ROOT
 
 DEPLOY = ROOT / "deploy"
 Edits: TypeAlias = Sequence[tuple[str, str]]
+SPREAD: Edits = [("balance source", "balance leastconn"), ("hash-type consistent", "")]
+"""For haproxy: all clients of a test have one address, and both replicas are to have some of them."""
 _PAUSE = threading.Event()
 """Never set: what waits for a state that nobody announces looks again after a while."""
 NGINX = """

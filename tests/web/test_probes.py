@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from pathlib import Path
 from time import monotonic
 
@@ -65,6 +67,52 @@ def test_a_folder_that_goes_while_it_is_served_is_named(tmp_path: Path) -> None:
         until = monotonic() + DEADLINE
         while asked(server, "/readyz?verbose") != (200, ["ready", f"{tmp_path}/one: read", lost]):
             assert monotonic() < until, asked(server, "/readyz?verbose")
+
+
+def test_every_root_that_fails_is_counted_whatever_its_kind(tmp_path: Path) -> None:
+    write_skill(tmp_path / "gone" / "a")
+    write_skill(tmp_path / "closed" / "b")
+    for name in ("vanished", "cut"):
+        write_skill(tmp_path / name / name)
+        shutil.make_archive(str(tmp_path / name), "zip", tmp_path / name)
+    roots = [tmp_path / each for each in ("gone", "closed", "vanished.zip", "cut.zip")]
+    with http_serving(*roots, "--metrics", "--reconcile", "1") as server, client(server, "modern") as one:
+
+        def failing() -> int:
+            shown = server.send("GET", "/metrics").body.decode()
+            return int(float(re.findall(r"^skills_sources_failing (\S+)$", shown, re.MULTILINE)[0]))
+
+        until_ready(server)
+        assert failing() == 0 and len(one.every_skill()) == 4
+        (tmp_path / "gone").rename(tmp_path / "away")
+        (tmp_path / "closed").rename(tmp_path / "elsewhere")
+        (tmp_path / "closed").write_text("no folder\n")
+        (tmp_path / "vanished.zip").unlink()
+        os.truncate(tmp_path / "cut.zip", 100)
+        until = monotonic() + DEADLINE
+        while failing() < len(roots):
+            assert monotonic() < until, asked(server, "/readyz?verbose")
+        status, lines = asked(server, "/readyz?verbose")
+        assert status == 200 and len(lines) == 5
+        for root in roots:
+            (line,) = (each for each in lines if each.startswith(f"{root}: "))
+            assert "serving" in line and ("cannot" in line or "(" in line), line
+        assert len(one.every_skill()) == 4  # what was read before
+
+
+def test_a_start_on_an_empty_folder_is_not_ready_unless_that_is_allowed(tmp_path: Path) -> None:
+    (tmp_path / "volume").mkdir()
+    with http_serving(tmp_path / "volume") as server:
+        until_scanned(server)
+        status, lines = asked(server)
+        assert status == 503 and "no skill in any root" in lines[0] and "--allow-empty" in lines[0]
+        write_skill(tmp_path / "volume" / "a")
+        until_ready(server)
+        shutil.rmtree(tmp_path / "volume" / "a")
+        server.said("a: removed|removed.*a|a.*vanished|gone")
+        assert asked(server)[0] == 200  # an alert is for that, and no restart helps
+    with http_serving(tmp_path / "volume", "--allow-empty") as server:
+        until_ready(server)
 
 
 def test_a_site_is_ready_when_its_skills_are_served(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from web.http_wire import HELLO, HttpClient, Server, Stream, client, http_serving, refused
-from web.proxies import Edits, HaProxy, Nginx, Proxy, free_port, running, until
+from web.proxies import SPREAD, Edits, HaProxy, Nginx, Proxy, free_port, running, until
 from wire import DEADLINE, FIXTURES, Era, write_skill
 
 SKILLS = "notifications/skills/list_changed"
@@ -439,7 +439,7 @@ def test_a_rolling_restart_fails_no_request_and_streams_come_back(tmp_path: Path
             return stack.enter_context(http_serving(tmp_path / "skills", *options))
 
         replicas = [replica(port) for port in ports]
-        proxy = stack.enter_context(running(HaProxy(tmp_path / "proxy", *ports)))
+        proxy = stack.enter_context(running(HaProxy(tmp_path / "proxy", *ports, edits=SPREAD)))
         assert isinstance(proxy, HaProxy)
         names = ("replica-1", "replica-2")
         for name in names:

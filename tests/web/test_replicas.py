@@ -56,7 +56,11 @@ def replicas(skills: Path, url: str, *options: str | Path, count: int = 2, **mor
 def call(one: HttpClient, tool: str, **arguments: Any) -> tuple[str, Any, bool]:
     """What a tool answers: text, structure, whether it failed."""
     result = one.request("tools/call", {"name": f"skills_{tool}", "arguments": arguments})
-    return result["content"][0]["text"], result.get("structuredContent"), result.get("isError", False)
+    return (
+        "\n".join(each["text"] for each in result["content"]),
+        result.get("structuredContent"),
+        result.get("isError", False),
+    )
 
 
 def begin(one: HttpClient, *names: str) -> str:
@@ -224,12 +228,15 @@ def test_while_redis_is_away_reads_go_on_and_afterwards_all_does(redis: RealRedi
             reads_go_on(at_b)
             assert readable(at_a, session, "alpha")  # which is known there
             for one, arguments in (
-                (at_a, {"names": ["beta"]}),
                 (at_a, {"names": ["beta"], "session": session}),
                 (at_b, {"names": ["beta"], "session": session}),
             ):
                 text, _, failed = call(one, "load", **arguments)
                 assert failed and AWAY in text and "127.0.0.1" not in text
+            for one in (at_a, at_b):  # a conversation that begins is the replica's own
+                text, structure, failed = call(one, "load", names=["beta"])
+                assert not failed and "one replica" in text and "one replica" in structure["note"]
+                assert readable(one, structure["session"], "beta")
         assert "there is no connection" in state(a)
         redis.start()
         a.said("answers again")
@@ -295,7 +302,7 @@ def test_what_is_no_redis_is_one_line(skills: Path, kind: str) -> None:
         a.said(words)
         for _ in range(3):
             text, _, failed = call(one, "load", names=["alpha"])
-            assert failed and AWAY in text
+            assert not failed and "one replica" in text
             reads_go_on(one)
         assert a.stderr.count("redis://") == 1
         assert SECRET not in a.stderr
@@ -318,7 +325,7 @@ def test_a_wrong_password_or_database_is_one_line(skills: Path, tmp_path: Path, 
     ):
         a.said(words)
         text, _, failed = call(one, "load", names=["alpha"])
-        assert failed and AWAY in text
+        assert not failed and "one replica" in text
         reads_go_on(one)
         assert a.stderr.count("redis://") == 1 and SECRET not in a.stderr + state(a)
 
@@ -354,7 +361,7 @@ def test_over_tls_with_a_password_and_an_authority(skills: Path, tmp_path: Path)
         ):
             session = begin(at_a, "alpha")
             assert readable(at_b, session, "alpha")
-            assert state(a) == f"{url}: connected"
+            assert state(a) == f"Redis at {url}: connected"
         with replicas(skills, url, count=1, environment=password) as (a,):
             a.said("its certificate is not proved; give the authority that it is from by --redis-ca")
 
@@ -422,6 +429,24 @@ def test_a_webhook_at_one_replica_reaches_the_clients_of_all(redis: RealRedis, t
         for one, stream in zip(clients, streams, strict=True):
             while len(one.every_skill()) < 2:
                 stream.until(LISTED)
+
+
+def test_clients_hear_once_more_when_a_replica_that_was_behind_has_caught_up(
+    redis: RealRedis, skills: Path, tmp_path: Path
+) -> None:
+    with replicas(skills, redis.url) as (a, b), client(a, "modern") as one, client(b, "modern") as other:
+        until(lambda: redis.say("--raw", "pubsub", "numsub", "mcp-skills:look").endswith("2"))
+        stream = one.listen(skillsListChanged=True)
+        assert len(other.every_skill()) == 3
+        b.process.send_signal(signal.SIGSTOP)
+        try:
+            write_skill(tmp_path / "delta")
+            (tmp_path / "delta").rename(skills / "delta")  # one difference, and so one notification
+            stream.until(LISTED)
+        finally:
+            b.process.send_signal(signal.SIGCONT)
+        stream.until(LISTED)
+        assert len(other.every_skill()) == 4  # what the client reads now is new, whichever replica it asks
 
 
 def test_messages_of_other_programs_are_one_line(redis: RealRedis, skills: Path) -> None:

@@ -26,7 +26,7 @@ from tools.image.base import make_base
 from tools.image.buildah import Buildah
 from tools.image.building import EXTRAS, NAME, fetch_wheels, make
 from tools.image.contents import check_manifests
-from tools.image.running import run_by_buildah, run_locked, run_with_extras
+from tools.image.running import run_by_buildah, run_locked, run_with_extras, run_with_git
 from tools.image.server import own_network
 from tools.image.settings import ROOT
 from tools.image.steps import ImageError, Steps, run
@@ -91,6 +91,7 @@ def main() -> None:
             check_manifests(built.config, steps)
             run_by_buildah(built, buildah, scratch, steps)
             run_locked(built, scratch, steps)
+            run_with_git(built, buildah, scratch, steps)
             extras = f"[{','.join(EXTRAS)}]"
             built = make(buildah, wheels, scratch, steps, image=f"{NAME}:extras", extras=extras)
             run_with_extras(built, scratch, steps, MCP_SKILLS_METRICS="true")

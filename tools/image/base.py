@@ -11,7 +11,7 @@ from tools.image.buildah import Buildah
 from tools.image.steps import Steps, run
 
 SUITE: Final = "bookworm"
-PACKAGES: Final = "python3,python3-venv,ca-certificates"
+PACKAGES: Final = "python3,python3-venv,ca-certificates,git,openssh-client"
 
 
 def make_base(buildah: Buildah, name: str, fresh: bool, steps: Steps) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from tools.image.buildah import Buildah
 from tools.image.building import Built
 from tools.image.client import Client, talk
 from tools.image.server import Running, end_and_check, started
-from tools.image.settings import DEADLINE, SKILLS
+from tools.image.settings import DEADLINE, ROOT, SKILLS
 from tools.image.steps import Steps, run
 
 REDIS_PORT: Final = 6379
@@ -86,6 +87,7 @@ mount -o remount,bind,ro "$PLACE/run/secrets/tokens"
 mount -t proc proc "$PLACE/proc"
 mount -t tmpfs -o mode=755 tmpfs "$PLACE/dev"
 for each in null zero full random urandom; do : > "$PLACE/dev/$each"; mount --bind "/dev/$each" "$PLACE/dev/$each"; done
+ln -s /proc/self/fd "$PLACE/dev/fd"
 mount -o remount,ro "$PLACE/dev"
 mount -o remount,bind,ro,nosuid,nodev "$PLACE"
 if touch "$PLACE/tmp/written" 2> /dev/null; then echo "the root file system can be written to"; exit 97; fi
@@ -155,6 +157,28 @@ def _redis(scratch: Path) -> Generator[None]:
     finally:
         process.terminate()
         process.wait(DEADLINE)
+
+
+def run_with_git(built: Built, buildah: Buildah, scratch: Path, steps: Steps) -> None:
+    """The image with a repository as its root: the server fetches it as its own user."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from sources.git.remotes import GitServer, Upstream, skill
+
+    steps.step("run as process 1, read-only root file system, a /tmp in memory, a root in git over HTTP")
+    ssh = buildah.command("run", "--isolation", "chroot", built.container, "--", "ssh", "-G", "git.example")
+    done = subprocess.run(ssh, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    known = next((line for line in done.stdout.splitlines() if line.startswith("userknownhostsfile")), done.stderr)
+    steps.check(done.returncode == 0 and "/home/skills/.ssh/known_hosts" in known, f"ssh knows its user: {known}")
+    (scratch / "git").mkdir()
+    Upstream(scratch / "git" / "skills.git").commit(skill("from-git"))
+    wanted = {"MCP_SKILLS_ALLOW_HTTP": "true", "MCP_SKILLS_ALLOW_PRIVATE": "true", "MCP_SKILLS_CACHE_DIR": "/tmp/cache"}
+    with GitServer(scratch / "git") as origin:
+        wanted["MCP_SKILLS_ROOTS"] = f"{origin.url}/skills.git#skills"
+        with _locked(built, scratch, steps, temporary=True, **wanted) as server:
+            client = Client(token=TOKEN)
+            listed = [each["frontmatter"]["name"] for each in client.modern("skills/list", {})["skills"]]
+            steps.check(listed == ["from-git"], f"a repository is served: {listed}")
+            end_and_check(server, client, steps)
 
 
 def run_with_extras(built: Built, scratch: Path, steps: Steps, **more: str) -> None:

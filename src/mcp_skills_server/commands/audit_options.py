@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
-from mcp_skills_server.commands.fields import Options, option
+from mcp_skills_server.commands.fields import Options, flag, option
 from mcp_skills_server.errors import UsageError
+
+if TYPE_CHECKING:
+    from mcp_skills_server.telemetry.audit import AuditLog
 
 
 class AuditOptions(Options):
@@ -22,20 +24,26 @@ class AuditOptions(Options):
         type=click.Path(dir_okay=False),
         metavar="FILE",
     )
+    audit_required: bool = flag(
+        "With --audit-log: write the line before a file of a skill is answered, and refuse the request where "
+        "that fails."
+    )
 
 
-def start_audit(options: AuditOptions, *, stdout_is_free: bool) -> Callable[[], object] | None:
-    """Record from now on. Returns what opens the file anew; None where nothing is recorded.
+def start_audit(options: AuditOptions, *, stdout_is_free: bool) -> AuditLog | None:
+    """Record from now on. Return the audit log; None where nothing is recorded.
 
     Raises:
         UsageError: the file cannot be written, or stdout is the protocol's.
     """
     if options.audit_log is None:
+        if options.audit_required:
+            raise UsageError("--audit-required is for the audit log; give --audit-log FILE too")
         return None
     from mcp_skills_server.telemetry.audit import STDOUT, AuditLog
 
     if options.audit_log == STDOUT and not stdout_is_free:
         raise UsageError("--audit-log -: stdout belongs to the protocol here; name a file")
-    audit = AuditLog(options.audit_log)
+    audit = AuditLog(options.audit_log, required=options.audit_required)
     audit.start()
-    return audit.reopen
+    return audit

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from mcp_skills_server import __version__
 from mcp_skills_server.commands.fields import Options, flag, option
 from mcp_skills_server.errors import UsageError, missing_extra
 from mcp_skills_server.model import Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Sequence
+    from collections.abc import Callable, Collection, Container, Mapping, Sequence
 
+    from mcp_skills_server.access.tokens import Token
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.commands.reloading import Reloader
+    from mcp_skills_server.shared.link import Link
     from mcp_skills_server.sources.follower import SourceState
+    from mcp_skills_server.telemetry.audit import AuditLog
     from mcp_skills_server.telemetry.metrics import Metrics
     from mcp_skills_server.telemetry.usage import Usage
 
 _RELOAD: Final = "skills_config_last_reload"
+_SOON_S: Final = 14 * 86_400.0
+"""From when on the log warns of tokens that expire, too."""
 
 
 class MetricsOptions(Options):
@@ -52,6 +59,9 @@ def make_metrics(
     usage: Usage | None = None,
     reloader: Reloader | None = None,
     allowed_hosts: Sequence[str] = (),
+    tokens: Collection[Token] = (),
+    audit: AuditLog | None = None,
+    link: Link | None = None,
 ) -> Metrics | None:
     """The metrics, counted from now on; None where none are wanted.
 
@@ -62,6 +72,9 @@ def make_metrics(
         usage: what counts uses, None where nothing does.
         reloader: what reads configuration and tokens again, None where there are none.
         allowed_hosts: names that the Host header at an address of their own may have, beside any IP address.
+        tokens: those in force.
+        audit: the audit log, None where there is none.
+        link: the way to Redis, None where there is none.
 
     Raises:
         UsageError: the extra is not installed, or the address cannot be listened on.
@@ -70,11 +83,12 @@ def make_metrics(
         return None
     try:
         from mcp_skills_server.telemetry.metrics import Metrics, show_at
+        from mcp_skills_server.web.probes import count_failing
     except ImportError:
         raise missing_extra("metrics", "metrics") from None
 
-    def gauges() -> dict[str, tuple[str, float]]:
-        snapshot, states = registry.snapshot, sources()
+    def gauges() -> dict[str, tuple[str, float] | tuple[str, str, Mapping[str, float]]]:
+        snapshot, states, now = registry.snapshot, sources(), time.time()
         served = len(snapshot.paths(Standing.LENIENT))
         counting = (
             {}
@@ -89,16 +103,25 @@ def make_metrics(
         reload = {f"{_RELOAD}_successful": ("Whether all of configuration and tokens was taken.", float(taken))}
         if last is not None:
             reload[f"{_RELOAD}_timestamp_seconds"] = ("When configuration and tokens were last read.", last.at)
+        if link is not None:
+            counting["skills_redis_up"] = ("Whether Redis answers.", link.is_up)
+        if audit is not None:
+            counting["skills_audit_lost"] = ("Lines that the audit log could not take.", audit.lost)
+        expiring = sum(each.expires <= now + _SOON_S for each in tokens)
+        ages = {each.name: now - each.current for each in states if each.current is not None}
         return {
             **counting,
             **reload,
+            "skills_build_info": ("The version that runs.", "version", {__version__: 1}),
+            "skills_tokens_expiring": ("Tokens that expire within 14 days, or have expired.", expiring),
+            "skills_source_age_seconds": ("Seconds since a source was last found to be current.", "source", ages),
             "skills_served": ("Skills that are served.", served),
             "skills_left_out": ("Skills that cannot be used.", len(snapshot.skills) - served),
             "skills_problems": (
                 "What a scan finds wrong with skills and roots; validate reads every file and finds more.",
                 len(snapshot.all_problems),
             ),
-            "skills_sources_failing": ("Sources whose last look failed.", sum(bool(each.trouble) for each in states)),
+            "skills_sources_failing": ("Roots whose last look failed.", count_failing(registry, states)),
         }
 
     metrics = Metrics(gauges, known_methods())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 import click
 
@@ -16,9 +16,14 @@ if TYPE_CHECKING:
     from mcp_skills_server.model import Changes
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.runtime.sessions import Sessions
+    from mcp_skills_server.server.recent_notifications import RecentNotifications
     from mcp_skills_server.shared.link import Link
     from mcp_skills_server.shared.look_again import LookAgain, Where
+    from mcp_skills_server.shared.records import Records
     from mcp_skills_server.sources.mirrors import Mirrors
+
+_PAGE_IDLE_S: Final = 12 * 3600.0
+"""A session of the page that nobody used for so long is over, as in memory."""
 
 
 class RedisType(click.ParamType[str]):
@@ -65,6 +70,8 @@ class Shared(NamedTuple):
     Attributes:
         link: the way to Redis.
         sessions: makes what keeps the sessions of the tools.
+        page_sessions: where replicas share who is signed in at the page.
+        recent: repeats notifications when another replica has caught up.
         take: counts a request of an owner, of so many a minute, at all replicas.
         look: has all sources looked at, here and elsewhere, and returns how many there are.
         start: begins to hear of what other replicas see.
@@ -73,6 +80,8 @@ class Shared(NamedTuple):
 
     link: Link
     sessions: Callable[[Runtime], Sessions]
+    page_sessions: Records
+    recent: RecentNotifications
     take: Callable[[str, int], Awaitable[float]]
     look: Callable[[], int]
     start: Callable[[], None]
@@ -127,13 +136,17 @@ def make_shared(
         return None
     from mcp_skills_server.runtime.sessions import IDLE_S, MOST
     from mcp_skills_server.runtime.shared_sessions import sharing
+    from mcp_skills_server.server.recent_notifications import RecentNotifications
     from mcp_skills_server.shared.bucket import SharedBucket
-    from mcp_skills_server.shared.look_again import SOURCES, LookAgain
+    from mcp_skills_server.shared.look_again import CLIENTS, SOURCES, LookAgain
     from mcp_skills_server.shared.records import Records
 
     records = Records(link, "session", ttl_s=IDLE_S, share=runtime_sessions or MOST // 4)
+    page_sessions = Records(link, "page", ttl_s=_PAGE_IDLE_S, share=1)
+    recent = RecentNotifications(lambda: looking.say(CLIENTS))
     looking = LookAgain(
         link,
+        clients=recent.repeat,
         sources=mirrors.look if mirrors is not None else None,
         folders=(lambda: _look_at_folders(registry)) if follows else None,
         state=(lambda: _state(mirrors)) if mirrors is not None else str,
@@ -147,7 +160,9 @@ def make_shared(
     def take(owner: str, per_minute: int) -> Awaitable[float]:
         return SharedBucket(link, "requests", most=per_minute, per_second=per_minute / 60).take(owner)
 
-    return Shared(link, sharing(records, runtime_sessions), take, look, looking.start, looking.stop)
+    return Shared(
+        link, sharing(records, runtime_sessions), page_sessions, recent, take, look, looking.start, looking.stop
+    )
 
 
 def _look_at_folders(registry: Registry) -> None:

@@ -57,9 +57,9 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
         'type {"jsonrpc":"2.0","id":1,"method":"list_skills"}',
         f"mcp-skills-server list {shlex.join(roots)} (what it serves)",
     )
-    read_again = follow_configuration(context, views, sources).ask
-    reopen = start_audit(options, stdout_is_free=False)
-    on_hangup(read_again, reopen)
+    reloader = follow_configuration(context, views, sources)
+    audit = start_audit(options, stdout_is_free=False)
+    on_hangup(reloader.ask, audit and audit.reopen)
     start()  # the first call waits until the skills are there
     try:
         anyio.run(serve, Rpc(methods))

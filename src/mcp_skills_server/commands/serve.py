@@ -6,7 +6,6 @@ import gc
 import logging
 import shlex
 import sys
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.sources.mirrors import Mirrors
+    from mcp_skills_server.telemetry.audit import AuditLog
 
 
 logger = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class Service(NamedTuple):
         quotas: how much one may take.
         shared: what replicas share; None where there is one.
         counting: of uses; None where they are not counted.
-        reopen: opens the audit log anew; None where there is none.
+        audit: the audit log; None where there is none.
     """
 
     registry: Registry
@@ -118,7 +118,7 @@ class Service(NamedTuple):
     quotas: QuotaSettings
     shared: Shared | None
     counting: Counting | None
-    reopen: Callable[[], object] | None
+    audit: AuditLog | None
 
 
 # Every option has an environment variable by the prefix: MCP_SKILLS_PAGE_SIZE for --page-size.
@@ -232,15 +232,15 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
             runtime_sessions=quotas.runtime_sessions,
         )
     counting = start_usage(options, registry, by_default=over_http)
-    reopen = start_audit(options, stdout_is_free=over_http)
-    return Service(registry, mirrors, sources, runtime, settings, watcher, views, quotas, shared, counting, reopen)
+    audit = start_audit(options, stdout_is_free=over_http)
+    return Service(registry, mirrors, sources, runtime, settings, watcher, views, quotas, shared, counting, audit)
 
 
 def _serve_stdio(service: Service, options: ServeOptions, roots: tuple[str, ...]) -> None:
     context = click.get_current_context()
     _warn_of_unused(context)
     reloader = follow_configuration(context, service.views, service.sources)
-    on_hangup(reloader.ask, service.reopen)
+    on_hangup(reloader.ask, service.audit and service.audit.reopen)
     given = shlex.join(roots or ["--lock", str(options.lock)])
     say_that_it_waits(
         "an MCP host",

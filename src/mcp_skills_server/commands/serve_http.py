@@ -53,7 +53,7 @@ def serve_over_http(service: Service, options: ServeOptions) -> int:
         service.shared.start()
     from mcp_skills_server.web.serving import serve_http
 
-    on_hangup(read_again, service.reopen)
+    on_hangup(read_again, service.audit and service.audit.reopen)
     anyio.run(collecting, serve_http, service.runtime, service.settings, http, service.watcher, service.views)
     return 0
 
@@ -92,11 +92,14 @@ def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSetting
         usage=counting and counting.usage,
         reloader=reloader,
         allowed_hosts=options.allowed_host,
+        tokens=tokens,
+        audit=service.audit,
+        link=shared and shared.link,
     )
 
     def states() -> list[str]:
-        reloads = [reloader.last.line]
-        return reloads if shared is None else [*reloads, shared.link.state]
+        beside = [each.state for each in (shared and shared.link, service.audit) if each is not None]
+        return [reloader.last.line, *beside]
 
     http = HttpSettings(
         host=options.host,
@@ -122,11 +125,18 @@ def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSetting
         quotas=service.quotas,
         rates=rates,
         sessions=partial(Sessions, share=service.quotas.runtime_sessions),
+        allow_empty=options.allow_empty,
         ui=make_ui(counting and counting.store) if options.ui else None,
         states=states,
     )
     if shared is not None:
-        http = replace(http, sessions=shared.sessions, take_shared=shared.take)
+        http = replace(
+            http,
+            sessions=shared.sessions,
+            page_sessions=shared.page_sessions,
+            recent=shared.recent,
+            take_shared=shared.take,
+        )
     return http, reloader.ask
 
 

@@ -45,6 +45,7 @@ class HttpOptions(Options):
     heading: ClassVar[str] = "Over HTTP (--transport http)"
     host: str = option("127.0.0.1", "The address to listen on.")
     port: int = option(8000, "The port; 0 takes one that is free.", type=click.IntRange(0, 65535))
+    allow_empty: bool = flag("Be ready although there is no skill yet in any folder; without it /readyz says 503.")
     allowed_host: tuple[str, ...] = many(
         "A name that the Host header may have. May be repeated; * for any. The names of this machine may pass without "
         "it where --host is one of them.",

@@ -1,7 +1,8 @@
 """Sessions that every replica of a server can go on with: in memory as always, and a record of each that all can read.
 
 The record says what is loaded, and every call compares it with what this replica remembers. Where it cannot be read, a
-session that is known here goes on reading; what would change it is refused with the reason.
+session that is known here goes on reading; what would change it is refused with the reason. A session that begins then
+is this replica's alone until its record can be written.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class SharedSessions(Sessions):
             try:
                 text = await self._store.read(handle, counted)
             except RequestError:
-                if changes:
+                if changes and known.text is not None:  # another replica may have changed it, too
                     raise
                 return self.find(handle, owner)  # reads go on
             if text is None:  # it was lost there, and not here
@@ -137,9 +138,8 @@ class SharedSessions(Sessions):
             try:
                 await self._store.write(handle, counted, text, replaces=None if known.lost else known.text)
             except RequestError:
-                if known.text is None:
-                    self.end(handle)  # nobody knows its handle yet
-                    raise
+                if known.text is None:  # no other replica knows its handle yet
+                    return
                 if known.changed != changed:
                     refused = range(known.changed + 1, changed + 1)
                     known.refused.append(refused)
@@ -148,6 +148,11 @@ class SharedSessions(Sessions):
                         raise
                 return  # what this call loaded or unloaded is written, and what else it did is with what does
             known.text, known.changed, known.moved, known.lost = text, changed, moved, False
+
+    def is_shared(self, session: Session) -> bool:
+        """Return whether every replica knows this session."""
+        known = self._known.get(session.session_id)
+        return known is None or known.text is not None
 
     def end(self, handle: str) -> None:
         """End a session here; its record stays for as long as it is kept."""

@@ -22,9 +22,9 @@ from mcp_skills_server.model import Changes, Json
 from mcp_skills_server.runtime import full_text_support
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
-from mcp_skills_server.server.latest import Latest
 from mcp_skills_server.server.notices import Notice, lists, notices
 from mcp_skills_server.server.notify import Notifier
+from mcp_skills_server.server.recent_notifications import RecentNotifications
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.server.tools import Tools
 
@@ -45,7 +45,7 @@ class Attachment:
 
     Attributes:
         is_ready: whether the first scan is over.
-        latest: what clients were notified of in the last moments; None where no other process serves the same.
+        recent: what clients were notified of lately; None where no replica serves the same.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Attachment:
         self._tools_shown: list[dict[str, Json]] | None = None
         self._watcher = watcher
         self.is_ready = False
-        self.latest: Latest | None = None
+        self.recent: RecentNotifications | None = None
         self._ready = asyncio.Event()
         self._begun = False
 
@@ -187,14 +187,15 @@ class Attachment:
         if shown is not None and shown != self._tools_shown:
             # After those who waited for the scan to listen, so that they hear of it.
             asyncio.get_running_loop().call_soon(self.notifier.publish, [_TOOLS])
-        if self.latest is not None:  # all that changed before is news to who was answered by one that is behind
+        if self.recent is not None:
+            # A client of this replica may still read from one that is behind what this one began with.
             every = lists(self.settings)
-            self.latest.add(lambda: self.notifier.publish(every))
+            self.recent.add(lambda: self.notifier.publish(every), announced=False)
 
     def _notify(self, notify: Callable[[], None]) -> None:
         notify()
-        if self.latest is not None:
-            self.latest.add(notify)
+        if self.recent is not None:
+            self.recent.add(notify)
 
     def _publish(self, changes: Changes) -> None:
         # Nobody has seen anything before the first scan, so there is nothing to notify of.

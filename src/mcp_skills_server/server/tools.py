@@ -26,6 +26,10 @@ from mcp_skills_server.server.requests import Caller, Params, Result, Settings
 _KIND: Final = "tools"
 _FAMILY: Final = "skills"
 """What the names of our tools begin with."""
+_NOT_SHARED: Final = (
+    "This session is known to one replica of this server alone for now: what the replicas share cannot be reached. "
+    "If a later call says that it is unknown, load the skills again without a session."
+)
 _CHANGES: Final = frozenset((runtime.LOAD, runtime.UNLOAD))
 
 
@@ -82,6 +86,8 @@ class Tools:
                 await self._sessions.save(session, caller.owner, caller.counted, change=change_of_call())
             except RequestError as error:
                 return {"resultType": "complete", **runtime.failure(str(error))}
+            if not self._sessions.is_shared(session) and "structuredContent" in result:
+                result = runtime.with_note(result, _NOT_SHARED)
             if caller.connection is not None:
                 self._of_connections[caller.connection] = session.session_id
         return {"resultType": "complete", **result}

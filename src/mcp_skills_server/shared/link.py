@@ -79,7 +79,7 @@ class Link:
     @property
     def state(self) -> str:
         """How it stands, in one line for the operator."""
-        return f"{self.settings.shown}: {self._trouble or 'connected'}"
+        return f"Redis at {self.settings.shown}: {self._trouble or 'connected'}"
 
     def key(self, *parts: str) -> str:
         """The key of something; the parts are ours and no client's text."""

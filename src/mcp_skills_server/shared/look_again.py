@@ -1,4 +1,4 @@
-"""What one replica notices makes the others look, too: at their sources, or at their folders.
+"""What one replica notices makes the others look, too: at their sources, at their folders, or to their clients.
 
 A message says where to look and nothing else, so that whoever can write to Redis can make replicas look and no more.
 However many come, a replica looks at most once a second, and looks by itself when messages may have been missed.
@@ -19,9 +19,11 @@ from mcp_skills_server.shared.link import Link
 
 logger = logging.getLogger(__name__)
 
-Where: TypeAlias = Literal["sources", "folders"]
+Where: TypeAlias = Literal["sources", "folders", "clients"]
 SOURCES: Final = "sources"
 FOLDERS: Final = "folders"
+CLIENTS: Final = "clients"
+"""A replica has notified its clients: clients of the others may have read the old state from it until then."""
 _LOOK_S: Final = 1.0
 _SHARE: Final = 4
 """How many times as long as a look the pause after it is at least."""
@@ -42,6 +44,7 @@ class LookAgain:
         link: the way to Redis, not yet started; this is what listens there.
         sources: has all sources looked at, and returns at once; None where there are none.
         folders: looks at all folders, in a thread; None where they are not followed.
+        clients: repeats recent notifications to all clients; None where there are no clients.
         state: tells by one short text which revisions of the sources are served: a replica that serves the same ones
             need not look.
     """
@@ -52,6 +55,7 @@ class LookAgain:
         *,
         sources: Callable[[], object] | None = None,
         folders: Callable[[], object] | None = None,
+        clients: Callable[[], object] | None = None,
         state: Callable[[], str] = _no_state,
     ) -> None:
         self._link = link
@@ -61,14 +65,16 @@ class LookAgain:
             self._look[SOURCES] = sources
         if folders is not None:
             self._look[FOLDERS] = folders
+        if clients is not None:
+            self._look[CLIENTS] = clients
         self._state = state
         self._looks: dict[Where, _Paced] = {
             where: _Paced(lambda work=work: asyncio.to_thread(self._looked, work), _LOOK_S)
             for where, work in self._look.items()
         }
         self._says: dict[tuple[Where, bool], _Paced] = {}
-        self._looker: int | None = None
-        """The thread that looks because another replica said so."""
+        self._lookers: set[int] = set()
+        """The threads that look because another replica said so."""
 
     def start(self) -> None:
         """Listen from now on."""
@@ -81,7 +87,7 @@ class LookAgain:
     @property
     def is_looking(self) -> bool:
         """Whether this thread looks at folders because another replica said so, which need not be said again."""
-        return self._looker == threading.get_ident()
+        return threading.get_ident() in self._lookers
 
     def say(self, where: Where, *, whatever: bool = False) -> None:
         """Have the other replicas look, from any thread; returns at once, and is lost where Redis does not answer.
@@ -97,7 +103,7 @@ class LookAgain:
         if paced is None:
 
             def publish() -> Awaitable[None]:
-                state = "" if whatever or where == FOLDERS else self._state()
+                state = "" if whatever or where != SOURCES else self._state()
                 return self._link.publish(json.dumps({"look": where, "from": self._us, "state": state}))
 
             paced = self._says[where, whatever] = _Paced(publish, _SAY_S)
@@ -126,11 +132,11 @@ class LookAgain:
             self._say(where, False)
 
     def _looked(self, work: Callable[[], object]) -> None:
-        self._looker = threading.get_ident()
+        self._lookers.add(threading.get_ident())
         try:
             work()
         finally:
-            self._looker = None
+            self._lookers.discard(threading.get_ident())
 
 
 class _Paced:

@@ -67,6 +67,11 @@ return 'written'
 # Whether it is full, Redis looks at the first command of a script that changes something, and at ZADD, but not at
 # ZREMRANGEBYSCORE: so the first one is a ZADD that changes nothing.
 
+_DELETE: Final = """
+for each = 2, 3 do redis.call('ZREM', KEYS[each], ARGV[1]) end
+return redis.call('DEL', KEYS[1])
+"""
+
 
 class Records:
     """Records of one kind.
@@ -140,6 +145,19 @@ class Records:
             raise ChangedMeanwhileError(f"the {self._kind} was changed through another replica meanwhile; call again")
         if done == b"full":
             raise FullError(f"too many {self._kind}s: all {self._whole:,} that are shared are taken; try again later")
+
+    async def delete(self, name: str, group: str | None) -> None:
+        """Delete a record, if it is there.
+
+        Raises:
+            SharedError: it cannot be deleted now.
+        """
+        member, keys = self._keys(name, group)
+
+        async def delete(client: Redis) -> Any:
+            return await client.register_script(_DELETE)(keys, [member])
+
+        await self._link.use(f"an end of a {self._kind}", delete)
 
 
 def hashed(text: str) -> str:

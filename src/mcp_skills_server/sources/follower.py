@@ -47,6 +47,7 @@ class SourceState:
         revision: what is served; "" where it is not known.
         looked: when the last look ended, in seconds since 1970; None before the first.
         next_look: when the next one begins; None where none is planned, as while one is under way.
+        current: when the last look that succeeded ended, in seconds since 1970; None before the first.
     """
 
     name: str
@@ -55,6 +56,7 @@ class SourceState:
     revision: str = ""
     looked: float | None = None
     next_look: float | None = None
+    current: float | None = None
 
 
 class Follower:
@@ -90,6 +92,7 @@ class Follower:
             self.read_once.set()
         self._looked: float | None = None
         self._next_look: float | None = None
+        self._current: float | None = None
         self._waiting: anyio.CancelScope | None = None
         self._asked = False
         self._looked_at: float | None = None
@@ -127,7 +130,13 @@ class Follower:
         """How it stands."""
         trouble = self._trouble if self._ready else self._trouble or "not fetched yet"
         return SourceState(
-            self.source.origin, self._ready, trouble, self._served, looked=self._looked, next_look=self._next_look
+            self.source.origin,
+            self._ready,
+            trouble,
+            self._served,
+            looked=self._looked,
+            next_look=self._next_look,
+            current=self._current,
         )
 
     async def refresh(self, *, anew: bool = False) -> float:
@@ -156,7 +165,7 @@ class Follower:
         finally:
             self._looked = time.time()
             self.read_once.set()
-        self._trouble = None
+        self._trouble, self._current = None, self._looked
         if not self._ready:
             await to_thread.run_sync(self.arrived, str(self.path))
             self._ready = True

@@ -103,8 +103,8 @@ class Mirrors:
         return path if source.trusted else MirroredRoot(path, source.origin)
 
     def states(self) -> list[SourceState]:
-        """The state of everything that is fetched, from any thread."""
-        return [each.state for each in self._followers if each.source.remote]
+        """The state of every root that is fetched or unpacked, from any thread."""
+        return [each.state for each in self._followers]
 
     def revisions(self) -> dict[str, str]:
         """The revision of everything that is followed and whole, by the folder that is served, absolute."""

@@ -12,12 +12,12 @@ import os
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.telemetry.events import CATALOGUE, Event, NotRecordedError, Use, subscribe
+from mcp_skills_server.telemetry.events import CATALOGUE, Event, NotRecordedError, Use, record_before_reads, subscribe
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _A_MINUTE: Final = 20
 _MINUTE_S: Final = 60.0
 _MOST_STRANGERS: Final = 10_000
 _UNRECORDED: Final = (
-    "Nothing was run: this server records every run before it starts, and its audit log cannot be written now. "
+    "Nothing was run or read: this server records that before, and its audit log cannot be written now. "
     "Whoever runs this server must correct that"
 )
 
@@ -39,17 +39,23 @@ class AuditLog:
 
     Args:
         file: its path, made with mode 0600 if it is not there; "-" for stdout.
+        required: write a line before the bytes of a file are answered, and refuse the request where that fails.
+
+    Attributes:
+        lost: lines that could not be written.
 
     Raises:
         UsageError: it cannot be written.
     """
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, *, required: bool = False) -> None:
         self._file = file
+        self._required = required
+        self.lost = 0
         self._lock = threading.Lock()
         self._reopens = False
         self._is_torn = False
-        self._fails = False
+        self._trouble = ""
         self._strangers: OrderedDict[tuple[str | None, str], list[float]] = OrderedDict()
         try:
             self._descriptor = self._open()
@@ -60,7 +66,17 @@ class AuditLog:
 
     def start(self) -> Callable[[], None]:
         """Write every event from now on. Returns what ends that."""
-        return subscribe(self.take)
+        end = subscribe(self.take)
+        if self._required:
+            record_before_reads(self.take)
+        return end
+
+    @property
+    def state(self) -> str:
+        """Return its state in one line for the operator."""
+        lost = f"; {self.lost:,} lines were lost" if self.lost else ""
+        written = f"cannot be written ({self._trouble})" if self._trouble else "written"
+        return f"audit log {self._file}: {written}{lost}"
 
     def reopen(self) -> None:
         """Open the file anew before the next line, because it was moved away. A handler of a signal may call this."""
@@ -70,30 +86,38 @@ class AuditLog:
         """Write what an event says, if it is one of those that are recorded.
 
         Raises:
-            NotRecordedError: it cannot be written, and it is a run that is about to start.
+            NotRecordedError: it cannot be written, and it is a run or an answer that is about to begin.
         """
         left_out = self._left_out(event)
-        lines = b"" if left_out is None else b"".join(_lines(event, left_out))
+        lines = [] if left_out is None else [*_lines(event, left_out, recorded=self._recorded_at_end)]
         if not lines:
             return
-        is_run = event.outcome == "begun"
+        is_begun = event.outcome == "begun"
+        is_run = is_begun and any(use.action == "run" for use in event.uses)
         with self._lock:
             try:
-                self._write(lines, durably=is_run)
+                self._write(b"".join(lines), durably=is_run)
             except OSError as error:
-                if not self._fails:
+                if not self._trouble:
                     logger.error(
-                        "%s: the audit log cannot be written (%s); no script runs until it can, reads go on unrecorded",
+                        "%s: the audit log cannot be written (%s); no script runs until it can, %s",
                         self._file,
                         error.strerror,
+                        "and no file is read" if self._required else "reads go on unrecorded",
                     )
-                self._fails = True
-                if is_run:
+                self._trouble = error.strerror or str(error)
+                if is_begun:
                     raise NotRecordedError(_UNRECORDED) from None
+                self.lost += len(lines)
                 return
-            if self._fails:
-                self._fails = False
-                logger.warning("%s: the audit log is written again", self._file)
+            if self._trouble:
+                self._trouble = ""
+                logger.warning("%s: the audit log is written again; %s lines were lost", self._file, f"{self.lost:,}")
+
+    @property
+    def _recorded_at_end(self) -> frozenset[str]:
+        """Return the uses that are recorded when a request is over."""
+        return frozenset(("run",)) if self._required else _RECORDED
 
     def _left_out(self, event: Event) -> int | None:
         """How many lines like this one were left out before it; None where it is left out too.
@@ -142,7 +166,7 @@ class AuditLog:
             os.fsync(self._descriptor)
 
 
-def _lines(event: Event, left_out: int) -> Iterable[bytes]:
+def _lines(event: Event, left_out: int, recorded: Collection[str]) -> Iterable[bytes]:
     if event.protocol == CATALOGUE:
         return
     if event.outcome == "refused":
@@ -152,7 +176,7 @@ def _lines(event: Event, left_out: int) -> Iterable[bytes]:
         yield _line(event, "admit", None)
         return
     for use in event.uses:
-        if use.action in _RECORDED:
+        if use.action in (_RECORDED if event.outcome == "begun" else recorded):
             yield _line(event, use.action, use)
 
 

@@ -121,6 +121,7 @@ class Event(NamedTuple):
 Reader: TypeAlias = Callable[[Event], None]
 _readers: dict[object, Reader] = {}
 _keeps_questions = False
+_before_reads: Reader | None = None
 
 request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
 """The id of the request of HTTP that is being answered here."""
@@ -136,6 +137,15 @@ def subscribe(reader: Reader) -> Callable[[], None]:
     token = object()
     _readers[token] = reader
     return lambda: _readers.pop(token, None) and None
+
+
+def record_before_reads(reader: Reader | None) -> None:
+    """Have `reader` called before the bytes of a file are answered, with an event whose outcome is "begun".
+
+    It may raise NotRecordedError, and then the request is refused. None ends that.
+    """
+    global _before_reads  # noqa: PLW0603 - the operator's choice, for the whole process like the readers
+    _before_reads = reader
 
 
 def has_readers() -> bool:
@@ -254,6 +264,16 @@ class Request:
         self._uses.clear()
         self._bytes = 0
 
+    def answers(self, use: Use, size: int) -> None:
+        """So many bytes of a file are about to be answered.
+
+        Raises:
+            NotRecordedError: they must not.
+        """
+        if _before_reads is not None:
+            _before_reads(self.begun(use))
+        self.add(*use, size)
+
     def start(self, *uses: Use) -> None:
         """A run is about to start, for which this is done with skills.
 
@@ -262,8 +282,12 @@ class Request:
         """
         for use in uses:
             self.add(*use)
+        emit(self.begun(*uses))
+
+    def begun(self, *uses: Use) -> Event:
+        """Return the event that this is about to be done."""
         self._took, self._request = time.perf_counter() - self._started, request_id.get()
-        emit(self._event("begun", uses))
+        return self._event("begun", uses)
 
     def _ended(self) -> Event:
         return self._event(self._outcome, tuple(Use(*use, digest) for use, digest in self._uses.items()))
@@ -294,11 +318,15 @@ _current: Final[ContextVar[Request | None]] = ContextVar("request", default=None
 
 
 def was_read(skill: Skill, path: str) -> None:
-    """A file of a skill was read for the answer to the current request."""
+    """A file of a skill was read for the answer to the current request.
+
+    Raises:
+        NotRecordedError: it must not be answered, because it cannot be recorded.
+    """
     request = _current.get()
     if request is not None:
         file = skill.files[path]
-        request.add("load" if path == SKILL_MD else "read", skill.path, path, file.digest or "", file.size)
+        request.answers(Use("load" if path == SKILL_MD else "read", skill.path, path, file.digest or ""), file.size)
 
 
 def concerns(skills: Iterable[Skill]) -> None:

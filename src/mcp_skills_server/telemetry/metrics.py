@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -37,8 +37,8 @@ _MOST_SKILLS: Final = 1000
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 """What the conventions advise, and below it what a server that answers in a tenth of a millisecond needs."""
 
-Gauges = Callable[[], Mapping[str, tuple[str, float]]]
-"""By name what it is, in words, and its value now."""
+Gauges = Callable[[], Mapping[str, tuple[str, float] | tuple[str, str, Mapping[str, float]]]]
+"""By name what it is, in words, and its value now; or the name of a label and the value for each of its values."""
 
 
 class Metrics:
@@ -203,5 +203,12 @@ class _Now(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """One family for each. What has happened is counted first: this is asked before the counts are."""
         later.drain()
-        for name, (text, value) in self._gauges().items():
-            yield GaugeMetricFamily(name, text, value=value)
+        for name, (text, *rest) in self._gauges().items():
+            match rest:
+                case [str(label), values]:
+                    family = GaugeMetricFamily(name, text, labels=[label])
+                    for each, value in cast("Mapping[str, float]", values).items():
+                        family.add_metric([each], value)
+                    yield family
+                case _:
+                    yield GaugeMetricFamily(name, text, value=cast("float", rest[0]))

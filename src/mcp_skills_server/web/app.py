@@ -134,7 +134,10 @@ def make_app(
         return (who is not None or (http.policy.is_open and not is_private)) and views.may_admin(who)
 
     drain = drain or Drain()
-    routes = [*routes, *probes.routes(runtime.registry, http.sites, drain, http.states, may_read_places)]
+    routes = [
+        *routes,
+        *probes.routes(runtime.registry, http.sites, drain, http.states, may_read_places, allow_empty=http.allow_empty),
+    ]
     app = Starlette(routes=[*routes, *pages], middleware=middleware, lifespan=lifespan)
     redirect_relatively(app.router)
     return app, end
@@ -151,6 +154,7 @@ def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watc
         sessions=http.sessions,
         views=views,
     )
+    attachment.recent = http.recent
     manager = Sessions(
         app=server,
         # Our guard has checked Host and Origin for every route by then, and answers 403 as the protocol says.

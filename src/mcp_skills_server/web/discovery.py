@@ -125,6 +125,9 @@ class Discovery:
         except _NotReadyError:
             await self._refuse(send, scope, 503, "the index is not ready yet", [(b"retry-after", b"2")])
             return
+        except events.NotRecordedError as error:
+            await self._refuse(send, scope, 503, str(error))
+            return
         if found is None:
             await self._refuse(send, scope, 404, "there is nothing here")
         else:
@@ -140,7 +143,7 @@ class Discovery:
             if request is not None and found is None:
                 request.outcome = "refused"
             elif request is not None and found is not None and found.use is not None and method == "GET":
-                request.add(*found.use, size=found.size)
+                request.answers(found.use, found.size)
         return found
 
     async def _find(self, path: str) -> _Found | None:

@@ -32,6 +32,8 @@ def routes(
     drain: Drain,
     states: Callable[[], Sequence[str]] = tuple,
     may: Callable[[Principal | None], bool] = lambda _: True,
+    *,
+    allow_empty: bool = True,
 ) -> list[Route]:
     """The routes of both.
 
@@ -41,7 +43,9 @@ def routes(
         drain: whether the server is about to end, and not ready for that reason.
         states: a line on each thing beside the roots, such as the last reload and Redis; none decides readiness.
         may: whether somebody may read where sources lie.
+        allow_empty: ready although no folder had a skill since the start, as where a volume was not mounted.
     """
+    had_skills = allow_empty
 
     async def alive(_: Request) -> PlainTextResponse:
         return PlainTextResponse("alive\n")
@@ -50,8 +54,12 @@ def routes(
         known = sites()
         for_operator = may(principal(request.scope))
         missing = [_trouble(site) if for_operator else _AWAITED for site in known if not site.ready]
+        nonlocal had_skills
+        had_skills = had_skills or bool(registry.snapshot.skills) or all(root.origin for root in registry.roots)
         if not registry.loaded.is_set():
             missing.insert(0, "the first scan is not done")
+        elif not had_skills:
+            missing.append("there is no skill in any root; mount the folder that has them, or give --allow-empty")
         if drain.begun:
             missing.insert(0, "draining: the server is about to end")
         lines = missing[:1] or ["ready"]
@@ -66,16 +74,23 @@ def routes(
 
 def _count(registry: Registry, sites: Sequence[SourceState]) -> str:
     """How many roots there are, for who may not read their names."""
-    lost = sum(found.code == "root-missing" for found in registry.snapshot.problems)
-    failing = lost + sum(bool(site.trouble) for site in sites)
-    return f"{len(registry.roots)} roots, {failing} of them failing"
+    return f"{len(registry.roots)} roots, {count_failing(registry, sites)} of them failing"
+
+
+def count_failing(registry: Registry, sites: Sequence[SourceState]) -> int:
+    """Count the roots, of whatever kind, that could not be read at the last look."""
+    return len(_missing(registry) | {site.name for site in sites if site.trouble})
+
+
+def _missing(registry: Registry) -> set[str]:
+    return {found.path for found in registry.snapshot.problems if found.code == "root-missing"}
 
 
 def _lines(registry: Registry, sites: Sequence[SourceState], states: Sequence[str]) -> list[str]:
     """A line for each folder and archive, for each site, and for what is beside them."""
     state = "read" if registry.loaded.is_set() else "the first scan is not done"
     names = {site.name for site in sites}
-    lost = {found.path for found in registry.snapshot.problems if found.code == "root-missing"}
+    lost = _missing(registry)
     others = [
         f"{root.shown}: {'it cannot be read now; serving what was read before' if root.shown in lost else state}"
         for root in registry.roots

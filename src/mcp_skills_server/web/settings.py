@@ -12,11 +12,13 @@ from mcp_skills_server.publish.artifacts import GRACE_S
 from mcp_skills_server.rpc.methods import ExecutionSettings
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions as ToolSessions
+from mcp_skills_server.server.recent_notifications import RecentNotifications
 from mcp_skills_server.web.forwarded import Proxies
 from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.rates import TakeShared
 
 if TYPE_CHECKING:
+    from mcp_skills_server.shared.records import Records
     from mcp_skills_server.sources.follower import SourceState
     from mcp_skills_server.telemetry.metrics import Metrics
     from mcp_skills_server.web.ui.settings import UiSettings
@@ -53,6 +55,9 @@ class HttpSettings:
         drain: seconds from SIGTERM to the end, in which requests are answered and `/readyz` says that it ends.
         sessions: makes what keeps the sessions of the tools.
         states: tells the state of what is beside the roots, such as Redis, a line for each thing.
+        page_sessions: where replicas share who is signed in at the page; None where each keeps its own.
+        recent: repeats notifications when another replica has caught up; None where there are no replicas.
+        allow_empty: ready although no folder has a skill.
     """
 
     host: str
@@ -81,6 +86,9 @@ class HttpSettings:
     drain: float = 0
     sessions: Callable[[Runtime], ToolSessions] = ToolSessions
     states: Callable[[], Sequence[str]] = tuple
+    page_sessions: Records | None = None
+    recent: RecentNotifications | None = None
+    allow_empty: bool = True
 
     @property
     def entrance(self) -> str:

@@ -14,7 +14,6 @@ import anyio
 import pytest
 
 from access.signing import public, signed
-from mcp_skills_server.access.admission import Admission
 from mcp_skills_server.access.oauth import ResourceServer
 from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.web.ui.oauth import Flow
@@ -78,7 +77,7 @@ def test_who_comes_back_is_who_went() -> None:
         asked = await led(issuer)
         assert asked["redirect_uri"] == "https://skills.example/team/ui/oauth/callback" and asked["tenant"] == "1"
         assert asked["resource"] == AUDIENCE
-        found: Admission = await issuer.flow.finish({"state": asked["state"], "code": "c", "iss": ISSUER}, "browser")
+        found = await issuer.flow.finish({"state": asked["state"], "code": "c", "iss": ISSUER}, "browser")
         assert found.principal.name == "ann"
         (form,) = issuer.forms
         assert form["code"] == "c" and len(form["code_verifier"]) == 43 and "client_secret" not in form
@@ -128,8 +127,9 @@ def test_another_replica_finishes_what_one_began() -> None:
 
     async def work() -> None:
         asked = await led(one)
-        found: Admission = await other.flow.finish({"state": asked["state"], "code": "c"}, "browser")
-        assert found.principal.name == "ann" and "nonce" not in asked and asked["scope"] == "openid"
+        found = (await other.flow.finish({"state": asked["state"], "code": "c"}, "browser")).admission
+        assert found is not None and found.principal.name == "ann"
+        assert "nonce" not in asked and asked["scope"] == "openid"
         (form,) = other.forms
         challenge = base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).decode()
         assert challenge.rstrip("=") == asked["code_challenge"]

@@ -27,6 +27,7 @@ from mcp_skills_server.dialects.runtime.results import (
     receipt,
     shows_structure,
     text_file,
+    with_note,
 )
 from mcp_skills_server.dialects.runtime.words import (
     LIST,
@@ -100,4 +101,5 @@ __all__ = [
     "text_file",
     "turns",
     "unseen",
+    "with_note",
 ]

@@ -229,6 +229,14 @@ def noted(lines: list[str], structure: dict[str, Json], note: str | None, betwee
     return _result(between.join(lines), structure)
 
 
+def with_note(result: Result, note: str) -> Result:
+    """Add a line for the model to a result with structure: to its text and to its structure."""
+    structure = dict(result.get("structuredContent") or {})
+    structure["note"] = "\n".join(filter(None, (structure.get("note"), note)))
+    content = [*result["content"], {"type": "text", "text": note}]
+    return {**result, "content": content, "structuredContent": structure}
+
+
 def _result(text: str, structure: dict[str, Json] | None = None, more: Sequence[dict[str, Any]] = ()) -> Result:
     out: Result = {"content": [{"type": "text", "text": text}, *more]}
     if structure is not None:

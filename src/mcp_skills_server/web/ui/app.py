@@ -110,7 +110,7 @@ class Ui:
     def __init__(self, runtime: Runtime, settings: Settings, http: HttpSettings, ui: UiSettings, views: Views) -> None:
         self._runtime = runtime
         self._views = views
-        self._viewers = Viewers(http.policy, ui.once, FailedAuthentications(http.rates))
+        self._viewers = Viewers(http.policy, ui.once, FailedAuthentications(http.rates), store=http.page_sessions)
         self.site = Site(
             _templates(),
             settings,

@@ -23,7 +23,6 @@ from mcp_skills_server.web.ui.session import (
     CALLBACK,
     NotBegunError,
     SignInError,
-    Viewer,
     Viewers,
     is_of_other_page,
     is_of_own_page,
@@ -70,7 +69,7 @@ class Entrance:
             if viewer is None:
                 return self.refused(request, "This address was used before, or is not whole.")
             response = RedirectResponse(f"{base()}/", 303)
-            self._viewers.begin(request, response, viewer)
+            await self._viewers.begin(request, response, viewer)
             return response
         return RedirectResponse(f"{base()}/", 303)
 
@@ -88,7 +87,7 @@ class Entrance:
             events.emit_refusal(f"POST {BASE}/sign-in", "unknown-token", address=address(request.scope))
             return self.refused(request, "This is no token that lets you in.")
         response = RedirectResponse(f"{base()}/", 303)
-        self._viewers.begin(request, response, viewer)
+        await self._viewers.begin(request, response, viewer)
         return response
 
     async def _leave_for_issuer(self, request: Request) -> Response:
@@ -128,7 +127,7 @@ class Entrance:
         # No redirect: a browser sends a strict cookie only along a way that began on a page of ours.
         body = self._templates.get_template("signed_in.html").render(look=None, base=base())
         response = Response(body, media_type="text/html", headers={"refresh": f"0; url={base()}/"})
-        self._viewers.begin(request, response, Viewer(found))
+        await self._viewers.begin(request, response, found)
         response.delete_cookie(_AWAY, path=f"{base()}/oauth", httponly=True, samesite="lax")
         return response
 
@@ -136,7 +135,7 @@ class Entrance:
         if not is_of_own_page(request):
             return self._form("This form was sent from another page.", 403)
         response = RedirectResponse(f"{base()}/", 303)
-        self._viewers.end(request, response)
+        await self._viewers.end(request, response)
         return response
 
     @property

@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import urlencode, urlsplit
 
-from mcp_skills_server.access.admission import Admission, RefusedError
+from mcp_skills_server.access.admission import RefusedError
 from mcp_skills_server.access.oauth import ResourceServer
 from mcp_skills_server.access.settings import is_safe
 from mcp_skills_server.errors import SkillsServerError, clipped
 from mcp_skills_server.model import printable
 from mcp_skills_server.web.ui.look import BASE
-from mcp_skills_server.web.ui.session import CALLBACK, NotBegunError, SignInError
+from mcp_skills_server.web.ui.session import CALLBACK, NotBegunError, SignInError, Viewer
 
 _MCP: Final = "/mcp"
 _SAYS_WHO: Final = "authorization_response_iss_parameter_supported"
@@ -92,7 +92,7 @@ class Flow:
         settings = self._server.settings
         return {"resource": settings.resource} if settings.ui_resource else {}
 
-    async def finish(self, given: Mapping[str, str], browser: str) -> Admission:
+    async def finish(self, given: Mapping[str, str], browser: str) -> Viewer:
         """Who came back from the issuer.
 
         Args:
@@ -131,7 +131,7 @@ class Flow:
         if status != 200 or not isinstance(token, str):
             raise SignInError(f"The issuer gave no token{_reason(answer)}.")
         try:
-            return await self._server.verify(token)
+            return Viewer(await self._server.verify(token), credential=token)
         except RefusedError as error:
             raise SignInError(f"The issuer's token lets nobody in here: {error}.") from None
         except SkillsServerError:

@@ -1,27 +1,31 @@
 """Who looks at the page: a cookie with a random id that stands for what was proved once, and never for a secret.
 
-A session ends with the token that opened it. It lives in memory: a server that starts anew asks again.
+A session ends with the token that opened it. It lives in memory: a server that starts anew asks again. Replicas with a
+store share it: a record has the token, encrypted with the cookie, and each replica proves the token itself.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
+from cryptography.fernet import Fernet, InvalidToken
 from starlette.requests import Request
 from starlette.responses import Response
 
 from mcp_skills_server.access.admission import Admission
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.tokens import find
-from mcp_skills_server.errors import SkillsServerError
+from mcp_skills_server.errors import RequestError, SkillsServerError
 from mcp_skills_server.web.bearer import Refusal, admission
 from mcp_skills_server.web.failures import FailedAuthentications
 from mcp_skills_server.web.forwarded import HOST
@@ -52,10 +56,12 @@ class Viewer:
     Attributes:
         admission: what was proved; None where nobody has to prove anything, and for whoever has the page for himself.
         is_of_token: whether it was a token of the operator, which can be taken away.
+        credential: the token that was proved; "" where there was none.
     """
 
     admission: Admission | None = None
     is_of_token: bool = False
+    credential: str = field(default="", repr=False, compare=False)
 
     @property
     def principal(self) -> Principal | None:
@@ -69,6 +75,22 @@ class _Session:
     used: float
 
 
+class SessionStore(Protocol):
+    """Sessions that all replicas see. What fails is a `RequestError`."""
+
+    async def read(self, name: str, group: str | None) -> str | None:
+        """Return the text of this name, or None."""
+        ...
+
+    async def write(self, name: str, group: str | None, text: str, *, replaces: str | None) -> None:
+        """Write a text."""
+        ...
+
+    async def delete(self, name: str, group: str | None) -> None:
+        """Delete the text of this name."""
+        ...
+
+
 class Viewers:
     """Who is signed in.
 
@@ -77,6 +99,7 @@ class Viewers:
         once: SHA-256 of what lets the first who brings it in, for the page of one person; None for a server.
         failures: counts what is brought and is wrong, with what fails elsewhere.
         now: seconds of a clock that never goes back.
+        store: shares sessions with other replicas; None where there are none.
     """
 
     def __init__(
@@ -85,7 +108,9 @@ class Viewers:
         once: bytes | None = None,
         failures: FailedAuthentications | None = None,
         now: Callable[[], float] = time.monotonic,
+        store: SessionStore | None = None,
     ) -> None:
+        self._store = store
         self._policy = policy
         self._once = once
         self._private = once is not None
@@ -119,7 +144,9 @@ class Viewers:
         led = request.headers.get("sec-fetch-mode", "navigate") == "navigate"
         if not led and is_of_other_page(request):
             return None
-        key = _hashed(request.cookies.get(_cookie(request), ""))
+        cookie = request.cookies.get(_cookie(request), "")
+        await self._synchronise(cookie)
+        key = _hashed(cookie)
         session, now = self._sessions.get(key), self._now()
         if session is None:
             return None
@@ -134,7 +161,7 @@ class Viewers:
     def by_token(self, secret: str) -> Viewer | None:
         """Who has this token of the operator's."""
         token = find(self._policy.tokens, secret)
-        return None if token is None or token.expires <= time.time() else Viewer(token.admission, is_of_token=True)
+        return None if token is None or token.expires <= time.time() else Viewer(token.admission, True, secret)
 
     def by_first_use(self, secret: str) -> Viewer | None:
         """Who opened the page for himself; the secret is good for this once."""
@@ -147,16 +174,15 @@ class Viewers:
         """Count that the address brought something wrong. Returns the seconds to wait; 0 within the quota."""
         return self._failures.count(request.scope)
 
-    def begin(self, request: Request, response: Response, viewer: Viewer) -> None:
+    async def begin(self, request: Request, response: Response, viewer: Viewer) -> None:
         """Have the response set the cookie of a new session."""
-        self.end(request)
-        of_viewer = [key for key, each in self._sessions.items() if _key(each.viewer) == _key(viewer)]
-        for key in of_viewer[: max(0, len(of_viewer) + 1 - _MOST_OF_ONE)]:
-            del self._sessions[key]
-        while len(self._sessions) >= _MOST:
-            self._sessions.popitem(last=False)
+        await self.end(request)
         value = secrets.token_urlsafe(32)
-        self._sessions[_hashed(value)] = _Session(viewer, self._now())
+        self._add(value, viewer)
+        if self._store is not None and viewer.credential:
+            sealed = _cipher(value).encrypt(viewer.credential.encode()).decode()
+            with suppress(RequestError):  # the session is this replica's alone
+                await self._store.write(value, None, sealed, replaces=None)
         response.set_cookie(
             _cookie(request),
             value,
@@ -166,11 +192,49 @@ class Viewers:
             samesite="strict",
         )
 
-    def end(self, request: Request, response: Response | None = None) -> None:
+    async def end(self, request: Request, response: Response | None = None) -> None:
         """Forget the session of a request, and have the response remove its cookie."""
-        self._sessions.pop(_hashed(request.cookies.get(_cookie(request), "")), None)
+        cookie = request.cookies.get(_cookie(request), "")
+        self._sessions.pop(_hashed(cookie), None)
+        if self._store is not None and cookie:
+            with suppress(RequestError):
+                await self._store.delete(cookie, None)
         if response is not None:
             response.delete_cookie(_cookie(request), path=base(), httponly=True, samesite="strict")
+
+    def _add(self, cookie: str, viewer: Viewer) -> None:
+        of_viewer = [key for key, each in self._sessions.items() if _key(each.viewer) == _key(viewer)]
+        for key in of_viewer[: max(0, len(of_viewer) + 1 - _MOST_OF_ONE)]:
+            del self._sessions[key]
+        while len(self._sessions) >= _MOST:
+            self._sessions.popitem(last=False)
+        self._sessions[_hashed(cookie)] = _Session(replace(viewer, credential=""), self._now())
+
+    async def _synchronise(self, cookie: str) -> None:
+        """Take over the session that another replica began, and drop the one that another replica ended."""
+        if self._store is None or not cookie:
+            return
+        try:
+            sealed = await self._store.read(cookie, None)
+        except RequestError:  # what this replica knows goes on
+            return
+        if sealed is None:
+            self._sessions.pop(_hashed(cookie), None)
+        elif _hashed(cookie) not in self._sessions:
+            try:
+                credential = _cipher(cookie).decrypt(sealed.encode()).decode()
+            except (InvalidToken, ValueError):
+                return
+            viewer = await self._proved(credential)
+            if viewer is not None:
+                self._add(cookie, viewer)
+
+    async def _proved(self, credential: str) -> Viewer | None:
+        viewer = self.by_token(credential)
+        if viewer is None and self._policy.oauth is not None:
+            with suppress(SkillsServerError):
+                viewer = Viewer(await self._policy.oauth.verify(credential))
+        return viewer
 
     def _holds(self, viewer: Viewer) -> bool:
         """Whether what was shown still lets its bearer in."""
@@ -190,8 +254,12 @@ def is_of_own_page(request: Request) -> bool:
     if origin is None:
         return site is not None
     parts = urlsplit(origin)
-    named: str = request.scope.get(HOST) or request.headers.get("host", "")
-    return parts.scheme in {"http", "https"} and parts.netloc.lower() == named.lower()
+    return parts.scheme in {"http", "https"} and parts.netloc.lower() == _named(request).lower()
+
+
+def _named(request: Request) -> str:
+    """Return host and port as the browser asked for them."""
+    return request.scope.get(HOST) or request.headers.get("host", "")
 
 
 def is_of_other_page(request: Request) -> bool:
@@ -207,9 +275,17 @@ def _key(viewer: Viewer) -> str | None:
 
 
 def _cookie(request: Request) -> str:
-    """The cookie's name. Browsers do not tell ports of a host apart, and somebody may have two servers."""
-    server = request.scope.get("server")
-    return f"{_COOKIE}-{server[1]}" if server else _COOKIE
+    """Return the cookie's name. Browsers do not tell ports of a host apart, and a person may have two servers.
+
+    The port is the one that the browser asked for: replicas behind one address may listen on different ports.
+    """
+    port = _named(request).rpartition(":")[2]
+    return f"{_COOKIE}-{port}" if port.isdecimal() else _COOKIE
+
+
+def _cipher(cookie: str) -> Fernet:
+    """Encryption with the cookie: the store has its hash alone."""
+    return Fernet(base64.urlsafe_b64encode(_hashed(f"session of the page: {cookie}")))
 
 
 def _hashed(text: str) -> bytes:

@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -57,6 +58,8 @@ LOOK_S = 0.05
 PATIENCE_S = 10.0
 """How long a call waits for its turn."""
 _TIDYING_S: Final = 20.0
+_TRIAL_S: Final = 1.0
+"""How long the end waits for the trial of the sandbox."""
 _NAMES_SHOWN: Final = 20
 _DIRECTORY_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 
@@ -110,6 +113,8 @@ class Scripts:
 
     def close(self) -> None:
         """Remove every work directory. Safe to call twice."""
+        with suppress(TimeoutError):
+            self._chosen.result(_TRIAL_S)  # which has directories of its own
         for workspace in list(self._workspaces):
             workspace.close()
         if self._top is not None:

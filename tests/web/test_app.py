@@ -572,11 +572,11 @@ def test_a_signal_during_the_first_scan_ends_it_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="a signal of POSIX")
-def test_a_hangup_is_ignored_with_a_line(tmp_path: Path) -> None:
+def test_a_hangup_has_the_server_look_at_every_source(tmp_path: Path) -> None:
     """It ended the server, where other daemons read their configuration again (11.E)."""
     write_skill(tmp_path / "one")
     with http_serving(tmp_path) as server:
         server.process.send_signal(signal.SIGHUP)
-        server.said("WARNING: SIGHUP is ignored")
+        server.said("looking at every source now")
         assert server.send("GET", "/healthz").status == 200
         assert server.signal(signal.SIGTERM)[0] == 0

@@ -196,7 +196,6 @@ def test_an_artifact_is_where_the_index_says_below_a_prefix_that_is_doubled() ->
     [
         ("/mcp/", {}, "/mcp"),
         ("/mcp//?a=b&c", {}, "/mcp?a=b&c"),
-        ("/skills/mcp/", {"X-Forwarded-Prefix": "/skills"}, "/skills/mcp"),
         ("/mcp/", {"X-Forwarded-Prefix": "/skills/"}, "/skills/mcp"),
         ("/mcp/", {"X-Forwarded-Prefix": "//evil.example"}, "/mcp"),
         ("/mcp/", {"X-Forwarded-Prefix": "https://evil.example"}, "/mcp"),

@@ -253,6 +253,11 @@ class Reloader:
             self._warned = time.monotonic()
             warn_of_ends(self._tokens, time.time())
 
+    @property
+    def has_files(self) -> bool:
+        """Whether there is a file that is followed."""
+        return bool(self._seen)
+
     def _look(self) -> list[tuple[int, ...] | None]:
         """What tells one version of the files from another; None of one that is not there."""
         files = [self._configuration.file] if self._configuration is not None else []

@@ -90,7 +90,7 @@ def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSetting
         views.registry,
         sites,
         usage=counting and counting.usage,
-        reloader=reloader,
+        reloader=reloader if reloader.has_files else None,
         allowed_hosts=options.allowed_host,
         tokens=tokens,
         audit=service.audit,
@@ -99,7 +99,7 @@ def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSetting
 
     def states() -> list[str]:
         beside = [each.state for each in (shared and shared.link, service.audit) if each is not None]
-        return [reloader.last.line, *beside]
+        return [reloader.last.line, *beside] if reloader.has_files else beside
 
     http = HttpSettings(
         host=options.host,

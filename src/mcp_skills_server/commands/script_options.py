@@ -165,7 +165,7 @@ def make_runtime(
         catalog_chars: characters of the list of skills in the instructions and in a tool's description.
         roots: whether scripts of single roots may run, by their folders.
         runs: scripts of one client at once; None for all but one of those that run at once.
-        wait_for_sandbox: as for `Runtime`.
+        wait_for_sandbox: as for `ScriptSettings`.
 
     Raises:
         UsageError: scripts cannot be run as the options ask.
@@ -205,6 +205,7 @@ def make_runtime(
         runs=runs,
         memory_bytes=options.script_memory,
         sandbox=options.sandbox,
+        wait_for_sandbox=wait_for_sandbox,
         network=options.script_network,
         network_of=tuple(map(_reference, options.script_network_of)),
         secrets=_secrets(options.script_secrets),
@@ -215,4 +216,4 @@ def make_runtime(
         approvals=options.approvals,
         roots=roots,
     )
-    return Runtime(registry, settings, scripts=chosen, wait_for_sandbox=wait_for_sandbox)
+    return Runtime(registry, settings, scripts=chosen)

@@ -52,12 +52,9 @@ class Spoken(NamedTuple):
         return self.dialects
 
     def shown_by(self, client: str | None, extensions: Collection[str]) -> Standing | None:
-        """Return the standing from which a host shows skills by itself, None where it does not.
+        """Return the standing from which a host of this name shows skills by itself, None where it does not.
 
-        Args:
-            client: what the host calls itself. To declare an extension says little: inspectors and frameworks do so
-                and show their user nothing.
-            extensions: that it declares.
+        An extension alone does not say so: inspectors and frameworks declare it and show nothing.
         """
         if client not in _SHOW_SKILLS:
             return None

@@ -114,8 +114,8 @@ class Briefing:
 
         Args:
             handles: with the session as an argument.
-            elsewhere: the standing from which the host shows skills by itself, None where it does not. The tools are
-                for the other skills then. Where scripts may run, they are for all skills, and name none.
+            elsewhere: the standing from which the host shows skills by itself. The tools are for the others then; where
+                scripts may run, for all, and they name none.
         """
         texts, scripts = self._current(), self._scripts()
         key = handles, elsewhere

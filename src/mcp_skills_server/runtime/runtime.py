@@ -64,19 +64,13 @@ class Runtime:
         registry: the skills. It stays the caller's: its watcher, if any, is not stopped.
         settings: what the operator chose; None for the defaults.
         scripts: how scripts are run; None runs none.
-        wait_for_sandbox: whether to try the sandbox out first; False does so in a thread.
 
     Raises:
         UsageError: scripts cannot be run the way that is asked for.
     """
 
     def __init__(
-        self,
-        registry: Registry,
-        settings: RuntimeSettings | None = None,
-        *,
-        scripts: ScriptSettings | None = None,
-        wait_for_sandbox: bool = True,
+        self, registry: Registry, settings: RuntimeSettings | None = None, *, scripts: ScriptSettings | None = None
     ) -> None:
         self.registry = registry
         self.skill_set: SkillSet = registry
@@ -88,7 +82,7 @@ class Runtime:
         if scripts is not None:
             from mcp_skills_server.runtime.scripts.runner import Scripts
 
-            self.scripts = Scripts(registry, scripts, wait=wait_for_sandbox)
+            self.scripts = Scripts(registry, scripts)
         self._restricted = BySkillSet(self._restricted_to, _MOST_SKILLS, lambda each: each.briefing.close())
         self.searches = BySkillSet(self._searched, _MOST_INDEXED, lambda each: each.close())
         self._begin(registry)

@@ -25,16 +25,7 @@ from mcp_skills_server.format.uris import SCHEME
 from mcp_skills_server.server import methods, prompts, resources
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.callers import counted, principal
-from mcp_skills_server.server.entrance import (
-    Call,
-    Context,
-    SessionPeer,
-    call_of,
-    guarded,
-    host_of,
-    scope_of,
-    stream_of,
-)
+from mcp_skills_server.server.entrance import Call, Context, SessionPeer, call_of, guarded, host_of, scope_of, stream_of
 from mcp_skills_server.server.requests import Handler
 
 _MOST_PAGES: Final = 100

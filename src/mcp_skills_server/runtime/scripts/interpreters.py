@@ -134,9 +134,8 @@ class Interpreters:
         if extension not in self._found:
             found = next(filter(None, map(_find, self._candidates[extension])), None)
             if found is None:
-                candidates = self._candidates[extension]
-                wanted = candidates[0].program
-                if candidates is BUILT_IN.get(extension):
+                wanted = self._candidates[extension][0].program
+                if self._candidates[extension] is BUILT_IN.get(extension):
                     wanted = _ASKED_FOR.get(extension, wanted)
                 raise RequestError(
                     f"{printable(path)} cannot be run: it needs {wanted}, which is not installed, or does not "

@@ -21,7 +21,7 @@ from mcp_skills_server.runtime.scripts import sandbox
 from mcp_skills_server.runtime.scripts.interpreters import Interpreter, Interpreters
 from mcp_skills_server.runtime.scripts.output_files import OutputFile, files_since
 from mcp_skills_server.runtime.scripts.processes import Command
-from mcp_skills_server.runtime.scripts.sandbox import Bubblewrap, View
+from mcp_skills_server.runtime.scripts.sandbox import Choose, View
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from mcp_skills_server.runtime.scripts.workspace import Workspace, discard, lay_out, make_directory
 
@@ -122,13 +122,7 @@ class Preparation:
         box: returns the sandbox, None for none; may block.
     """
 
-    def __init__(
-        self,
-        registry: Registry,
-        settings: ScriptSettings,
-        interpreters: Interpreters,
-        box: Callable[[], Bubblewrap | None],
-    ) -> None:
+    def __init__(self, registry: Registry, settings: ScriptSettings, interpreters: Interpreters, box: Choose) -> None:
         self._registry = registry
         self._settings = settings
         self._interpreters = interpreters

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import anyio
@@ -44,7 +45,7 @@ from mcp_skills_server.runtime.scripts.preparation import Preparation, RunDirect
 from mcp_skills_server.runtime.scripts.process_tree import ProcessTree
 from mcp_skills_server.runtime.scripts.processes import NOT_STARTED, Ended, execute
 from mcp_skills_server.runtime.scripts.progress import Progress, reported
-from mcp_skills_server.runtime.scripts.sandbox import Bubblewrap
+from mcp_skills_server.runtime.scripts.sandbox import Bubblewrap, Choose
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from mcp_skills_server.runtime.scripts.turns import Turns
 from mcp_skills_server.runtime.scripts.usage import Usage
@@ -58,8 +59,6 @@ LOOK_S = 0.05
 PATIENCE_S = 10.0
 """How long a call waits for its turn."""
 _TIDYING_S: Final = 20.0
-_TRIAL_S: Final = 1.0
-"""How long the end waits for the trial of the sandbox."""
 _NAMES_SHOWN: Final = 20
 _DIRECTORY_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 
@@ -70,37 +69,32 @@ class Scripts:
     Args:
         registry: where the skills' files are read.
         settings: what the operator chose.
-        wait: whether to try the sandbox out first, which starts programs. False tries it in a thread, which runs
-            wait for; where it does not work, that is logged and every run is refused.
 
     Raises:
         UsageError: the sandbox is required and cannot be had, an interpreter or a folder is not there, or a name is
             none that a caller may be given.
     """
 
-    def __init__(self, registry: Registry, settings: ScriptSettings, *, wait: bool = True) -> None:
+    def __init__(self, registry: Registry, settings: ScriptSettings) -> None:
         self._registry = registry
         self._settings = settings
         self._allowed_env = allowed_env(settings.env)
         self._policy = ExecutionPolicy(registry, settings)
         self._interpreters = Interpreters(settings.interpreters)
-        self._chosen: Future[Bubblewrap | UsageError | None] = Future()
-        if wait:
-            self._chosen.set_result(self._choose())
+        self._chosen: Future[Bubblewrap | None] = Future()
+        choose = partial(sandbox.choose, settings.sandbox, network=settings.network, folders=settings.folders)
+        if settings.wait_for_sandbox:
+            self._chosen.set_result(choose())
         else:
             sandbox.program_of(settings.sandbox, settings.folders)
-            threading.Thread(target=self._try_out, name="skills-sandbox", daemon=True).start()
+            threading.Thread(target=self._try_out, args=(choose,), name="skills-sandbox", daemon=True).start()
         self._preparation = Preparation(registry, settings, self._interpreters, self._sandbox)
         self._turns = Turns(settings.concurrent, settings.runs)
         self._top: str | None = None
         self._workspaces: set[Workspace] = set()
 
     async def ready(self) -> None:
-        """Wait until the sandbox was tried out; `workspace` and `run` then wait for nothing.
-
-        Raises:
-            RequestError: it does not work.
-        """
+        """Wait until the sandbox was tried out, so that `workspace` does not block."""
         await to_thread.run_sync(self._sandbox)
 
     def workspace(self) -> Workspace:
@@ -114,7 +108,7 @@ class Scripts:
     def close(self) -> None:
         """Remove every work directory. Safe to call twice."""
         with suppress(TimeoutError):
-            self._chosen.result(_TRIAL_S)  # which has directories of its own
+            self._chosen.exception(1.0)  # a trial has directories of its own
         for workspace in list(self._workspaces):
             workspace.close()
         if self._top is not None:
@@ -126,30 +120,19 @@ class Scripts:
         """The extensions that have an interpreter, whether it is installed or not."""
         return self._interpreters.known()
 
-    def _choose(self) -> Bubblewrap | None:
-        settings = self._settings
-        return sandbox.choose(settings.sandbox, network=settings.network, folders=settings.folders)
-
-    def _try_out(self) -> None:
+    def _try_out(self, choose: Choose) -> None:
         try:
-            self._chosen.set_result(self._choose())
-        except UsageError as error:
+            self._chosen.set_result(choose())
+        except Exception as error:
             logger.error("no script will run: %s", error)
-            self._chosen.set_result(error)
-        except OSError as error:
-            logger.error("no script will run: the sandbox cannot be tried out (%s)", error.strerror)
-            self._chosen.set_result(UsageError(f"the sandbox cannot be tried out ({error.strerror})"))
+            self._chosen.set_exception(error)
 
     def _sandbox(self) -> Bubblewrap | None:
-        """Return the sandbox, or None for none. Blocks until it was tried out.
-
-        Raises:
-            RequestError: it does not work.
-        """
-        found = self._chosen.result()
-        if isinstance(found, UsageError):
-            raise RequestError(f"Nothing was run: {found}. Whoever runs this server must correct that")
-        return found
+        """Return the sandbox, None for none. Block until it was tried out; RequestError where it does not work."""
+        try:
+            return self._chosen.result()
+        except UsageError as error:
+            raise RequestError(f"Nothing was run: {error}. Whoever runs this server must correct that") from None
 
     async def run(
         self,

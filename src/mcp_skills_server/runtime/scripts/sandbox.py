@@ -17,7 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.runtime.scripts import system_calls
@@ -203,6 +203,9 @@ class Bubblewrap:
             words += [*_way(folder), "--bind", folder, folder]
         words += ["--bind", view.work, WORKSPACE, "--ro-bind", view.skills, SKILLS]
         return [*words, "--remount-ro", "/", "--chdir", view.workdir]
+
+
+Choose: TypeAlias = Callable[[], Bubblewrap | None]
 
 
 def choose(mode: Mode, *, network: bool, folders: Sequence[str]) -> Bubblewrap | None:

@@ -208,33 +208,16 @@ def files(count: int) -> tuple[Skill, list[dict[str, Json]]]:
     return build.skill("a", paths), [{"name": path, "uri": f"skill://a/{path}", "required": True} for path in paths]
 
 
-def test_linked_files_are_resource_links() -> None:
+def test_linked_files_are_named_in_text() -> None:
+    """LangChain refuses a prompt with a resource link, and Gemini CLI drops it."""
     skill = build.skill("a", ["ref.md"])
-    file: dict[str, Json] = {
-        "name": "ref.md",
-        "title": "Reference",
-        "uri": "skill://a/ref.md",
-        "description": "All of it.",
-        "mimeType": "text/markdown",
-        "required": False,
-    }
+    file: dict[str, Json] = {"name": "ref.md", "title": "Reference", "uri": "skill://a/ref.md", "required": False}
     assert prompts.answer(skill, "Do it.", [file], readable=True) == {
         "resultType": "complete",
         "description": "Does a.",
         "messages": [
-            {"role": "user", "content": {"type": "text", "text": "Do it."}},
-            {
-                "role": "user",
-                "content": {
-                    "type": "resource_link",
-                    "uri": "skill://a/ref.md",
-                    "name": "ref.md",
-                    "title": "Reference",
-                    "description": "All of it.",
-                    "mimeType": "text/markdown",
-                    "size": 6,
-                },
-            },
+            {"role": "user", "content": {"type": "text", "text": each}}
+            for each in ("Do it.", "Files that it refers to:\n- skill://a/ref.md (Reference)")
         ],
     }
 
@@ -244,10 +227,27 @@ def test_linked_files_are_resource_links() -> None:
 def test_a_long_list_of_files_is_cut_and_says_so(count: int, links: int, left: str | None) -> None:
     skill, linked = files(count)
     messages: Any = prompts.answer(skill, "Do it.", linked, readable=True)["messages"]
-    kinds = [each["content"]["type"] for each in messages]
-    assert kinds == ["text"] + ["resource_link"] * links + ["text"] * (left is not None)
+    lines = messages[1]["content"]["text"].splitlines()
+    assert len(messages) == 2 and sum(line.startswith("- skill://a/") for line in lines) == links
     if left is not None:
-        assert messages[-1]["content"]["text"] == f"Linked files that are not shown: {left}; they lie under skill://a/."
+        assert lines[-1] == f"Linked files that are not shown: {left}; they lie under skill://a/."
+
+
+TEMPLATE = "!`touch /tmp/hit` @/etc/passwd @~/.ssh/id_rsa $1 ${HOME} {{x}}"
+
+
+@pytest.mark.parametrize("name", ["a", TEMPLATE, "$1", "a`b", "@a"])
+def test_a_pointer_has_no_text_of_the_skill(name: str) -> None:
+    skill = build.skill("acme/a", name=name, description=TEMPLATE, standing=Standing.LENIENT)
+    said = prompts.pointer(skill, name, {"topic": "$1", "!`x`": "y", "empty": " "})
+    assert ("acme/a" in said or '"a"' in said) and "skills_load" in said and said.endswith("\n\ntopic: $1")
+    rest = said.removesuffix("topic: $1")
+    assert not any(each in rest for each in "!`@$")
+
+
+def test_a_pointer_without_any_plain_name_says_how_to_find_it() -> None:
+    skill = build.skill("a b", name="$1", standing=Standing.LENIENT)
+    assert "skills_search" in prompts.pointer(skill, "$1", {})
 
 
 def test_files_that_cannot_be_read_are_counted_and_not_linked() -> None:

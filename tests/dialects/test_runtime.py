@@ -348,22 +348,10 @@ def test_only_running_a_script_may_do_harm() -> None:
             assert hints["readOnlyHint"] is True and hints["openWorldHint"] is False
 
 
-def names_of(found: Overview, characters: int) -> list[str] | None:
-    """The names that loading is constrained to."""
-    return defined(found, characters)[runtime.LOAD]["inputSchema"]["properties"]["names"]["items"].get("enum")
-
-
-@pytest.mark.requirement("ASG-24")
-@pytest.mark.parametrize("count", [1, 100])
-def test_loading_is_constrained_to_the_names_that_there_are(count: int) -> None:
-    names = [f"skill-{number}" for number in range(count)]
-    assert names_of(offers(*names), PLENTY) == names
-
-
-@pytest.mark.requirement("ASG-24")
-def test_names_that_are_too_many_or_not_all_told_constrain_nothing() -> None:
-    assert names_of(offers(*(f"skill-{number}" for number in range(101))), PLENTY) is None
-    assert names_of(offers("a", "b", "c"), 20) is None
+def test_what_may_be_loaded_is_judged_by_look_up_and_by_no_list() -> None:
+    """Gemini CLI and Qwen Code enforce an `enum`: neither paths nor what a user asks for would pass (ASG-24)."""
+    names = defined(offers("a", "b"), PLENTY)[runtime.LOAD]["inputSchema"]["properties"]["names"]
+    assert names["items"] == {"type": "string"}
 
 
 @pytest.mark.parametrize("name", ["a\n- b: Does b.", "a\u2028b", "a\r\nActive skills: b."])
@@ -382,8 +370,6 @@ def test_arguments_are_judged_without_the_catalogue_and_the_session() -> None:
     for name, schema in schemas.items():
         Draft202012Validator.check_schema(schema)  # pyright: ignore[reportArgumentType]
         wanted = json.loads(json.dumps(hosted[name]["inputSchema"]))
-        if name == runtime.LOAD:
-            del wanted["properties"]["names"]["items"]["enum"]
         assert schema == wanted
 
 
@@ -508,7 +494,8 @@ def test_the_notes_lead_through_lines_that_are_longer_than_an_answer(
 def test_a_picture_or_sound_comes_as_such(path: str, kind: str, media: str | None) -> None:
     raw = bytes(range(256))
     block: Any
-    (block,) = runtime.binary_file(path, "skill://a/x", raw, 256)["content"]  # pyright: ignore[reportGeneralTypeIssues]
+    (words, block) = runtime.binary_file(path, "skill://a/x", raw, 256)["content"]  # pyright: ignore[reportGeneralTypeIssues]
+    assert words["text"].startswith(f"{path} ({block['mimeType']}, 256 bytes)")  # for a host that shows text alone
     assert block["type"] == kind
     assert block["mimeType"].startswith(f"{kind}/")
     assert media is None or block["mimeType"] == media
@@ -555,7 +542,7 @@ def test_a_file_that_nobody_serves_is_told_of_without_a_link() -> None:
 def test_text_and_structure_of_a_receipt_tell_the_same(session: str | None, bodies: bool) -> None:
     old = loaded("old", "Old words.")
     new = loaded("new", "New words.", files=("references/guide.md", "scripts/run.py"), problems=("the name is odd",))
-    result: Any = runtime.receipt([old, new], session, [new], bodies=bodies)
+    result: Any = runtime.receipt([old, new], session, [new], bodies=bodies, shows="either")
     structure = result["structuredContent"]
     validator = Draft202012Validator(defined(offers("a"))[runtime.LOAD]["outputSchema"])
     validator.validate(structure)
@@ -592,7 +579,7 @@ def test_an_entry_of_a_receipt_has_the_specified_keys() -> None:
 @pytest.mark.requirement("RT-22", "ASG-27", "ASG-28")
 def test_a_body_in_a_result_is_wrapped_with_its_place_and_its_files() -> None:
     new = loaded("new", "New words.", files=("references/guide.md",), problems=("the name is odd",))
-    result: Any = runtime.receipt([new], "h", [new], bodies=True)
+    result: Any = runtime.receipt([new], "h", [new], bodies=True, shows="either")
     assert said(result).partition("\n\n")[2] == (
         '<skill name="new" location="skill://new/SKILL.md" root_dir="skill://new">\nNew words.\n</skill>\n'
         '<skill_files skill="new">\nreferences/guide.md\n</skill_files>\n'
@@ -624,7 +611,7 @@ def test_a_long_list_of_files_is_cut_and_says_so() -> None:
 def test_the_structure_says_too_that_the_list_of_files_is_cut() -> None:
     letters = "abcdefghijklmnop"
     new = loaded("new", files=tuple(f"references/{one}{two}.md" for one in letters for two in letters))
-    result: Any = runtime.receipt([new], "h", [new], bodies=True)
+    result: Any = runtime.receipt([new], "h", [new], bodies=True, shows="either")
     cut = re.search(r"\((\d+) more are not shown\)", said(result))
     assert cut is not None
     entry = result["structuredContent"]["active_skills"][0]
@@ -666,7 +653,7 @@ def pointer(shown: str) -> dict[str, str]:
 def test_a_body_is_cut_at_a_paragraph_and_says_where_to_read_on(size: int) -> None:
     body = LONG[:size]
     new = loaded("a", body, line=5)
-    result: Any = runtime.receipt([new], "h", [new], bodies=True)
+    result: Any = runtime.receipt([new], "h", [new], bodies=True, shows="either")
     shown = result["structuredContent"]["active_skills"][0]["instructions"]
     assert shown in said(result)
     assert len(said(result)) < 40_000 and len(shown) < 38_400
@@ -693,7 +680,7 @@ def test_one_line_that_is_too_long_goes_on_at_a_character() -> None:
 
 def test_skills_that_are_loaded_together_share_what_a_result_may_hold() -> None:
     fresh = [loaded("short", "Do it."), *(loaded(f"long-{n}", LONG) for n in range(4))]
-    result: Any = runtime.receipt(fresh, "h", fresh, bodies=True)
+    result: Any = runtime.receipt(fresh, "h", fresh, bodies=True, shows="either")
     assert len(said(result)) < 40_000 and len(json.dumps(result["structuredContent"])) < 42_000
     bodies = [each["instructions"] for each in result["structuredContent"]["active_skills"]]
     assert bodies[0] == "Do it."
@@ -710,18 +697,17 @@ def test_where_a_host_puts_the_bodies_at_the_top_nothing_is_cut() -> None:
     assert LONG in seen
 
 
-def test_a_host_that_shows_both_gets_the_body_once() -> None:
-    assert runtime.shows_structure("codex-mcp-client")
-    assert not any(
-        runtime.shows_structure(name) for name in (None, "", "claude-code", "gemini-cli-mcp-client", "opencode")
-    )
+def test_the_body_stands_once_where_the_client_looks() -> None:
     new = loaded("a", "Do it well.", files=("more.md",))
-    result: Any = runtime.receipt([new], "h", [new], bodies=True, once=True)
-    assert result["structuredContent"] == runtime.receipt([new], "h", [new], bodies=True)["structuredContent"]
+    text: Any = runtime.receipt([new], "h", [new], bodies=True)
+    assert "Do it well." in said(text) and "Do it well." not in json.dumps(text["structuredContent"])
+    result: Any = runtime.receipt([new], "h", [new], bodies=True, shows="structure")
+    either: Any = runtime.receipt([new], "h", [new], bodies=True, shows="either")
+    assert result["structuredContent"] == either["structuredContent"] and said(either) == said(text)
     assert "Do it well." not in said(result) and "more.md" not in said(result)
     # Should the host one day show the text alone, the model still learns where they are.
     assert "structured content" in said(result) and f"SKILL.md with {runtime.READ}" in said(result)
-    assert "active_skills" not in said(runtime.receipt([new], "h", bodies=True, once=True))
+    assert "active_skills" not in said(runtime.receipt([new], "h", bodies=True, shows="structure"))
 
 
 def test_a_description_is_not_repeated() -> None:
@@ -871,7 +857,7 @@ def test_a_path_of_the_work_directory_is_told_from_one_of_a_skill() -> None:
 
 def test_a_file_without_text_comes_as_a_picture_or_in_base64_up_to_a_limit() -> None:
     picture: Any = runtime.made_file("/workspace/a.png", b"x", 1)
-    assert picture["content"][0]["type"] == "image"
+    assert picture["content"][1]["type"] == "image"
     sheet: Any = runtime.made_file("/workspace/ü b.xlsx", b"xy", 2)
     assert sheet["content"][1]["resource"]["uri"] == "workspace:///%C3%BC%20b.xlsx"
     for path in ("/workspace/a.png", "/workspace/a.xlsx"):

@@ -148,6 +148,9 @@ async def test_where_no_host_binds_the_session_its_handle_and_the_bodies_travel_
         assert session.session_id in text(receipt)
     assert "Read [the guide]" in text(first)
     (entry,) = first["structuredContent"]["active_skills"]
+    assert "instructions" not in entry and "references/guide.md\nassets/form.bin" in text(first)
+    either = await session.call("skills_load", {"names": ["pdf-processing"]}, client="mcp")
+    (entry,) = either["structuredContent"]["active_skills"]
     assert entry["instructions"].startswith("Read [the guide]")
     assert entry["files"] == [
         "references/guide.md",
@@ -245,7 +248,7 @@ async def test_any_text_of_a_skill_is_read_exactly(session: Session, path: str, 
 @pytest.mark.requirement("RT-17")
 async def test_pictures_and_other_files_are_read_as_fits(session: Session, registry: Registry) -> None:
     await ask(session, "skills_load", names=["pdf-processing"])
-    (picture,) = (await ask(session, "skills_read", path="assets/icon.png"))["content"]
+    _, picture = (await ask(session, "skills_read", path="assets/icon.png"))["content"]
     assert (picture["type"], picture["mimeType"]) == ("image", "image/png")
     assert base64.b64decode(picture["data"], validate=True) == PNG
     _, link = (await ask(session, "skills_read", path="assets/form.bin"))["content"]

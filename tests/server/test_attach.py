@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -398,8 +399,12 @@ async def test_a_list_of_tools_that_the_scan_corrects_is_announced(
             assert (await client.list_tools()).tools != before.tools
 
 
-@pytest.mark.parametrize(("name", "times"), [("codex-mcp-client", 1), ("another", 2)])
-async def test_a_host_that_shows_text_and_structure_gets_the_body_once(tmp_path: Path, name: str, times: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "times"),
+    [("codex-mcp-client", 1), ("claude-code", 1), ("github-copilot-developer", 1), ("another", 1), ("mcp", 2)],
+)
+async def test_a_host_gets_the_body_once(tmp_path: Path, name: str, times: int) -> None:
+    """Hosts that show both had it twice; `mcp` is the SDK's own name, below frameworks that show one or the other."""
     write_skill(tmp_path / "a", body="# A\n\nThis is how it is done.\n")
     server = Server[Any]("mine")
     attach(server, Registry([tmp_path]), watch=False)
@@ -427,3 +432,27 @@ async def test_a_server_that_keeps_its_lowlevel_server_as_fastmcp_does_is_taken(
     attach(outer, Registry([tmp_path]), watch=False)
     async with Client(outer._mcp_server, mode="auto") as client:  # pyright: ignore[reportPrivateUsage]
         assert [each.name for each in (await client.list_prompts()).prompts] == ["a"]
+
+
+@pytest.mark.parametrize("name", ["Cline", "cline-cli", "qwen-code-mcp-client", "copilot-cli"])
+async def test_a_host_that_cuts_results_gets_a_long_body_in_short_parts(tmp_path: Path, name: str) -> None:
+    lines = [f"{number}. Do step {number} of many, and look at what it did." for number in range(600)]
+    write_skill(tmp_path / "a", body="\n".join(lines))
+    server = Server[Any]("mine")
+    attach(server, Registry([tmp_path]), watch=False)
+    async with Client(server, client_info=types.Implementation(name=name, version="1")) as client:
+        got: Any = await client.call_tool("skills_load", {"names": ["a"]})
+        seen = got.content[0].text
+        assert len(seen) < 8_000
+        session = {"conversation": got.structured_content["session"]}  # a name that every host passes on
+        start = int(re.findall(r"start_line=(\d+)", seen)[-1])
+        while True:
+            asked = {"skill": "a", "path": "SKILL.md", "start_line": start, **session}
+            part: Any = await client.call_tool("skills_read", asked)
+            assert len(part.content[0].text) <= 7_500
+            seen += part.content[0].text
+            more = re.search(r"go on with start_line=(\d+)", part.content[-1].text)
+            if more is None:
+                break
+            start = int(more[1])
+    assert all(line in seen for line in lines)

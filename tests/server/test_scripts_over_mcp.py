@@ -174,7 +174,7 @@ def test_what_a_script_makes_is_named_and_read_in_its_session_alone(
         assert part[0]["text"] == "line two\n" and "of /workspace/out/report.txt" in part[1]["text"]
         sheet = read("/workspace/sheet.xlsx")["content"][1]["resource"]
         assert b64decode(sheet["blob"]) == b"PK\x03\x04\x00" * 9 and sheet["uri"] == "workspace:///sheet.xlsx"
-        assert read("/workspace/plot.png")["content"][0]["type"] == "image"
+        assert read("/workspace/plot.png")["content"][1]["type"] == "image"
         for path, why in {
             "/workspace/big.bin": "at most 1,048,576 bytes",
             "/workspace/passwd": "only plain files",

@@ -13,7 +13,7 @@ from typing import Final
 
 from mcp_skills_server.format import hidden, icons, identity
 from mcp_skills_server.format.arguments import replaced
-from mcp_skills_server.format.markup import element
+from mcp_skills_server.format.markup import contained, element
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Standing, printable
 
@@ -26,6 +26,8 @@ MOST_LINKS: Final = 20
 _ALL_ARGUMENTS: Final = re.compile(r"\$ARGUMENTS(?![\w\[])")
 """Not `$ARGUMENTS[0]`: how a host splits words is the host's matter."""
 _VALUES: Final = ("enum", "choices", "examples", "default")
+_PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
+"""A name that means nothing to any template."""
 _ICON_SCHEMES: Final = ("https:", "http:", "data:")
 
 
@@ -108,8 +110,32 @@ def instructions(skill: Skill, name: str, body: str, words: str) -> str:
     return "\n\n".join(lines)
 
 
+def pointer(skill: Skill, name: str, given: Mapping[str, str]) -> str:
+    """Return a prompt that has the model load the skill, without any text of the skill.
+
+    For hosts that make a template of a prompt, and for skills that are not the operator's own: what such a text says
+    would be run, read and replaced on the user's machine before any model sees it.
+
+    Args:
+        skill: the skill.
+        name: what it is called here.
+        given: the arguments that the user gave.
+    """
+    known = next((each for each in (name, skill.path) if _PLAIN.fullmatch(each)), None)
+    if known is None:
+        return "This skill has a name that cannot be put into a command. Find it with skills_search, and load it."
+    how = f'Load it with the tool skills_load and the names ["{known}"]'
+    if _PLAIN.fullmatch(skill.path):
+        how += f", or read the resource {uri(skill.path, SKILL_MD)}"
+    lines = [f'Use the skill "{known}" for what I ask next. {how}, and follow its instructions.']
+    lines += [f"{key}: {value}" for key, value in given.items() if value.strip() and _PLAIN.fullmatch(key)]
+    return "\n\n".join(lines)
+
+
 def answer(skill: Skill, text: str, linked: Iterable[Mapping[str, Json]], *, readable: bool) -> dict[str, Json]:
-    """The answer of `prompts/get`: the instructions, and each file that they link to as a resource link.
+    """Return the answer of `prompts/get`: the instructions, and the URIs of the files that they link to.
+
+    All of it is text: some clients refuse a prompt with a resource link, and others drop it.
 
     Args:
         skill: the skill.
@@ -121,11 +147,13 @@ def answer(skill: Skill, text: str, linked: Iterable[Mapping[str, Json]], *, rea
     files = list(linked)
     shown = files[:MOST_LINKS] if readable else []
     messages: list[Json] = [_message({"type": "text", "text": text})]
-    messages += [_message(_link(skill, each)) for each in shown]
+    lines = [_linked_line(each) for each in shown]
     left = len(files) - len(shown)
     if left:
         where = f"they lie under {uri(skill.path)}/" if readable else "the skill breaks a rule and is no resource here"
-        messages.append(_message({"type": "text", "text": f"Linked files that are not shown: {left}; {where}."}))
+        lines.append(f"Linked files that are not shown: {left}; {where}.")
+    if lines:
+        messages.append(_message({"type": "text", "text": "\n".join(("Files that it refers to:", *lines))}))
     return {"resultType": "complete", "description": hidden.without(skill.description), "messages": messages}
 
 
@@ -175,11 +203,9 @@ def _message(content: dict[str, Json]) -> Json:
     return {"role": "user", "content": content}
 
 
-def _link(skill: Skill, file: Mapping[str, Json]) -> dict[str, Json]:
-    out: dict[str, Json] = {"type": "resource_link"}
-    out |= {key: file[key] for key in ("uri", "name", "title", "description", "mimeType") if key in file}
-    out["size"] = skill.files[str(file["name"])].size
-    return out
+def _linked_line(file: Mapping[str, Json]) -> str:
+    title = file.get("title")
+    return f"- {file['uri']}" + (f" ({contained(printable(title))})" if isinstance(title, str) else "")
 
 
 def _icons(value: Json) -> list[Json]:

@@ -12,6 +12,7 @@ from mcp_skills_server.dialects import sep2076, sep2640
 from mcp_skills_server.dialects.dialect import Dialect, Entry, Result
 from mcp_skills_server.errors import RequestError, UsageError, quoted
 from mcp_skills_server.model import Json, Standing
+from mcp_skills_server.model.clients import client_of
 
 AUTO: Final = "auto"
 """Every row at once, to each client what it can take."""
@@ -19,10 +20,6 @@ AUTO: Final = "auto"
 TABLE: Final[dict[str, Dialect]] = {row.name: row for row in (sep2640.DIALECT, sep2076.DIALECT)}
 """By name. The order counts: where a `skills/get` could be meant for several, it is for the first; where an entry is
 that of several, a key has the value of the last."""
-
-
-_SHOW_SKILLS: Final = frozenset({"claude-code"})
-"""Hosts that show skills as they show their own, where they declare an extension for that."""
 
 
 def names() -> list[str]:
@@ -52,14 +49,9 @@ class Spoken(NamedTuple):
         return self.dialects
 
     def shown_by(self, client: str | None, extensions: Collection[str]) -> Standing | None:
-        """Return the standing from which a host of this name shows skills by itself, None where it does not.
-
-        An extension alone does not say so: inspectors and frameworks declare it and show nothing.
-        """
-        if client not in _SHOW_SKILLS:
-            return None
+        """Return the standing from which a host of this name shows skills by itself, None where it does not."""
         declared = any(not each.extensions.keys().isdisjoint(extensions) for each in self.dialects)
-        return self.least if declared else None
+        return self.least if declared and client_of(client).shows_skills else None
 
     def asked(self, params: Mapping[str, Any]) -> tuple[Dialect, str]:
         """The dialect that a `skills/get` is meant for, and what it asks for.

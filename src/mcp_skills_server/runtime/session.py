@@ -20,6 +20,7 @@ from mcp_skills_server.dialects.runtime import Loaded, ToolResult
 from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
+from mcp_skills_server.model.clients import Client, client_of
 from mcp_skills_server.runtime.active_skills import Active, ActiveSkills, begin_call, chosen, loaded_of
 from mcp_skills_server.runtime.briefing import name_of
 from mcp_skills_server.runtime.file_results import output_file, skill_file
@@ -28,7 +29,7 @@ from mcp_skills_server.runtime.tool_arguments import invalid_arguments, path_in
 from mcp_skills_server.telemetry import events
 
 if TYPE_CHECKING:
-    from mcp_skills_server.runtime.runtime import Runtime
+    from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
     from mcp_skills_server.runtime.scripts.runner import Scripts
     from mcp_skills_server.runtime.scripts.workspace import Workspace
     from mcp_skills_server.runtime.session_record import SessionRecord
@@ -116,7 +117,7 @@ class Session:
         arguments: Mapping[str, Any] | None = None,
         *,
         progress: Progress | None = None,
-        once: bool = False,
+        client: str | None = None,
         owner: Owner = None,
         of: Runtime | None = None,
     ) -> ToolResult:
@@ -126,7 +127,7 @@ class Session:
             name: the tool's name; dots and hyphens for its underscores will do.
             arguments: what the model gives it. They are checked against the tool's schema.
             progress: awaited now and then with the seconds that a script has run.
-            once: the host shows the structure beside the text, so what is long stands in the structure alone.
+            client: what the client calls itself, by which its result has the length and shape that suit it.
             owner: among whose runs a script counts, where many share a server.
             of: the runtime of the caller's skills, of which alone it is answered; the session's own unless given.
 
@@ -147,7 +148,7 @@ class Session:
             if invalid:
                 return runtime.failure(invalid)
             active = await self._active.keep_current(shared)
-            return await _CALLS[tool](self, given, _Request(shared, active, progress, once, owner))
+            return await _CALLS[tool](self, given, _Request(shared, active, progress, client_of(client), owner))
         except RequestError as error:
             return runtime.failure(str(error))
         except StaleFileError:
@@ -211,7 +212,7 @@ class Session:
         shown = portion(offered[:limit], weight)
         after = shown[-1].path if len(offered) > len(shown) else None
         entries = call.runtime.entries(shown, snapshot)
-        return runtime.listing(entries, after, characters=call.runtime.settings.result_characters)
+        return runtime.listing(entries, after, characters=call.settings.result_characters)
 
     async def _search(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         snapshot = call.runtime.skill_set.snapshot
@@ -225,11 +226,11 @@ class Session:
             advice = runtime.nothing_fits([name_of(skill, snapshot) for skill in near])
             note = advice if note is None else f"{advice}\n{note}"
         entries = call.runtime.entries(portion(found, weight), snapshot)
-        return runtime.listing(entries, None, characters=call.runtime.settings.result_characters, note=note)
+        return runtime.listing(entries, None, characters=call.settings.result_characters, note=note)
 
     async def _load(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         fresh, active = await self._active.load(call.runtime, given["names"], add=given.get("mode") == "add")
-        return self._receipt(active, fresh, once=call.once, note=self._news(call))
+        return self._receipt(active, fresh, client=call.client, note=self._news(call))
 
     async def _unload(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         names: list[str] = given.get("names", [])
@@ -245,8 +246,7 @@ class Session:
         output = runtime.in_workspace(given["path"])
         if output is not None:
             elsewhere = self.scripts_at not in {"", HERE}
-            settings = call.runtime.settings
-            return await output_file(self._workspace, output, given, settings, elsewhere=elsewhere)
+            return await output_file(self._workspace, output, given, call.settings, elsewhere=elsewhere)
         return await retry_when_stale(call.runtime.skill_set, lambda view: self._read_file(view, given, call))
 
     async def _read_file(self, view: View, given: Mapping[str, Any], call: _Request) -> ToolResult:
@@ -256,7 +256,7 @@ class Session:
             raw = await view.read(skill, path)
             if path != SKILL_MD:
                 self._active.was_used(skill.path)
-            return skill_file(skill, path, raw, given, call.runtime.settings)
+            return skill_file(skill, path, raw, given, call.settings)
 
     async def _run(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         scripts = call.runtime.scripts
@@ -299,15 +299,16 @@ class Session:
         return chosen(call.runtime, call.active, snapshot, given.get("skill"), reminder=reminder)
 
     def _receipt(
-        self, active: Active, fresh: Sequence[Loaded] = (), *, once: bool = False, note: str | None = None
+        self, active: Active, fresh: Sequence[Loaded] = (), *, client: Client | None = None, note: str | None = None
     ) -> ToolResult:
+        known = client or Client()
         return runtime.receipt(
             loaded_of(active),
             None if self._hosted else self.session_id,
             fresh,
             bodies=not self._hosted,
-            characters=self._runtime.settings.result_characters,
-            once=once,
+            characters=min(self._runtime.settings.result_characters, known.result_characters),
+            shows=known.shows,
             note=note,
         )
 
@@ -327,15 +328,21 @@ class _Request(NamedTuple):
         runtime: of the caller's skills. It goes with the call: another one of the session may have others.
         active: what is loaded, as the caller sees it.
         progress: how it says that it goes on.
-        once: whether what is long stands in the structure alone.
+        client: what is known of the client.
         owner: among whose runs a script counts.
     """
 
     runtime: Runtime
     active: Active
     progress: Progress | None
-    once: bool
+    client: Client
     owner: Owner
+
+    @property
+    def settings(self) -> RuntimeSettings:
+        """What the operator chose, with results as short as the client takes them."""
+        settings = self.runtime.settings
+        return settings._replace(result_characters=min(settings.result_characters, self.client.result_characters))
 
 
 _Call: TypeAlias = Callable[[Session, Mapping[str, Any], _Request], Awaitable[ToolResult]]

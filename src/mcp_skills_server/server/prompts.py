@@ -1,7 +1,4 @@
-"""`prompts/*` and the completion of their arguments. No SDK here.
-
-Nothing depends on who asks or on what was asked before.
-"""
+"""`prompts/*` and the completion of their arguments. No SDK here."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ from mcp_skills_server.format import arguments, cursors, identity
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot, Standing
+from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.server.fragments import BySkill, Fragment, Fragments, Page, keep_page, kept_page
 from mcp_skills_server.server.requests import Caller, Params, Result, Settings, given_arguments
 
@@ -40,8 +38,10 @@ async def list_prompts(view: View, settings: Settings, caller: Caller, params: P
     return prompts.listing(cast(Any, page.fragments), cursors.encode(_CURSOR, page.more), settings.ttl_ms)
 
 
-async def get_prompt(view: View, settings: Settings, _: Caller, params: Params) -> Result:
-    """`prompts/get`: the skill's instructions, filled in, and links to the files they refer to.
+async def get_prompt(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
+    """`prompts/get`: the skill's instructions, filled in, and the URIs of the files they refer to.
+
+    Where they could be taken for a template, and for skills from elsewhere, a pointer to them instead.
 
     Raises:
         RequestError: there is no such prompt, or its arguments are not as they were declared.
@@ -65,6 +65,8 @@ async def get_prompt(view: View, settings: Settings, _: Caller, params: Params) 
         words = "" if text != body.text else words  # they stand where the author wants them
     else:
         text = arguments.fill_in(body.text, declared, given, name)
+    if skill.origin is not None or client_of(caller.client).makes_templates_of_prompts:
+        return prompts.answer(skill, prompts.pointer(skill, name, given), [], readable=False)
     files = sep2076.files(skill, body.linked)[: len(body.linked)]
     linked = [each for each in files if isinstance(each, dict)]
     message = prompts.instructions(skill, name, text, words)

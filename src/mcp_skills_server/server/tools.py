@@ -72,15 +72,17 @@ class Tools:
             )
             raise RequestError(f"Unknown tool: {name[:100]!r}; the tools are {there}")
         given: dict[str, Any] = dict(cast("Mapping[str, Any]", params.get("arguments") or {}))
-        handle = given.pop(runtime.SESSION, None)
+        conversation = given.pop(runtime.CONVERSATION, None)
+        handle = given.pop(runtime.SESSION, conversation)
         changes = runtime.canonical(name) in _CHANGES
         shared = self._sessions.runtime.over(view.skill_set)
         try:
             session = await self._session(handle, caller, shared, changes=changes)
         except RequestError as error:
             return {"resultType": "complete", **runtime.failure(str(error))}
-        once = runtime.shows_structure(caller.client)
-        result = await session.call(name, given, progress=caller.progress, once=once, owner=caller.counted, of=shared)
+        result = await session.call(
+            name, given, progress=caller.progress, client=caller.client, owner=caller.counted, of=shared
+        )
         if runtime.SESSION in result.get("structuredContent", {}) or session.active_skills:
             try:
                 await self._sessions.save(session, caller.owner, caller.counted, change=change_of_call())

@@ -25,11 +25,11 @@ from mcp_skills_server.dialects.runtime.results import (
     news,
     outcome,
     receipt,
-    shows_structure,
     text_file,
     with_note,
 )
 from mcp_skills_server.dialects.runtime.words import (
+    CONVERSATION,
     LIST,
     LIST_CHANGED,
     LOAD,
@@ -56,6 +56,7 @@ from mcp_skills_server.dialects.runtime.words import (
 )
 
 __all__ = [
+    "CONVERSATION",
     "LIST",
     "LIST_CHANGED",
     "LOAD",
@@ -97,7 +98,6 @@ __all__ = [
     "problems",
     "receipt",
     "scripts_of",
-    "shows_structure",
     "text_file",
     "turns",
     "unseen",

@@ -7,12 +7,21 @@ from typing import Final
 
 from mcp_skills_server.dialects.runtime import overview
 from mcp_skills_server.dialects.runtime.overview import FAMILY
-from mcp_skills_server.dialects.runtime.words import LIST, LOAD, READ, RUN, SEARCH, SESSION, UNLOAD, Overview
+from mcp_skills_server.dialects.runtime.words import (
+    CONVERSATION,
+    LIST,
+    LOAD,
+    READ,
+    RUN,
+    SEARCH,
+    SESSION,
+    UNLOAD,
+    Overview,
+)
 from mcp_skills_server.model import Json
 
 _MOST_AT_ONCE: Final = 64
 """Names in one call."""
-_MOST_NAMES: Final = 100
 
 _ABOUT_SESSION: Final = (
     f"The session that {LOAD} returned. Give it whenever you have one; without it only a host that keeps its "
@@ -31,7 +40,9 @@ def definitions(found: Overview, characters: int, *, scripts: bool, handles: boo
     """
     if not found:
         return []
-    bound: dict[str, Json] = {SESSION: _text(_ABOUT_SESSION)} if handles else {}
+    bound: dict[str, Json] = {}
+    if handles:
+        bound = {SESSION: _text(_ABOUT_SESSION), CONVERSATION: _text(f"The same, where {SESSION} is not passed on.")}
     tools = [_list_tool(), _search_tool(), _load_tool(found, characters, bound), _unload_tool(bound), _read_tool(bound)]
     if scripts:
         tools.append(_run_tool(bound))
@@ -53,10 +64,7 @@ def argument_schemas() -> dict[str, Json]:
 
 
 def _load_tool(found: Overview, characters: int, bound: Mapping[str, Json]) -> dict[str, Json]:
-    description, complete = overview.loading(found, characters)
-    names: dict[str, Json] = {"type": "string"}
-    if complete and len(found.offers) <= _MOST_NAMES:
-        names["enum"] = [offer.name for offer in found.offers]  # ASG-24
+    description, _ = overview.loading(found, characters)
     return _tool(
         LOAD,
         "Load skills",
@@ -64,7 +72,7 @@ def _load_tool(found: Overview, characters: int, bound: Mapping[str, Json]) -> d
         {
             "names": {
                 "type": "array",
-                "items": names,
+                "items": {"type": "string"},  # no enum: paths, and what a user asks for, may be loaded too
                 "minItems": 1,
                 "maxItems": _MOST_AT_ONCE,
                 "description": "Names of the skills to load.",

@@ -12,12 +12,11 @@ from mcp_skills_server.dialects.runtime.words import LIST, READ, SESSION, WORKSP
 from mcp_skills_server.format import hidden, media
 from mcp_skills_server.format.markup import contained, element
 from mcp_skills_server.model import SKILL_MD, Json, printable
+from mcp_skills_server.model.clients import Client, Shows
 
-CHARACTERS: Final = 38_000
+CHARACTERS: Final = Client().result_characters
 """What a result may hold: hosts cut the middle out of 40,000 characters and more, or put them in a file."""
 _MOST_FILES: Final = 200
-_SHOW_STRUCTURE: Final = frozenset(("codex-mcp-client",))
-"""Hosts, by the name in their handshake, that show the structure always and in one mode the text beside it."""
 _ELSEWHERE: Final = (
     f"The instructions and files are in active_skills of this result's structured content. If they are not shown to "
     f"you, read each skill's {SKILL_MD} with {READ}."
@@ -33,7 +32,7 @@ def receipt(
     *,
     bodies: bool,
     characters: int = CHARACTERS,
-    once: bool = False,
+    shows: Shows = "text",
     note: str | None = None,
 ) -> Result:
     """The answer of loading and unloading: what is active now, in order, and what came with it.
@@ -45,19 +44,21 @@ def receipt(
         bodies: whether the instructions travel in the result rather than at the top of the next call.
         characters: how long the instructions and the lists of files may be together; longer instructions are cut at
             the end of a paragraph and say where to read on.
-        once: the instructions stand in the structure alone, and the text points there: for a host that shows both.
+        shows: where the client's model looks. The instructions stand there alone, so that no host carries them twice.
         note: one line more, for the model.
     """
     shown = {each.name: each for each in _cut(fresh, characters)} if bodies else dict[str, Loaded]()
     structure: dict[str, Json] = {
-        "active_skills": [_receipt_entry(shown.get(each.name, each), each.name in shown) for each in active]
+        "active_skills": [
+            _receipt_entry(shown.get(each.name, each), shows != "text" and each.name in shown) for each in active
+        ]
     }
     names = contained(", ".join(lengths.one_line(each.name) for each in active)) or "none"
     lines = [f"Active skills: {names}." + (" Where two conflict, the later one counts." if len(active) > 1 else "")]
     if session is not None:
         structure = {SESSION: session, **structure}
         lines[0] += f' Session: {session} (give it as "{SESSION}" to the skills tools).'
-    if bodies and once and fresh:
+    if bodies and shows == "structure" and fresh:
         lines.append(_ELSEWHERE)
     elif bodies:
         lines += [_with_files(each) for each in shown.values()]
@@ -69,11 +70,6 @@ def receipt(
         ]
         lines.append("Their instructions stand at the top from now on.")
     return noted(lines, structure, note, "\n\n")
-
-
-def shows_structure(client: str | None) -> bool:
-    """Whether the host that calls itself so shows its model the structure of every result, beside the text or alone."""
-    return client in _SHOW_STRUCTURE
 
 
 def news(added: int, removed: int, *, uncounted: bool = False) -> str:
@@ -137,7 +133,7 @@ def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> R
     shown = "image" if kind in _IMAGES else "audio" if kind.startswith("audio/") else None
     if shown and len(raw) <= most_bytes:
         block: Json = {"type": shown, "data": b64encode(raw).decode("ascii"), "mimeType": kind}
-        return {"content": [block]}
+        return _result(f"{path} ({kind}, {len(raw):,} bytes)", more=[block])  # some hosts show their model text alone
     text = f"{path} is no text ({kind}, {len(raw)} bytes)"
     if target is None:
         return _result(f"{text}, and cannot be shown here.")

@@ -97,5 +97,5 @@ def test_a_host_that_shows_skills_by_itself_gets_each_in_one_form(era: Era, fron
     write_skill(tmp_path / "lenient", name="Not_The_Folder")
     with claude(extension=True) as wire:
         (load,) = (each for each in wire.request("tools/list")["tools"] if each["name"] == "skills_load")
-        assert load["inputSchema"]["properties"]["names"]["items"]["enum"] == ["Not_The_Folder"]
+        assert load["description"].endswith("\n\n1 skill:\n- Not_The_Folder: Does a thing when it is asked to.")
         assert [each["name"] for each in wire.request("prompts/list")["prompts"]] == ["Not_The_Folder"]

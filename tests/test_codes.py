@@ -58,6 +58,7 @@ EVIDENCE = {
     "icon-source": b"icons:",
     "pipe-to-shell": b"| sh",
     "shell-injection": b"!`date",
+    "file-mention": b"@/etc/hostname",
     "hooks": b"hooks:",
     "persistence": b"~/.bashrc",
     "broad-permission": b"Bash(*)",

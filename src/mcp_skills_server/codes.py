@@ -134,6 +134,7 @@ CODES: dict[str, Code] = {
     "icon-source": _warning("S76-4", "give a file of the skill, an https address, or a picture as data:image/..."),
     "pipe-to-shell": _warning("", "let the reader see a script before it runs"),
     "shell-injection": _warning("", "describe the command in words; some hosts run this when the skill loads"),
+    "file-mention": _warning("", "name the file without '@'; some hosts send its content to the model unasked"),
     "hooks": _warning("", "remove 'hooks:'; some hosts run them without asking"),
     "persistence": _warning("", "do not have the skill change what starts by itself"),
     "broad-permission": _warning("S40-51", "name the commands that are needed, as in Bash(git:*)"),

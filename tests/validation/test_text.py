@@ -94,6 +94,23 @@ def test_a_command_that_runs_on_load_is_found(text: str, found: bool):
 
 
 @pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("see @/etc/passwd", True),
+        ("(@~/.ssh/id_rsa)", True),
+        ("@../x", True),
+        ("me@/x", False),
+        ("`@/x`", False),
+        ("-F file=@/tmp/x", False),
+        ("@scope/package", False),
+    ],
+)
+def test_a_file_that_hosts_put_in_is_found(text: str, found: bool):
+    """opencode and Kilo send `@/path` in a prompt to the model."""
+    assert (seen(text) == ["file-mention"]) is found
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "crontab -e",

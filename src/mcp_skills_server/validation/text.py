@@ -29,6 +29,8 @@ _COMMAND: Final = 1000
 """Characters of a command that may stand between the name of the program and the pipe."""
 _LONGEST_DOWNLOAD: Final = len("Invoke-WebRequest")
 _INJECTION: Final = re.compile(r"!`(?<![`\w]!`)[^`\n]++`")  # what it begins with is what a search jumps to
+_MENTION: Final = re.compile(r"@(?<![\w`=@/.]@)(?:~?/|\.\./)[^\s`,]++")
+"""`@/path`, as hosts read it that make a template of a text."""
 _PERSISTENCE: Final = re.compile(
     r"\bcrontab\s++-(?!l\b)|\bsystemctl\s++(?:--user\s++)?enable\b|\blaunchctl\s++(?:load|bootstrap)\b"
     r"|\bschtasks\s++/create\b"
@@ -68,6 +70,11 @@ def _pipe_to_shell(file: TextFile) -> Iterator[Found]:
 @RULES.rule("shell-injection", deep=True)
 def _shell_injection(file: TextFile) -> Iterator[Found]:
     return _first(file.text, _spans(_INJECTION, file.text), "a command that runs on load:")
+
+
+@RULES.rule("file-mention", deep=True)
+def _file_mention(file: TextFile) -> Iterator[Found]:
+    return _first(file.text, _spans(_MENTION, file.text), "a file of the user's machine that some hosts put in:")
 
 
 @RULES.rule("persistence", deep=True)

@@ -291,11 +291,12 @@ def _with_its_refs(git: Path, private: Path) -> None:
 def test_no_file_of_a_root_leads_the_page_to_another_repository(
     tmp_path: Path, private: Path, plant: Callable[[Path, Path], None], where: str
 ) -> None:
-    write_skill(tmp_path / "root" / "tea")
-    plant(tmp_path / "root" / where / ".git", private)
-    root = os.fspath(tmp_path / "root")
-    assert commits(os.path.join(root, "tea"), root) == []
-    with page_serving(tmp_path / "root") as server:
+    root = tmp_path / "tea"
+    skill = root / where
+    write_skill(skill, name="tea")
+    plant(skill / ".git", private)
+    assert commits(os.fspath(skill), os.fspath(root)) == []
+    with page_serving(root) as server:
         reply = get(server, "/ui/history/tea")
         assert reply.status == 200 and b"secret" not in reply.body
 

@@ -38,14 +38,15 @@ def _top(root: Path) -> Path | None:
             status = os.lstat(place)
         except OSError:
             continue
-        borrowed = ("commondir", "objects/info/alternates")
-        if not stat.S_ISDIR(status.st_mode) or any(os.path.lexists(place / each) for each in borrowed):
-            return None
-        if any(
-            not stat.S_ISDIR(os.lstat(place / each).st_mode) for each in ("objects", "refs") if (place / each).exists()
-        ):
-            return None
-        # git itself would ask the same, had it looked for the repository.
+        # git itself would ask who owns it, had it looked for the repository.
         is_own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
-        return top if is_own and (place / "HEAD").exists() else None
+        return top if is_own and stat.S_ISDIR(status.st_mode) and _is_whole(place) else None
     return None
+
+
+def _is_whole(repository: Path) -> bool:
+    """Tell whether a repository has all that it knows in itself."""
+    if any(os.path.lexists(repository / each) for each in ("commondir", "objects/info/alternates")):
+        return False
+    kept = [repository / each for each in ("HEAD", "objects", "refs")]
+    return all(each.exists() and not each.is_symlink() for each in kept)

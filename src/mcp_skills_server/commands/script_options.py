@@ -154,6 +154,7 @@ def make_runtime(
     catalog_chars: int,
     roots: Mapping[str, bool] = MappingProxyType({}),
     runs: int | None = None,
+    wait_for_sandbox: bool = True,
 ) -> Runtime:
     """The runtime of a server's sessions.
 
@@ -164,6 +165,7 @@ def make_runtime(
         catalog_chars: characters of the list of skills in the instructions and in a tool's description.
         roots: whether scripts of single roots may run, by their folders.
         runs: scripts of one client at once; None for all but one of those that run at once.
+        wait_for_sandbox: as for `ScriptSettings`.
 
     Raises:
         UsageError: scripts cannot be run as the options ask.
@@ -203,6 +205,7 @@ def make_runtime(
         runs=runs,
         memory_bytes=options.script_memory,
         sandbox=options.sandbox,
+        wait_for_sandbox=wait_for_sandbox,
         network=options.script_network,
         network_of=tuple(map(_reference, options.script_network_of)),
         secrets=_secrets(options.script_secrets),

@@ -217,6 +217,7 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
         catalog_chars=options.catalog_chars,
         roots=scripts,
         runs=quotas.runs,
+        wait_for_sandbox=over_http,  # a host over stdio waits for the start, and for few seconds
     )
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)

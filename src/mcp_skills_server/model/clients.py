@@ -21,15 +21,18 @@ class Client:
         result_characters: the longest result that reaches the model whole.
         makes_templates_of_prompts: whether it runs `` !`commands` ``, reads `@files` and replaces `$1` in the text of a
             prompt.
+        shows_skills: whether it shows the skills of `skills/list` by itself, once it declares the extension. Inspectors
+            and frameworks declare it and show nothing.
     """
 
     shows: Shows = "text"
     result_characters: int = 38_000
     makes_templates_of_prompts: bool = False
+    shows_skills: bool = False
 
 
 _TABLE: Final = {
-    "claude-code": Client(shows="structure"),
+    "claude-code": Client(shows="structure", shows_skills=True),
     "codex": Client(shows="structure"),
     "mcp": Client(shows="either"),  # the Python SDK's own name: pydantic-ai shows structure, LangChain text
     "opencode": Client(makes_templates_of_prompts=True),

@@ -50,7 +50,10 @@ class WireError(Exception):
 class Wire:
     """One server process and what it said."""
 
-    def __init__(self, arguments: list[str], *, era: Era = "legacy", extension: bool = False) -> None:
+    def __init__(
+        self, arguments: list[str], *, era: Era = "legacy", extension: bool = False, host: str = "wire"
+    ) -> None:
+        self.host = host
         self.era = era
         self.extension = extension
         self.dialect = arguments[arguments.index("--dialect") + 1] if "--dialect" in arguments else "auto"
@@ -94,7 +97,7 @@ class Wire:
         capabilities = {"extensions": {EXTENSION: {}}} if self.extension else {}
         meta = {
             META + "protocolVersion": VERSIONS["modern"],
-            META + "clientInfo": {"name": "wire", "version": "1"},
+            META + "clientInfo": {"name": self.host, "version": "1"},
             META + "clientCapabilities": capabilities,
         }
         return {**(params or {}), "_meta": meta | dict((params or {}).get("_meta", {}))}
@@ -146,7 +149,7 @@ class Wire:
         params = {
             "protocolVersion": VERSIONS["legacy"],
             "capabilities": capabilities,
-            "clientInfo": {"name": "wire", "version": "1"},
+            "clientInfo": {"name": self.host, "version": "1"},
         }
         result = self.request("initialize", params)
         self.notify("notifications/initialized")
@@ -264,10 +267,10 @@ main(sys.argv[2:])
 
 @contextmanager
 def serving(
-    *arguments: str | Path, era: Era = "legacy", extension: bool = False, opened: bool = True
+    *arguments: str | Path, era: Era = "legacy", extension: bool = False, opened: bool = True, host: str = "wire"
 ) -> Iterator[Wire]:
     """A server on these roots and options, hands shaken."""
-    wire = Wire([*COMMAND, "serve", *map(str, arguments)], era=era, extension=extension)
+    wire = Wire([*COMMAND, "serve", *map(str, arguments)], era=era, extension=extension, host=host)
     try:
         if opened:
             wire.open()

@@ -588,6 +588,9 @@ class Scripts:
         self.tries = 0
         self.closed = 0
 
+    async def ready(self) -> None:
+        """As that of the real one."""
+
     def workspace(self) -> Workspace:
         """As that of the real one."""
         self.made.append(Workspace())

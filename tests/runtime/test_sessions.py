@@ -53,6 +53,9 @@ class Scripts:
         self.made: list[Workspace] = []
         self.closed = False
 
+    async def ready(self) -> None:
+        """As that of the real one."""
+
     def workspace(self) -> Workspace:
         """As that of the real one."""
         self.made.append(Workspace())

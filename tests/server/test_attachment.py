@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from wire import EXTENSION, FIXTURES, META, Era, Wire, serving
+from programs import LOOSE
+from wire import EXTENSION, FIXTURES, META, Era, Wire, serving, write_skill
 
 
 @pytest.mark.requirement("S76-1", "S76-3", "S40-1", "S40-2", "S40-4", "MCP-29", "MCP-30", "X-9")
@@ -72,3 +76,26 @@ def test_every_result_of_the_modern_era_names_the_server(
     """Whatever the method, the SDK's own ones and ours."""
     if wire.era == "modern":
         assert wire.request(method, params)["_meta"][META + "serverInfo"]["name"] == "mcp-skills-server"
+
+
+@pytest.mark.parametrize("front", ["lean", "sdk"])
+def test_a_host_that_shows_skills_by_itself_gets_each_in_one_form(era: Era, front: str, tmp_path: Path) -> None:
+    """23.40: it gets no second list of them. What breaks the specification is in no list of its own, and stays."""
+    write_skill(tmp_path / "valid")
+    claude = partial(serving, tmp_path, "--front", front, era=era, host="claude-code")
+    with claude(extension=True, opened=False) as wire:
+        assert "instructions" not in wire.open()
+        assert [each["frontmatter"]["name"] for each in wire.every_skill()] == ["valid"]
+        assert wire.request("tools/list")["tools"] == wire.request("prompts/list")["prompts"] == []
+    with claude("--allow-scripts", *LOOSE, extension=True) as wire:
+        tools = wire.request("tools/list")["tools"]
+        assert "skills_run_script" in [each["name"] for each in tools] and "valid" not in json.dumps(tools)
+    every = claude("--dialect", "sep-2076", extension=True), claude(), claude(extension=True, host="inspector-cli")
+    for serves in every:
+        with serves as wire:
+            assert wire.request("tools/list")["tools"] and wire.request("prompts/list")["prompts"]
+    write_skill(tmp_path / "lenient", name="Not_The_Folder")
+    with claude(extension=True) as wire:
+        (load,) = (each for each in wire.request("tools/list")["tools"] if each["name"] == "skills_load")
+        assert load["description"].endswith("\n\n1 skill:\n- Not_The_Folder: Does a thing when it is asked to.")
+        assert [each["name"] for each in wire.request("prompts/list")["prompts"]] == ["Not_The_Folder"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -270,3 +272,32 @@ def test_root_without_a_sandbox_is_refused_at_the_start(folder: Path, command: s
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert "as root without a sandbox" in line and "run the server as another user" in line
+
+
+@pytest.mark.needs_program("flock")
+@pytest.mark.parametrize("works", [pytest.param(True, marks=pytest.mark.needs_program("bwrap")), False])
+def test_no_start_over_stdio_waits_for_the_sandbox(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    """23.36: a host that waits for half a second had no tools in its first turn. Here bubblewrap waits for a lock."""
+    programs = tmp_path_factory.mktemp("programs")
+    gate, slow = programs / "gate", programs / "bwrap"
+    then = f'exec {shutil.which("bwrap")} "$@"' if works else "echo no user namespaces >&2; exit 1"
+    slow.write_text(f"#!/bin/sh\nflock -s {gate} true\n{then}\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    with gate.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with serving(folder, "--allow-scripts") as wire:
+            wire.open()
+            assert "skills_run_script" in [each["name"] for each in wire.request("tools/list")["tools"]]
+            asked = wire.start("tools/call", call(load(wire), "scripts/hello.py", args=["you"]))
+            wire.request("ping")
+            held.close()
+            result = wire.finish(asked)
+            text = result["content"][0]["text"]
+            if works:
+                assert "hello you" in text
+            else:
+                assert result["isError"] and "scripts need a sandbox" in text and "no user namespaces" in text
+                wire.logs(b"no script will run: scripts need a sandbox")

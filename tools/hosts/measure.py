@@ -33,6 +33,7 @@ class Plan:
     many: bool = True
     more: Sequence[str] = ()
     approved: bool = True
+    slash: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,10 @@ def measure(place: Place, program: Program, keep: Path | None) -> Result:
         seen = converse("relisting", Plan(lambda root, trace: [_added(root, trace), *_AGAIN], more=program.relist))
         if seen is not None:
             result.facts[f"the same with `{' '.join(program.relist)}`"] = facts.change(seen)
+    if program.slash is not None:
+        seen = converse("slash command", Plan(many=False, slash=True))
+        if seen is not None and not seen.faults:
+            result.facts["a slash command of a hostile skill"] = "ran nothing, read no file"
     if program.approval or program.install:
         asked = converse("not approved", Plan(lambda _root, _trace: [_load(roots.LONG[0])], approved=False))
         if asked is not None:
@@ -121,6 +126,18 @@ def _converse(
         done = sandbox.run(install, env, project)
         if done.code != 0:
             return Run(names, script, trace, done, 0, [f"install {done.reason()}"])
+        if plan.slash and program.slash is not None:
+            roots.hostile(root, project)
+            ended = sandbox.run([binary, *program.slash(roots.HOSTILE)], env, project)
+            faults = [*model.faults]
+            if (project / roots.HIT).exists():
+                faults.append("a slash command ran a command of the skill's text")
+            seen = json.dumps([each.body for each in model.requests])
+            if roots.PRIVATE in seen:
+                faults.append("a slash command sent a file of the user's to the model")
+            if roots.HOSTILE not in seen:
+                faults.append("the slash command did not reach the model")
+            return Run(names, script, trace, ended, len(model.requests), faults)
         command = [binary, *program.command, *(program.approval if plan.approved else ()), *plan.more]
         ended = sandbox.run(command, env, project)
         (folder / "requests.json").write_text(

@@ -24,6 +24,7 @@ class Program:
         approval: arguments that let it call our tools.
         install: options of our `install` that let it call our tools.
         relist: arguments that have it take notice of changed tools, where it does not by itself.
+        slash: the arguments that start a prompt of ours as a command, given its name; None where that takes a person.
     """
 
     title: str
@@ -35,6 +36,7 @@ class Program:
     approval: Sequence[str] = ()
     install: Sequence[str] = ()
     relist: Sequence[str] = ()
+    slash: Callable[[str], Sequence[str]] | None = None
 
 
 def _write(path: Path, text: str) -> None:
@@ -95,6 +97,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
         _opencode_files,
         lambda _: {},
         ("run", PROMPT),
+        slash=lambda name: ("run", "--command", f"skills:{name}", "tea"),
     ),
     "codex": Program(
         "Codex",
@@ -113,6 +116,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
         _claude_code,
         ("-p", PROMPT),
         approval=("--allowedTools", "mcp__skills"),
+        slash=lambda name: ("-p", f"/mcp__skills__{name} tea"),
     ),
     "gemini-cli": Program(
         "Gemini CLI",

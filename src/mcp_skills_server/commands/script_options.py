@@ -155,6 +155,7 @@ def make_runtime(
     local_root_dirs: bool = False,
     roots: Mapping[str, bool] = MappingProxyType({}),
     runs: int | None = None,
+    wait_for_sandbox: bool = True,
 ) -> Runtime:
     """The runtime of a server's sessions.
 
@@ -166,6 +167,7 @@ def make_runtime(
         local_root_dirs: whether models learn the directories of skills from local folders.
         roots: whether scripts of single roots may run, by their folders.
         runs: scripts of one client at once; None for all but one of those that run at once.
+        wait_for_sandbox: as for `ScriptSettings`.
 
     Raises:
         UsageError: scripts cannot be run as the options ask.
@@ -207,6 +209,7 @@ def make_runtime(
         runs=runs,
         memory_bytes=options.script_memory,
         sandbox=options.sandbox,
+        wait_for_sandbox=wait_for_sandbox,
         network=options.script_network,
         network_of=tuple(map(_reference, options.script_network_of)),
         secrets=_secrets(options.script_secrets),

@@ -218,6 +218,7 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
         local_root_dirs=options.local_paths and not over_http,
         roots=scripts,
         runs=quotas.runs,
+        wait_for_sandbox=over_http,  # a host over stdio waits for the start, and for few seconds
     )
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)

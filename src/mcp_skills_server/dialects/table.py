@@ -12,6 +12,7 @@ from mcp_skills_server.dialects import sep2076, sep2640
 from mcp_skills_server.dialects.dialect import Dialect, Entry, Result
 from mcp_skills_server.errors import RequestError, UsageError, quoted
 from mcp_skills_server.model import Json, Standing
+from mcp_skills_server.model.clients import client_of
 
 AUTO: Final = "auto"
 """Every row at once, to each client what it can take."""
@@ -46,6 +47,11 @@ class Spoken(NamedTuple):
                 if not each.extensions.keys().isdisjoint(extensions):
                     return (each,)
         return self.dialects
+
+    def shown_by(self, client: str | None, extensions: Collection[str]) -> Standing | None:
+        """Return the standing from which a host of this name shows skills by itself, None where it does not."""
+        declared = any(not each.extensions.keys().isdisjoint(extensions) for each in self.dialects)
+        return self.least if declared and client_of(client).shows_skills else None
 
     def asked(self, params: Mapping[str, Any]) -> tuple[Dialect, str]:
         """The dialect that a `skills/get` is meant for, and what it asks for.

@@ -23,16 +23,19 @@ class Client:
             prompt.
         keeps_lost_session: whether it sends the id of a legacy session on and on after HTTP 404, so that a restart of
             the server would end its work.
+        shows_skills: whether it shows the skills of `skills/list` by itself, once it declares the extension. Inspectors
+            and frameworks declare it and show nothing.
     """
 
     shows: Shows = "text"
     result_characters: int = 38_000
     makes_templates_of_prompts: bool = False
     keeps_lost_session: bool = False
+    shows_skills: bool = False
 
 
 _TABLE: Final = {
-    "claude-code": Client(shows="structure"),
+    "claude-code": Client(shows="structure", shows_skills=True),
     "codex": Client(shows="structure"),
     "mcp": Client(shows="either"),  # the Python SDK's own name: pydantic-ai shows structure, LangChain text
     "opencode": Client(makes_templates_of_prompts=True),

@@ -37,8 +37,8 @@ class _Texts(NamedTuple):
     """None until somebody asks: after the handshake hardly anybody does."""
     is_crowded: bool
     """Whether the names of all skills are longer together than a text may be, so that no description is shown."""
-    tools: dict[bool, list[dict[str, Json]]]
-    """By whether the session is an argument."""
+    tools: dict[tuple[bool, Standing | None], list[dict[str, Json]]]
+    """By whether the session is an argument, and the standing from which the host shows skills by itself."""
 
 
 class Briefing:
@@ -118,14 +118,26 @@ class Briefing:
             self._texts = texts._replace(instructions=text)
         return text
 
-    def tools(self, *, handles: bool) -> list[dict[str, Json]]:
-        """The definitions of the tools. `handles`: with the session as an argument. Do not change them."""
-        texts = self._current()
-        if handles not in texts.tools:
-            texts.tools[handles] = runtime.definitions(
-                texts.overview, self._characters, scripts=self._scripts(), handles=handles
-            )
-        return texts.tools[handles]
+    def tools(self, *, handles: bool, elsewhere: Standing | None = None) -> list[dict[str, Json]]:
+        """Return the definitions of the tools. Do not change them.
+
+        Args:
+            handles: with the session as an argument.
+            elsewhere: the standing from which the host shows skills by itself. The tools are for the others then; where
+                scripts may run, for all, and they name none.
+        """
+        texts, scripts = self._current(), self._scripts()
+        key = handles, elsewhere
+        if key not in texts.tools:
+            overview, characters = texts.overview, self._characters
+            if elsewhere is not None and scripts:
+                characters = 0
+            elif elsewhere is not None:
+                skills = texts.snapshot.skills
+                rest = [each for each in overview.offers if each.known and skills[each.path].standing < elsewhere]
+                overview = overview._replace(offers=rest, more=False)
+            texts.tools[key] = runtime.definitions(overview, characters, scripts=scripts, handles=handles)
+        return texts.tools[key]
 
     @property
     def overview(self) -> Overview:
@@ -178,7 +190,8 @@ class Briefing:
                 return None
             if runtime.is_offered(after):
                 offers[bisect_left(offers, path, key=_path_of)] = self._offer(after, snapshot)
-        return kept._replace(snapshot=snapshot, overview=kept.overview._replace(offers=offers))
+        tools = {key: made for key, made in kept.tools.items() if key[1] is None}
+        return kept._replace(snapshot=snapshot, overview=kept.overview._replace(offers=offers), tools=tools)
 
     def _write(self, snapshot: Snapshot, seen: Outline | None) -> _Texts:
         with collector.paused():

@@ -270,6 +270,7 @@ class Session:
     async def _run_script(self, view: View, scripts: Scripts, given: Mapping[str, Any], call: _Request) -> ToolResult:
         skill = self._chosen(view.snapshot, given, call)
         path = path_in(skill, given["path"], tuple(runtime.scripts_of(skill)), runtime.SCRIPTS)
+        await scripts.ready()
         if self._workspace is None:
             self._workspace = scripts.workspace()
         if self.scripts_at != HERE:

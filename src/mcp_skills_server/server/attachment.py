@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from typing import Any, Final
@@ -156,11 +156,13 @@ class Attachment:
         await self.glimpse()
         self.begin()
 
-    async def declared(self, result: dict[str, Any], principal: Principal | None) -> dict[str, Any]:
+    async def declared(
+        self, result: dict[str, Any], principal: Principal | None, client: str | None, extensions: Collection[str]
+    ) -> dict[str, Any]:
         """The result of a handshake, with the capabilities that the SDK's types leave out and with our instructions.
 
         It does not wait long, unless grants are in force. The instructions of the server that we are attached to come
-        first.
+        first. A host that shows skills by itself gets none of ours.
         """
         settings = self.settings
         capabilities = settings.spoken.declared(result.get("capabilities") or {})
@@ -171,6 +173,7 @@ class Attachment:
         instructions = None
         if settings.tools:
             await self.glimpse()
+        if settings.tools and settings.spoken.shown_by(client, extensions) is None:
             instructions = self.tools.instructions(self.views.of(principal))
         text = "\n\n".join(filter(None, (result.get("instructions"), instructions)))
         return {**result, "capabilities": capabilities, **({"instructions": text} if text else {})}

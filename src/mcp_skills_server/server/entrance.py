@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any, TypeAlias, cast
 
@@ -49,18 +49,18 @@ def call_of(
 
 def _caller_of(ctx: Context, attachment: Attachment, others: Others) -> Caller:
     session, scope = ctx.session, scope_of(ctx)
-    capabilities, client = session.client_capabilities, session.client_params
+    name, extensions = host_of(ctx)
     modern = ctx.protocol_version in MODERN_VERSIONS
     connection = None if modern else session._connection  # pyright: ignore[reportPrivateUsage]
     return Caller(
-        (capabilities.extensions if capabilities is not None else None) or (),
+        extensions,
         served=partial(others, ctx),
         principal=principal(scope),
         counted=counted(scope),
         connection=connection,
         progress=partial(_report, ctx),
         audience=attachment if modern and ctx.request is None else connection,
-        client=None if client is None else client.client_info.name,
+        client=name,
     )
 
 
@@ -110,6 +110,16 @@ async def observed(ctx: Context, call_next: CallNext) -> HandlerResult:
         if isinstance(result, dict):
             request.outcome = outcome_of_result(result)
         return result
+
+
+def host_of(ctx: Context) -> tuple[str | None, Collection[str]]:
+    """Return what the client calls itself, and the extensions of MCP that it declared."""
+    client, capabilities = ctx.session.client_params, ctx.session.client_capabilities
+    if ctx.method == "initialize":  # the session knows it one request later
+        client = types.InitializeRequestParams.model_validate(ctx.params)
+        capabilities = client.capabilities
+    name = None if client is None else client.client_info.name
+    return name, () if capabilities is None else capabilities.extensions or ()
 
 
 def scope_of(ctx: Context) -> Mapping[str, Any]:

@@ -25,7 +25,7 @@ from mcp_skills_server.format.uris import SCHEME
 from mcp_skills_server.server import methods, prompts, resources
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.callers import counted, principal
-from mcp_skills_server.server.entrance import Call, Context, SessionPeer, call_of, guarded, scope_of, stream_of
+from mcp_skills_server.server.entrance import Call, Context, SessionPeer, call_of, guarded, host_of, scope_of, stream_of
 from mcp_skills_server.server.requests import Handler
 
 _MOST_PAGES: Final = 100
@@ -83,7 +83,7 @@ class MergedHandlers:
         """Declare the capabilities that the SDK does not know, and note when a legacy client is ready."""
         result = await call_next(ctx)
         if ctx.method in {"initialize", "server/discover"} and isinstance(result, dict):
-            return await self._attachment.declared(result, principal(scope_of(ctx)))
+            return await self._attachment.declared(result, principal(scope_of(ctx)), *host_of(ctx))
         if ctx.method == "notifications/initialized":
             self._attachment.begin()
             self._attachment.notifier.add_legacy_client(SessionPeer(ctx))

@@ -13,7 +13,7 @@ from mcp_skills_server.errors import RequestError, StaleFileError, clipped, list
 from mcp_skills_server.format import arguments, cursors, identity
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.portions import portion, weight
-from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot
+from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.server.fragments import BySkill, Fragment, Fragments, Page, keep_page, kept_page
 from mcp_skills_server.server.requests import Caller, Params, Result, Settings, given_arguments
@@ -24,11 +24,17 @@ _ALONE: Final = Snapshot({})
 _descriptors: Final = BySkill()
 
 
-async def list_prompts(view: View, settings: Settings, _: Caller, params: Params) -> Result:
-    """`prompts/list`: the skills that a user may start, by skill path, in full pages."""
+async def list_prompts(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
+    """`prompts/list`: the skills that a user may start, by skill path, in full pages.
+
+    A host that shows skills by itself gets prompts for the others alone.
+    """
     after = cursors.key_of(params, _CURSOR)
-    key = (_CURSOR, settings.prompt_choice, settings.prompt_page_size, after)
-    page = kept_page(view.snapshot, key) or keep_page(view.snapshot, key, _page(view.snapshot, settings, after))
+    elsewhere = settings.spoken.shown_by(caller.client, caller.extensions)
+    key = (_CURSOR, settings.prompt_choice, settings.prompt_page_size, after, elsewhere)
+    page = kept_page(view.snapshot, key)
+    if page is None:
+        page = keep_page(view.snapshot, key, _page(view.snapshot, settings, after, elsewhere))
     return prompts.listing(cast(Any, page.fragments), cursors.encode(_CURSOR, page.more), settings.ttl_ms)
 
 
@@ -119,8 +125,10 @@ def changed(changes: Changes, settings: Settings) -> bool:
     )
 
 
-def _page(snapshot: Snapshot, settings: Settings, after: str | None) -> Page:
+def _page(snapshot: Snapshot, settings: Settings, after: str | None, elsewhere: Standing | None) -> Page:
     offered = _offered(snapshot, settings, after)
+    if elsewhere is not None:
+        offered = (each for each in offered if each.standing < elsewhere)
     page = list(islice(offered, settings.prompt_page_size))
     kept = portion(page, weight)
     more = kept[-1].path if page and (len(kept) < len(page) or next(offered, None) is not None) else None

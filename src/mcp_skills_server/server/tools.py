@@ -16,7 +16,7 @@ from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import cursors
-from mcp_skills_server.model import Json
+from mcp_skills_server.model import Json, Standing
 from mcp_skills_server.runtime.active_skills import change_of_call
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
@@ -42,9 +42,9 @@ class Tools:
         self._first_seen: WeakKeyDictionary[Any, tuple[ReferenceType[Runtime], int]] = WeakKeyDictionary()
         """The moment of its skills that an audience saw first: most hosts show their model nothing newer."""
 
-    def definitions(self, skill_set: SkillSet) -> list[dict[str, Json]]:
-        """The tools as every caller sees them who has these skills."""
-        return self._sessions.runtime.over(skill_set).briefing.tools(handles=True)
+    def definitions(self, skill_set: SkillSet, elsewhere: Standing | None = None) -> list[dict[str, Json]]:
+        """Return the tools as callers with these skills see them. `elsewhere`: see `Briefing.tools`."""
+        return self._sessions.runtime.over(skill_set).briefing.tools(handles=True, elsewhere=elsewhere)
 
     def instructions(self, skill_set: SkillSet) -> str | None:
         """What a model is to know before it asks; None where there is no skill."""
@@ -55,8 +55,8 @@ class Tools:
         if cursors.key_of(params, _KIND) is not None:
             raise RequestError("Invalid cursor: the list of tools has one page")
         self._since(caller, self._sessions.runtime.over(view.skill_set))
-        page: Result = {"tools": self.definitions(view.skill_set), "ttlMs": settings.ttl_ms, "cacheScope": "private"}
-        return {"resultType": "complete", **page}
+        tools = self.definitions(view.skill_set, settings.spoken.shown_by(caller.client, caller.extensions))
+        return {"resultType": "complete", "tools": tools, "ttlMs": settings.ttl_ms, "cacheScope": "private"}
 
     async def call_tool(self, view: View, _: Settings, caller: Caller, params: Params) -> Result:
         """`tools/call`: whatever the model can correct is a result with `isError`.

@@ -51,11 +51,6 @@ def want() -> None:
     _is_wanted = True
 
 
-def is_wanted() -> bool:
-    """Whether events hold it."""
-    return _is_wanted
-
-
 def of_headers(headers: Iterable[tuple[bytes, bytes]]) -> Carrier | None:
     """What the headers of a request of HTTP say, their names in lower case; None where nobody wants it."""
     if not _is_wanted:

@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from filelock import FileLock, Timeout
-
 from mcp_skills_server.directories import state_directory
 from mcp_skills_server.durable import read_regular, replace_file, why_untrusted
 from mcp_skills_server.errors import UsageError
@@ -100,6 +98,8 @@ def change(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]
     Raises:
         UsageError: the file cannot be read or written, or another process keeps it locked.
     """
+    from filelock import FileLock, Timeout  # a server reads only, and starts sooner without
+
     path = path.resolve()  # a link stays, and what it leads to is changed
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

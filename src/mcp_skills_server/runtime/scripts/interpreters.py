@@ -101,29 +101,28 @@ class Interpreters:
         named: program by extension, `.py` and the like.
 
     Raises:
-        UsageError: no extension, or no such program.
+        UsageError: no extension, or no such program. No program is started for that.
     """
 
     def __init__(self, named: Mapping[str, str]) -> None:
         self._found: dict[str, Interpreter] = {}
+        self._candidates = dict(BUILT_IN)
         for extension, program in named.items():
             key = extension.lower()
             if not key.startswith(".") or len(key) == 1 or "/" in key:
                 raise UsageError(f"{extension!r} is no extension; write it with its dot, as in .py=python3.12")
             probe = next((words for name, words in _PROBES.items() if os.path.basename(program).startswith(name)), ())
-            found = _find(_Candidate(program, probe=probe))
-            if found is None:
-                raise UsageError(f"{program}: no such program, or it does not start; name another for {extension}")
-            self._found[key] = found
+            if shutil.which(program) is None:
+                raise UsageError(f"{program}: no such program; name another for {extension}")
+            self._candidates[key] = (_Candidate(program, probe=probe),)
 
     def known(self) -> list[str]:
         """The extensions that have an interpreter, whether it is installed or not."""
-        return sorted(BUILT_IN.keys() | self._found.keys())
+        return sorted(self._candidates)
 
     def maps(self, path: str) -> bool:
         """Whether this script is run by its extension; another one is run by its first line."""
-        extension = _extension(path)
-        return extension in BUILT_IN or extension in self._found
+        return _extension(path) in self._candidates
 
     def by_extension(self, path: str) -> Interpreter:
         """What runs a script with a known extension. May start programs to ask them.
@@ -133,12 +132,14 @@ class Interpreters:
         """
         extension = _extension(path)
         if extension not in self._found:
-            found = next(filter(None, map(_find, BUILT_IN[extension])), None)
+            found = next(filter(None, map(_find, self._candidates[extension])), None)
             if found is None:
-                wanted = _ASKED_FOR.get(extension) or BUILT_IN[extension][0].program
+                wanted = self._candidates[extension][0].program
+                if self._candidates[extension] is BUILT_IN.get(extension):
+                    wanted = _ASKED_FOR.get(extension, wanted)
                 raise RequestError(
-                    f"{printable(path)} cannot be run: it needs {wanted}, which is not installed where this server "
-                    "runs; do its work another way, or ask the user to install it"
+                    f"{printable(path)} cannot be run: it needs {wanted}, which is not installed, or does not "
+                    "start, where this server runs; do its work another way, or ask the user to install it"
                 )
             self._found[extension] = found
         return self._found[extension]

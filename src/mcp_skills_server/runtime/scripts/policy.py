@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 from mcp_skills_server.access.grants import Permissions
 from mcp_skills_server.catalog.fetched import UNKNOWN
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.dialects.wellknown import DIRECTORY, is_site
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format import identity
 from mcp_skills_server.format import manifest as manifests
@@ -30,7 +29,6 @@ from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
 logger = logging.getLogger(__name__)
 
-_INDEX: Final = f"{DIRECTORY}index.json"
 _PORTS: Final = {"https": ":443", "http": ":80"}
 _NAMES_SHOWN: Final = 20
 
@@ -69,12 +67,16 @@ def canonical(origin: str) -> str:
     """
     if origin == UNKNOWN:
         return ""
+    if "://" not in origin:
+        return os.path.realpath(origin)
+    from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX, is_site  # slow, and rarely needed
+
     if not is_site(origin):
-        return origin if "://" in origin else os.path.realpath(origin)
+        return origin
     parts = urlsplit(bare(origin))
     scheme = parts.scheme.lower()
     host = parts.netloc.lower().removesuffix(_PORTS[scheme])
-    return f"{scheme}://{host}{parts.path.removesuffix(_INDEX)}".rstrip("/")
+    return f"{scheme}://{host}{parts.path.removesuffix(DIRECTORY + INDEX)}".rstrip("/")
 
 
 def reference(skill: Skill) -> str:

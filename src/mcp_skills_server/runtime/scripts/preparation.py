@@ -21,7 +21,7 @@ from mcp_skills_server.runtime.scripts import sandbox
 from mcp_skills_server.runtime.scripts.interpreters import Interpreter, Interpreters
 from mcp_skills_server.runtime.scripts.output_files import OutputFile, files_since
 from mcp_skills_server.runtime.scripts.processes import Command
-from mcp_skills_server.runtime.scripts.sandbox import Bubblewrap, View
+from mcp_skills_server.runtime.scripts.sandbox import Choose, View
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from mcp_skills_server.runtime.scripts.workspace import Workspace, discard, lay_out, make_directory
 
@@ -119,17 +119,14 @@ class Preparation:
         registry: where the skills' files are read.
         settings: what the operator chose.
         interpreters: what runs which script.
-        box: the sandbox; None for none.
+        box: returns the sandbox, None for none; may block.
     """
 
-    def __init__(
-        self, registry: Registry, settings: ScriptSettings, interpreters: Interpreters, box: Bubblewrap | None
-    ) -> None:
+    def __init__(self, registry: Registry, settings: ScriptSettings, interpreters: Interpreters, box: Choose) -> None:
         self._registry = registry
         self._settings = settings
         self._interpreters = interpreters
         self._sandbox = box
-        self._owner = None if box is None else box.user
 
     def command(self, request: RunRequest, workspace: Workspace, directory: RunDirectory) -> Command:
         """Put everything on the disk and say what is to be executed. Blocks.
@@ -139,19 +136,21 @@ class Preparation:
             StaleFileError: a file of the skill changed.
             OSError: the disk does not do its part.
         """
+        bubblewrap = self._sandbox()
+        owner = None if bubblewrap is None else bubblewrap.user
         interpreter = self._interpreter(request)
         workdir = workspace.prepare(request.workdir)
         if request.fill is not None:
             workspace.fill(request.fill)
-        directory.make(self._owner)
+        directory.make(owner)
         for name, skill in request.skills.items():
             started = request.path if name == request.within else None
             lay_out(self._registry, skill, started, os.path.join(directory.skills, name))
         skills, work, temporary = directory.skills, workspace.path, directory.temporary
         path, box = os.environ.get("PATH", ""), None
-        if self._sandbox is not None:
+        if bubblewrap is not None:
             start = sandbox.WORKSPACE + workdir[len(work) :]
-            box = self._sandbox.box(
+            box = bubblewrap.box(
                 View(skills, work, temporary, directory.shared, start, interpreter.needs, network=request.network)
             )
             skills, work, temporary = sandbox.SKILLS, sandbox.WORKSPACE, sandbox.TEMPORARY
@@ -171,7 +170,7 @@ class Preparation:
         }
         argv = (*interpreter.argv, *launched, script, *request.args)
         words, calls = (None, None) if box is None else (box.words, box.calls)
-        return Command(argv, env, workdir, self._limits(request.timeout_s), words, calls)
+        return Command(argv, env, workdir, self._limits(request.timeout_s, owner), words, calls)
 
     def _interpreter(self, request: RunRequest) -> Interpreter:
         if self._interpreters.maps(request.path):
@@ -180,11 +179,11 @@ class Preparation:
         head = b"" if file is None else self._registry.read(file)[:_HEAD]
         return self._interpreters.by_first_line(request.path, head)
 
-    def _limits(self, timeout_s: float) -> dict[str, int]:
+    def _limits(self, timeout_s: float, owner: int | None) -> dict[str, int]:
         # Processor time counts every thread, so that eight threads may use eight seconds in one; it is for what
         # escapes the time limit. Address space would stop runtimes that reserve much and use little (V8, Go).
         return {
-            **({} if self._owner is None else {"USER": self._owner}),
+            **({} if owner is None else {"USER": owner}),
             "CPU": math.ceil(timeout_s + _CPU_SPARE_S) * (os.cpu_count() or 1),
             "DATA": self._settings.memory_bytes,
             "FSIZE": self._settings.file_bytes,

@@ -12,9 +12,13 @@ import os
 import re
 import secrets
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import anyio
@@ -22,7 +26,7 @@ from anyio import to_thread
 
 from mcp_skills_server.access.grants import Permissions
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.errors import RequestError, StaleFileError
+from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
 from mcp_skills_server.model import Skill, SkillFile, printable
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.scripts import sandbox
@@ -41,6 +45,7 @@ from mcp_skills_server.runtime.scripts.preparation import Preparation, RunDirect
 from mcp_skills_server.runtime.scripts.process_tree import ProcessTree
 from mcp_skills_server.runtime.scripts.processes import NOT_STARTED, Ended, execute
 from mcp_skills_server.runtime.scripts.progress import Progress, reported
+from mcp_skills_server.runtime.scripts.sandbox import Bubblewrap, Choose
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from mcp_skills_server.runtime.scripts.turns import Turns
 from mcp_skills_server.runtime.scripts.usage import Usage
@@ -76,21 +81,34 @@ class Scripts:
         self._allowed_env = allowed_env(settings.env)
         self._policy = ExecutionPolicy(registry, settings)
         self._interpreters = Interpreters(settings.interpreters)
-        self._sandbox = sandbox.choose(settings.sandbox, network=settings.network, folders=settings.folders)
+        self._chosen: Future[Bubblewrap | None] = Future()
+        choose = partial(sandbox.choose, settings.sandbox, network=settings.network, folders=settings.folders)
+        if settings.wait_for_sandbox:
+            self._chosen.set_result(choose())
+        else:
+            sandbox.program_of(settings.sandbox, settings.folders)
+            threading.Thread(target=self._try_out, args=(choose,), name="skills-sandbox", daemon=True).start()
         self._preparation = Preparation(registry, settings, self._interpreters, self._sandbox)
         self._turns = Turns(settings.concurrent, settings.runs)
         self._top: str | None = None
         self._workspaces: set[Workspace] = set()
 
+    async def ready(self) -> None:
+        """Wait until the sandbox was tried out, so that `workspace` does not block."""
+        await to_thread.run_sync(self._sandbox)
+
     def workspace(self) -> Workspace:
         """A new private work directory, for one session."""
+        box = self._sandbox()
         path = os.path.join(self._directory(), f"session-{secrets.token_hex(8)}")
-        made = Workspace(path, self._workspaces.discard, None if self._sandbox is None else self._sandbox.user)
+        made = Workspace(path, self._workspaces.discard, None if box is None else box.user)
         self._workspaces.add(made)
         return made
 
     def close(self) -> None:
         """Remove every work directory. Safe to call twice."""
+        with suppress(TimeoutError):
+            self._chosen.exception(1.0)  # a trial has directories of its own
         for workspace in list(self._workspaces):
             workspace.close()
         if self._top is not None:
@@ -101,6 +119,20 @@ class Scripts:
     def extensions(self) -> list[str]:
         """The extensions that have an interpreter, whether it is installed or not."""
         return self._interpreters.known()
+
+    def _try_out(self, choose: Choose) -> None:
+        try:
+            self._chosen.set_result(choose())
+        except Exception as error:
+            logger.error("no script will run: %s", error)
+            self._chosen.set_exception(error)
+
+    def _sandbox(self) -> Bubblewrap | None:
+        """Return the sandbox, None for none. Block until it was tried out; RequestError where it does not work."""
+        try:
+            return self._chosen.result()
+        except UsageError as error:
+            raise RequestError(f"Nothing was run: {error}. Whoever runs this server must correct that") from None
 
     async def run(
         self,
@@ -206,8 +238,9 @@ class Scripts:
         return await self._run(request, workspace, None, owner)
 
     async def _run(self, request: RunRequest, workspace: Workspace, progress: Progress | None, owner: Owner) -> Outcome:
+        box = self._sandbox()
         # SP-30: this process was not root when it chose to have no sandbox.
-        if self._sandbox is None and sandbox.is_off_forbidden():
+        if box is None and sandbox.is_off_forbidden():
             raise RequestError(f"Nothing was run: {sandbox.ROOT_WITHOUT}. Whoever runs this server must correct that")
         request = await to_thread.run_sync(self._allowed, request)
         async with self._turns.turn(owner, PATIENCE_S):
@@ -228,14 +261,14 @@ class Scripts:
             finally:
                 with anyio.move_on_after(_TIDYING_S, shield=True):
                     files, emptied = await to_thread.run_sync(self._tidy, directory, workspace, abandon_on_cancel=True)
-        closed = self._sandbox is not None and not request.network
+        closed = box is not None and not request.network
         remarks = remarks_on(ended, reason, request.timeout_s, network_closed=closed)
         if emptied:
             files = (), 0
             most = f"more than {self._settings.workspace_bytes:,} bytes"
             remarks.append(f"the session's work directory took {most}, or could not be measured, and was emptied")
         self._log(request, ended)
-        return outcome_of(request.path, ended, "".join(map(as_line, remarks)), self._sandbox, files)
+        return outcome_of(request.path, ended, "".join(map(as_line, remarks)), box, files)
 
     async def _execute(
         self, request: RunRequest, workspace: Workspace, directory: RunDirectory, progress: Progress | None

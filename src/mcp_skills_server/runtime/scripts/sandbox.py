@@ -17,7 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.runtime.scripts import system_calls
@@ -205,30 +205,52 @@ class Bubblewrap:
         return [*words, "--remount-ro", "/", "--chdir", view.workdir]
 
 
+Choose: TypeAlias = Callable[[], Bubblewrap | None]
+
+
 def choose(mode: Mode, *, network: bool, folders: Sequence[str]) -> Bubblewrap | None:
     """The sandbox to use, or None for none. Tries it out, and logs which it is.
 
     Raises:
         UsageError: one is required and cannot be had, none is wanted by root, or a folder cannot be shared.
     """
-    shared = _outermost(map(_folder, folders))
-    if mode == "off":
-        if is_off_forbidden():
-            raise UsageError(f"{ROOT_WITHOUT}; leave --sandbox off out, or run the server as another user")
+    program = program_of(mode, folders)
+    if program is None:
         logger.info("scripts run without a sandbox (it is off), as the server's user, with all its rights")
         return None
-    program = shutil.which("bwrap")
-    why = "bubblewrap (bwrap) is not installed"
-    for dropper in () if program is None else _droppers():
+    shared, why = _outermost(map(_folder, folders)), ""
+    for dropper in _droppers():
         for calls in dict.fromkeys((system_calls.program(), None)):
-            sandbox = Bubblewrap(os.path.abspath(str(program)), folders=shared, dropper=dropper, calls=calls)
+            sandbox = Bubblewrap(program, folders=shared, dropper=dropper, calls=calls)
             trouble = sandbox.trouble()
             if trouble is None:
                 _report(sandbox, why, network=network, folders=shared)
                 return sandbox
             why = f"bubblewrap does not work here ({trouble})"
+    raise _missing(why)
+
+
+def program_of(mode: Mode, folders: Sequence[str]) -> str | None:
+    """Return the path of bubblewrap, None for no sandbox. Refuse what can be refused without a trial.
+
+    Raises:
+        UsageError: as for `choose`.
+    """
+    for folder in folders:
+        _folder(folder)
+    if mode == "off":
+        if is_off_forbidden():
+            raise UsageError(f"{ROOT_WITHOUT}; leave --sandbox off out, or run the server as another user")
+        return None
+    program = shutil.which("bwrap")
+    if program is None:
+        raise _missing("bubblewrap (bwrap) is not installed")
+    return os.path.abspath(program)
+
+
+def _missing(why: str) -> UsageError:
     instead = "run the server as another user" if is_root() else "give --sandbox off to run them with all your rights"
-    raise UsageError(f"scripts need a sandbox, but {why}; install bubblewrap so that it works, or {instead}")
+    return UsageError(f"scripts need a sandbox, but {why}; install bubblewrap so that it works, or {instead}")
 
 
 def _droppers() -> list[str | None]:

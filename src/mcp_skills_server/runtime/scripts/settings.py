@@ -25,6 +25,8 @@ class ScriptSettings:
         workspace_bytes: of all files that a script makes: above this it is ended; and of a session's work directory:
             above this it is emptied.
         sandbox: whether bubblewrap must be had, or is not used.
+        wait_for_sandbox: try bubblewrap out first. False does so in a thread that runs wait for, and where it does not
+            work, logs that and refuses every run.
         network: whether scripts in the sandbox may use the network.
         network_of: skills whose scripts may use it although others may not, as `policy.reference` has them.
         secrets: by skill (`policy.reference`), variables for its scripts, of those that its `skill.toml` declares.
@@ -46,6 +48,7 @@ class ScriptSettings:
     file_bytes: int = 64 << 20
     workspace_bytes: int = 256 << 20
     sandbox: Mode = "required"
+    wait_for_sandbox: bool = True
     network: bool = False
     network_of: tuple[str, ...] = ()
     secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])

@@ -128,12 +128,16 @@ class Answers:
         return methods.served(self._attachment, view)
 
     async def _initialize(self, request: Request) -> dict[str, Any]:
-        shown = eras.handshake(request.params or {}, self._capabilities(changes=False))
-        return await self._attachment.declared(shown, request.channel.principal)
+        given = request.params or {}
+        shown = eras.handshake(given, self._capabilities(changes=False))
+        client = eras.client_of(given.get("clientInfo"), given.get("capabilities"), shown["protocolVersion"])
+        return await self._attachment.declared(shown, request.channel.principal, client.name, client.extensions)
 
     async def _discover(self, request: Request) -> dict[str, Any]:
         shown = eras.discovery(self._capabilities(changes=True))
-        return await self._attachment.declared(shown, request.channel.principal)
+        return await self._attachment.declared(
+            shown, request.channel.principal, request.client.name, request.client.extensions
+        )
 
     def _capabilities(self, *, changes: bool) -> dict[str, Any]:
         """What the protocol itself calls for; the skills add theirs."""

@@ -33,10 +33,11 @@ def read_regular(path: str | os.PathLike[str], most_bytes: int, *, wait: bool = 
     """
     nonblocking = 0 if wait else getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(path, os.O_RDONLY | nonblocking | getattr(os, "O_BINARY", 0))
+    status = os.fstat(descriptor)
+    if stat.S_ISDIR(status.st_mode) or not (wait or stat.S_ISREG(status.st_mode)):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
     with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not wait and not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
         return file.read(most_bytes + 1), status
 
 

@@ -31,7 +31,7 @@ def test_a_link_to_a_skill_folder_is_served_as_that_skill(project: Path) -> None
     assert served(registry) == ["pdf"] and codes(registry) == []
     skill = registry.snapshot.skills["pdf"]
     assert registry.read(skill.files["references/a.md"]) == b"a"
-    assert registry.body(skill).text and registry.lint(skill) == []
+    assert registry.body(skill).text and registry.problems() == []
 
 
 def test_links_are_not_followed_without_leave_or_in_what_was_fetched(project: Path) -> None:

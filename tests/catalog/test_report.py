@@ -11,6 +11,7 @@ import pytest
 
 from catalog.forest import as_nobody, plant, skill_md, skills
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.catalog.report import report_to_log
 from mcp_skills_server.format import yaml_reader
 from mcp_skills_server.model import Changes
@@ -23,8 +24,8 @@ def hears_all(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "mcp_skills_server")
 
 
-def reported(*roots: Path) -> Registry:
-    registry = Registry(roots, quiet_s=0)
+def reported(*roots: Path, limits: Limits | None = None) -> Registry:
+    registry = Registry(roots, limits, quiet_s=0)
     report_to_log(registry)
     registry.load()
     return registry
@@ -169,7 +170,7 @@ def test_a_skill_that_a_gate_refuses_is_removed_for_that_reason(
 def test_a_skill_that_moves_or_becomes_a_link_is_told_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     top = plant(tmp_path / "top", {"SKILL.md": skill_md("top")})
     other = plant(tmp_path / "other", skills("a"))
-    registry = reported(top, other)
+    registry = reported(top, other, limits=Limits(links=False))
     plant(top, {"SKILL.md": skill_md("renamed")})
     (other / "a").rename(tmp_path / "elsewhere")
     (other / "a").symlink_to(tmp_path / "elsewhere")

@@ -36,7 +36,7 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
     # The date of an approval is shown and decides nothing, and so is that of an event. How old an index file is decides
     # when it is removed, and no more. When a token ends, and with it a sign-in to the page, is a matter of the wall
     # (tests/access, tests/web/ui/test_sign_in.py), and so is the day on which a use is counted
-    # (tests/telemetry/test_usage.py). All else that waits, waits by time.monotonic.
+    # (tests/telemetry/test_usage.py). How many tokens end soon is shown. All else that waits, waits by time.monotonic.
     assert {path.relative_to(SOURCE).as_posix() for path in found} == {
         "access/oauth.py",
         "catalog/disk.py",
@@ -47,6 +47,7 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "catalog/unchanged.py",
         "commands/approve.py",
         "commands/config_option.py",
+        "commands/metrics_options.py",
         "commands/reloading.py",
         "provenance/proofs.py",
         "provenance/signatures.py",

@@ -294,7 +294,7 @@ BAD = {
     "another audience": {"aud": "https://other.example/mcp"},
     "another issuer": {"iss": "https://evil.example"},
     "expired": {"exp": int(time()) - 600},
-    "a clock that is 10 minutes ahead": {"nbf": int(time()) + 600, "exp": int(time()) + 900},
+    "a clock that is a day ahead": {"nbf": int(time()) + 86_400, "exp": int(time()) + 86_700},
     "an id token": {"nonce": "x"},
     "no subject": {"sub": None},
 }

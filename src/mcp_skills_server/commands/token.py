@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from mcp_skills_server.commands.fields import Options, many, option, takes
-from mcp_skills_server.commands.printing import remark
+from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.errors import UsageError
 
 
@@ -58,7 +58,7 @@ def new(options: NewTokenOptions, name: str) -> None:
         remark(f"let it in by this line of a token file: {line}")
     else:
         _append(Path(os.path.realpath(options.token_file)), line)
-    click.echo(made)
+    say(made)
 
 
 def _append(file: Path, line: str) -> None:

@@ -64,7 +64,7 @@ def test_validate_tells_of_pointers_of_lfs(upstream: Upstream, tmp_path: Path) -
 def test_what_is_refused_is_a_problem_with_a_hint(upstream: Upstream, tmp_path: Path) -> None:
     upstream.commit({**BASE, **skill("bad", evil=link("/etc/passwd"))})
     listed = command("list", upstream.url, *cache(tmp_path), "--format", "json")
-    (found,) = json.loads(listed.stdout)["problems"]
+    (found,) = [each for each in json.loads(listed.stdout)["problems"] if each["code"] == "source-refused"]
     assert found["code"] == "source-refused" and found["path"] == f"{upstream.url}/skills/bad"
     assert "'evil' is a symbolic link" in found["message"] and found["hint"]
     done = command("validate", upstream.url, *cache(tmp_path))

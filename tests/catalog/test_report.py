@@ -11,8 +11,8 @@ import pytest
 
 from catalog.forest import as_nobody, plant, skill_md, skills
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.catalog.report import report_to_log
+from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.format import yaml_reader
 from mcp_skills_server.model import Changes
 from mcp_skills_server.provenance.pins import Pins

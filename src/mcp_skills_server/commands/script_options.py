@@ -151,7 +151,7 @@ def make_runtime(
     options: RuntimeOptions,
     *,
     max_loaded: int,
-    catalog_chars: int,
+    catalog_chars: int | None,
     local_root_dirs: bool = False,
     roots: Mapping[str, bool] = MappingProxyType({}),
     runs: int | None = None,
@@ -163,7 +163,8 @@ def make_runtime(
         registry: the skills.
         options: whether and how scripts run.
         max_loaded: skills that a session may have loaded at once.
-        catalog_chars: characters of the list of skills in the instructions and in a tool's description.
+        catalog_chars: characters of the list of skills in the instructions and in a tool's description; None for what
+            suits the client.
         local_root_dirs: whether models learn the directories of skills from local folders.
         roots: whether scripts of single roots may run, by their folders.
         runs: scripts of one client at once; None for all but one of those that run at once.

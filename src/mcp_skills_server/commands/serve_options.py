@@ -28,9 +28,10 @@ class ShownOptions(Options):
         "--prompt",
         metavar="PATTERN",
     )
-    catalog_chars: int = option(
-        4000,
-        "How long the instructions, and the description of skills_load, may be; hosts cut what is over 4,096.",
+    catalog_chars: int | None = option(
+        None,
+        "How long the instructions, and the description of skills_load, may be. By default 4000, since hosts cut what "
+        "is over 4,096, and 10000 for those that are known to cut nothing.",
         type=click.IntRange(min=0),
         metavar="CHARACTERS",
     )

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 Shows: TypeAlias = Literal["text", "structure", "either"]
+Where: TypeAlias = Literal["both", "instructions", "tools"]
+
+MOST_CATALOG: Final = 10_000
+"""Characters of a list of skills for clients that cut nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,10 @@ class Client:
     Attributes:
         shows: which part of a tool's result its model sees: the text, the structure, or either of them, as with
             libraries that several frameworks are built on.
+        list_in: where the list of skills stands: in the instructions, in the description of the loading tool, or both
+            where it is not known which of them the model is shown.
+        catalog_characters: how long the instructions, and that description, may be.
+        searches_tools: whether it defers tools and searches their descriptions, which then hold words of the skills.
         result_characters: the longest result that reaches the model whole.
         makes_templates_of_prompts: whether it runs `` !`commands` ``, reads `@files` and replaces `$1` in the text of a
             prompt.
@@ -28,6 +36,9 @@ class Client:
     """
 
     shows: Shows = "text"
+    list_in: Where = "both"
+    catalog_characters: int = 4_000
+    searches_tools: bool = False
     result_characters: int = 38_000
     makes_templates_of_prompts: bool = False
     keeps_lost_session: bool = False
@@ -35,23 +46,25 @@ class Client:
 
 
 _TABLE: Final = {
-    "claude-code": Client(shows="structure", shows_skills=True),
-    "codex": Client(shows="structure"),
+    "claude-code": Client(shows="structure", shows_skills=True, list_in="instructions", searches_tools=True),
+    "codex": Client(shows="structure", list_in="instructions", searches_tools=True),
     "mcp": Client(shows="either"),  # the Python SDK's own name: pydantic-ai shows structure, LangChain text
-    "opencode": Client(makes_templates_of_prompts=True),
-    "kilo": Client(makes_templates_of_prompts=True),
+    "opencode": Client(list_in="instructions", catalog_characters=MOST_CATALOG, makes_templates_of_prompts=True),
+    "kilo": Client(list_in="instructions", catalog_characters=MOST_CATALOG, makes_templates_of_prompts=True),
     "cline": Client(result_characters=7_500),
-    "gemini-cli": Client(keeps_lost_session=True),
+    # Its window shows no instructions.
+    "gemini-cli": Client(list_in="tools", catalog_characters=MOST_CATALOG, keeps_lost_session=True),
     "qwen": Client(result_characters=7_500, keeps_lost_session=True),
     "copilot": Client(result_characters=7_500),
     "github-copilot": Client(result_characters=7_500),
 }
 """By what their names begin with, in small letters; `mcp` is a whole name."""
-_OTHER: Final = Client()
+UNKNOWN: Final = Client()
+"""A client that is not in the table, or does not say what it is."""
 
 
 def client_of(name: str | None) -> Client:
     """Return what is known of the client that calls itself so; None for one that does not say."""
     lower = "" if name is None else name.lower()
     known = (known for begin, known in _TABLE.items() if lower == begin or (begin != "mcp" and lower.startswith(begin)))
-    return next(known, _OTHER)
+    return next(known, UNKNOWN)

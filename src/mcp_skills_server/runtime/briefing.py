@@ -23,6 +23,7 @@ from mcp_skills_server.dialects.runtime import Loaded, Offer, Overview
 from mcp_skills_server.format import hidden, identity
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Changes, Json, Skill, Snapshot, Standing
+from mcp_skills_server.model.clients import MOST_CATALOG, UNKNOWN, Client
 
 _MOST_KEPT: Final = 4096
 """Skills that came or went, by which the news of a session are counted."""
@@ -33,12 +34,12 @@ class _Texts(NamedTuple):
 
     snapshot: Snapshot
     overview: Overview
-    instructions: str | None
-    """None until somebody asks: after the handshake hardly anybody does."""
+    instructions: dict[Client, str]
+    """For each client that asked, by what is known of it."""
     is_crowded: bool
     """Whether the names of all skills are longer together than a text may be, so that no description is shown."""
-    tools: dict[tuple[bool, Standing | None], list[dict[str, Json]]]
-    """By whether the session is an argument, and the standing from which the host shows skills by itself."""
+    tools: dict[tuple[bool, Standing | None, Client], list[dict[str, Json]]]
+    """By whether the session is an argument, the standing from which the host shows skills by itself, and client."""
 
 
 class Briefing:
@@ -46,7 +47,8 @@ class Briefing:
 
     Args:
         registry: the skills.
-        characters: how long the instructions, and the description of the loading tool, may be.
+        characters: how long the instructions, and the description of the loading tool, may be; None for what suits the
+            client.
         scripts: whether scripts may be run.
         absolute_paths: give locations as paths of this machine, not as URIs.
         local_root_dirs: give the directories of skills from local folders as paths.
@@ -55,7 +57,7 @@ class Briefing:
     def __init__(
         self,
         registry: SkillSet,
-        characters: int,
+        characters: int | None,
         *,
         scripts: Callable[[], bool],
         absolute_paths: bool,
@@ -63,6 +65,7 @@ class Briefing:
     ) -> None:
         self._registry = registry
         self._characters = characters
+        self._most_characters = MOST_CATALOG if characters is None else characters
         self._scripts = scripts
         self._absolute_paths = absolute_paths
         self._local_root_dirs = local_root_dirs
@@ -91,7 +94,7 @@ class Briefing:
                     registry.roots,
                     registry.limits,
                     self._in_turns,
-                    self._characters,
+                    self._most_characters,
                     stored=stored,
                     note=registry.keeper.note,
                 )
@@ -108,35 +111,46 @@ class Briefing:
 
     # What is shown
 
-    def instructions(self, active: Sequence[Loaded] | None = None) -> str:
-        """What stands at the top of a model call; "" where there is no skill."""
+    def characters(self, client: Client) -> int:
+        """Return how long a text with the list of skills may be for this client."""
+        return client.catalog_characters if self._characters is None else self._characters
+
+    def instructions(self, active: Sequence[Loaded] | None = None, client: Client = UNKNOWN) -> str:
+        """Return what stands at the top of a model call; "" where there is no skill."""
         texts = self._current()
-        if not active and texts.instructions is not None:
-            return texts.instructions
-        text = runtime.instructions(texts.overview, self._characters, scripts=self._scripts(), active=active)
+        if not active and client in texts.instructions:
+            return texts.instructions[client]
+        characters = 0 if client.list_in == "tools" else self.characters(client)
+        text = runtime.instructions(texts.overview, characters, scripts=self._scripts(), active=active)
         if not active:
-            self._texts = texts._replace(instructions=text)
+            texts.instructions[client] = text
         return text
 
-    def tools(self, *, handles: bool, elsewhere: Standing | None = None) -> list[dict[str, Json]]:
+    def tools(
+        self, *, handles: bool, elsewhere: Standing | None = None, client: Client = UNKNOWN
+    ) -> list[dict[str, Json]]:
         """Return the definitions of the tools. Do not change them.
 
         Args:
             handles: with the session as an argument.
             elsewhere: the standing from which the host shows skills by itself. The tools are for the others then; where
                 scripts may run, for all, and they name none.
+            client: what is known of the host.
         """
         texts, scripts = self._current(), self._scripts()
-        key = handles, elsewhere
+        key = handles, elsewhere, client
         if key not in texts.tools:
-            overview, characters = texts.overview, self._characters
+            overview = texts.overview
+            characters = 0 if client.list_in == "instructions" else self.characters(client)
             if elsewhere is not None and scripts:
                 characters = 0
             elif elsewhere is not None:
                 skills = texts.snapshot.skills
                 rest = [each for each in overview.offers if each.known and skills[each.path].standing < elsewhere]
                 overview = overview._replace(offers=rest, more=False)
-            texts.tools[key] = runtime.definitions(overview, characters, scripts=scripts, handles=handles)
+            texts.tools[key] = runtime.definitions(
+                overview, characters, scripts=scripts, handles=handles, words=client.searches_tools
+            )
         return texts.tools[key]
 
     @property
@@ -191,7 +205,12 @@ class Briefing:
             if runtime.is_offered(after):
                 offers[bisect_left(offers, path, key=_path_of)] = self._offer(after, snapshot)
         tools = {key: made for key, made in kept.tools.items() if key[1] is None}
-        return kept._replace(snapshot=snapshot, overview=kept.overview._replace(offers=offers), tools=tools)
+        return kept._replace(
+            snapshot=snapshot,
+            overview=kept.overview._replace(offers=offers),
+            instructions=dict(kept.instructions),
+            tools=tools,
+        )
 
     def _write(self, snapshot: Snapshot, seen: Outline | None) -> _Texts:
         with collector.paused():
@@ -208,8 +227,8 @@ class Briefing:
             overview = Overview(offers, more=seen is not None and seen.cut)
             # A name without blanks, which may be fewer where it is shown, and what separates it from the next.
             names = sum(len("".join(offer.name.split())) + 2 for offer in offers) - 2
-            is_crowded = seen is None and names > self._characters
-            return _Texts(snapshot, overview, None, is_crowded, {})
+            is_crowded = seen is None and names > self._most_characters
+            return _Texts(snapshot, overview, {}, is_crowded, {})
 
     def _offer(self, skill: Skill, snapshot: Snapshot, *, known: bool = True) -> Offer:
         root, path = self._place(skill)

@@ -41,7 +41,7 @@ class RuntimeSettings(NamedTuple):
     Attributes:
         max_loaded: skills that a session may have loaded at once.
         overview_characters: how long the instructions, without what is loaded, and the description of the loading
-            tool may each be, in characters.
+            tool may each be, in characters; None for 4,000, or more for hosts that are known to cut nothing.
         result_characters: characters of a text file, of instructions or of descriptions that one call returns.
         media_bytes: bytes up to which a picture or sound is returned as such.
         absolute_paths: give locations as paths of this machine, for agents that work on its disk, not as URIs.
@@ -50,7 +50,7 @@ class RuntimeSettings(NamedTuple):
     """
 
     max_loaded: int = 8
-    overview_characters: int = runtime.OVERVIEW_CHARACTERS
+    overview_characters: int | None = None
     result_characters: int = runtime.RESULT_CHARACTERS
     media_bytes: int = 1 << 20
     absolute_paths: bool = False

@@ -174,7 +174,7 @@ class Attachment:
         if settings.tools:
             await self.glimpse()
         if settings.tools and settings.spoken.shown_by(client, extensions) is None:
-            instructions = self.tools.instructions(self.views.of(principal))
+            instructions = self.tools.instructions(self.views.of(principal), client)
         text = "\n\n".join(filter(None, (result.get("instructions"), instructions)))
         return {**result, "capabilities": capabilities, **({"instructions": text} if text else {})}
 

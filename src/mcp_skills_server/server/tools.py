@@ -17,6 +17,7 @@ from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import cursors
 from mcp_skills_server.model import Json, Standing
+from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.runtime.active_skills import change_of_call
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
@@ -42,20 +43,25 @@ class Tools:
         self._first_seen: WeakKeyDictionary[Any, tuple[ReferenceType[Runtime], int]] = WeakKeyDictionary()
         """The moment of its skills that an audience saw first: most hosts show their model nothing newer."""
 
-    def definitions(self, skill_set: SkillSet, elsewhere: Standing | None = None) -> list[dict[str, Json]]:
+    def definitions(
+        self, skill_set: SkillSet, elsewhere: Standing | None = None, client: str | None = None
+    ) -> list[dict[str, Json]]:
         """Return the tools as callers with these skills see them. `elsewhere`: see `Briefing.tools`."""
-        return self._sessions.runtime.over(skill_set).briefing.tools(handles=True, elsewhere=elsewhere)
+        briefing = self._sessions.runtime.over(skill_set).briefing
+        return briefing.tools(handles=True, elsewhere=elsewhere, client=client_of(client))
 
-    def instructions(self, skill_set: SkillSet) -> str | None:
+    def instructions(self, skill_set: SkillSet, client: str | None = None) -> str | None:
         """What a model is to know before it asks; None where there is no skill."""
-        return self._sessions.runtime.over(skill_set).briefing.instructions() or None
+        return self._sessions.runtime.over(skill_set).briefing.instructions(client=client_of(client)) or None
 
     async def list_tools(self, view: View, settings: Settings, caller: Caller, params: Params) -> Result:
         """`tools/list`: one page, in the same order always."""
         if cursors.key_of(params, _KIND) is not None:
             raise RequestError("Invalid cursor: the list of tools has one page")
         self._since(caller, self._sessions.runtime.over(view.skill_set))
-        tools = self.definitions(view.skill_set, settings.spoken.shown_by(caller.client, caller.extensions))
+        tools = self.definitions(
+            view.skill_set, settings.spoken.shown_by(caller.client, caller.extensions), caller.client
+        )
         return {"resultType": "complete", "tools": tools, "ttlMs": settings.ttl_ms, "cacheScope": "private"}
 
     async def call_tool(self, view: View, _: Settings, caller: Caller, params: Params) -> Result:

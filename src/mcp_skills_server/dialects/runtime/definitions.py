@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from mcp_skills_server.dialects.runtime import overview
-from mcp_skills_server.dialects.runtime.overview import FAMILY
+from mcp_skills_server.dialects.runtime.overview import FAMILY, words_of
 from mcp_skills_server.dialects.runtime.words import (
     CONVERSATION,
     LIST,
@@ -29,7 +29,9 @@ _ABOUT_SESSION: Final = (
 )
 
 
-def definitions(found: Overview, characters: int, *, scripts: bool, handles: bool) -> list[dict[str, Json]]:
+def definitions(
+    found: Overview, characters: int, *, scripts: bool, handles: bool, words: bool = False
+) -> list[dict[str, Json]]:
     """The tools, as `tools/list` or a model API takes them; none where there is no skill.
 
     Args:
@@ -37,13 +39,21 @@ def definitions(found: Overview, characters: int, *, scripts: bool, handles: boo
         characters: how long that description may be.
         scripts: whether scripts may be run.
         handles: whether the session is an argument, because no host binds it.
+        words: whether the description of the searching tool holds words of the skills' names, for a host that searches
+            among tools before its model sees any.
     """
     if not found:
         return []
     bound: dict[str, Json] = {}
     if handles:
         bound = {SESSION: _text(_ABOUT_SESSION), CONVERSATION: _text(f"The same, where {SESSION} is not passed on.")}
-    tools = [_list_tool(), _search_tool(), _load_tool(found, characters, bound), _unload_tool(bound), _read_tool(bound)]
+    tools = [
+        _list_tool(),
+        _search_tool(words_of(found) if words else ""),
+        _load_tool(found, characters, bound),
+        _unload_tool(bound),
+        _read_tool(bound),
+    ]
     if scripts:
         tools.append(_run_tool(bound))
     return tools
@@ -122,12 +132,12 @@ def _list_tool() -> dict[str, Json]:
     )
 
 
-def _search_tool() -> dict[str, Json]:
+def _search_tool(words: str = "") -> dict[str, Json]:
     return _tool(
         SEARCH,
         "Search skills",
         "Find skills for a task: searches names, descriptions, tags and headings, best match first. Send keywords in "
-        f"the language of the skills. {FAMILY}",
+        f"the language of the skills. {FAMILY}{words}",
         {"query": _text("Words for the task or the name of a skill."), "limit": _number("How many to find.", 5, 50)},
         required=["query"],
         output=_LISTING,

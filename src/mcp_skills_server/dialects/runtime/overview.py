@@ -1,12 +1,15 @@
 """What a model is shown of the skills before it asks.
 
 Texts of a bounded length, each a function of the skills alone, so that prompt caches hold. The length is spent
-fairly: first what every model has to know, then every name, then descriptions cut to one length; where not even the
-names fit, groups with counts, and as many names as fit, of each group in turn.
+fairly: first what every model has to know, then every name, then descriptions that begin with the sentence that
+says when to use the skill: all cut to one length, or, where that would leave stumps, those of some skills. Where not
+even the names fit: groups with counts, and as many names as fit, of each group in turn.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -17,8 +20,20 @@ from mcp_skills_server.format.markup import around, contained, element, escaped
 
 CHARACTERS: Final = 4_000
 """What the hosts show whole: some cut at 4,096."""
-_LEAST_DESCRIPTION: Final = 24
-"""Descriptions that would have to be shorter are left out: of a few words nobody learns when to use a skill."""
+_LEAST_DESCRIPTION: Final = 60
+"""A shorter stump does not tell when to use a skill; it is left out."""
+_SOME_DESCRIPTION: Final = 120
+"""The length of a description where only some skills have one."""
+_ALSO: Final = "- without a description here: "
+_SENTENCE: Final = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])")
+_TRIGGER: Final = re.compile(
+    r"\buse(?:d)?\b[^.]{0,40}\b(?:when|if|for|to|whenever)\b|\bwhen(?:ever)? (?:the user|you|asked)\b"
+    r"|\btriggers? (?:on|when)\b"
+    r"|\b(?:verwende|verwenden|nutze|nutzen|utilise|utiliser|utilisez|usar|usa|utiliza|\u00fasalo|\u00fasala)\b"
+    r"|\u4f7f\u7528|\u9002\u7528|\u7528\u4e8e|\u5834\u5408",
+    re.IGNORECASE,
+)
+"""What begins the sentence that says when to use a skill, in the languages that skills are written in most."""
 _MOST_GROUPS: Final = 24
 _LONGEST_LABEL: Final = 40
 
@@ -31,6 +46,8 @@ _TAG: Final = "available_skills"
 _DOTS: Final = "..."
 _NO_FOLDER: Final = "in no folder"
 _OTHERS: Final = "\n- in other folders: "
+_WORD: Final = re.compile(r"[^\W_]{2,40}")
+_WORDS_CHARACTERS: Final = 2_000
 FAMILY: Final = f"To use a skill: search ({SEARCH}), load ({LOAD}), then read its files ({READ})."
 """Stands in the description of each tool, so that a search among tools finds all of them at once."""
 
@@ -43,12 +60,14 @@ class Shown(NamedTuple):
         names: positions of the skills that it names; None for all of them.
         most: characters of a description that it shows at most; None where it shows all of each, 0 where none.
         cut: positions of the skills of whose description it shows the beginning.
+        bare: positions of the skills that it names without a description though others have one.
     """
 
     text: str
     names: Collection[int] | None = None
     most: int | None = None
     cut: Sequence[int] = ()
+    bare: Sequence[int] = ()
 
 
 def instructions(overview: Overview, characters: int, *, scripts: bool, active: Sequence[Loaded] | None = None) -> str:
@@ -131,15 +150,56 @@ def within(overview: Overview, budget: int, spell: Callable[[str], str] = contai
     if not overview.more and all(offer.known for offer in overview.offers):
         names = [spell(one_line(offer.name)) for offer in overview.offers]
         if sum(len(name) + 2 for name in names) - 2 <= budget:
-            descriptions = [spell(one_line(offer.description)) for offer in overview.offers]
-            left = budget + 1 - sum(len(f"- {name}: \n") for name in names)
-            most = even(map(len, descriptions), left)
-            if left < 0 or most < min(_LEAST_DESCRIPTION, max(map(len, descriptions), default=0)):
-                return Shown(", ".join(names), most=0)
-            lines = (f"- {name}: {clipped(text, most)}" for name, text in zip(names, descriptions, strict=True))
-            cut = [position for position, text in enumerate(descriptions) if len(text) > most]
-            return Shown("\n".join(lines), most=most if cut else None, cut=cut)
+            return _described(overview.offers, names, budget, spell)
     return _grouped(overview.offers, budget, spell)
+
+
+def _described(offers: Sequence[Offer], names: Sequence[str], budget: int, spell: Callable[[str], str]) -> Shown:
+    """Every name, and as many descriptions as fit: of all skills, else of some."""
+    descriptions = [spell(one_line(offer.description)) for offer in offers]
+    left = budget + 1 - sum(len(f"- {name}: \n") for name in names)
+    most = even(map(len, descriptions), left)
+    if left >= 0 and most >= min(_LEAST_DESCRIPTION, max(map(len, descriptions), default=0)):
+        cut = [position for position, text in enumerate(descriptions) if len(text) > most]
+        for position in cut:
+            descriptions[position] = clipped(trigger_first(descriptions[position]), most)
+        lines = (f"- {name}: {text}" for name, text in zip(names, descriptions, strict=True))
+        return Shown("\n".join(lines), most=most if cut else None, cut=cut)
+    left = budget - sum(len(name) + 2 for name in names) + 2 - len(_ALSO) - 1
+    chosen: dict[int, str] = {}
+    for position in turns(groups([(offer.root, offer.path) for offer in offers])):
+        text = clipped(trigger_first(descriptions[position]), _SOME_DESCRIPTION)
+        cost = len(f"- : \n{text}") - 2  # the name is counted, with what separates it
+        if text and cost <= left:
+            chosen[position] = text
+            left -= cost
+    if not chosen:
+        return Shown(", ".join(names), most=0)
+    lines = [f"- {names[position]}: {chosen[position]}" for position in sorted(chosen)]
+    bare = [position for position in range(len(names)) if position not in chosen]
+    lines.append(_ALSO + ", ".join(names[position] for position in bare))
+    cut = [position for position in sorted(chosen) if len(descriptions[position]) > _SOME_DESCRIPTION]
+    return Shown("\n".join(lines), most=_SOME_DESCRIPTION, cut=cut, bare=bare)
+
+
+def words_of(overview: Overview) -> str:
+    """Return a sentence with the words of the skills' names, those of most skills first."""
+    counts = Counter(word for offer in overview.offers for word in {*_WORD.findall(offer.name.lower())})
+    words: list[str] = []
+    left = _WORDS_CHARACTERS
+    for word, _ in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
+        left -= len(word) + 2
+        if left < 0:
+            break
+        words.append(word)
+    return f" There are skills about: {', '.join(words)}." if words else ""
+
+
+def trigger_first(description: str) -> str:
+    """Return a description of one line with the sentence first that says when to use the skill."""
+    sentences = [each for each in _SENTENCE.split(description) if each]
+    place = next((at for at, each in enumerate(sentences) if _TRIGGER.search(each)), 0)
+    return " ".join([sentences[place], *sentences[:place], *sentences[place + 1 :]]) if sentences else description
 
 
 def groups(places: Sequence[tuple[str, str]]) -> dict[str, list[int]]:

@@ -17,6 +17,7 @@ from mcp_skills_server.dialects.runtime import Overview, Shown
 from mcp_skills_server.dialects.table import AUTO
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Json, Standing
+from mcp_skills_server.model.clients import UNKNOWN
 from mcp_skills_server.server import fragments, methods, prompts
 from mcp_skills_server.server.front import eras
 from mcp_skills_server.server.front.eras import Era
@@ -140,7 +141,8 @@ async def page(request: Request, look: Look) -> Response:
 
 def channels(look: Look) -> Iterator[Channel]:
     """The texts that a model reads unasked; none where tools are not offered, or there is no skill."""
-    briefing, limit = look.runtime.briefing, look.runtime.settings.overview_characters
+    briefing = look.runtime.briefing
+    limit = briefing.characters(UNKNOWN)
     overview = briefing.overview
     tools = briefing.tools(handles=True)
     if not look.site.settings.tools or not overview:
@@ -166,10 +168,12 @@ def channel(title: str, text: str, limit: int, overview: Overview, shown: Shown)
             _cut(overview, position, "not named") for position, _ in zip(left_out, range(MOST_CUT), strict=False)
         ]
         return Channel(title, text, limit, 0, 0, len(names), unnamed, examples)
-    for position in shown.cut[:MOST_CUT]:
+    examples = [_cut(overview, position, "without a description") for position in shown.bare[:MOST_CUT]]
+    for position in shown.cut[: MOST_CUT - len(examples)]:
         size = len(overview.offers[position].description)
         examples.append(_cut(overview, position, f"at most {shown.most:,} of {size:,} characters of its description"))
-    return Channel(title, text, limit, count - len(shown.cut), len(shown.cut), 0, 0, examples)
+    whole = count - len(shown.cut) - len(shown.bare)
+    return Channel(title, text, limit, whole, len(shown.cut), len(shown.bare), 0, examples)
 
 
 def _cut(overview: Overview, position: int, words: str) -> Cut:

@@ -141,7 +141,9 @@ class Briefing:
         key = handles, elsewhere, client
         if key not in texts.tools:
             overview = texts.overview
-            characters = 0 if client.list_in == "instructions" else self.characters(client)
+            in_instructions = client.list_in == "instructions" and elsewhere is None
+            characters = 0 if in_instructions else self.characters(client)
+            words = client.searches_tools and elsewhere is None
             if elsewhere is not None and scripts:
                 characters = 0
             elif elsewhere is not None:
@@ -149,9 +151,28 @@ class Briefing:
                 rest = [each for each in overview.offers if each.known and skills[each.path].standing < elsewhere]
                 overview = overview._replace(offers=rest, more=False)
             texts.tools[key] = runtime.definitions(
-                overview, characters, scripts=scripts, handles=handles, words=client.searches_tools
+                overview,
+                characters,
+                scripts=scripts,
+                handles=handles,
+                words=words,
             )
         return texts.tools[key]
+
+    def shown_of(self, path: str) -> str:
+        """Return in words how much of a skill a model is shown unasked, "" for one that it is not offered."""
+        overview, limit = self._current().overview, self.characters(UNKNOWN)
+        place = next((at for at, offer in enumerate(overview.offers) if offer.path == path), None)
+        if place is None:
+            return ""
+        shown = runtime.in_instructions(overview, limit, scripts=self._scripts())
+        if shown.names is not None and place not in shown.names:
+            return f"nothing: {limit:,} characters do not hold all names"
+        if shown.most == 0 or shown.names is not None or place in shown.bare:
+            return f"its name alone: {limit:,} characters hold no more descriptions"
+        if place in shown.cut:
+            return f"its name and {shown.most:,} characters of its description, the sentence with 'Use when' first"
+        return "its name and its whole description"
 
     @property
     def overview(self) -> Overview:

@@ -127,6 +127,7 @@ async def page(request: Request, look: Look) -> Response:
         place=look.runtime.registry.place(skill) if look.site.local else "",
         seen=seen_by(look, skill),
         costs=_costs(skill, text),
+        unasked=look.runtime.briefing.shown_of(skill.path) if look.site.settings.tools else "",
         arguments=declared,
         filled=filled,
         fill_trouble=trouble,

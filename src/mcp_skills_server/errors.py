@@ -38,6 +38,11 @@ def listed(names: Collection[str]) -> str:
     return f"{shown} and {left} more" if left > 0 else shown or "none"
 
 
+def plural(count: int, what: str) -> str:
+    """Return a number of things in words, as in "2 errors"."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 class SkillsServerError(Exception):
     """Base of all errors that this package raises on purpose."""
 

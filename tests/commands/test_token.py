@@ -57,3 +57,12 @@ def test_without_a_file_the_line_is_said(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=str(file)):
             new("x", "--token-file", file)
     assert wrong.read_text() == "ci=short\n"
+
+
+def test_a_file_that_is_too_long_is_refused_and_keeps_all_its_lines(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    whole = f"first=sha256:{'1' * 64}\n{'# a remark' * 8}\n" + "# more\n" * 200_000 + f"last=sha256:{'2' * 64}\n"
+    file.write_text(whole)
+    with pytest.raises(UsageError, match="too long to be tokens"):
+        new("x", "--token-file", file)
+    assert file.read_text() == whole

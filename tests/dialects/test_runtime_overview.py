@@ -54,7 +54,7 @@ def skills(size: int) -> Overview:
 def texts(size: int) -> tuple[str, str]:
     """The instructions and the description of the loading tool."""
     seen = runtime.instructions(skills(size), OVERVIEW_CHARACTERS, scripts=False)
-    return seen, loading(skills(size), OVERVIEW_CHARACTERS)[0]
+    return seen, loading(skills(size), OVERVIEW_CHARACTERS)
 
 
 def golden(size: int) -> Path:
@@ -102,7 +102,7 @@ def test_every_name_is_shown_in_both_texts(size: int) -> None:
 
 def test_all_of_134_names_are_shown() -> None:
     found = made_up(134)
-    for text in (runtime.instructions(found, OVERVIEW_CHARACTERS, scripts=True), loading(found, 4_000)[0]):
+    for text in (runtime.instructions(found, OVERVIEW_CHARACTERS, scripts=True), loading(found, 4_000)):
         assert {offer.name for offer in found.offers} <= set(re.findall(r"[\w-]+", text))
 
 
@@ -160,7 +160,8 @@ def test_the_texts_keep_to_their_length_and_no_skill_ends_the_block(found: list[
     assert runtime.instructions(Overview(found), 0, scripts=False).strip() == rule.strip()
     if block:
         ElementTree.fromstring(f"<available_skills>{block}")
-    described, complete = loading(Overview(found), characters)
+    described = loading(Overview(found), characters)
+    complete = bool(found) and in_loading(Overview(found), characters).names is None
     assert len(described) <= characters or "\n\n" not in described
     if complete and all(offer.name.isalpha() for offer in found):
         assert all(offer.name in described for offer in found)
@@ -220,7 +221,7 @@ def test_groups_take_turns_and_a_newcomer_moves_nobody() -> None:
 def test_the_texts_depend_on_the_skills_alone() -> None:
     again = made_up(600, folders=20)
     seen = runtime.instructions(again, OVERVIEW_CHARACTERS, scripts=False)
-    assert (seen, loading(again, OVERVIEW_CHARACTERS)[0]) == texts(600)
+    assert (seen, loading(again, OVERVIEW_CHARACTERS)) == texts(600)
 
 
 # While the skills are still being read
@@ -256,7 +257,7 @@ def test_a_search_among_tools_finds_all_of_them_by_any_of_four_words(scripts: bo
 
 
 def test_the_loading_tool_has_the_advice_before_the_skills() -> None:
-    described = loading(skills(17), OVERVIEW_CHARACTERS)[0]
+    described = loading(skills(17), OVERVIEW_CHARACTERS)
     assert re.search(r"MUST load.*skills_search.*skills_load.*skills_read.*17 skills:\n- ", described, re.DOTALL)
 
 
@@ -274,5 +275,5 @@ def test_what_is_shown_of_the_skills_is_said_of_the_very_texts_that_a_model_gets
             assert part.text in runtime.instructions(found, OVERVIEW_CHARACTERS, scripts=scripts)
             assert (part.names is None) == all(offer.name in part.text for offer in found.offers)
         part = in_loading(found, OVERVIEW_CHARACTERS)
-        assert loading(found, OVERVIEW_CHARACTERS)[0].endswith(f":\n{part.text}")
+        assert loading(found, OVERVIEW_CHARACTERS).endswith(f":\n{part.text}")
     assert in_instructions(Overview(), 4_000, scripts=True).text == ""

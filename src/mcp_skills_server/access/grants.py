@@ -251,7 +251,7 @@ class Grants:
         return found
 
     def names(self, principal: Principal | None) -> set[str]:
-        """What a grant may call this principal in `who`."""
+        """Return the names by which a grant may call this principal in `who`."""
         if principal is None:
             return {EVERYBODY, LOCAL} if self.local else {EVERYBODY}
         return {EVERYBODY, principal.id, *(f"group:{each}" for each in principal.groups)}

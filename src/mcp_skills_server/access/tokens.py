@@ -12,6 +12,7 @@ import math
 import os
 import re
 import secrets
+import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,12 +26,13 @@ from mcp_skills_server.errors import UsageError
 logger = logging.getLogger(__name__)
 
 _SHORTEST_TOKEN: Final = 16
+SOON_S: Final = 14 * 86_400.0
+"""From so long before their end on tokens are said to expire soon."""
 _HASHED: Final = "sha256:"
 _SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
 _ROTATED: Final = 2
 """Tokens of one name: the old one and the new one."""
 _LONGEST_FILE: Final = 1 << 20
-_SOON_S: Final = 14 * 86_400.0
 _NAME: Final = re.compile(r"[A-Za-z0-9._@-]+")
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME: Final = re.compile(
@@ -274,31 +276,41 @@ def _begins_line(part: str) -> bool:
 
 
 def read_token_file(path: str, *, again: bool = False) -> TokenLines:
-    """The lines of a file. That others may read it is a line in the log.
+    """Read the lines of a file. That others may read it is a line in the log.
 
     With `again` a FIFO is refused, for whose writer a running server would wait for ever.
 
     Raises:
         UsageError: it cannot be read, or has no line.
     """
+    text, mode = read_token_text(path, wait=not again)
+    if os.name == "posix" and mode & 0o007:
+        logger.warning("%s can be read by every user of this machine; chmod o-rwx it", path)
+    return read_tokens(text, path)
+
+
+def read_token_text(path: str, *, wait: bool = False) -> tuple[str, int]:
+    """Return the whole text of a token file, and its mode. With `wait` a FIFO is read too.
+
+    Raises:
+        UsageError: it cannot be read, or is too long.
+    """
     try:
-        raw, status = read_regular(path, _LONGEST_FILE, wait=not again)
+        raw, status = read_regular(path, _LONGEST_FILE, wait=wait)
         text = raw.decode()
     except OSError as error:
         raise UsageError(f"{path}: the tokens cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: the tokens cannot be read (not UTF-8)") from None
-    if os.name == "posix" and status.st_mode & 0o007:
-        logger.warning("%s can be read by every user of this machine; chmod o-rwx it", path)
     if len(raw) > _LONGEST_FILE:
         raise UsageError(f"{path}: too long to be tokens")
-    return read_tokens(text, path)
+    return text, stat.S_IMODE(status.st_mode)
 
 
 def warn_of_ends(tokens: Iterable[Token], now: float) -> None:
     """A line in the log for those that expire within 14 days of `now`, and for those that have, in seconds since the
     epoch."""
-    ending = sorted((each for each in tokens if each.expires <= now + _SOON_S), key=lambda each: each.expires)
+    ending = sorted((each for each in tokens if each.expires <= now + SOON_S), key=lambda each: each.expires)
     gone = [each for each in ending if each.expires <= now]
     for words, some in (("have expired", gone), ("expire soon", ending[len(gone) :])):
         if some:

@@ -16,6 +16,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.errors import plural
 from mcp_skills_server.model import Problem, Skill, Snapshot
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class Survey:
         codes = Counter(each.code for each in ordered)
         named = ", ".join(f"{code} ({count:,})" if count > 1 else code for code, count in codes.items())
         errors = sum(each.severity == "error" for each in ordered)
-        return f"{counted(errors, 'error')}, {counted(len(ordered) - errors, 'warning')}: {named}"
+        return f"{plural(errors, 'error')}, {plural(len(ordered) - errors, 'warning')}: {named}"
 
     @cached_property
     def by_skill(self) -> Mapping[str, Sequence[Problem]]:
@@ -67,11 +68,6 @@ class Survey:
             out.setdefault(each.skill, []).append(each)
         out.pop("", None)
         return out
-
-
-def counted(count: int, what: str) -> str:
-    """Return a number of things in words, as in "2 errors"."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 class Checks:

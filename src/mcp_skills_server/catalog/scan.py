@@ -112,9 +112,8 @@ def scan(
     found: Directory | None = None
     levels = part.count("/") + 1 if part else 0
     in_environment = any(os.path.lexists(os.path.join(root.path, up, ENVIRONMENT)) for up in above(part) if up)
-    if (
-        levels > tree.MOST_LEVELS
-    ):  # nor does a scan of the whole root go there; it only sees the links in the directory above
+    # A scan of the whole root does not go deeper either; it only sees the links in the directory above.
+    if levels > tree.MOST_LEVELS:
         found = tree.link_at(root.path, part) if levels == tree.MOST_LEVELS + 1 else None
     elif not in_environment:
         if entering is not None:
@@ -383,7 +382,7 @@ class _Scanner:
         return os.path.join(self._root.path, place)
 
     def _why_not(self, place: str, target: str) -> str | None:
-        """Why a link is not followed, "" where its skill is served from elsewhere, None where it may be."""
+        """Return why a link is not followed: "" where its skill is served from elsewhere, None where it may be."""
         holds_skill = os.path.lexists(os.path.join(target, SKILL_MD))
         if not self._limits.links or self._origins.of(place) is not None:
             return "leads to a directory, and links are not followed"

@@ -147,7 +147,7 @@ def grants(context: click.Context, options: GrantsOptions, who: str) -> None:
 
 
 def _principal(who: str, groups: Sequence[str], configuration: Configuration) -> Principal | None:
-    """Who a grant could name so; None for who proves nothing.
+    """Return the principal that a grant names so; None for one that proves nothing.
 
     Raises:
         UsageError: there is no such token, or groups are given for who has none.

@@ -125,7 +125,7 @@ class Configuration:
 
 
 def read(path: str, *, again: bool = False) -> Configuration:
-    """What the file at this path says. `again` refuses a FIFO, for which a running server would wait for ever.
+    """Parse the file at this path. `again` refuses a FIFO, for which a running server would wait for ever.
 
     Raises:
         ConfigurationError: it cannot be read, or something is wrong with it.

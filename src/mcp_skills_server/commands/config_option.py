@@ -81,7 +81,7 @@ def tokens_of(file: str | None, lines: str | None) -> list[Token]:
 
 
 def token_lines_of(file: str | None, lines: str | None, *, again: bool = False) -> TokenLines:
-    """The same with the lines that are wrong; `again` where a running server reads them once more.
+    """Return the same with the lines that are wrong; `again` where a running server reads them once more.
 
     Raises:
         UsageError: both are given, or they cannot be read.
@@ -160,16 +160,7 @@ def follow_configuration(
     configuration = configuration_of(context)
     from mcp_skills_server.commands.reloading import Reloader
 
-    reloader = Reloader(
-        context,
-        configuration,
-        sources.mirrors,
-        tokens,
-        views=views,
-        rates=rates,
-        request_level=request_level,
-        sources=sources,
-    )
+    reloader = Reloader(context, configuration, sources, tokens, views=views, rates=rates, request_level=request_level)
     reloader.start()
     return reloader
 

@@ -161,12 +161,11 @@ def _remote_entry(host: Host, options: InstallOptions) -> dict[str, Any]:
     url, variable = options.url or "", options.token_env
     try:
         parts = urlsplit(url)
-        is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and url.isascii() and " " not in url
     except ValueError:
-        is_url = False
-    if not is_url:
+        parts = urlsplit("")
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not url.isascii() or " " in url:
         raise UsageError(f"--url {printable(url)}: write the MCP endpoint, such as https://skills.example/mcp")
-    if urlsplit(url).username is not None:
+    if parts.username is not None:
         raise UsageError("--url: the host's file would hold the password; name a variable with --token-env")
     if variable is not None and not _VARIABLE.fullmatch(variable):
         raise UsageError(f"--token-env {printable(variable)}: write the name of a variable, such as SKILLS_TOKEN")

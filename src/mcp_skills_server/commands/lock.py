@@ -24,7 +24,7 @@ from mcp_skills_server.commands.pinning import (
     write_lock,
 )
 from mcp_skills_server.commands.printing import remark, say, say_json
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.model import Standing
 from mcp_skills_server.provenance.lock import LockedSource
 from mcp_skills_server.sources.kinds import kind_of
@@ -114,7 +114,7 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
         return 1
     write_lock(options.output, sources)
     count = sum(len(each.skills) for each in sources)
-    remark(f"{options.output}: {_counted(count, 'skill')} of {_counted(len(sources), 'source')}")
+    remark(f"{options.output}: {plural(count, 'skill')} of {plural(len(sources), 'source')}")
     return 0
 
 
@@ -177,10 +177,6 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
     if not count:
         of = f" of {', '.join(names)}" if names else ""
         remark(f"nothing{of} is new: the skills are as {options.lock} has them")
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def _after(moved: Moved, chosen: set[str]) -> list[LockedSource]:

@@ -12,7 +12,7 @@ from mcp_skills_server.commands.fields import flag, option, takes
 from mcp_skills_server.commands.options import RootOptions, given_or_configured, make_registry, roots, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, say_table
 from mcp_skills_server.commands.problem_lines import annotation, as_json, in_order, remark_problems, shortened
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Standing
 from mcp_skills_server.model.clients import UNKNOWN
@@ -202,7 +202,6 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server validate ./my-skill
       mcp-skills-server validate ~/skills --strict --format github
     """
-    from mcp_skills_server.catalog.checks import counted
     from mcp_skills_server.commands.checking import check
 
     registry = make_registry(roots, options)
@@ -227,7 +226,7 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
     else:
         for problem in shortened(problems):
             say(annotation(problem) if options.form == "github" else str(problem))
-        counts = (counted(count, "skill"), counted(errors, "error"), counted(len(problems) - errors, "warning"))
+        counts = (plural(count, "skill"), plural(errors, "error"), plural(len(problems) - errors, "warning"))
         say(", ".join(counts), err=options.form == "github")
         _remark_cut(registry)
     return 0 if ok else 1

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from mcp_skills_server.telemetry.usage import Usage
 
 _RELOAD: Final = "skills_config_last_reload"
-_SOON_S: Final = 14 * 86_400.0
-"""From when on the log warns of tokens that expire, too."""
 
 
 class MetricsOptions(Options):
@@ -81,6 +79,8 @@ def make_metrics(
     """
     if not options.metrics and options.metrics_address is None:
         return None
+    from mcp_skills_server.access.tokens import SOON_S
+
     try:
         from mcp_skills_server.telemetry.metrics import Metrics, show_at
         from mcp_skills_server.web.probes import count_failing
@@ -107,7 +107,7 @@ def make_metrics(
             counting["skills_redis_up"] = ("Whether Redis answers.", link.is_up)
         if audit is not None:
             counting["skills_audit_lost"] = ("Lines that the audit log could not take.", audit.lost)
-        expiring = sum(each.expires <= now + _SOON_S for each in tokens)
+        expiring = sum(each.expires <= now + SOON_S for each in tokens)
         ages = {each.name: now - each.current for each in states if each.current is not None}
         return {
             **counting,
@@ -140,7 +140,7 @@ def make_metrics(
 
 
 def _names_us(names: Container[str], header: str) -> bool:
-    """Whether a Host header is an IP address, which no DNS rebinding has, or one of these names."""
+    """Tell whether a Host header is an IP address, which no DNS rebinding has, or one of these names."""
     from mcp_skills_server.web.guards import host_name
 
     name = host_name(header)

@@ -126,7 +126,7 @@ class RootOptions(LimitOptions, SiteOptions, GitOptions, ConfigOptions):
 
 
 class PartialOptions(Options):
-    """What to do where a skill cannot be published."""
+    """Options for skills that cannot be published."""
 
     allow_partial: bool = flag(
         "Publish the others where a skill cannot be; without it nothing is, and it exits with 1."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -17,7 +17,7 @@ from mcp_skills_server.commands.fields import flag, option, takes
 from mcp_skills_server.commands.forks import beside
 from mcp_skills_server.commands.options import PartialOptions, RootOptions, make_registry, roots, without_skills
 from mcp_skills_server.commands.printing import progress, remark, say
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.model import printable
 
 if TYPE_CHECKING:
@@ -113,10 +113,10 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     if options.check:
         for each in differences:
             say(str(each))
-        state = f"not current: {_count(differences)} to change" if differences else "current"
+        state = f"not current: {plural(len(differences), 'file')} to change" if differences else "current"
         remark(f"{shown} is {state}")
         return 1 if differences or lacking else 0
-    done = f"{_count(differences)} changed" if differences else "nothing to change"
+    done = f"{plural(len(differences), 'file')} changed" if differences else "nothing to change"
     remark(f"published {run.skills} skills in {shown}, {done}")
     return 0
 
@@ -180,10 +180,6 @@ def _publish_all(
     if stamps is not None and seen is not None:
         runs.save(replace(run, seen=seen, roots=stamps, names=names_of(edition, stamps)))
     return differences, run
-
-
-def _count(files: Sequence[object]) -> str:
-    return "1 file" if len(files) == 1 else f"{len(files)} files"
 
 
 def _check_base(url: str) -> None:

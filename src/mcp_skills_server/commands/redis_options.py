@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.sources.mirrors import Mirrors
 
 _PAGE_IDLE_S: Final = 12 * 3600.0
-"""A session of the page that nobody used for so long is over, as in memory."""
+"""A session of the page ends after so many seconds without a request, as in memory."""
 
 
 class RedisType(click.ParamType[str]):

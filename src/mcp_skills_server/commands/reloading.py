@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
     from mcp_skills_server.commands.relocking import FollowedSources
-    from mcp_skills_server.sources.mirrors import Mirrors
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +48,7 @@ _LIVE: Final = frozenset(("token_file", "tokens", "log_level", "refresh"))
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """What became of reading the files again; the start is the first.
+    """The result of reading the files again; the start is the first.
 
     Attributes:
         at: when, in seconds since the epoch.
@@ -75,25 +74,23 @@ class Reloader:
     Args:
         context: of the command; what the command line or the environment says, no file changes.
         configuration: as it was read at the start; None where there is no file.
-        mirrors: what is fetched, if anything is.
+        sources: has the lock file read again, and every source looked at when that is asked for.
         tokens: those in force, where there may be some.
         views: which skills each principal has.
         rates: how often one may do something, where that is counted.
         request_level: at which level requests are logged.
-        sources: has the lock file read again, and every source looked at when that is asked for.
     """
 
     def __init__(
         self,
         context: click.Context,
         configuration: Configuration | None,
-        mirrors: Mirrors | None,
+        sources: FollowedSources | None,
         tokens: Tokens | None,
         *,
         views: Views,
         rates: Rates | None = None,
         request_level: int = logging.DEBUG,
-        sources: FollowedSources | None = None,
     ) -> None:
         self._sources = sources
         self._views = views
@@ -106,7 +103,6 @@ class Reloader:
         plain = click.Context(context.command)  # where the file gives no defaults
         self._defaults = {name: each.get_default(plain) for name, each in self._parameters.items() if name in _LIVE}
         self._configuration = configuration
-        self._mirrors = mirrors
         self._tokens = tokens
         self._warned = time.monotonic()  # when they were read
         self._request_level = request_level
@@ -221,11 +217,12 @@ class Reloader:
             if not self._logs_requests:
                 self._logs_requests = log_requests(self._request_level) is not None
         logger.info("%s was read again", now.file)
-        if self._mirrors is not None:
+        mirrors = None if self._sources is None else self._sources.mirrors
+        if mirrors is not None:
             for root in {*before.values.get("roots", ()), *now.values.get("roots", ()), *self._fixed.get("roots", ())}:
                 rules = now.rules_of(root)
                 own = rules.refresh_s if rules is not None else None
-                self._mirrors.set_refresh(root, own or self._value("refresh", now))
+                mirrors.set_refresh(root, own or self._value("refresh", now))
         names = {
             name
             for name in (before.values.keys() | now.values.keys()) & self._parameters.keys()
@@ -248,14 +245,12 @@ class Reloader:
     def _warn_of_ends(self) -> None:
         """Once a day."""
         if self._tokens is not None and time.monotonic() - self._warned > _DAY_S:
-            from mcp_skills_server.access.tokens import warn_of_ends
-
             self._warned = time.monotonic()
             warn_of_ends(self._tokens, time.time())
 
     @property
     def has_files(self) -> bool:
-        """Whether there is a file that is followed."""
+        """Tell whether any file is followed."""
         return bool(self._seen)
 
     def _look(self) -> list[tuple[int, ...] | None]:

@@ -59,7 +59,7 @@ def serve_over_http(service: Service, options: ServeOptions) -> int:
 
 
 def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSettings, Callable[[], object]]:
-    """What the operator chose for HTTP, and what has tokens, configuration and lock file read again.
+    """Return the settings of HTTP, and the function that has tokens, configuration and lock file read again.
 
     Raises:
         UsageError: it cannot be served so.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 import click
@@ -42,7 +41,7 @@ def token() -> None:
 def new(options: NewTokenOptions, name: str) -> None:
     """Print a new token for NAME on stdout, and keep its hash alone: the line NAME=sha256:... of a token file.
 
-    Nobody can be shown the token again. A name may stand twice: add its new token, give it to who uses the old one, and
+    The token cannot be shown again. A name may stand twice: add its new token, give it to who uses the old one, and
     remove the old line.
 
     \b
@@ -67,17 +66,10 @@ def _append(file: Path, line: str) -> None:
     Raises:
         UsageError: it cannot be read or written, or a line would be wrong in it.
     """
-    from mcp_skills_server.access.tokens import read_tokens
-    from mcp_skills_server.durable import read_regular, replace_file
+    from mcp_skills_server.access.tokens import read_token_text, read_tokens
+    from mcp_skills_server.durable import replace_file
 
-    text, mode = "", 0o600
-    try:
-        raw, status = read_regular(file, 1 << 20)
-        text, mode = raw.decode(), stat.S_IMODE(status.st_mode)
-    except FileNotFoundError:
-        pass
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file}: the tokens cannot be read ({error}); give another --token-file") from None
+    text, mode = read_token_text(str(file)) if os.path.exists(file) else ("", 0o600)
     whole = f"{text.rstrip()}\n{line}\n".lstrip("\n")
     read_tokens(whole, str(file)).checked()
     try:

@@ -87,7 +87,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """How a host writes a server that it reaches by URL.
+    """A host's notation for a server that it reaches by URL.
 
     Attributes:
         url: the key of the URL.

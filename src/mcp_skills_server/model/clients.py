@@ -17,7 +17,7 @@ MOST_CATALOG: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """What differs between clients.
+    """The differences between clients that matter here.
 
     Attributes:
         shows: which part of a tool's result its model sees: the text, the structure, or either of them, as with

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.dialects import runtime
-from mcp_skills_server.dialects.runtime import Result
+from mcp_skills_server.dialects.runtime import ToolResult
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import media
 from mcp_skills_server.format.uris import uri
@@ -21,7 +21,7 @@ _MOST_OUTPUT: Final = 16 << 20
 """Bytes of a file that a script left and that is read."""
 
 
-def skill_file(skill: Skill, path: str, raw: bytes, given: Mapping[str, Any], settings: RuntimeSettings) -> Result:
+def skill_file(skill: Skill, path: str, raw: bytes, given: Mapping[str, Any], settings: RuntimeSettings) -> ToolResult:
     """A file of a skill, of which the model wants what `given` says."""
     text = media.as_text(raw, media.media_type(path))
     if text is None:
@@ -32,7 +32,7 @@ def skill_file(skill: Skill, path: str, raw: bytes, given: Mapping[str, Any], se
 
 async def output_file(
     workspace: Workspace | None, path: str, given: Mapping[str, Any], settings: RuntimeSettings, *, elsewhere: bool
-) -> Result:
+) -> ToolResult:
     """A file that a script of a session left in its work directory.
 
     Args:
@@ -63,7 +63,7 @@ async def output_file(
     return _part(shown, text, given, settings)
 
 
-def _part(path: str, text: str, given: Mapping[str, Any], settings: RuntimeSettings) -> Result:
+def _part(path: str, text: str, given: Mapping[str, Any], settings: RuntimeSettings) -> ToolResult:
     start, most = int(given.get("start_line", 1)), given.get("max_lines")
     most = None if most is None else int(most)
     within = int(given.get("start_character", 1))

@@ -20,7 +20,7 @@ from mcp_skills_server.dialects.runtime import Loaded, ToolResult
 from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
-from mcp_skills_server.model.clients import Client, client_of
+from mcp_skills_server.model.clients import UNKNOWN, Client, client_of
 from mcp_skills_server.runtime.active_skills import Active, ActiveSkills, begin_call, chosen, loaded_of
 from mcp_skills_server.runtime.briefing import name_of
 from mcp_skills_server.runtime.file_results import output_file, skill_file
@@ -299,16 +299,15 @@ class Session:
         return chosen(call.runtime, call.active, snapshot, given.get("skill"), reminder=reminder)
 
     def _receipt(
-        self, active: Active, fresh: Sequence[Loaded] = (), *, client: Client | None = None, note: str | None = None
+        self, active: Active, fresh: Sequence[Loaded] = (), *, client: Client = UNKNOWN, note: str | None = None
     ) -> ToolResult:
-        known = client or Client()
         return runtime.receipt(
             loaded_of(active),
             None if self._hosted else self.session_id,
             fresh,
             bodies=not self._hosted,
-            characters=min(self._runtime.settings.result_characters, known.result_characters),
-            shows=known.shows,
+            characters=min(self._runtime.settings.result_characters, client.result_characters),
+            shows=client.shows,
             note=note,
         )
 
@@ -340,7 +339,7 @@ class _Request(NamedTuple):
 
     @property
     def settings(self) -> RuntimeSettings:
-        """What the operator chose, with results as short as the client takes them."""
+        """Return the operator's settings, with results as short as the client takes them."""
         settings = self.runtime.settings
         return settings._replace(result_characters=min(settings.result_characters, self.client.result_characters))
 

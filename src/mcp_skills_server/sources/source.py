@@ -34,7 +34,7 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a tree has otherwise than the one that was served before.
+    """The difference between a tree and the one that was served before.
 
     Attributes:
         before: the revision that was served before, "" where the source does not know it.

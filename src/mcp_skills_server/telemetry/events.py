@@ -55,7 +55,7 @@ class Use(NamedTuple):
 
 
 class _Principal(Protocol):
-    """Who a client proved to be."""
+    """The identity that a client proved."""
 
     @property
     def id(self) -> str: ...

@@ -142,8 +142,7 @@ class _Server(uvicorn.Server):
 
         arriving = self._allowed.arriving
         self._accepting = [Accepting(each, protocol, arriving, self._lines) for each in sockets or []]
-        servers: list[Any] = [*self._accepting]
-        self.servers = servers
+        self.servers: list[Any] = [*self._accepting]
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -74,11 +74,10 @@ def argument_schemas() -> dict[str, Json]:
 
 
 def _load_tool(found: Overview, characters: int, bound: Mapping[str, Json]) -> dict[str, Json]:
-    description, _ = overview.loading(found, characters)
     return _tool(
         LOAD,
         "Load skills",
-        description,
+        overview.loading(found, characters),
         {
             "names": {
                 "type": "array",

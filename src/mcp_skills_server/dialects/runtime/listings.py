@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from mcp_skills_server.dialects.runtime import lengths
 from mcp_skills_server.dialects.runtime.results import CHARACTERS, noted
-from mcp_skills_server.dialects.runtime.words import LIST, Result, problems
+from mcp_skills_server.dialects.runtime.words import LIST, ToolResult, problems
 from mcp_skills_server.format import hidden, identity
 from mcp_skills_server.format.markup import contained
 from mcp_skills_server.model import Json, Skill
@@ -18,7 +18,7 @@ def listing(
     *,
     characters: int = CHARACTERS,
     note: str | None = None,
-) -> Result:
+) -> ToolResult:
     """The answer of the listing and of the search. Descriptions that together are too long are cut to one length.
 
     A description that another skill before it has is not repeated, but said to be the same.

@@ -230,15 +230,14 @@ def turns(found: Mapping[str, Sequence[int]]) -> Iterator[int]:
         yield from (positions[step] for positions in found.values() if step < len(positions))
 
 
-def loading(overview: Overview, characters: int) -> tuple[str, bool]:
-    """The description of the loading tool, and whether it names every skill.
+def loading(overview: Overview, characters: int) -> str:
+    """Return the description of the loading tool.
 
     It stands alone, because some hosts show no instructions: the advice first, then the skills.
     """
     head = _loading_head(overview)
     shown = in_loading(overview, characters)
-    complete = shown.names is None and bool(overview)
-    return (f"{head}\n{shown.text}" if shown.text else head.rpartition("\n\n")[0]), complete
+    return f"{head}\n{shown.text}" if shown.text else head.rpartition("\n\n")[0]
 
 
 def in_loading(overview: Overview, characters: int) -> Shown:

@@ -8,13 +8,13 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from mcp_skills_server.dialects.runtime import lengths
-from mcp_skills_server.dialects.runtime.words import LIST, READ, SESSION, WORKSPACE, Loaded, Result
+from mcp_skills_server.dialects.runtime.words import LIST, READ, SESSION, WORKSPACE, Loaded, ToolResult
 from mcp_skills_server.format import hidden, media
 from mcp_skills_server.format.markup import contained, element
 from mcp_skills_server.model import SKILL_MD, Json, printable
-from mcp_skills_server.model.clients import Client, Shows
+from mcp_skills_server.model.clients import UNKNOWN, Shows
 
-CHARACTERS: Final = Client().result_characters
+CHARACTERS: Final = UNKNOWN.result_characters
 """What a result may hold: hosts cut the middle out of 40,000 characters and more, or put them in a file."""
 _MOST_FILES: Final = 200
 _ELSEWHERE: Final = (
@@ -34,7 +34,7 @@ def receipt(
     characters: int = CHARACTERS,
     shows: Shows = "text",
     note: str | None = None,
-) -> Result:
+) -> ToolResult:
     """The answer of loading and unloading: what is active now, in order, and what came with it.
 
     Args:
@@ -82,7 +82,7 @@ def news(added: int, removed: int, *, uncounted: bool = False) -> str:
 
 def text_file(
     path: str, text: str, start: int, most_lines: int | None, most_characters: int, *, start_character: int = 1
-) -> Result:
+) -> ToolResult:
     """The answer of reading a text file: its exact text, or whole lines of it and word of where to go on.
 
     The parts that the words lead through make the exact text again. Of a line that is longer than an answer comes a
@@ -117,14 +117,14 @@ def text_file(
     return _part("".join(part), f"[{note}]")
 
 
-def _part(text: str, *notes: str) -> Result:
+def _part(text: str, *notes: str) -> ToolResult:
     """The text as it is; what there is to say of it stands in blocks of their own."""
     if remark := hidden.remark(text):
         notes = (*notes, f"[{remark}]")
     return _result(text, more=[{"type": "text", "text": each} for each in notes])
 
 
-def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> Result:
+def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> ToolResult:
     """The answer of reading any other file: a picture or sound as such, for the rest a link to the resource.
 
     `target` is its URI, None where `resources/read` does not serve it.
@@ -141,7 +141,7 @@ def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> R
     return _result(f"{text}. It can be fetched as the resource {target}.", more=[link])
 
 
-def made_file(path: str, raw: bytes, most_bytes: int) -> Result:
+def made_file(path: str, raw: bytes, most_bytes: int) -> ToolResult:
     """The answer of reading a file without text that a script left: a picture or sound, or its bytes in base64."""
     kind = media.media_type(path) or "application/octet-stream"
     if kind in _IMAGES or kind.startswith("audio/") or len(raw) > most_bytes:
@@ -159,7 +159,7 @@ def made_file(path: str, raw: bytes, most_bytes: int) -> Result:
     return _result(f"{path} is no text ({kind}, {len(raw)} bytes).", more=[{"type": "resource", "resource": resource}])
 
 
-def outcome(run: Mapping[str, Json]) -> Result:
+def outcome(run: Mapping[str, Json]) -> ToolResult:
     """The answer of running a script. One that failed is marked as an error too; its exit code says which."""
     code = run["exit_code"]
     ended = "was stopped by the server" if code is None else f"ended with exit code {code}"
@@ -190,7 +190,7 @@ def _left_files(run: Mapping[str, Json]) -> list[str]:
     ]
 
 
-def failure(message: str) -> Result:
+def failure(message: str) -> ToolResult:
     """What went wrong, for the model to put right."""
     return {"content": [{"type": "text", "text": message}], "isError": True}
 
@@ -218,14 +218,14 @@ def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
     return out
 
 
-def noted(lines: list[str], structure: dict[str, Json], note: str | None, between: str) -> Result:
+def noted(lines: list[str], structure: dict[str, Json], note: str | None, between: str) -> ToolResult:
     """These lines and this structure as a result; the note is one line more in both."""
     if note is not None:
         lines, structure = [*lines, note], {**structure, "note": note}
     return _result(between.join(lines), structure)
 
 
-def with_note(result: Result, note: str) -> Result:
+def with_note(result: ToolResult, note: str) -> ToolResult:
     """Add a line for the model to a result with structure: to its text and to its structure."""
     structure = dict(result.get("structuredContent") or {})
     structure["note"] = "\n".join(filter(None, (structure.get("note"), note)))
@@ -233,8 +233,8 @@ def with_note(result: Result, note: str) -> Result:
     return {**result, "content": content, "structuredContent": structure}
 
 
-def _result(text: str, structure: dict[str, Json] | None = None, more: Sequence[dict[str, Any]] = ()) -> Result:
-    out: Result = {"content": [{"type": "text", "text": text}, *more]}
+def _result(text: str, structure: dict[str, Json] | None = None, more: Sequence[dict[str, Any]] = ()) -> ToolResult:
+    out: ToolResult = {"content": [{"type": "text", "text": text}, *more]}
     if structure is not None:
         out["structuredContent"] = structure
     return out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, NotRequired, TypeAlias, TypedDict
+from typing import Any, Final, NamedTuple, NotRequired, TypedDict
 
 from mcp_skills_server.format import hidden
 from mcp_skills_server.model import Json, Skill, Standing
@@ -40,9 +40,6 @@ class ToolResult(TypedDict):
     content: list[dict[str, Any]]
     structuredContent: NotRequired[dict[str, Any]]
     isError: NotRequired[bool]
-
-
-Result: TypeAlias = ToolResult
 
 
 class Offer(NamedTuple):

@@ -160,7 +160,7 @@ def _object(raw: bytes) -> dict[str, Any]:
 
 
 def _reason(said: Mapping[str, Any]) -> str:
-    """What an issuer says of an error, as RFC 6749 has it; "" where it says nothing."""
+    """Return an issuer's words on an error, as RFC 6749 has them; "" for none."""
     words = [each for key in ("error", "error_description") if isinstance(each := said.get(key), str) and each]
     return printable(f" ({clipped(': '.join(words))})") if words else ""
 

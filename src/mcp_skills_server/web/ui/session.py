@@ -26,6 +26,7 @@ from mcp_skills_server.access.admission import Admission
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.tokens import find
 from mcp_skills_server.errors import RequestError, SkillsServerError
+from mcp_skills_server.runtime.shared_sessions import RecordStore
 from mcp_skills_server.web.bearer import Refusal, admission
 from mcp_skills_server.web.failures import FailedAuthentications
 from mcp_skills_server.web.forwarded import HOST
@@ -75,16 +76,8 @@ class _Session:
     used: float
 
 
-class SessionStore(Protocol):
+class SessionStore(RecordStore, Protocol):
     """Sessions that all replicas see. What fails is a `RequestError`."""
-
-    async def read(self, name: str, group: str | None) -> str | None:
-        """Return the text of this name, or None."""
-        ...
-
-    async def write(self, name: str, group: str | None, text: str, *, replaces: str | None) -> None:
-        """Write a text."""
-        ...
 
     async def delete(self, name: str, group: str | None) -> None:
         """Delete the text of this name."""
@@ -263,7 +256,7 @@ def _named(request: Request) -> str:
 
 
 def is_of_other_page(request: Request) -> bool:
-    """Whether a page of another server has the browser ask, or leads it here.
+    """Tell whether a page of another server makes the browser ask, or leads it here.
 
     The strict cookie comes along where that server differs by its port alone.
     """

@@ -241,7 +241,7 @@ def reason_left_out(skill: Skill) -> Problem | None:
 
 
 def facets_of(look: Look, survey: Survey) -> Facets:
-    """What the viewer's skills can be filtered by. Made once for a snapshot whose skills are all checked."""
+    """Return the filters of the viewer's skills. Made once for a snapshot whose skills are all checked."""
     snapshot = look.snapshot
     found = _facets.get(snapshot)
     if found is None:

@@ -155,6 +155,9 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
     registry.checks.of(skill)
     problems = registry.checks.survey(registry.snapshot).by_skill.get(skill.path, ())
     readable = skill.standing > Standing.UNUSABLE
+    from mcp_skills_server.runtime.runtime import Runtime
+
+    listed = Runtime(registry).briefing.shown_part(skill)
     details: dict[str, Any] = _summary(skill, len(problems)) | {
         "frontmatter": dict(skill.frontmatter),
         "files": [
@@ -163,6 +166,7 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
         ],
         "problems": [as_json(problem) for problem in problems],
         "revision": registry.roots[skill.root].revision or None,
+        "listed": listed,
         "instructions": registry.body(skill).text if readable and SKILL_MD in skill.files else "",
     }
     if options.form == "json":
@@ -172,6 +176,8 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
         if details[key]:
             say(f"{key + ':':13}{' '.join(str(details[key]).split())}")
     say(f"{'served:':13}{_SERVED[skill.standing]}")
+    if listed is not None:
+        say(f"{'listed:':13}{listed}")
     say("")
     say_table(
         [

@@ -47,7 +47,8 @@ class Client:
 
 _TABLE: Final = {
     "claude-code": Client(shows="structure", shows_skills=True, list_in="instructions", searches_tools=True),
-    "codex": Client(shows="structure", list_in="instructions", searches_tools=True),
+    # Shows the first line of the instructions alone; once tools are searched, all of them with each tool.
+    "codex": Client(shows="structure", list_in="tools", catalog_characters=MOST_CATALOG, searches_tools=True),
     "mcp": Client(shows="either"),  # the Python SDK's own name: pydantic-ai shows structure, LangChain text
     "opencode": Client(list_in="instructions", catalog_characters=MOST_CATALOG, makes_templates_of_prompts=True),
     "kilo": Client(list_in="instructions", catalog_characters=MOST_CATALOG, makes_templates_of_prompts=True),

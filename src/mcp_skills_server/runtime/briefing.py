@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from os.path import basename
 from typing import Final, NamedTuple
 
@@ -19,14 +20,23 @@ from mcp_skills_server.catalog.disk import is_utf8
 from mcp_skills_server.catalog.outline import Outline, outline
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.dialects import runtime
-from mcp_skills_server.dialects.runtime import Loaded, Offer, Overview
+from mcp_skills_server.dialects.runtime import OVERVIEW_CHARACTERS, Loaded, Offer, Overview
 from mcp_skills_server.format import hidden, identity
+from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import MOST_CATALOG, UNKNOWN, Client
+from mcp_skills_server.runtime.search_text import words_of
+from mcp_skills_server.runtime.stop_words import STOP_WORDS
 
 _MOST_KEPT: Final = 4096
 """Skills that came or went, by which the news of a session are counted."""
+_ABOUT_SEARCH: Final = 400
+"""Characters of the description of the searching tool without the words of skills."""
+_MOST_NAME_WORDS: Final = 2_000
+"""Characters of words that come from names and tags."""
+_MOST_TOLD: Final = 1_000
+"""Skills whose words are told."""
 
 
 class _Texts(NamedTuple):
@@ -141,17 +151,31 @@ class Briefing:
         key = handles, elsewhere, client
         if key not in texts.tools:
             overview = texts.overview
-            characters = 0 if client.list_in == "instructions" else self.characters(client)
-            if elsewhere is not None and scripts:
+            characters = self.characters(client)
+            if elsewhere is None and client.list_in == "instructions":
+                characters = 0
+            elif elsewhere is not None and scripts:
                 characters = 0
             elif elsewhere is not None:
                 skills = texts.snapshot.skills
                 rest = [each for each in overview.offers if each.known and skills[each.path].standing < elsewhere]
                 overview = overview._replace(offers=rest, more=False)
+            words: list[str] = []
+            if client.searches_tools:
+                words = _words_of(texts.snapshot, min(self.characters(client), OVERVIEW_CHARACTERS) - _ABOUT_SEARCH)
             texts.tools[key] = runtime.definitions(
-                overview, characters, scripts=scripts, handles=handles, words=client.searches_tools
+                overview, characters, scripts=scripts, handles=handles, words=words
             )
         return texts.tools[key]
+
+    def shown_part(self, skill: Skill) -> str | None:
+        """Say how much of a skill the instructions show a host that is not known; None if no model is offered it."""
+        overview = self.overview
+        position = next((at for at, offer in enumerate(overview.offers) if offer.path == skill.path), None)
+        if position is None:
+            return None
+        shown = runtime.in_instructions(overview, self.characters(UNKNOWN), scripts=self._scripts())
+        return runtime.shown_part(overview, shown, position)
 
     @property
     def overview(self) -> Overview:
@@ -296,3 +320,32 @@ def _path_of(offer: Offer) -> str:
 
 def _offered(skills: Mapping[str, Skill]) -> set[str]:
     return {path for path, skill in skills.items() if runtime.is_offered(skill)}
+
+
+def _words_of(snapshot: Snapshot, characters: int) -> list[str]:
+    """Return the words of most skills that fit: first those of names and tags, then those of descriptions."""
+    named: Counter[str] = Counter()
+    described: Counter[str] = Counter()
+    for path in islice(snapshot.paths(Standing.LENIENT), _MOST_TOLD):
+        skill = snapshot.skills[path]
+        if runtime.is_offered(skill):
+            tags = " ".join(map(str, tags_of(skill.frontmatter)))
+            named.update({*words_of(f"{skill.name} {tags}")})
+            described.update({*words_of(hidden.without(skill.description))})
+    kept = _fitting(named, min(characters, _MOST_NAME_WORDS))
+    for word in kept:
+        del described[word]
+        characters -= len(word) + 2
+    return kept + _fitting(described, characters)
+
+
+def _fitting(counts: Counter[str], characters: int) -> list[str]:
+    """Return the most frequent words that fit, separated by a comma and a blank."""
+    kept: list[str] = []
+    for word, _ in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
+        if len(word) > 2 and word not in STOP_WORDS:
+            characters -= len(word) + 2
+            if characters < 0:
+                break
+            kept.append(word)
+    return kept

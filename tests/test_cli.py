@@ -34,6 +34,16 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
     )
 
 
+def read_terminal(ours: int) -> bytes:
+    """Return all that was written to a pseudo-terminal whose other end is closed."""
+    shown = b""
+    with suppress(OSError):  # how Linux tells the end of a terminal
+        while read := os.read(ours, 4096):
+            shown += read
+    os.close(ours)
+    return shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -412,11 +422,7 @@ def test_validate_shows_how_far_it_is_on_a_terminal_alone(tmp_path: Path) -> Non
         [*COMMAND, "validate", str(tmp_path)], stdout=subprocess.PIPE, stderr=theirs, timeout=DEADLINE, check=False
     )
     os.close(theirs)
-    shown = b""
-    with suppress(OSError):  # how Linux tells the end of a terminal
-        while read := os.read(ours, 4096):
-            shown += read
-    os.close(ours)
+    shown = read_terminal(ours)
     assert b"Checking skills" in shown and b"100%" in shown
     assert done.stdout == b"3 skills, 0 errors, 0 warnings\n"
 
@@ -557,11 +563,7 @@ def test_a_table_on_a_terminal_is_as_wide_as_it_and_has_colours(
         env={key: value for key, value in os.environ.items() if key != "COLUMNS"} | environment,
     )
     os.close(theirs)
-    shown = b""
-    with suppress(OSError):  # how Linux tells the end of a terminal
-        while read := os.read(ours, 4096):
-            shown += read
-    os.close(ours)
+    shown = read_terminal(ours)
     text = shown.decode()
     assert done.returncode in {0, 1} and ("\x1b[31m" in text) is coloured
     lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()

@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import runtime
-from mcp_skills_server.dialects.runtime import Loaded, Offer, Overview
+from mcp_skills_server.dialects.runtime import Loaded, Offer, Overview, overview
 from mcp_skills_server.model import Skill, Standing
 
 from . import build
@@ -346,6 +346,44 @@ def test_only_running_a_script_may_do_harm() -> None:
             }
         else:
             assert hints["readOnlyHint"] is True and hints["openWorldHint"] is False
+
+
+@pytest.mark.parametrize(
+    ("description", "first"),
+    [
+        ("Fills forms. Use when a PDF has fields.", "Use when a PDF has fields."),
+        ("Fills forms. Makes them. Use this skill if asked.", "Use this skill if asked."),
+        ("Füllt Formulare. Verwende es bei PDF.", "Verwende es bei PDF."),
+        ("Rellena formularios. Usar cuando haya campos.", "Usar cuando haya campos."),
+        ("\u586b\u5199\u8868\u5355\u3002\u9002\u7528\u4e8ePDF\u3002", "\u9002\u7528\u4e8ePDF\u3002"),
+        ("Fills forms.", "Fills forms."),
+    ],
+)
+def test_the_sentence_that_says_when_comes_first(description: str, first: str) -> None:
+    found = overview.trigger_first(description)
+    assert found.startswith(first) and sorted(found.replace(" ", "")) == sorted(description.replace(" ", ""))
+
+
+@pytest.mark.parametrize("count", [1, 17, 40, 86, 148])
+@pytest.mark.parametrize("characters", [4_000, 10_000])
+def test_every_name_is_shown_and_no_stump_of_a_description(count: int, characters: int) -> None:
+    long = "Does many things with forms, tables and pictures of all kinds, as people need them at work. " * 3
+    found = Overview(
+        [Offer(f"skill-of-forms-{n}", f"{long}Use when {n} is asked for.", None, f"{n}") for n in range(count)]
+    )
+    text = runtime.instructions(found, characters, scripts=False)
+    assert len(text) <= characters
+    assert all(re.search(rf"skill-of-forms-{n}\b", text) for n in range(count))
+    stumps = [line.partition(": ")[2] for line in text.splitlines() if line.startswith("- skill-")]
+    assert all(len(each) >= 60 for each in stumps)
+    if count > 17:
+        assert all(each.startswith("Use when") for each in stumps) and (stumps or (characters == 4_000 and count > 86))
+
+
+def test_a_host_that_searches_tools_finds_words_of_the_skills() -> None:
+    found = runtime.definitions(offers("csv-profiling", "csv-merge"), 0, scripts=False, handles=True, words=True)
+    search = next(str(each["description"]) for each in found if each["name"] == runtime.SEARCH)
+    assert search.endswith("There are skills about: csv, merge, profiling.")
 
 
 def test_what_may_be_loaded_is_judged_by_look_up_and_by_no_list() -> None:

@@ -456,3 +456,20 @@ async def test_a_host_that_cuts_results_gets_a_long_body_in_short_parts(tmp_path
                 break
             start = int(more[1])
     assert all(line in seen for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "in_instructions", "in_tools"),
+    [("gemini-cli-mcp-client", 0, 1), ("opencode", 1, 0), ("claude-code", 1, 0), ("another", 1, 1)],
+)
+async def test_a_host_is_given_the_list_of_skills_where_its_model_sees_it(
+    tmp_path: Path, name: str, in_instructions: int, in_tools: int
+) -> None:
+    write_skill(tmp_path / "a", description="Brews tea. Use when somebody is thirsty.")
+    server = Server[Any]("mine")
+    attach(server, Registry([tmp_path]), watch=False)
+    for mode in ("legacy", "auto"):
+        async with Client(server, mode=mode, client_info=types.Implementation(name=name, version="1")) as client:
+            assert str(client.instructions).count("Brews tea.") == in_instructions
+            tools = (await client.list_tools()).tools
+            assert "".join(str(each.description) for each in tools).count("Brews tea.") == in_tools

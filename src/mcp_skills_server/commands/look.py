@@ -15,6 +15,7 @@ from mcp_skills_server.commands.problem_lines import annotation, as_json, in_ord
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Standing
+from mcp_skills_server.model.clients import UNKNOWN
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
@@ -131,6 +132,7 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
     from mcp_skills_server.format.nearest import nearest
     from mcp_skills_server.format.uris import uri
     from mcp_skills_server.model import SKILL_MD
+    from mcp_skills_server.runtime.runtime import Runtime
 
     roots = given_or_configured(arguments[:-1])
     if not roots:
@@ -155,9 +157,8 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
     registry.checks.of(skill)
     problems = registry.checks.survey(registry.snapshot).by_skill.get(skill.path, ())
     readable = skill.standing > Standing.UNUSABLE
-    from mcp_skills_server.runtime.runtime import Runtime
-
-    listed = Runtime(registry).briefing.shown_part(skill)
+    with Runtime(registry) as runtime:
+        listed = runtime.briefing.shown_part(skill)
     details: dict[str, Any] = _summary(skill, len(problems)) | {
         "frontmatter": dict(skill.frontmatter),
         "files": [
@@ -234,7 +235,26 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
             say(annotation(problem) if options.form == "github" else str(problem))
         counts = (counted(count, "skill"), counted(errors, "error"), counted(len(problems) - errors, "warning"))
         say(", ".join(counts), err=options.form == "github")
+        _remark_cut(registry)
     return 0 if ok else 1
+
+
+def _remark_cut(registry: Registry) -> None:
+    """Print on stderr of how many skills a model is not shown the whole description unasked."""
+    from mcp_skills_server.dialects import runtime
+    from mcp_skills_server.runtime.runtime import Runtime
+
+    with Runtime(registry) as made:
+        overview = made.briefing.overview
+        limit = made.briefing.characters(UNKNOWN)
+        shown = runtime.in_instructions(overview, limit, scripts=False)
+    count = len(overview.offers)
+    whole = count - len(shown.cut) if shown.names is None else 0
+    if whole < count:
+        remark(
+            f"in the {limit:,} characters that hosts show unasked, {whole:,} of {count:,} descriptions stand whole; "
+            "of the others the sentence with 'Use when' comes first, as far as it fits; 'show' says what stands of each"
+        )
 
 
 def _report_passed(registry: Registry) -> list[dict[str, Any]]:

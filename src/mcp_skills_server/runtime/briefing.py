@@ -11,7 +11,6 @@ import time
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
 from os.path import basename
 from typing import Final, NamedTuple
 
@@ -162,10 +161,9 @@ class Briefing:
                 overview = overview._replace(offers=rest, more=False)
             words: list[str] = []
             if client.searches_tools:
-                words = _words_of(texts.snapshot, min(self.characters(client), OVERVIEW_CHARACTERS) - _ABOUT_SEARCH)
-            texts.tools[key] = runtime.definitions(
-                overview, characters, scripts=scripts, handles=handles, words=words
-            )
+                skills = [texts.snapshot.skills[offer.path] for offer in overview.offers[:_MOST_TOLD] if offer.known]
+                words = _words_of(skills, min(self.characters(client), OVERVIEW_CHARACTERS) - _ABOUT_SEARCH)
+            texts.tools[key] = runtime.definitions(overview, characters, scripts=scripts, handles=handles, words=words)
         return texts.tools[key]
 
     def shown_part(self, skill: Skill) -> str | None:
@@ -322,16 +320,14 @@ def _offered(skills: Mapping[str, Skill]) -> set[str]:
     return {path for path, skill in skills.items() if runtime.is_offered(skill)}
 
 
-def _words_of(snapshot: Snapshot, characters: int) -> list[str]:
+def _words_of(skills: Iterable[Skill], characters: int) -> list[str]:
     """Return the words of most skills that fit: first those of names and tags, then those of descriptions."""
     named: Counter[str] = Counter()
     described: Counter[str] = Counter()
-    for path in islice(snapshot.paths(Standing.LENIENT), _MOST_TOLD):
-        skill = snapshot.skills[path]
-        if runtime.is_offered(skill):
-            tags = " ".join(map(str, tags_of(skill.frontmatter)))
-            named.update({*words_of(f"{skill.name} {tags}")})
-            described.update({*words_of(hidden.without(skill.description))})
+    for skill in skills:
+        tags = " ".join(map(str, tags_of(skill.frontmatter)))
+        named.update({*words_of(f"{skill.name} {tags}")})
+        described.update({*words_of(hidden.without(skill.description))})
     kept = _fitting(named, min(characters, _MOST_NAME_WORDS))
     for word in kept:
         del described[word]

@@ -178,9 +178,7 @@ def _described(overview: Overview, names: Sequence[str], budget: int, spell: Cal
     return Shown("\n".join([*lines, f"{_ALSO}{others}"]), cut=cut)
 
 
-def _chosen(
-    overview: Overview, names: Sequence[str], descriptions: Sequence[str], budget: int
-) -> Mapping[int, str]:
+def _chosen(overview: Overview, names: Sequence[str], descriptions: Sequence[str], budget: int) -> Mapping[int, str]:
     """Return the descriptions to show, by position, where there is room for those of some skills only.
 
     Preferred skills come first, then those of each group in turn.

@@ -165,9 +165,7 @@ def channel(title: str, text: str, limit: int, overview: Overview, shown: Shown)
         return Channel(title, text, limit, 0, 0, len(shown.names), len(left_out), examples)
     cut = [position for position, part in shown.cut.items() if part]
     examples = [_cut(overview, position, runtime.shown_part(overview, shown, position)) for position in cut[:MOST_CUT]]
-    return Channel(
-        title, text, limit, count - len(shown.cut), len(cut), len(shown.cut) - len(cut), 0, examples
-    )
+    return Channel(title, text, limit, count - len(shown.cut), len(cut), len(shown.cut) - len(cut), 0, examples)
 
 
 def _cut(overview: Overview, position: int, words: str) -> Cut:

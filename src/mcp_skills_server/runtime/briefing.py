@@ -78,6 +78,7 @@ class Briefing:
         self._scripts = scripts
         self._absolute_paths = absolute_paths
         self._local_root_dirs = local_root_dirs
+        self._preferred: Sequence[str] = ()
         self._texts: _Texts | None = None
         self._outline: Outline | None = None
         self._looking = threading.Lock()
@@ -90,6 +91,10 @@ class Briefing:
     def close(self) -> None:
         """Follow the registry no longer."""
         self._unsubscribe()
+
+    def prefer(self, paths: Sequence[str]) -> None:
+        """Show the descriptions of these skills before others. Call it before anything is shown."""
+        self._preferred = paths
 
     # The first look
 
@@ -151,9 +156,7 @@ class Briefing:
         if key not in texts.tools:
             overview = texts.overview
             characters = self.characters(client)
-            if elsewhere is None and client.list_in == "instructions":
-                characters = 0
-            elif elsewhere is not None and scripts:
+            if client.list_in == "instructions" if elsewhere is None else scripts:
                 characters = 0
             elif elsewhere is not None:
                 skills = texts.snapshot.skills
@@ -246,7 +249,7 @@ class Briefing:
                     for skill in skills
                     if skill.path not in known or runtime.is_offered(skill)
                 ]
-            overview = Overview(offers, more=seen is not None and seen.cut)
+            overview = Overview(offers, seen is not None and seen.cut, self._preferred)
             # A name without blanks, which may be fewer where it is shown, and what separates it from the next.
             names = sum(len("".join(offer.name.split())) + 2 for offer in offers) - 2
             is_crowded = seen is None and names > self._most_characters

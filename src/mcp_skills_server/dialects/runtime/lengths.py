@@ -45,7 +45,7 @@ def clipped(text: str, most: int) -> str:
     if not text[budget].isspace():
         # Where no blank is near, as in Chinese, the cut falls into a word, and must not leave half of an entity.
         whole = kept.rpartition(" ")[0]
-        kept = whole if len(whole) >= budget - _LONGEST_WORD else _HALF_AN_ENTITY.sub("", kept)
+        kept = whole if whole and len(whole) >= budget - _LONGEST_WORD else _HALF_AN_ENTITY.sub("", kept)
     while kept and kept[-1] in _LEFT_OUT and not kept.endswith(_ENTITIES):
         kept = kept[:-1]
     return kept + _ELLIPSIS

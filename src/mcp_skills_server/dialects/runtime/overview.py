@@ -1,6 +1,6 @@
 """What a model is shown of the skills before it asks.
 
-Texts of a bounded length, each a function of the skills alone, so that prompt caches hold. The length is spent
+Texts of a bounded length, each a function of the overview alone, so that prompt caches hold. The length is spent
 fairly: first what every model has to know, then every name, then descriptions that begin with the sentence that
 says when to use the skill: all cut to one length, or, where that would leave stumps, those of some skills. Where not
 even the names fit: groups with counts, and as many names as fit, of each group in turn.
@@ -22,13 +22,14 @@ CHARACTERS: Final = 4_000
 """What the hosts show whole: some cut at 4,096."""
 _LEAST_DESCRIPTION: Final = 60
 """A shorter stump does not tell when to use a skill; it is left out."""
-_SOME_DESCRIPTION: Final = 120
+_SOME_DESCRIPTION: Final = 90
 """The length of a description where only some skills have one."""
 _ALSO: Final = "- without a description here: "
 _SENTENCE: Final = re.compile(r"(?<=[.!?])(?<!\b[^\W\d_]\.)\s+(?=[^a-z])|(?<=[。！？])")  # noqa: RUF001
 """Between two sentences; not behind "e.g." or "U.S."."""
 _TRIGGER: Final = re.compile(
-    r"\b(?:used?|invoke|apply|call|load)\b[^.]{0,40}\b(?:when|whenever|while|if|for|before|after|at)\b|\buse (?:it|this(?: skill)?) to\b"
+    r"\b(?:used?|invoke|apply|call|load)\b[^.]{0,40}\b(?:when|whenever|while|if|for|before|after|at)\b"
+    r"|\buse (?:it|this(?: skill)?) to\b"
     r"|\bwhen(?:ever)? (?:(?:the|a) user|users|you|asked|working)\b|\btriggers? (?:on|when|whenever|if|include)\b"
     r"|\b(?:verwende|nutze|benutze)\w*\b[^.]{0,60}\b(?:wenn|falls|sobald|bei|beim|für|um|zum)\b"
     r"|\butilise\w*\b[^.]{0,60}\b(?:quand|lorsqu\w+|si|pour|avant|après)\b"
@@ -158,12 +159,8 @@ def _described(overview: Overview, names: Sequence[str], budget: int, spell: Cal
     descriptions = [spell(one_line(offer.description)) for offer in overview.offers]
     left = budget + 1 - sum(len(f"- {name}: \n") for name in names)
     most = even(map(len, descriptions), left)
-    if left >= 0 and most >= min(_LEAST_DESCRIPTION, max(map(len, descriptions), default=0)):
-        cut = {
-            position: clipped(trigger_first(text), most)
-            for position, text in enumerate(descriptions)
-            if len(text) > most
-        }
+    cut = {position: _part(text, most) for position, text in enumerate(descriptions) if len(text) > most}
+    if left >= 0 and all(cut.values()):
         lines = (f"- {name}: {cut.get(position, descriptions[position])}" for position, name in enumerate(names))
         return Shown("\n".join(lines), cut=cut)
     chosen = _chosen(overview, names, descriptions, budget)
@@ -174,8 +171,18 @@ def _described(overview: Overview, names: Sequence[str], budget: int, spell: Cal
     if not chosen:
         return Shown(", ".join(names), cut=cut)
     lines = [f"- {names[position]}: {text}" for position, text in sorted(chosen.items())]
-    others = ", ".join(name for position, name in enumerate(names) if position not in chosen)
-    return Shown("\n".join([*lines, f"{_ALSO}{others}"]), cut=cut)
+    others = [name for position, name in enumerate(names) if position not in chosen]
+    if others:
+        lines.append(_ALSO + ", ".join(others))
+    return Shown("\n".join(lines), cut=cut)
+
+
+def _part(description: str, most: int) -> str:
+    """Return at most so much of a description, from its trigger on; "" where only a stump would be left."""
+    if len(description) <= most:
+        return description
+    part = clipped(trigger_first(description), most)
+    return part if len(part) >= _LEAST_DESCRIPTION else ""
 
 
 def _chosen(overview: Overview, names: Sequence[str], descriptions: Sequence[str], budget: int) -> Mapping[int, str]:
@@ -189,7 +196,7 @@ def _chosen(overview: Overview, names: Sequence[str], descriptions: Sequence[str
     left = budget - sum(len(name) + 2 for name in names) + 2 - len(_ALSO)
     chosen: dict[int, str] = {}
     for position in dict.fromkeys([*preferred, *turns(groups([(offer.root, offer.path) for offer in offers]))]):
-        text = clipped(trigger_first(descriptions[position]), _SOME_DESCRIPTION)
+        text = _part(descriptions[position], _SOME_DESCRIPTION)
         cost = len(f"- {names[position]}: {text}\n") - len(f"{names[position]}, ")
         if text and cost <= left:
             chosen[position] = text

@@ -34,8 +34,8 @@ _ABOUT_SEARCH: Final = 400
 """Characters of the description of the searching tool without the words of skills."""
 _MOST_NAME_WORDS: Final = 2_000
 """Characters of words that come from names and tags."""
-_MOST_TOLD: Final = 1_000
-"""Skills whose words are told."""
+_MOST_COUNTED: Final = 1_000
+"""Skills whose words are counted."""
 
 
 class _Texts(NamedTuple):
@@ -164,7 +164,7 @@ class Briefing:
                 overview = overview._replace(offers=rest, more=False)
             words: list[str] = []
             if client.searches_tools:
-                skills = [texts.snapshot.skills[offer.path] for offer in overview.offers[:_MOST_TOLD] if offer.known]
+                skills = [texts.snapshot.skills[offer.path] for offer in overview.offers[:_MOST_COUNTED] if offer.known]
                 words = _words_of(skills, min(self.characters(client), OVERVIEW_CHARACTERS) - _ABOUT_SEARCH)
             texts.tools[key] = runtime.definitions(overview, characters, scripts=scripts, handles=handles, words=words)
         return texts.tools[key]

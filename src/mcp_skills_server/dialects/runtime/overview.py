@@ -31,12 +31,12 @@ _TRIGGER: Final = re.compile(
     r"\b(?:used?|invoke|apply|call|load)\b[^.]{0,40}\b(?:when|whenever|while|if|for|before|after|at)\b"
     r"|\buse (?:it|this(?: skill)?) to\b"
     r"|\bwhen(?:ever)? (?:(?:the|a) user|users|you|asked|working)\b|\btriggers? (?:on|when|whenever|if|include)\b"
-    r"|\b(?:verwende|nutze|benutze)\w*\b[^.]{0,60}\b(?:wenn|falls|sobald|bei|beim|für|um|zum)\b"
-    r"|\butilise\w*\b[^.]{0,60}\b(?:quand|lorsqu\w+|si|pour|avant|après)\b"
-    r"|\b(?:us[aeo]r?|usare|[uú]sal[aeo]|utili[sz][aeo]\w*)\b[^.]{0,60}\b(?:cuando|quando|si|se|para|per|antes|al)\b"
-    r"|\bgebruik\w*\b[^.]{0,60}\b(?:als|wanneer|bij|voor|om)\b"
-    r"|\b(?:использу|применя)\w+[^.]{0,60}\b(?:когда|если|для|при)\b"
-    r"|(?:当|當|在|需要)[^。]{0,60}(?:时|時)|[适適]用[于於]|用[于於]|場合|とき|際に|때|경우",
+    r"|\b(?:verwende|nutze|benutze)\w{0,8}\b[^.]{0,40}\b(?:wenn|falls|sobald|bei|beim|für|um|zum)\b"
+    r"|\butilise\w{0,8}\b[^.]{0,40}\b(?:quand|lorsqu\w{1,8}|si|pour|avant|après)\b"
+    r"|\b(?:us(?:ar|[aeo])|usare|[uú]sal[aeo]|utili[sz][aeo]\w{0,8})\b[^.]{0,40}\b(?:cuando|quando|si|se|para|per|antes|al)\b"
+    r"|\bgebruik\w{0,8}\b[^.]{0,40}\b(?:als|wanneer|bij|voor|om)\b"
+    r"|\b(?:использу|применя)\w{1,8}[^.]{0,40}\b(?:когда|если|для|при)\b"
+    r"|(?:当|當|在|需要)[^。]{0,40}(?:时|時)|[适適]用[于於]|用[于於]|場合|とき|際に|때|경우",
     re.IGNORECASE,
 )
 """Found in the sentence that says when to use a skill, in the languages that most skills are written in."""
@@ -186,7 +186,7 @@ def _part(description: str, most: int) -> str:
 
 
 def _chosen(overview: Overview, names: Sequence[str], descriptions: Sequence[str], budget: int) -> Mapping[int, str]:
-    """Return the descriptions to show, by position, where there is room for those of some skills only.
+    """Return the descriptions to show, by position, where those of some skills only fit.
 
     Preferred skills come first, then those of each group in turn.
     """

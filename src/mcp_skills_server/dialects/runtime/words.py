@@ -71,7 +71,7 @@ class Overview(NamedTuple):
     Attributes:
         offers: in the order of their skill paths.
         more: whether there are more than these, which nobody has counted yet.
-        preferred: skill paths of those whose descriptions come first where there is no room for all.
+        preferred: skill paths of those whose descriptions come first where not all fit.
     """
 
     offers: Sequence[Offer] = ()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from programs import LOOSE
+from programs import LOOSE, loose
 from wire import EXTENSION, FIXTURES, META, Era, Wire, serving, write_skill
 
 
@@ -87,9 +87,6 @@ def test_a_host_that_shows_skills_by_itself_gets_each_in_one_form(era: Era, fron
         assert "instructions" not in wire.open()
         assert [each["frontmatter"]["name"] for each in wire.every_skill()] == ["valid"]
         assert wire.request("tools/list")["tools"] == wire.request("prompts/list")["prompts"] == []
-    with claude("--allow-scripts", *LOOSE, extension=True) as wire:
-        tools = wire.request("tools/list")["tools"]
-        assert "skills_run_script" in [each["name"] for each in tools] and "valid" not in json.dumps(tools)
     every = claude("--dialect", "sep-2076", extension=True), claude(), claude(extension=True, host="inspector-cli")
     for serves in every:
         with serves as wire:
@@ -99,3 +96,11 @@ def test_a_host_that_shows_skills_by_itself_gets_each_in_one_form(era: Era, fron
         (load,) = (each for each in wire.request("tools/list")["tools"] if each["name"] == "skills_load")
         assert load["description"].endswith("\n\n1 skill:\n- Not_The_Folder: Does a thing when it is asked to.")
         assert [each["name"] for each in wire.request("prompts/list")["prompts"]] == ["Not_The_Folder"]
+
+
+@loose
+def test_a_host_that_shows_skills_by_itself_runs_scripts_by_tools_that_name_no_skill(era: Era, tmp_path: Path) -> None:
+    write_skill(tmp_path / "valid")
+    with serving(tmp_path, "--allow-scripts", *LOOSE, era=era, host="claude-code", extension=True) as wire:
+        tools = wire.request("tools/list")["tools"]
+        assert "skills_run_script" in [each["name"] for each in tools] and "valid" not in json.dumps(tools)

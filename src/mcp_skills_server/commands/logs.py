@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -25,8 +24,6 @@ from mcp_skills_server.telemetry import later
 from mcp_skills_server.telemetry.later import BATCHED
 
 _OURS: Final = "mcp_skills_server"
-_SESSION_ID: Final = re.compile(r"\b[0-9a-f]{32}\b")
-"""As the SDK makes them."""
 _EVERY_S: Final = 60.0
 _WHOLE: Final = 4096
 """Bytes that a pipe takes in one piece (PIPE_BUF of Linux)."""
@@ -59,7 +56,6 @@ def log_to_stderr(level: str, form: Format = "text") -> None:
     """
     handler = Lines(sys.stderr)
     handler.addFilter(Seldom())
-    handler.addFilter(without_sessions)
     handler.setFormatter(_Json() if form == "json" else _OneLine("mcp-skills-server: %(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=_of_others(level))
     logging.getLogger(_OURS).setLevel(level.upper())
@@ -151,13 +147,6 @@ class Seldom(logging.Filter):
         self._seen[place] = now, 0
         record.left_out = left_out
         return True
-
-
-def without_sessions(record: logging.LogRecord) -> bool:
-    """Replace session ids in what the protocol's library logs: an id lets its bearer into the session."""
-    if record.name.partition(".")[0] != _OURS:
-        record.msg, record.args = _SESSION_ID.sub("[session]", record.getMessage()), ()
-    return True
 
 
 class _OneLine(logging.Formatter):

@@ -155,9 +155,9 @@ class Reloader:
                 troubles.append(f"{wrong[0][1]}{more}; {in_force}")
             elif were_broken and tokens is None:
                 logger.info("the tokens are right again, and are those in force")
-        for each in troubles:
-            logger.warning("%s", each)
         self._swap(tokens, self._new_grants(before))
+        for each in troubles:  # once what was taken is in force
+            logger.warning("%s", each)
         if before is not None and self._configuration is not None and self._configuration != before:
             self._take(before, self._configuration)
         if self._sources is not None and (refused := self._sources.relock()):

@@ -74,7 +74,6 @@ class Briefing:
     ) -> None:
         self._registry = registry
         self._characters = characters
-        self._most_characters = MOST_CATALOG if characters is None else characters
         self._scripts = scripts
         self._absolute_paths = absolute_paths
         self._local_root_dirs = local_root_dirs
@@ -124,6 +123,10 @@ class Briefing:
         return (skills[position] for position in runtime.turns(found))
 
     # What is shown
+
+    @property
+    def _most_characters(self) -> int:
+        return MOST_CATALOG if self._characters is None else self._characters
 
     def characters(self, client: Client) -> int:
         """Return how long a text with the list of skills may be for this client."""

@@ -166,7 +166,7 @@ class Briefing:
                 rest = [each for each in overview.offers if each.known and skills[each.path].standing < elsewhere]
                 overview = overview._replace(offers=rest, more=False)
             words: list[str] = []
-            if client.searches_tools:
+            if client.searches_tools and elsewhere is None:
                 skills = [texts.snapshot.skills[offer.path] for offer in overview.offers[:_MOST_COUNTED] if offer.known]
                 words = _words_of(skills, min(self.characters(client), OVERVIEW_CHARACTERS) - _ABOUT_SEARCH)
             texts.tools[key] = runtime.definitions(overview, characters, scripts=scripts, handles=handles, words=words)

@@ -410,7 +410,7 @@ signal.signal({int(number)}, end)
 os.write(1, b"ready\\n")
 while True: time.sleep(9)
 """
-    with proxied(python(code)) as process:
+    with proxied(python(code), "--grace", str(DEADLINE)) as process:
         _, stdout, _ = pipes(process)
         assert read_line(stdout) == b"ready\n"
         process.send_signal(number)

@@ -92,3 +92,19 @@ def test_show_hints_at_what_can_be_asked_for(tmp_path: Path, asked: str, said: s
         write_skill(tmp_path / path)
     done = CliRunner().invoke(cli, ["show", str(tmp_path), asked])
     assert isinstance(done.exception, UsageError) and str(done.exception) == said
+
+
+def test_show_says_how_much_of_a_skill_models_are_shown_unasked(tmp_path: Path) -> None:
+    for number in range(60):
+        write_skill(tmp_path / f"s{number}", description=f"{'Does much. ' * 40}Use when {number} is there.")
+    write_skill(tmp_path / "own", description="Does it.\ndisable-model-invocation: true")
+    listed = {
+        each: json.loads(CliRunner().invoke(cli, ["show", str(tmp_path), each, "--format", "json"]).stdout)["listed"]
+        for each in ("own", *(f"s{number}" for number in range(60)))
+    }
+    assert listed.pop("own") is None
+    assert {"by name alone"} < {*listed.values()}
+    cut = next(each for each, words in listed.items() if words != "by name alone")
+    lines = CliRunner().invoke(cli, ["show", str(tmp_path), cut]).stdout.splitlines()
+    (line,) = (each for each in lines if each.startswith("listed:"))
+    assert " characters of its description: Use when " in line

@@ -356,6 +356,10 @@ def test_only_running_a_script_may_do_harm() -> None:
         ("Füllt Formulare. Verwende es bei PDF.", "Verwende es bei PDF."),
         ("Rellena formularios. Usar cuando haya campos.", "Usar cuando haya campos."),
         ("\u586b\u5199\u8868\u5355\u3002\u9002\u7528\u4e8ePDF\u3002", "\u9002\u7528\u4e8ePDF\u3002"),
+        ("Remplit des formulaires. À utiliser lorsque un PDF a des champs.", "À utiliser lorsque"),
+        ("フォームに記入する。PDFを扱うときに使う。", "PDFを扱うときに使う。"),
+        ("Queries it. Use when working with U.S. Treasury data.", "Use when working with U.S. Treasury data."),
+        ("Counts, e.g. cells. Lets you use Python to sum them.", "Counts, e.g. cells."),
         ("Fills forms.", "Fills forms."),
     ],
 )
@@ -381,7 +385,7 @@ def test_every_name_is_shown_and_no_stump_of_a_description(count: int, character
 
 
 def test_a_host_that_searches_tools_finds_words_of_the_skills() -> None:
-    found = runtime.definitions(offers("csv-profiling", "csv-merge"), 0, scripts=False, handles=True, words=True)
+    found = runtime.definitions(offers("a"), 0, scripts=False, handles=True, words=["csv", "merge", "profiling"])
     search = next(str(each["description"]) for each in found if each["name"] == runtime.SEARCH)
     assert search.endswith("There are skills about: csv, merge, profiling.")
 

@@ -21,6 +21,7 @@ from mcp_skills_server.dialects.runtime.overview import (
     in_loading,
     lead,
     loading,
+    shown_part,
     turns,
     within,
 )
@@ -172,21 +173,39 @@ def test_descriptions_are_shortened_to_one_length_and_short_ones_leave_their_par
     shown = within(found, 1_000)
     seen = dict(line.removeprefix("- ").split(": ", 1) for line in shown.text.splitlines())
     assert shown.names is None and len(shown.text) <= 1_000
-    assert shown.cut == [*range(1, 10)] and shown.most is not None
-    assert all(len(seen[found.offers[position].name]) <= shown.most for position in shown.cut)
+    assert shown.cut == {position: seen[found.offers[position].name] for position in range(1, 10)}
     assert seen["short"] == "Does it."
     lengths = {len(each) for key, each in seen.items() if key != "short"}
     assert max(lengths) - min(lengths) == 0 and min(lengths) > 80
     assert all(each.endswith(("many...", "words...")) for key, each in seen.items() if key != "short")
 
 
+def test_a_description_without_blanks_is_cut_within_a_word() -> None:
+    found = Overview([Offer(f"skill-{n}", "PDF " + "填写表单" * 60) for n in range(9)])
+    shown = within(found, 1_000)
+    assert sorted(shown.cut) == [*range(9)] and min(map(len, shown.cut.values())) >= 60
+
+
+def test_preferred_skills_have_descriptions_where_not_all_do() -> None:
+    offers = [
+        Offer(f"skill-of-forms-{n}", "Fills them. Use when there is a form. " * 9, path=f"{n}") for n in range(99)
+    ]
+    wanted = ["gone", "7", "98", "3"]
+    shown = within(Overview(offers, preferred=wanted), 2_700)
+    described = {position for position, text in shown.cut.items() if text}
+    assert described >= {7, 98, 3} and len(described) < 10
+    assert shown_part(Overview(offers), shown, 7).startswith("90 of 341 characters of its description: Use when")
+    assert shown_part(Overview(offers), shown, next(iter({*range(99)} - described))) == "by name alone"
+
+
 def test_names_come_before_any_description() -> None:
     found = Overview([Offer(f"skill-{n}", "What it does. " * 9) for n in range(10)])
     enough = len(", ".join(offer.name for offer in found.offers))
     shown = within(found, enough)
-    assert (shown.text, shown.names, shown.most) == (", ".join(offer.name for offer in found.offers), None, 0)
+    assert (shown.text, shown.names) == (", ".join(offer.name for offer in found.offers), None)
+    assert shown.cut == dict.fromkeys(range(10), "")
     fewer = within(found, enough - 1)
-    assert fewer.names is not None and fewer.most == 0
+    assert fewer.names is not None and not fewer.cut
     assert {found.offers[position].name for position in fewer.names} == set(re.findall(r"skill-\d", fewer.text))
 
 

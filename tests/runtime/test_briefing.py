@@ -9,6 +9,7 @@ import pytest
 from catalog.forest import loaded, plant, skill_md, skills
 from mcp_skills_server.catalog import outline
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.runtime.briefing import Briefing
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
@@ -55,6 +56,20 @@ def test_a_skill_for_the_user_alone_is_named_at_no_time(tmp_path: Path, characte
     assert "manual" not in str(told(briefing)) and "other-1" in str(told(briefing))
     registry.load()
     assert "manual" not in str(told(briefing))
+
+
+def test_a_host_that_searches_tools_finds_words_of_names_tags_and_descriptions(tmp_path: Path) -> None:
+    many = {f"skill-of-a-long-name-{n}/SKILL.md": skill_md(f"skill-of-a-long-name-{n}") for n in range(147)}
+    table = skill_md("tables", "tags: [spreadsheet]").replace("Tells", "Reads CSV and tells")
+    registry = loaded(plant(tmp_path, many | {"tables/SKILL.md": table}))
+    briefing = Runtime(registry).briefing
+    searching = str(briefing.tools(handles=True, client=client_of("codex-mcp-client"))[1]["description"])
+    assert {"tables", "spreadsheet", "csv"} <= {*searching.split("There are skills about: ")[1].rstrip(".").split(", ")}
+    assert len(searching) <= 4_000
+    assert "csv" not in str(briefing.tools(handles=True)[1]["description"])
+    short = Runtime(registry, RuntimeSettings(overview_characters=500)).briefing
+    tools = short.tools(handles=True, client=client_of("codex-mcp-client"))
+    assert max(len(str(tool["description"])) for tool in tools) <= 500
 
 
 def test_roots_are_called_by_their_last_names_alone(tmp_path: Path) -> None:

@@ -460,7 +460,13 @@ async def test_a_host_that_cuts_results_gets_a_long_body_in_short_parts(tmp_path
 
 @pytest.mark.parametrize(
     ("name", "in_instructions", "in_tools"),
-    [("gemini-cli-mcp-client", 0, 1), ("opencode", 1, 0), ("claude-code", 1, 0), ("another", 1, 1)],
+    [
+        ("gemini-cli-mcp-client", 0, 1),
+        ("opencode", 0, 1),
+        ("codex-mcp-client", 0, 1),
+        ("claude-code", 1, 0),
+        ("another", 1, 1),
+    ],
 )
 async def test_a_host_is_given_the_list_of_skills_where_its_model_sees_it(
     tmp_path: Path, name: str, in_instructions: int, in_tools: int

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +16,7 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from mcp_skills_server.telemetry.usage_store import Batch, Count, Sum, UsageStore, day_of
 from wire import COMMAND, DEADLINE, FIXTURES, Era, Wire, WireError, serving, write_skill
 
 TOOLS = "notifications/tools/list_changed"
@@ -205,6 +208,23 @@ def test_the_handshake_tells_the_rule_and_the_skills(folder: Path, era: Era) -> 
         assert seen.startswith("3 skills here") and seen.endswith(
             "<available_skills>\nalpha, beta, Odd\n</available_skills>"
         )
+
+
+def test_skills_loaded_lately_have_descriptions_before_others(tmp_path: Path, era: Era) -> None:
+    for number in range(60):
+        write_skill(tmp_path / "skills" / f"s{number}", description=f"{'Does much. ' * 40}Use when {number} is there.")
+    store = tmp_path / "usage.db"
+    counting = ("--usage", f"sqlite:{store}", "--catalog-chars", "1500")
+    with serving(tmp_path / "skills", *counting, era=era, opened=False) as wire:
+        before = re.findall(r"^- (s\d+): ", wire.open()["instructions"], re.MULTILINE)
+    other = next(f"s{number}" for number in range(60) if f"s{number}" not in before)
+    now = time.time()
+    UsageStore(str(store)).add(
+        Batch({Count(day_of(now), "load", other, "", "", "", "tools"): Sum(1, now)}, questions={})
+    )
+    with serving(tmp_path / "skills", *counting, era=era, opened=False) as wire:
+        after = re.findall(r"^- (s\d+): Use when", wire.open()["instructions"], re.MULTILINE)
+    assert before and other in after
 
 
 def test_a_long_body_comes_in_parts_that_make_the_whole(tmp_path: Path, era: Era) -> None:

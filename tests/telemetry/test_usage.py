@@ -102,6 +102,17 @@ def test_host_programs_that_clients_make_up_do_not_fill_the_store(
     assert found.pop(OTHER) == 14 and [*found.values()] == [1] * 6
 
 
+def test_skills_loaded_lately_come_latest_first(tmp_path: Path) -> None:
+    clock = Clock()
+    store = UsageStore(str(tmp_path / "usage.db"), now=clock)
+    usage = Usage(store)
+    for name, age in (("a", 3), ("b", 1), ("c", 40), ("d", 2)):
+        usage.take([event(use("load", name), at=NOW - age * DAY)])
+    usage.take([event(use("read", "e"))])
+    usage.flush()
+    assert (store.lately(), store.lately(1)) == (["b", "d", "a"], ["b"])
+
+
 def test_a_skill_that_is_gone_is_not_called_never_used(tmp_path: Path) -> None:
     store = UsageStore(str(tmp_path / "usage.db"))
     usage = Usage(store)

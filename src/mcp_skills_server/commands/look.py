@@ -132,6 +132,7 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
     from mcp_skills_server.format.nearest import nearest
     from mcp_skills_server.format.uris import uri
     from mcp_skills_server.model import SKILL_MD
+    from mcp_skills_server.runtime.runtime import Runtime
 
     roots = given_or_configured(arguments[:-1])
     if not roots:
@@ -156,6 +157,8 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
     registry.checks.of(skill)
     problems = registry.checks.survey(registry.snapshot).by_skill.get(skill.path, ())
     readable = skill.standing > Standing.UNUSABLE
+    with Runtime(registry) as runtime:
+        listed = runtime.briefing.shown_part(skill)
     details: dict[str, Any] = _summary(skill, len(problems)) | {
         "frontmatter": dict(skill.frontmatter),
         "files": [
@@ -164,6 +167,7 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
         ],
         "problems": [as_json(problem) for problem in problems],
         "revision": registry.roots[skill.root].revision or None,
+        "listed": listed,
         "instructions": registry.body(skill).text if readable and SKILL_MD in skill.files else "",
     }
     if options.form == "json":
@@ -173,6 +177,8 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
         if details[key]:
             say(f"{key + ':':13}{' '.join(str(details[key]).split())}")
     say(f"{'served:':13}{_SERVED[skill.standing]}")
+    if listed is not None:
+        say(f"{'listed:':13}{listed}")
     say("")
     say_table(
         [
@@ -242,13 +248,11 @@ def _remark_cut(registry: Registry) -> None:
         limit = made.briefing.characters(UNKNOWN)
         shown = runtime.in_instructions(overview, limit, scripts=False)
     count = len(overview.offers)
-    whole = count - len(shown.cut) - len(shown.bare)
-    if shown.names is not None or shown.most == 0:
-        whole = 0
+    whole = count - len(shown.cut) if shown.names is None else 0
     if whole < count:
         remark(
             f"in the {limit:,} characters that hosts show unasked, {whole:,} of {count:,} descriptions stand whole; "
-            "of the others the sentence with 'Use when' comes first, as far as it fits"
+            "of the others the sentence with 'Use when' comes first, as far as it fits; 'show' says what stands of each"
         )
 
 

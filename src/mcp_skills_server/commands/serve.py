@@ -233,6 +233,8 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
             runtime_sessions=quotas.runtime_sessions,
         )
     counting = start_usage(options, registry, by_default=over_http)
+    if counting is not None and not over_http:  # what other people load is no client's business
+        runtime.briefing.prefer(counting.store.lately())
     audit = start_audit(options, stdout_is_free=over_http)
     return Service(registry, mirrors, sources, runtime, settings, watcher, views, quotas, shared, counting, audit)
 

@@ -47,10 +47,12 @@ class Client:
 
 _TABLE: Final = {
     "claude-code": Client(shows="structure", shows_skills=True, list_in="instructions", searches_tools=True),
-    "codex": Client(shows="structure", list_in="instructions", searches_tools=True),
+    # Shows the first line of the instructions alone; once tools are searched, all of them with each tool.
+    "codex": Client(shows="structure", list_in="tools", catalog_characters=MOST_CATALOG, searches_tools=True),
     "mcp": Client(shows="either"),  # the Python SDK's own name: pydantic-ai shows structure, LangChain text
-    "opencode": Client(list_in="instructions", catalog_characters=MOST_CATALOG, makes_templates_of_prompts=True),
-    "kilo": Client(list_in="instructions", catalog_characters=MOST_CATALOG, makes_templates_of_prompts=True),
+    # Lists tools again when they change, and instructions never.
+    "opencode": Client(list_in="tools", catalog_characters=MOST_CATALOG, makes_templates_of_prompts=True),
+    "kilo": Client(list_in="tools", catalog_characters=MOST_CATALOG, makes_templates_of_prompts=True),
     "cline": Client(result_characters=7_500),
     # Its window shows no instructions.
     "gemini-cli": Client(list_in="tools", catalog_characters=MOST_CATALOG, keeps_lost_session=True),
@@ -61,6 +63,8 @@ _TABLE: Final = {
 """By what their names begin with, in small letters; `mcp` is a whole name."""
 UNKNOWN: Final = Client()
 """A client that is not in the table, or does not say what it is."""
+WIDEST: Final = Client(catalog_characters=MOST_CATALOG, searches_tools=True)
+"""A client that is shown unasked all that any of them is."""
 
 
 def client_of(name: str | None) -> Client:

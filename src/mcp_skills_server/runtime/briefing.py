@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os.path import basename
 from typing import Final, NamedTuple
@@ -19,14 +19,23 @@ from mcp_skills_server.catalog.disk import is_utf8
 from mcp_skills_server.catalog.outline import Outline, outline
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.dialects import runtime
-from mcp_skills_server.dialects.runtime import Loaded, Offer, Overview
+from mcp_skills_server.dialects.runtime import OVERVIEW_CHARACTERS, Loaded, Offer, Overview
 from mcp_skills_server.format import hidden, identity
+from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import MOST_CATALOG, UNKNOWN, Client
+from mcp_skills_server.runtime.search_text import words_of
+from mcp_skills_server.runtime.stop_words import STOP_WORDS
 
 _MOST_KEPT: Final = 4096
 """Skills that came or went, by which the news of a session are counted."""
+_ABOUT_SEARCH: Final = 400
+"""Characters of the description of the searching tool without the words of skills."""
+_MOST_NAME_WORDS: Final = 2_000
+"""Characters of words that come from names and tags."""
+_MOST_COUNTED: Final = 1_000
+"""Skills whose words are counted."""
 
 
 class _Texts(NamedTuple):
@@ -68,6 +77,7 @@ class Briefing:
         self._scripts = scripts
         self._absolute_paths = absolute_paths
         self._local_root_dirs = local_root_dirs
+        self._preferred: Sequence[str] = ()
         self._texts: _Texts | None = None
         self._outline: Outline | None = None
         self._looking = threading.Lock()
@@ -80,6 +90,10 @@ class Briefing:
     def close(self) -> None:
         """Follow the registry no longer."""
         self._unsubscribe()
+
+    def prefer(self, paths: Sequence[str]) -> None:
+        """Show the descriptions of these skills before others. Call it before anything is shown."""
+        self._preferred = paths
 
     # The first look
 
@@ -144,38 +158,28 @@ class Briefing:
         key = handles, elsewhere, client
         if key not in texts.tools:
             overview = texts.overview
-            in_instructions = client.list_in == "instructions" and elsewhere is None
-            characters = 0 if in_instructions else self.characters(client)
-            words = client.searches_tools and elsewhere is None
-            if elsewhere is not None and scripts:
+            characters = self.characters(client)
+            if client.list_in == "instructions" if elsewhere is None else scripts:
                 characters = 0
             elif elsewhere is not None:
                 skills = texts.snapshot.skills
                 rest = [each for each in overview.offers if each.known and skills[each.path].standing < elsewhere]
                 overview = overview._replace(offers=rest, more=False)
-            texts.tools[key] = runtime.definitions(
-                overview,
-                characters,
-                scripts=scripts,
-                handles=handles,
-                words=words,
-            )
+            words: list[str] = []
+            if client.searches_tools and elsewhere is None:
+                skills = [texts.snapshot.skills[offer.path] for offer in overview.offers[:_MOST_COUNTED] if offer.known]
+                words = _words_of(skills, min(self.characters(client), OVERVIEW_CHARACTERS) - _ABOUT_SEARCH)
+            texts.tools[key] = runtime.definitions(overview, characters, scripts=scripts, handles=handles, words=words)
         return texts.tools[key]
 
-    def shown_of(self, path: str) -> str:
-        """Return in words how much of a skill a model is shown unasked, "" for one that it is not offered."""
-        overview, limit = self._current().overview, self.characters(UNKNOWN)
-        place = next((at for at, offer in enumerate(overview.offers) if offer.path == path), None)
-        if place is None:
-            return ""
-        shown = runtime.in_instructions(overview, limit, scripts=self._scripts())
-        if shown.names is not None and place not in shown.names:
-            return f"nothing: {limit:,} characters do not hold all names"
-        if shown.most == 0 or shown.names is not None or place in shown.bare:
-            return f"its name alone: {limit:,} characters hold no more descriptions"
-        if place in shown.cut:
-            return f"its name and {shown.most:,} characters of its description, the sentence with 'Use when' first"
-        return "its name and its whole description"
+    def shown_part(self, skill: Skill) -> str | None:
+        """Say how much of a skill the instructions show a host that is not known; None if no model is offered it."""
+        overview = self.overview
+        position = next((at for at, offer in enumerate(overview.offers) if offer.path == skill.path), None)
+        if position is None:
+            return None
+        shown = runtime.in_instructions(overview, self.characters(UNKNOWN), scripts=self._scripts())
+        return runtime.shown_part(overview, shown, position)
 
     @property
     def overview(self) -> Overview:
@@ -248,7 +252,7 @@ class Briefing:
                     for skill in skills
                     if skill.path not in known or runtime.is_offered(skill)
                 ]
-            overview = Overview(offers, more=seen is not None and seen.cut)
+            overview = Overview(offers, seen is not None and seen.cut, self._preferred)
             # A name without blanks, which may be fewer where it is shown, and what separates it from the next.
             names = sum(len("".join(offer.name.split())) + 2 for offer in offers) - 2
             is_crowded = seen is None and names > self._most_characters
@@ -320,3 +324,30 @@ def _path_of(offer: Offer) -> str:
 
 def _offered(skills: Mapping[str, Skill]) -> set[str]:
     return {path for path, skill in skills.items() if runtime.is_offered(skill)}
+
+
+def _words_of(skills: Iterable[Skill], characters: int) -> list[str]:
+    """Return the words of most skills that fit: first those of names and tags, then those of descriptions."""
+    named: Counter[str] = Counter()
+    described: Counter[str] = Counter()
+    for skill in skills:
+        tags = " ".join(map(str, tags_of(skill.frontmatter)))
+        named.update({*words_of(f"{skill.name} {tags}")})
+        described.update({*words_of(hidden.without(skill.description))})
+    kept = _fitting(named, min(characters, _MOST_NAME_WORDS))
+    for word in kept:
+        del described[word]
+        characters -= len(word) + 2
+    return kept + _fitting(described, characters)
+
+
+def _fitting(counts: Counter[str], characters: int) -> list[str]:
+    """Return the most frequent words that fit, separated by a comma and a blank."""
+    kept: list[str] = []
+    for word, _ in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
+        if len(word) > 2 and word not in STOP_WORDS:
+            characters -= len(word) + 2
+            if characters < 0:
+                break
+            kept.append(word)
+    return kept

@@ -71,7 +71,7 @@ class Attachment:
             permissions=self.views.permissions,
             between=self._between,
         )
-        self._tools_shown: list[dict[str, Json]] | None = None
+        self._tools_shown: list[list[dict[str, Json]]] | None = None
         self._watcher = watcher
         self.is_ready = False
         self.recent: RecentNotifications | None = None
@@ -149,7 +149,7 @@ class Attachment:
                 async with asyncio.timeout(_SCAN_AWAITED_S):
                     await self._ready.wait()
         if not self.is_ready:
-            self._tools_shown = self.tools.definitions(self.registry)
+            self._tools_shown = self.tools.shown(self.registry)
 
     async def glimpse_and_begin(self) -> None:
         """The same, and have the scan begin: the handshake is over."""
@@ -181,7 +181,7 @@ class Attachment:
     def _open(self) -> None:
         shown = self._tools_shown
         if self.settings.tools and not self.views.are_restricted:
-            self._tools_shown = self.tools.definitions(self.registry)
+            self._tools_shown = self.tools.shown(self.registry)
         self.is_ready = True
         self._ready.set()
         if shown is not None and shown != self._tools_shown:
@@ -206,7 +206,7 @@ class Attachment:
             return
         tools = False
         if self.settings.tools and runtime.changed(changes.before, changes.after):
-            now = self.tools.definitions(self.registry)
+            now = self.tools.shown(self.registry)
             tools, self._tools_shown = now != self._tools_shown, now
         found = notices(changes, self.settings, tools=tools)
         self._notify(lambda: self.notifier.publish(found))
@@ -230,7 +230,7 @@ class Attachment:
         found = self._notices(self.views.difference(old, new))
         if self.settings.tools and _TOOLS not in found:
             sets = self.views.left_by(old), self.views.left_by(new)
-            if self.tools.definitions(sets[0]) != self.tools.definitions(sets[1]):
+            if self.tools.shown(sets[0]) != self.tools.shown(sets[1]):
                 found.append(_TOOLS)
         return found
 

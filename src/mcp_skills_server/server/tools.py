@@ -17,7 +17,7 @@ from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import cursors
 from mcp_skills_server.model import Json, Standing
-from mcp_skills_server.model.clients import client_of
+from mcp_skills_server.model.clients import UNKNOWN, WIDEST, client_of
 from mcp_skills_server.runtime.active_skills import change_of_call
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
@@ -49,6 +49,11 @@ class Tools:
         """Return the tools as callers with these skills see them. `elsewhere`: see `Briefing.tools`."""
         briefing = self._sessions.runtime.over(skill_set).briefing
         return briefing.tools(handles=True, elsewhere=elsewhere, client=client_of(client))
+
+    def shown(self, skill_set: SkillSet) -> list[list[dict[str, Json]]]:
+        """Return the tools as the clients with the shortest and the longest texts see them, to find what changed."""
+        briefing = self._sessions.runtime.over(skill_set).briefing
+        return [briefing.tools(handles=True, client=client) for client in (UNKNOWN, WIDEST)]
 
     def instructions(self, skill_set: SkillSet, client: str | None = None) -> str | None:
         """What a model is to know before it asks; None where there is no skill."""

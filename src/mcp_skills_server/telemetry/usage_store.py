@@ -248,6 +248,23 @@ class UsageStore:
         found = make_report(by, first, days, rows, versions=versions, served=served, questions=questions)
         return replace(found, lines=tuple(replace(each, label=labels.get(each.name, "")) for each in found.lines))
 
+    def lately(self, most: int = 50, days: int = 30) -> list[str]:
+        """Return the paths of the skills that were loaded in the last days, the latest first.
+
+        Raises:
+            UsageError: the counts cannot be read.
+        """
+        try:
+            with closing(self._connect()) as connection:
+                rows = connection.execute(
+                    "SELECT skill FROM used WHERE day > ? AND action = 'load' "
+                    "GROUP BY 1 ORDER BY max(last) DESC LIMIT ?",
+                    (day_of(self._now()) - days, most),
+                ).fetchall()
+        except sqlite3.Error as error:
+            raise UsageError(f"{self.name}: cannot be read ({error}); name a file of counts") from None
+        return [skill for (skill,) in rows]
+
     @contextmanager
     def _writing(self) -> Generator[sqlite3.Connection]:
         """One transaction."""

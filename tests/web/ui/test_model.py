@@ -63,7 +63,7 @@ def test_what_was_cut_is_counted_and_named() -> None:
             found = model.channel("x", shown.text, LIMIT, overview, shown)
             assert found.whole + found.cut + found.named + found.unnamed == count
             assert found.is_cut == (found.whole < count)
-            assert len(found.examples) == min(model.MOST_CUT, found.cut + found.unnamed + len(shown.bare))
+            assert len(found.examples) == min(model.MOST_CUT, found.cut + found.unnamed)
             for each in found.examples:
                 named = each.name in shown.text
                 assert named == (each.shown != "not named"), each

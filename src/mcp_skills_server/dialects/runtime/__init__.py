@@ -15,6 +15,7 @@ from mcp_skills_server.dialects.runtime.overview import (
     in_instructions,
     in_loading,
     instructions,
+    shown_part,
     turns,
 )
 from mcp_skills_server.dialects.runtime.results import CHARACTERS as RESULT_CHARACTERS
@@ -96,6 +97,7 @@ __all__ = [
     "problems",
     "receipt",
     "scripts_of",
+    "shown_part",
     "text_file",
     "turns",
     "unseen",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from mcp_skills_server.dialects.runtime import overview
-from mcp_skills_server.dialects.runtime.overview import FAMILY, words_of
+from mcp_skills_server.dialects.runtime.overview import FAMILY
 from mcp_skills_server.dialects.runtime.words import (
     CONVERSATION,
     LIST,
@@ -30,7 +30,7 @@ _ABOUT_SESSION: Final = (
 
 
 def definitions(
-    found: Overview, characters: int, *, scripts: bool, handles: bool, words: bool = False
+    found: Overview, characters: int, *, scripts: bool, handles: bool, words: Sequence[str] = ()
 ) -> list[dict[str, Json]]:
     """The tools, as `tools/list` or a model API takes them; none where there is no skill.
 
@@ -39,8 +39,8 @@ def definitions(
         characters: how long that description may be.
         scripts: whether scripts may be run.
         handles: whether the session is an argument, because no host binds it.
-        words: whether the description of the searching tool holds words of the skills' names, for a host that searches
-            among tools before its model sees any.
+        words: words of the skills for the description of the searching tool, for a host that searches among tools
+            before its model sees any.
     """
     if not found:
         return []
@@ -49,7 +49,7 @@ def definitions(
         bound = {SESSION: _text(_ABOUT_SESSION), CONVERSATION: _text(f"The same, where {SESSION} is not passed on.")}
     tools = [
         _list_tool(),
-        _search_tool(words_of(found) if words else ""),
+        _search_tool(words),
         _load_tool(found, characters, bound),
         _unload_tool(bound),
         _read_tool(bound),
@@ -131,12 +131,13 @@ def _list_tool() -> dict[str, Json]:
     )
 
 
-def _search_tool(words: str = "") -> dict[str, Json]:
+def _search_tool(words: Sequence[str] = ()) -> dict[str, Json]:
+    about = f" There are skills about: {', '.join(words)}." if words else ""
     return _tool(
         SEARCH,
         "Search skills",
         "Find skills for a task: searches names, descriptions, tags and headings, best match first. Send keywords in "
-        f"the language of the skills. {FAMILY}{words}",
+        f"the language of the skills. {FAMILY}{about}",
         {"query": _text("Words for the task or the name of a skill."), "limit": _number("How many to find.", 5, 50)},
         required=["query"],
         output=_LISTING,

@@ -9,6 +9,8 @@ from typing import Final
 _ELLIPSIS: Final = "..."
 _HALF_AN_ENTITY: Final = re.compile(r"&#?\w*$")
 _ENTITIES: Final = ("&amp;", "&lt;", "&gt;", "&quot;")
+_LONGEST_WORD: Final = 30
+"""A cut goes back to the end of a word over so many characters."""
 _LEFT_OUT: Final = " ,;:-("
 """What does not stand before the dots."""
 
@@ -41,8 +43,9 @@ def clipped(text: str, most: int) -> str:
         return ""
     kept = text[:budget]
     if not text[budget].isspace():
-        # Where there is no blank, the cut falls into a word, and must not leave half of an entity.
-        kept = kept.rpartition(" ")[0] or _HALF_AN_ENTITY.sub("", kept)
+        # Where no blank is near, as in Chinese, the cut falls into a word, and must not leave half of an entity.
+        whole = kept.rpartition(" ")[0]
+        kept = whole if whole and len(whole) >= budget - _LONGEST_WORD else _HALF_AN_ENTITY.sub("", kept)
     while kept and kept[-1] in _LEFT_OUT and not kept.endswith(_ENTITIES):
         kept = kept[:-1]
     return kept + _ELLIPSIS

@@ -1,6 +1,6 @@
 """What a model is shown of the skills before it asks.
 
-Texts of a bounded length, each a function of the skills alone, so that prompt caches hold. The length is spent
+Texts of a bounded length, each a function of the overview alone, so that prompt caches hold. The length is spent
 fairly: first what every model has to know, then every name, then descriptions that begin with the sentence that
 says when to use the skill: all cut to one length, or, where that would leave stumps, those of some skills. Where not
 even the names fit: groups with counts, and as many names as fit, of each group in turn.
@@ -9,8 +9,8 @@ even the names fit: groups with counts, and as many names as fit, of each group 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -22,18 +22,24 @@ CHARACTERS: Final = 4_000
 """What the hosts show whole: some cut at 4,096."""
 _LEAST_DESCRIPTION: Final = 60
 """A shorter stump does not tell when to use a skill; it is left out."""
-_SOME_DESCRIPTION: Final = 120
+_SOME_DESCRIPTION: Final = 90
 """The length of a description where only some skills have one."""
 _ALSO: Final = "- without a description here: "
-_SENTENCE: Final = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])")
+_SENTENCE: Final = re.compile(r"(?<=[.!?])(?<!\b[^\W\d_]\.)\s+(?=[^a-z])|(?<=[。！？])")  # noqa: RUF001
+"""Between two sentences; not behind "e.g." or "U.S."."""
 _TRIGGER: Final = re.compile(
-    r"\buse(?:d)?\b[^.]{0,40}\b(?:when|if|for|to|whenever)\b|\bwhen(?:ever)? (?:the user|you|asked)\b"
-    r"|\btriggers? (?:on|when)\b"
-    r"|\b(?:verwende|verwenden|nutze|nutzen|utilise|utiliser|utilisez|usar|usa|utiliza|\u00fasalo|\u00fasala)\b"
-    r"|\u4f7f\u7528|\u9002\u7528|\u7528\u4e8e|\u5834\u5408",
+    r"\b(?:used?|invoke|apply|call|load)\b[^.]{0,40}\b(?:when|whenever|while|if|for|before|after|at)\b"
+    r"|\buse (?:it|this(?: skill)?) to\b"
+    r"|\bwhen(?:ever)? (?:(?:the|a) user|users|you|asked|working)\b|\btriggers? (?:on|when|whenever|if|include)\b"
+    r"|\b(?:verwende|nutze|benutze)\w{0,8}\b[^.]{0,40}\b(?:wenn|falls|sobald|bei|beim|für|um|zum)\b"
+    r"|\butilise\w{0,8}\b[^.]{0,40}\b(?:quand|lorsqu\w{1,8}|si|pour|avant|après)\b"
+    r"|\b(?:us(?:ar|[aeo])|usare|[uú]sal[aeo]|utili[sz][aeo]\w{0,8})\b[^.]{0,40}\b(?:cuando|quando|si|se|para|per|antes|al)\b"
+    r"|\bgebruik\w{0,8}\b[^.]{0,40}\b(?:als|wanneer|bij|voor|om)\b"
+    r"|\b(?:использу|применя)\w{1,8}[^.]{0,40}\b(?:когда|если|для|при)\b"
+    r"|(?:当|當|在|需要)[^。]{0,40}(?:时|時)|[适適]用[于於]|用[于於]|場合|とき|際に|때|경우",
     re.IGNORECASE,
 )
-"""What begins the sentence that says when to use a skill, in the languages that skills are written in most."""
+"""Found in the sentence that says when to use a skill, in the languages that most skills are written in."""
 _MOST_GROUPS: Final = 24
 _LONGEST_LABEL: Final = 40
 
@@ -46,8 +52,6 @@ _TAG: Final = "available_skills"
 _DOTS: Final = "..."
 _NO_FOLDER: Final = "in no folder"
 _OTHERS: Final = "\n- in other folders: "
-_WORD: Final = re.compile(r"[^\W_]{2,40}")
-_WORDS_CHARACTERS: Final = 2_000
 FAMILY: Final = f"To use a skill: search ({SEARCH}), load ({LOAD}), then read its files ({READ})."
 """Stands in the description of each tool, so that a search among tools finds all of them at once."""
 
@@ -58,16 +62,12 @@ class Shown(NamedTuple):
     Attributes:
         text: the text.
         names: positions of the skills that it names; None for all of them.
-        most: characters of a description that it shows at most; None where it shows all of each, 0 where none.
-        cut: positions of the skills of whose description it shows the beginning.
-        bare: positions of the skills that it names without a description though others have one.
+        cut: what it shows of the descriptions that are not whole, by position; "" of those that it leaves out.
     """
 
     text: str
     names: Collection[int] | None = None
-    most: int | None = None
-    cut: Sequence[int] = ()
-    bare: Sequence[int] = ()
+    cut: Mapping[int, str] = MappingProxyType({})
 
 
 def instructions(overview: Overview, characters: int, *, scripts: bool, active: Sequence[Loaded] | None = None) -> str:
@@ -150,49 +150,58 @@ def within(overview: Overview, budget: int, spell: Callable[[str], str] = contai
     if not overview.more and all(offer.known for offer in overview.offers):
         names = [spell(one_line(offer.name)) for offer in overview.offers]
         if sum(len(name) + 2 for name in names) - 2 <= budget:
-            return _described(overview.offers, names, budget, spell)
+            return _described(overview, names, budget, spell)
     return _grouped(overview.offers, budget, spell)
 
 
-def _described(offers: Sequence[Offer], names: Sequence[str], budget: int, spell: Callable[[str], str]) -> Shown:
+def _described(overview: Overview, names: Sequence[str], budget: int, spell: Callable[[str], str]) -> Shown:
     """Every name, and as many descriptions as fit: of all skills, else of some."""
-    descriptions = [spell(one_line(offer.description)) for offer in offers]
+    descriptions = [spell(one_line(offer.description)) for offer in overview.offers]
     left = budget + 1 - sum(len(f"- {name}: \n") for name in names)
     most = even(map(len, descriptions), left)
-    if left >= 0 and most >= min(_LEAST_DESCRIPTION, max(map(len, descriptions), default=0)):
-        cut = [position for position, text in enumerate(descriptions) if len(text) > most]
-        for position in cut:
-            descriptions[position] = clipped(trigger_first(descriptions[position]), most)
-        lines = (f"- {name}: {text}" for name, text in zip(names, descriptions, strict=True))
-        return Shown("\n".join(lines), most=most if cut else None, cut=cut)
-    left = budget - sum(len(name) + 2 for name in names) + 2 - len(_ALSO) - 1
+    cut = {position: _part(text, most) for position, text in enumerate(descriptions) if len(text) > most}
+    if left >= 0 and all(cut.values()):
+        lines = (f"- {name}: {cut.get(position, descriptions[position])}" for position, name in enumerate(names))
+        return Shown("\n".join(lines), cut=cut)
+    chosen = _chosen(overview, names, descriptions, budget)
+    cut = {position: chosen.get(position, "") for position in range(len(names))}
+    whole = [position for position, text in cut.items() if text == descriptions[position]]
+    for position in whole:
+        del cut[position]
+    if not chosen:
+        return Shown(", ".join(names), cut=cut)
+    lines = [f"- {names[position]}: {text}" for position, text in sorted(chosen.items())]
+    others = [name for position, name in enumerate(names) if position not in chosen]
+    if others:
+        lines.append(_ALSO + ", ".join(others))
+    return Shown("\n".join(lines), cut=cut)
+
+
+def _part(description: str, most: int) -> str:
+    """Return at most so much of a description, from its trigger on; "" where only a stump would be left."""
+    if len(description) <= most:
+        return description
+    part = clipped(trigger_first(description), most)
+    return part if len(part) >= _LEAST_DESCRIPTION else ""
+
+
+def _chosen(overview: Overview, names: Sequence[str], descriptions: Sequence[str], budget: int) -> Mapping[int, str]:
+    """Return the descriptions to show, by position, where those of some skills only fit.
+
+    Preferred skills come first, then those of each group in turn.
+    """
+    offers = overview.offers
+    positions = {offer.path: position for position, offer in enumerate(offers)}
+    preferred = [positions[path] for path in overview.preferred if path in positions]
+    left = budget - sum(len(name) + 2 for name in names) + 2 - len(_ALSO)
     chosen: dict[int, str] = {}
-    for position in turns(groups([(offer.root, offer.path) for offer in offers])):
-        text = clipped(trigger_first(descriptions[position]), _SOME_DESCRIPTION)
-        cost = len(f"- : \n{text}") - 2  # the name is counted, with what separates it
+    for position in dict.fromkeys([*preferred, *turns(groups([(offer.root, offer.path) for offer in offers]))]):
+        text = _part(descriptions[position], _SOME_DESCRIPTION)
+        cost = len(f"- {names[position]}: {text}\n") - len(f"{names[position]}, ")
         if text and cost <= left:
             chosen[position] = text
             left -= cost
-    if not chosen:
-        return Shown(", ".join(names), most=0)
-    lines = [f"- {names[position]}: {chosen[position]}" for position in sorted(chosen)]
-    bare = [position for position in range(len(names)) if position not in chosen]
-    lines.append(_ALSO + ", ".join(names[position] for position in bare))
-    cut = [position for position in sorted(chosen) if len(descriptions[position]) > _SOME_DESCRIPTION]
-    return Shown("\n".join(lines), most=_SOME_DESCRIPTION, cut=cut, bare=bare)
-
-
-def words_of(overview: Overview) -> str:
-    """Return a sentence with the words of the skills' names, those of most skills first."""
-    counts = Counter(word for offer in overview.offers for word in {*_WORD.findall(offer.name.lower())})
-    words: list[str] = []
-    left = _WORDS_CHARACTERS
-    for word, _ in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
-        left -= len(word) + 2
-        if left < 0:
-            break
-        words.append(word)
-    return f" There are skills about: {', '.join(words)}." if words else ""
+    return chosen
 
 
 def trigger_first(description: str) -> str:
@@ -200,6 +209,19 @@ def trigger_first(description: str) -> str:
     sentences = [each for each in _SENTENCE.split(description) if each]
     place = next((at for at, each in enumerate(sentences) if _TRIGGER.search(each)), 0)
     return " ".join([sentences[place], *sentences[:place], *sentences[place + 1 :]]) if sentences else description
+
+
+def shown_part(overview: Overview, shown: Shown, position: int) -> str:
+    """Say how much of the skill at this position is shown."""
+    if shown.names is not None and position not in shown.names:
+        return "not named"
+    part = "" if shown.names is not None else shown.cut.get(position)
+    if part is None:
+        return "with its whole description"
+    if not part:
+        return "by name alone"
+    size = len(one_line(overview.offers[position].description))
+    return f"{len(part):,} of {size:,} characters of its description: {part}"
 
 
 def groups(places: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
@@ -268,7 +290,7 @@ def _elements(overview: Overview, budget: int) -> str | None:
 def _grouped(offers: Sequence[Offer], budget: int, spell: Callable[[str], str]) -> Shown:
     """The groups with their counts, each with some of its names."""
     if not offers:
-        return Shown("", (), 0)
+        return Shown("", ())
     found = groups([(offer.root, offer.path) for offer in offers])
     budget -= len(_SOME)
     rest = len(offers)
@@ -303,7 +325,7 @@ def _grouped(offers: Sequence[Offer], budget: int, spell: Callable[[str], str]) 
         names = [spell(one_line(offers[position].name)) for position in sorted(named[label])]
         left = [_DOTS] if len(names) < len(found[label]) else []
         lines.append(head + ", ".join([*names, *left]))
-    return Shown("\n".join(lines) + last, {position for each in named.values() for position in each}, 0)
+    return Shown("\n".join(lines) + last, {position for each in named.values() for position in each})
 
 
 def _shared(folders: Sequence[tuple[str, ...]]) -> int:

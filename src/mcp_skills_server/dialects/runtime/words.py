@@ -68,10 +68,12 @@ class Overview(NamedTuple):
     Attributes:
         offers: in the order of their skill paths.
         more: whether there are more than these, which nobody has counted yet.
+        preferred: skill paths of those whose descriptions come first where not all fit.
     """
 
     offers: Sequence[Offer] = ()
     more: bool = False
+    preferred: Sequence[str] = ()
 
     def __bool__(self) -> bool:
         """Whether there is anything to show."""

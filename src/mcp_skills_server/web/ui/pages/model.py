@@ -158,22 +158,14 @@ def channels(look: Look) -> Iterator[Channel]:
 def channel(title: str, text: str, limit: int, overview: Overview, shown: Shown) -> Channel:
     """A text with what of the skills it does not show."""
     count = len(overview.offers)
-    names = range(count) if shown.names is None else shown.names
-    unnamed = count - len(names)
-    examples: list[Cut] = []
-    if shown.names is not None or shown.most == 0:
+    if shown.names is not None:
         # The names that are there say enough of themselves; what is missing comes first.
-        left_out = (position for position in range(count) if shown.names is not None and position not in shown.names)
-        examples = [
-            _cut(overview, position, "not named") for position, _ in zip(left_out, range(MOST_CUT), strict=False)
-        ]
-        return Channel(title, text, limit, 0, 0, len(names), unnamed, examples)
-    examples = [_cut(overview, position, "without a description") for position in shown.bare[:MOST_CUT]]
-    for position in shown.cut[: MOST_CUT - len(examples)]:
-        size = len(overview.offers[position].description)
-        examples.append(_cut(overview, position, f"at most {shown.most:,} of {size:,} characters of its description"))
-    whole = count - len(shown.cut) - len(shown.bare)
-    return Channel(title, text, limit, whole, len(shown.cut), len(shown.bare), 0, examples)
+        left_out = [position for position in range(count) if position not in shown.names]
+        examples = [_cut(overview, position, "not named") for position in left_out[:MOST_CUT]]
+        return Channel(title, text, limit, 0, 0, len(shown.names), len(left_out), examples)
+    cut = [position for position, part in shown.cut.items() if part]
+    examples = [_cut(overview, position, runtime.shown_part(overview, shown, position)) for position in cut[:MOST_CUT]]
+    return Channel(title, text, limit, count - len(shown.cut), len(cut), len(shown.cut) - len(cut), 0, examples)
 
 
 def _cut(overview: Overview, position: int, words: str) -> Cut:

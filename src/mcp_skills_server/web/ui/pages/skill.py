@@ -110,6 +110,7 @@ async def page(request: Request, look: Look) -> Response:
     checks = look.runtime.registry.checks
     is_checked = checks.known(skill) is not None  # asked first: the survey below then has what was found
     survey = await to_thread.run_sync(survey_of, look)
+    listed = await to_thread.run_sync(look.runtime.briefing.shown_part, skill) if look.site.settings.tools else None
     digests = await look.view.digests(skill) if skill.standing > Standing.UNUSABLE else dict[str, str]()
     response = look.page(
         "skill.html",
@@ -126,8 +127,8 @@ async def page(request: Request, look: Look) -> Response:
         revision=getattr(look.runtime.registry.roots[skill.root], "revision", ""),
         place=look.runtime.registry.place(skill) if look.site.local else "",
         seen=seen_by(look, skill),
+        listed=listed,
         costs=_costs(skill, text),
-        unasked=look.runtime.briefing.shown_of(skill.path) if look.site.settings.tools else "",
         arguments=declared,
         filled=filled,
         fill_trouble=trouble,

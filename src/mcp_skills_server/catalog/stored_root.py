@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
-from mcp_skills_server.catalog.shared_texts import shared
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Reading, Skill, Standing
 
 Digests: TypeAlias = "Mapping[str, tuple[str, str]]"
@@ -215,7 +214,7 @@ def _decode(record: Any, opening: str | Callable[[], str]) -> StoredSkill:
         return StoredSkill(digests, "", None)
     signature, fields, heading, standing, problems, headings = read
     reading = Reading(
-        shared(cast("dict[str, Json]", fields)),
+        cast("dict[str, Json]", fields),
         _text_or_none(heading),
         Standing(standing),
         tuple(map(_problem, problems)),

@@ -62,7 +62,9 @@ def judged(document: Document, directory: str) -> Reading:
         return Reading({}, None, standing(problems), problems)
     body = document.body
     opening = body[:_OPENING].strip()
-    return Reading(document.frontmatter, steps.heading(body), standing(problems), problems, steps.headings(body), opening)
+    return Reading(
+        document.frontmatter, steps.heading(body), standing(problems), problems, steps.headings(body), opening
+    )
 
 
 def located(reading: Reading, root: Root, directory: str, path: str) -> Reading:

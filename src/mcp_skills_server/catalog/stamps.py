@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 from mcp_skills_server.catalog.disk import Handle, close, enter, is_settled, signature
 from mcp_skills_server.catalog.mounts import timed_device
 from mcp_skills_server.catalog.tree import MOST_LEVELS
-from mcp_skills_server.catalog.unchanged import Moment
 from mcp_skills_server.format.ignored import FIRSTS, LASTS, is_entered, is_ignored
 from mcp_skills_server.model import SKILL_MD
 
@@ -27,6 +26,7 @@ OUTSIDE: Final = "/"
 YOUNG: Final = "young"
 """The stamp of a skill of which a file is so young that a later write could leave the same signature."""
 _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
+_CLOCK_SET_NS: Final = 1_000_000_000
 _BETWEEN: Final = b"\0\0\0"
 
 
@@ -124,6 +124,18 @@ def stamps(root_path: str, *, hidden: bool) -> Stamps | None:
     return walk.done()
 
 
+class _Moment:
+    """When it was made, by a clock that can be set and by one that cannot."""
+
+    def __init__(self) -> None:
+        self.ns = time.time_ns()
+        self._monotonic_ns = time.monotonic_ns()
+
+    def is_comparable(self) -> bool:
+        """Tell whether times of files may be compared with it: the clock that they are of was not set since."""
+        return abs((time.time_ns() - self.ns) - (time.monotonic_ns() - self._monotonic_ns)) < _CLOCK_SET_NS
+
+
 class _Entries:
     """Directories and files as they are found, for a mark of them."""
 
@@ -142,7 +154,7 @@ class _Walk:
         self.outside_entries = _Entries()
         self._entries = self.outside_entries
         self._device = device
-        self._since = Moment()
+        self._since = _Moment()
         self.outside: list[bytes] = []
         self.unsure = False
         """Whether what lies outside of skills may change without another stamp."""

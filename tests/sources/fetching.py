@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from mcp_skills_server.format.archive import Files
-from mcp_skills_server.sources.download import Answer, Downloader
+from mcp_skills_server.sources.download import Downloader
+from mcp_skills_server.sources.http import Response
 from mcp_skills_server.sources.refresh import refresh
 from mcp_skills_server.sources.report import Report
 from mcp_skills_server.sources.settings import Bounds, FetchSettings, OriginPolicy
@@ -35,10 +35,10 @@ FILES: Files = {
 
 def get(
     url: str, trust: OriginPolicy = ALLOWED, bounds: Bounds = BRIEF, most: int = 100_000, home: str = "", **more: Any
-) -> Answer:
+) -> Response:
     validators = more.pop("validators", None)
 
-    async def run() -> Answer:
+    async def run() -> Response:
         async with Downloader(home or url, trust, bounds, **more) as downloader:
             return await downloader.get(url, most, validators=validators)
 

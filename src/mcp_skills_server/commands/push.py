@@ -110,13 +110,13 @@ def _push(reference: Reference, packages: Sequence[Package], options: PushOption
 
 async def _push_all(reference: Reference, packages: Sequence[Package], options: PushOptions) -> Pushed:
     from mcp_skills_server.sources.oci.access import Access
-    from mcp_skills_server.sources.oci.client import Client
+    from mcp_skills_server.sources.oci.client import RegistryClient
     from mcp_skills_server.sources.oci.push import push_collection, push_skill
     from mcp_skills_server.sources.settings import Bounds, OriginPolicy
 
     trust = OriginPolicy(private=options.allow_private, http=options.allow_http)
     bounds = Bounds(read_s=min(30.0, options.timeout), download_s=options.timeout)
-    async with Client(reference, Access(reference, "pull,push"), trust, bounds) as client:
+    async with RegistryClient(reference, Access(reference, "pull,push"), trust, bounds) as client:
         if len(packages) == 1:
             return await push_skill(client, reference, packages[0])
         return await push_collection(client, reference, packages)

@@ -14,8 +14,9 @@ from anyio import to_thread
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Index, IndexLimits, IndexRefusedError
 from mcp_skills_server.sources import caching, records
-from mcp_skills_server.sources.download import Answer, Downloader
+from mcp_skills_server.sources.download import Downloader
 from mcp_skills_server.sources.faults import AbsentError, UnreachableError
+from mcp_skills_server.sources.http import Response
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.settings import FetchSettings
 from mcp_skills_server.sources.urls import check, shown
@@ -97,7 +98,7 @@ async def _ask(
         validators = held.validators if held else None
         try:
             answer = await downloader.get(place, limits.bytes, accept="application/json", validators=validators)
-            if answer.modified and answer.is_html:
+            if answer.is_html:
                 raise AbsentError(f"{shown(place)} is a web page (HTML) and no index")
         except AbsentError as error:
             missing.append(error)
@@ -117,19 +118,19 @@ async def _decoded(record: IndexRecord, limits: IndexLimits) -> FoundIndex:
     return FoundIndex(record, await to_thread.run_sync(wellknown.decode, raw, record.url, limits))
 
 
-def _record(key: str, given: str, place: str, answer: Answer, held: IndexRecord | None) -> IndexRecord:
+def _record(key: str, given: str, place: str, answer: Response, held: IndexRecord | None) -> IndexRecord:
     headers, now = answer.headers, records.epoch_s()
     fresh = caching.fresh_s(headers, now) or 0.0
-    if not answer.modified and held is not None:
+    if answer.status == 304 and held is not None:
         renewed = _validators(answer) or held.validators
         return replace(held, given=given, validators=renewed, asked_at=now, fresh_s=fresh)
     if answer.encoding:
         raise IndexRefusedError(f"the index came compressed ({answer.encoding}), which was not asked for")
-    body = answer.raw.decode("utf-8", "surrogateescape")
+    body = answer.body.decode("utf-8", "surrogateescape")
     return IndexRecord(key, given, place, answer.url, body, _validators(answer), now, fresh)
 
 
-def _validators(answer: Answer) -> dict[str, str]:
+def _validators(answer: Response) -> dict[str, str]:
     if not caching.may_store(answer.headers):
         return {}
     found = {

@@ -7,18 +7,15 @@ the folder that was not proved against the index, and nothing in it is ever exec
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
 from os import PathLike
 from typing import Final, TypeVar
 
 import anyio
-from anyio import from_thread, to_thread
+from anyio import to_thread
 
 from mcp_skills_server.dialects.wellknown import Entry, Index, ProofFailedError
 from mcp_skills_server.errors import UsageError
@@ -27,16 +24,19 @@ from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
 from mcp_skills_server.format.ignored import some_of
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources import artifacts, folder, records
+from mcp_skills_server.sources.artifacts import Proved
 from mcp_skills_server.sources.budget import UnpackedBudget
 from mcp_skills_server.sources.download import Downloader
 from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
 from mcp_skills_server.sources.folder import FetchedFolder, Staged, State
-from mcp_skills_server.sources.gathering import Gathering
 from mcp_skills_server.sources.index import UNSAID_S, FoundIndex, downloader_for, find, places_of
 from mcp_skills_server.sources.records import IndexRecord, Record
 from mcp_skills_server.sources.report import Fault, Refusal, Report
 from mcp_skills_server.sources.settings import FetchSettings
 from mcp_skills_server.sources.stage import ConflictError
+
+_BATCH: Final = 256
+"""Skills that get their places together."""
 
 _T = TypeVar("_T")
 
@@ -63,7 +63,7 @@ async def refresh(
 ) -> Report:
     """Bring the folder up to what the index at `url` offers.
 
-    `progress` hears how many skills of how many are done, in one thread or another. Cancelling it leaves a folder that
+    `progress` hears how many skills of how many are done. Cancelling it leaves a folder that
     is whole, and so does every error.
 
     Raises:
@@ -128,11 +128,11 @@ class _Refresh:
         self._became: dict[str, str] = {}
         self._refused: dict[str, Refusal] = {}
         self._warnings: list[str] = []
-        # To prove and write: threads that do it at once take the interpreter from each other at each system call.
-        self._working = threading.Lock()
-        self._staged = Gathering()
-        self._counting = threading.Lock()
-        self._stopped = False
+        # Threads that verify and write at once take the interpreter from each other at each system call.
+        self._writer = anyio.CapacityLimiter(1)
+        self._committing = anyio.Lock()
+        self._staged: list[Staged] = []
+        self._done = 0
 
     async def run(self, deadline: float) -> Report:
         """Do it, until `deadline` on anyio's clock, and remember the index."""
@@ -145,23 +145,14 @@ class _Refresh:
         await _blocking(self._judge_all)
         missing = [entry for entry in self._entries if self._became.get(entry.name) in {"added", "updated"}]
         coming = {entry.name: self._became.pop(entry.name) for entry in missing}
-        self._count()
-        queue = iter(missing)  # of a list: any thread may take the next
-        scope = anyio.CancelScope(deadline=deadline)
+        self._tell(len(self._became) + len(self._refused))
+        queue = iter(missing)
         count = min(self._settings.connections, len(missing))
-        threads = anyio.CapacityLimiter(count + 1)
-        async with anyio.create_task_group() as committing:
-            committing.start_soon(partial(_blocking, self._commit_staged, coming, limiter=threads))
-            try:
-                with scope:
-                    async with anyio.create_task_group() as watching:
-                        watching.start_soon(self._stop_when_cancelled)
-                        async with anyio.create_task_group() as working:
-                            for _ in range(count):
-                                working.start_soon(partial(_blocking, self._work, queue, limiter=threads))
-                        watching.cancel_scope.cancel()
-            finally:
-                self._staged.end()
+        with anyio.CancelScope(deadline=deadline) as scope:
+            async with anyio.create_task_group() as workers:
+                for _ in range(count):
+                    workers.start_soon(self._work, queue, coming)
+        await self._commit_staged(coming)
         if scope.cancelled_caught:
             for entry in missing:
                 if entry.name not in self._became and entry.name not in self._refused:
@@ -194,37 +185,31 @@ class _Refresh:
             with self._refusing(entry.name):
                 self._became[entry.name] = self._judge(entry, known)
 
-    async def _stop_when_cancelled(self) -> None:
-        """A thread cannot be cancelled: end what it waits for, and have it take nothing more."""
-        try:
-            await anyio.sleep_forever()
-        finally:
-            self._stopped = True
-            self._downloader.stop_plain()
-
-    def _work(self, queue: Iterator[Entry]) -> None:
-        for entry in takewhile(lambda _: not self._stopped, queue):
+    async def _work(self, queue: Iterator[Entry], coming: Mapping[str, str]) -> None:
+        for entry in queue:
+            staged = None
             with self._refusing(entry.name):
-                try:
-                    staged = self._bring(entry)
-                except CancelledError:
-                    return
-                if staged is not None:
-                    self._staged.put(staged)
-                    continue
-                self._became[entry.name] = "unchanged"
-            self._count()
+                staged = await self._bring(entry)
+                if staged is None:
+                    self._became[entry.name] = "unchanged"
+            if staged is not None:
+                self._staged.append(staged)
+            if len(self._staged) >= _BATCH:
+                await self._commit_staged(coming)
+            self._tell(1)
 
-    def _commit_staged(self, coming: Mapping[str, str]) -> None:
-        """Put what was staged into its place, while more is coming."""
-        for batch in self._staged.batches():
-            failed = self._commit(batch)
-            for each in batch:
-                with self._refusing(each.name):
-                    if each.name in failed:
-                        raise failed[each.name]
-                    self._became[each.name] = coming[each.name]
-                self._count()
+    async def _commit_staged(self, coming: Mapping[str, str]) -> None:
+        """Put what was staged into its place. Each commit waits for the disk, and so several skills share one."""
+        batch, self._staged = self._staged, []
+        failed: Mapping[str, ConflictError | OSError] = {}
+        with anyio.CancelScope(shield=True):  # or the report would not know what is in its place
+            async with self._committing:
+                failed = await _blocking(self._commit, batch)
+        for each in batch:
+            with self._refusing(each.name):
+                if each.name in failed:
+                    raise failed[each.name]
+                self._became[each.name] = coming[each.name]
 
     def _commit(self, batch: Sequence[Staged]) -> dict[str, ConflictError | OSError]:
         failed = self._folder.commit(batch)
@@ -233,10 +218,10 @@ class _Refresh:
             self._budget.hold(name, self._folder.size(record) if record else 0)
         return failed
 
-    def _count(self) -> None:
+    def _tell(self, more: int) -> None:
+        self._done += more
         if self._progress is not None:
-            with self._counting:
-                self._progress(len(self._became) + len(self._refused), len(self._entries))
+            self._progress(self._done, len(self._entries))
 
     @contextmanager
     def _refusing(self, name: str) -> Generator[None]:
@@ -272,24 +257,22 @@ class _Refresh:
         folder.check(state, record, self._record.source, force=self._settings.force)
         return "added" if state is State.ABSENT else "updated"
 
-    def _bring(self, entry: Entry) -> Staged | None:
-        """Have the skill of an entry on the stage, proved; None when the very same is in its place."""
+    async def _bring(self, entry: Entry) -> Staged | None:
+        """Download the skill of an entry and stage it, verified; return None if the very same is in its place."""
         self._budget.check(entry.name, 1)
-        proved = artifacts.download_plain(entry, self._downloader, self._unpack)
-        if proved is None:
-            if self._stopped:  # what is started in a scope that was cancelled before is not cancelled with it
-                raise CancelledError
-            proved = from_thread.run(artifacts.download, entry, self._downloader, self._unpack)
-        with self._working:
-            files, warning = proved()
-            if self._settings.prove is not None:
-                self._settings.prove({path: raw for path, (raw, _) in files.items()})
-            if warning:
-                self._warnings.append(f"{entry.name}: {warning}")
-            url = entry.url or entry.files[SKILL_MD]
-            record = Record(entry.name, self._record.source, url, entry.digest, records.epoch_s(), {})
-            with self._budget.taken(entry.name, sum(len(raw) for raw, _ in files.values())):
-                return self._folder.stage(record, files, force=self._settings.force)
+        proved = await artifacts.download(entry, self._downloader, self._unpack)
+        return await _blocking(self._stage, entry, proved, limiter=self._writer)
+
+    def _stage(self, entry: Entry, proved: Callable[[], Proved]) -> Staged | None:
+        found = proved()
+        if self._settings.prove is not None:
+            self._settings.prove({path: raw for path, (raw, _) in found.files.items()})
+        if found.warning:
+            self._warnings.append(f"{entry.name}: {found.warning}")
+        url = entry.url or entry.files[SKILL_MD]
+        record = Record(entry.name, self._record.source, url, entry.digest, records.epoch_s(), {})
+        with self._budget.taken(entry.name, sum(len(raw) for raw, _ in found.files.values())):
+            return self._folder.stage(record, found.files, force=self._settings.force)
 
     def _report(self) -> Report:
         """What became of each skill. Those that are gone are removed where that is asked for."""

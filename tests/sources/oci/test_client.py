@@ -15,7 +15,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.faults import AbsentError, SourceError, UnacceptableError
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.oci.access import Access
-from mcp_skills_server.sources.oci.client import Client
+from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.credentials import Credentials
 from mcp_skills_server.sources.oci.manifests import Descriptor
 from mcp_skills_server.sources.oci.reference import parse
@@ -39,7 +39,7 @@ def registry() -> Iterator[Fake]:
 
 def asking(
     registry: Fake,
-    call: Callable[[Client], Awaitable[T]],
+    call: Callable[[RegistryClient], Awaitable[T]],
     *,
     tag: str = "1.0",
     trust: OriginPolicy = CLOSED,
@@ -49,7 +49,9 @@ def asking(
     reference = parse(registry.named(tag))
 
     async def run() -> T:
-        async with Client(reference, access or Access(reference, find=lambda _: known), trust, BOUNDS) as client:
+        async with RegistryClient(
+            reference, access or Access(reference, find=lambda _: known), trust, BOUNDS
+        ) as client:
             return await call(client)
 
     return anyio.run(run)
@@ -297,7 +299,7 @@ def test_another_host_gets_the_request_without_what_authorizes(registry: Fake) -
         guarded(registry, f"/v2/{REPOSITORY}/manifests/1.0", b"{}", BASIC, challenge='Basic realm="x"')
         registry.blob(raw, redirect(f"http://localhost:{storage.port}/blob?signature=x", 307))
 
-        async def both(client: Client) -> bytes:
+        async def both(client: RegistryClient) -> bytes:
             await client.manifest("1.0")
             return await client.blob(blob(raw))
 
@@ -336,7 +338,9 @@ def test_this_machine_is_asked_only_where_it_is_named(registry: Fake) -> None:
         return ["127.0.0.1"]
 
     async def run() -> object:
-        async with Client(reference, Access(reference), OriginPolicy(http=True), BOUNDS, resolver=lying) as client:
+        async with RegistryClient(
+            reference, Access(reference), OriginPolicy(http=True), BOUNDS, resolver=lying
+        ) as client:
             return await client.digest()
 
     with pytest.raises(UnacceptableError, match="which is not public"):

@@ -6,6 +6,7 @@ A password goes to the registry that it was stored for, and to the token server 
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,6 @@ from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci import credentials
-from mcp_skills_server.sources.oci.challenges import Challenge, parse
 from mcp_skills_server.sources.oci.credentials import Credentials
 from mcp_skills_server.sources.oci.reference import Reference
 
@@ -29,9 +29,35 @@ _LEEWAY_S: Final = 10
 _MOST_TOKEN: Final = 32_768
 MOST_BYTES: Final = 1 << 16
 """Of what a token server answers."""
+_CHALLENGE: Final = re.compile(r'([A-Za-z][A-Za-z0-9_-]{0,63})(?: ?= ?("[^"]{0,2048}"|[^", ]{1,2048}))?')
+_CHALLENGES_LENGTH: Final = 16_384
 
 Ask = Callable[[str, str, Mapping[str, str], bytes | None], Awaitable[bytes]]
 """From method, URL, headers and content to the body of an answer with status 200."""
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """One authentication scheme of the header WWW-Authenticate.
+
+    Attributes:
+        scheme: "basic", "bearer" and so on, in lower case.
+        parameters: names in lower case; of a repeated one the first.
+    """
+
+    scheme: str
+    parameters: Mapping[str, str]
+
+
+def parse_challenges(header: str) -> list[Challenge]:
+    """Return the challenges of a header in its order; none if it cannot be understood."""
+    out: list[tuple[str, dict[str, str]]] = []
+    for name, value in _CHALLENGE.findall(header[:_CHALLENGES_LENGTH]):
+        if not value:
+            out.append((name.lower(), {}))
+        elif out:
+            out[-1][1].setdefault(name.lower(), value.strip('"'))
+    return [Challenge(*each) for each in out]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +115,7 @@ class Access:
         Raises:
             SourceError: a token is needed, and cannot be had.
         """
-        offered = {each.scheme: each for each in reversed(parse(header))}
+        offered = {each.scheme: each for each in reversed(parse_challenges(header))}
         if not self._looked:
             self._looked = True
             try:

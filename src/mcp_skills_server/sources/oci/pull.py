@@ -23,7 +23,7 @@ from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.budget import UnpackedBudget
 from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.folder import FetchedFolder, Staged, State
-from mcp_skills_server.sources.oci.client import Client
+from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.holdings import Holdings
 from mcp_skills_server.sources.oci.layers import Contents
 from mcp_skills_server.sources.oci.reader import ContentRefusedError, Reader, Wanted
@@ -63,7 +63,7 @@ class Pulled:
 
 
 async def bring(
-    client: Client,
+    client: RegistryClient,
     reference: Reference,
     digest: str,
     directory: str | PathLike[str],

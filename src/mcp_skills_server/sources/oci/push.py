@@ -19,7 +19,7 @@ from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.faults import AbsentError
 from mcp_skills_server.sources.oci import manifests
-from mcp_skills_server.sources.oci.client import Client
+from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.manifests import Collection, Descriptor
 from mcp_skills_server.sources.oci.reference import Reference
 
@@ -70,7 +70,7 @@ class _Made:
     entry: Descriptor
 
 
-async def push_skill(client: Client, reference: Reference, package: Package) -> Pushed:
+async def push_skill(client: RegistryClient, reference: Reference, package: Package) -> Pushed:
     """Push one skill as the artifact that the tag of the reference names.
 
     Raises:
@@ -82,7 +82,7 @@ async def push_skill(client: Client, reference: Reference, package: Package) -> 
     return Pushed(made.entry.digest, (package.name,) if sent else (), sent)
 
 
-async def push_collection(client: Client, reference: Reference, packages: Sequence[Package]) -> Pushed:
+async def push_collection(client: RegistryClient, reference: Reference, packages: Sequence[Package]) -> Pushed:
     """Push these skills into the repository, and an index of them that the tag of the reference names.
 
     Raises:
@@ -122,7 +122,7 @@ async def push_collection(client: Client, reference: Reference, packages: Sequen
     return Pushed(digest, tuple(sorted(name for name, size in sizes.items() if size)), sent)
 
 
-async def _present(client: Client, reference: Reference) -> frozenset[str]:
+async def _present(client: RegistryClient, reference: Reference) -> frozenset[str]:
     """The manifests that the index of the tag names now, and that the registry has therefore."""
     try:
         _, raw = await client.manifest(reference.wanted)
@@ -132,7 +132,7 @@ async def _present(client: Client, reference: Reference) -> frozenset[str]:
     return frozenset(each.digest for each in found.entries) if isinstance(found, Collection) else frozenset()
 
 
-async def _send(client: Client, made: _Made, wanted: str) -> int:
+async def _send(client: RegistryClient, made: _Made, wanted: str) -> int:
     """Have an artifact there under this tag or digest; the bytes that were sent."""
     sent = 0
     for digest, raw in made.blobs:
@@ -145,7 +145,7 @@ async def _send(client: Client, made: _Made, wanted: str) -> int:
     return sent
 
 
-async def _has_manifest(client: Client, wanted: str, digest: str) -> bool:
+async def _has_manifest(client: RegistryClient, wanted: str, digest: str) -> bool:
     try:
         return (await client.manifest(wanted))[0] == digest
     except AbsentError:

@@ -13,7 +13,7 @@ from anyio import to_thread
 from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci import layers, manifests
-from mcp_skills_server.sources.oci.client import Client
+from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.layers import Contents
 from mcp_skills_server.sources.oci.manifests import Artifact, Collection
 from mcp_skills_server.sources.oci.reference import Reference
@@ -65,7 +65,7 @@ class Reader:
         hidden: skills in dot folders of an image count, too.
     """
 
-    def __init__(self, client: Client, reference: Reference, settings: FetchSettings, *, hidden: bool) -> None:
+    def __init__(self, client: RegistryClient, reference: Reference, settings: FetchSettings, *, hidden: bool) -> None:
         self._client = client
         self._reference = reference
         self._most_entries = settings.limits.skills

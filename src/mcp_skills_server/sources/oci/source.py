@@ -19,7 +19,7 @@ from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.oci.access import Access
-from mcp_skills_server.sources.oci.client import Client
+from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.pull import bring
 from mcp_skills_server.sources.oci.reader import ContentRefusedError
 from mcp_skills_server.sources.oci.reference import is_digest, parse
@@ -117,9 +117,9 @@ class Oci:
             self._brought = revision.digest, await to_thread.run_sync(_signature, self._folder), tree
         return tree
 
-    def _client(self) -> Client:
-        settings = self._settings
-        return Client(self._reference, self._access, settings.trust, settings.bounds, connections=settings.connections)
+    def _client(self) -> RegistryClient:
+        fetch = self._settings
+        return RegistryClient(self._reference, self._access, fetch.trust, fetch.bounds, connections=fetch.connections)
 
 
 def _signature(top: Path) -> int:

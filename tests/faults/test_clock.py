@@ -42,7 +42,6 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "catalog/disk.py",
         "catalog/index_folder.py",
         "catalog/outline.py",
-        "catalog/stamps.py",
         "catalog/tree.py",
         "catalog/unchanged.py",
         "commands/approve.py",

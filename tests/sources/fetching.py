@@ -11,7 +11,7 @@ import anyio
 
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.download import Downloader
-from mcp_skills_server.sources.http import Response
+from mcp_skills_server.sources.http import HttpClient, Response
 from mcp_skills_server.sources.refresh import refresh
 from mcp_skills_server.sources.report import Report
 from mcp_skills_server.sources.settings import Bounds, FetchSettings, OriginPolicy
@@ -39,8 +39,8 @@ def get(
     validators = more.pop("validators", None)
 
     async def run() -> Response:
-        async with Downloader(home or url, trust, bounds, **more) as downloader:
-            return await downloader.get(url, most, validators=validators)
+        async with HttpClient(bounds, **more) as http:
+            return await Downloader(http, home or url, trust).get(url, most, validators=validators)
 
     return anyio.run(run)
 

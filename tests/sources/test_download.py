@@ -12,6 +12,7 @@ import pytest
 
 from mcp_skills_server.sources.download import Downloader
 from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.http import HttpClient
 from mcp_skills_server.sources.settings import Bounds, OriginPolicy
 from sources.fetching import ALLOWED, BRIEF, get
 from sources.publishers import (
@@ -38,10 +39,11 @@ def test_one_connection_serves_several_downloads(site: Publisher) -> None:
     site.routes["/a"] = answer(b"a")
 
     async def run() -> int:
-        async with Downloader(site.url, ALLOWED) as downloader:
+        async with HttpClient(Bounds()) as http:
+            downloader = Downloader(http, site.url, ALLOWED)
             for _ in range(5):
                 assert (await downloader.get(f"{site.url}/a", 1)).body == b"a"
-            return downloader.bytes
+            return http.bytes
 
     assert anyio.run(run) == 5
     assert len(site._serving) == 1
@@ -201,7 +203,8 @@ def test_all_downloads_together_are_bounded(site: Publisher) -> None:
     site.routes["/a"] = answer(b"x" * 400)
 
     async def run() -> None:
-        async with Downloader(site.url, ALLOWED, Bounds(total_bytes=1000)) as downloader:
+        async with HttpClient(Bounds(total_bytes=1000)) as http:
+            downloader = Downloader(http, site.url, ALLOWED)
             for _ in range(2):
                 await downloader.get(f"{site.url}/a", 500)
             await downloader.get(f"{site.url}/a", 500)
@@ -248,7 +251,8 @@ def test_bytes_beyond_the_length_are_not_the_next_answer(site: Publisher) -> Non
     site.routes |= {"/a": answer(b"aa" + answer(b"evil"), length=2), "/b": answer(b"b")}
 
     async def run() -> None:
-        async with Downloader(site.url, ALLOWED, BRIEF) as downloader:
+        async with HttpClient(BRIEF) as http:
+            downloader = Downloader(http, site.url, ALLOWED)
             assert (await downloader.get(f"{site.url}/a", 100)).body == b"aa"
             with suppress(UnreachableError):
                 assert (await downloader.get(f"{site.url}/b", 100)).body in {b"b", b"evil"}  # a digest tells which
@@ -282,7 +286,8 @@ def test_cancelling_leaves_nothing_open(site: Publisher) -> None:
     site.routes["/a"] = site.stall()
 
     async def run() -> None:
-        async with Downloader(site.url, ALLOWED, Bounds()) as downloader, anyio.create_task_group() as group:
+        async with HttpClient(Bounds()) as http, anyio.create_task_group() as group:
+            downloader = Downloader(http, site.url, ALLOWED)
             group.start_soon(downloader.get, f"{site.url}/a", 1)
             await anyio.to_thread.run_sync(site.reached.wait, 20)
             group.cancel_scope.cancel()

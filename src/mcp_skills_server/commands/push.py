@@ -109,6 +109,7 @@ def _push(reference: Reference, packages: Sequence[Package], options: PushOption
 
 
 async def _push_all(reference: Reference, packages: Sequence[Package], options: PushOptions) -> Pushed:
+    from mcp_skills_server.sources.http import HttpClient
     from mcp_skills_server.sources.oci.access import Access
     from mcp_skills_server.sources.oci.client import RegistryClient
     from mcp_skills_server.sources.oci.push import push_collection, push_skill
@@ -116,7 +117,8 @@ async def _push_all(reference: Reference, packages: Sequence[Package], options: 
 
     trust = OriginPolicy(private=options.allow_private, http=options.allow_http)
     bounds = Bounds(read_s=min(30.0, options.timeout), download_s=options.timeout)
-    async with RegistryClient(reference, Access(reference, "pull,push"), trust, bounds) as client:
+    async with HttpClient(bounds) as http:
+        client = RegistryClient(http, reference, Access(reference, "pull,push"), trust)
         if len(packages) == 1:
             return await push_skill(client, reference, packages[0])
         return await push_collection(client, reference, packages)

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.sources import addresses, caching
 from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
-from mcp_skills_server.sources.http import Hop, HttpClient, Resolve, Response
-from mcp_skills_server.sources.settings import Bounds, OriginPolicy
+from mcp_skills_server.sources.http import Hop, HttpClient, Response
+from mcp_skills_server.sources.settings import OriginPolicy
 from mcp_skills_server.sources.urls import shown
-
-if TYPE_CHECKING:
-    import ssl
 
 _ABSENT: Final = frozenset((404, 410))
 _NEEDS_PERMISSION: Final = frozenset((401, 403, 407))
@@ -27,43 +23,18 @@ _NOT_NOW: Final = frozenset((408, 425, 429))
 
 
 class Downloader:
-    """Downloads from one site, and from where it may lead. Open it with `async with`.
+    """Downloads from one site, and from where it may lead.
 
     Args:
+        http: the client that is used.
         home: the URL that the operator gave. Its origin is trusted, and gets `trust.headers` alone.
         trust: the origins and addresses that may be requested besides.
-        bounds: what it may cost.
-        connections: the maximum of concurrent connections.
-        tls: certificates other than the system's.
-        resolver: resolves names in place of the system.
     """
 
-    def __init__(
-        self,
-        home: str,
-        trust: OriginPolicy | None = None,
-        bounds: Bounds | None = None,
-        *,
-        connections: int = 6,
-        tls: ssl.SSLContext | None = None,
-        resolver: Resolve | None = None,
-    ) -> None:
+    def __init__(self, http: HttpClient, home: str, trust: OriginPolicy) -> None:
+        self.http: Final = http
         self._home = wellknown.origin(home)
-        self._trust = trust or OriginPolicy()
-        self._http = HttpClient(bounds or Bounds(), connections=connections, tls=tls, resolver=resolver)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all bodies so far."""
-        return self._http.bytes
-
-    async def __aenter__(self) -> Downloader:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._http.__aexit__(kind, error, trace)
+        self._trust = trust
 
     async def get(
         self, url: str, most: int, *, accept: str = "*/*", validators: Mapping[str, str] | None = None
@@ -78,7 +49,7 @@ class Downloader:
             UnreachableError: there is no whole response in time, or the status asks to come again.
         """
         headers = {"Accept": accept, **(validators or {})}
-        found = await self._http.request("GET", url, headers, self._allow, max_bytes=most)
+        found = await self.http.request("GET", url, headers, self._allow, max_bytes=most)
         if found.status == 200 or (found.status == 304 and validators):
             return found
         named = shown(found.url)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,7 +17,7 @@ from mcp_skills_server.dialects.wellknown import Index, IndexLimits, IndexRefuse
 from mcp_skills_server.sources import caching, records
 from mcp_skills_server.sources.download import Downloader
 from mcp_skills_server.sources.faults import AbsentError, UnreachableError
-from mcp_skills_server.sources.http import Response
+from mcp_skills_server.sources.http import HttpClient, Response
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.settings import FetchSettings
 from mcp_skills_server.sources.urls import check, shown
@@ -64,9 +65,11 @@ def places_of(url: str) -> list[str]:
     return wellknown.candidates(url)
 
 
-def downloader_for(places: Sequence[str], settings: FetchSettings) -> Downloader:
+@asynccontextmanager
+async def downloader_for(places: Sequence[str], settings: FetchSettings) -> AsyncGenerator[Downloader]:
     """What downloads the index at one of these places, and what it names."""
-    return Downloader(places[0], settings.trust, settings.bounds, connections=settings.connections)
+    async with HttpClient(settings.bounds, connections=settings.connections) as http:
+        yield Downloader(http, places[0], settings.trust)
 
 
 async def find(

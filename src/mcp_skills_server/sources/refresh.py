@@ -304,7 +304,7 @@ class _Refresh:
             refused=tuple(refused),
             warnings=tuple(warnings),
             next_check_s=UNSAID_S if self._refused else self._found.next_check_s,
-            bytes=self._downloader.bytes,
+            bytes=self._downloader.http.bytes,
         )
 
     def _gone(self, listed: set[str], refused: list[Refusal]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -13,6 +13,7 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.faults import AbsentError, SourceError, UnacceptableError
+from mcp_skills_server.sources.http import HttpClient
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.oci.access import Access
 from mcp_skills_server.sources.oci.client import RegistryClient
@@ -49,10 +50,9 @@ def asking(
     reference = parse(registry.named(tag))
 
     async def run() -> T:
-        async with RegistryClient(
-            reference, access or Access(reference, find=lambda _: known), trust, BOUNDS
-        ) as client:
-            return await call(client)
+        async with HttpClient(BOUNDS) as http:
+            admission = access or Access(reference, find=lambda _: known)
+            return await call(RegistryClient(http, reference, admission, trust))
 
     return anyio.run(run)
 
@@ -338,10 +338,8 @@ def test_this_machine_is_asked_only_where_it_is_named(registry: Fake) -> None:
         return ["127.0.0.1"]
 
     async def run() -> object:
-        async with RegistryClient(
-            reference, Access(reference), OriginPolicy(http=True), BOUNDS, resolver=lying
-        ) as client:
-            return await client.digest()
+        async with HttpClient(BOUNDS, resolver=lying) as http:
+            return await RegistryClient(http, reference, Access(reference), OriginPolicy(http=True)).digest()
 
     with pytest.raises(UnacceptableError, match="which is not public"):
         anyio.run(run)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 from urllib.parse import urlencode, urlsplit
 
 from anyio import to_thread
@@ -20,16 +19,13 @@ from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.sources import addresses
 from mcp_skills_server.sources.download import check_now
 from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
-from mcp_skills_server.sources.http import Hop, HttpClient, Resolve, Response, redirect_target
+from mcp_skills_server.sources.http import Hop, HttpClient, Response, redirect_target
 from mcp_skills_server.sources.oci import access, manifests
 from mcp_skills_server.sources.oci.access import Access
 from mcp_skills_server.sources.oci.manifests import Descriptor
 from mcp_skills_server.sources.oci.reference import Reference, is_digest
-from mcp_skills_server.sources.settings import Bounds, OriginPolicy
+from mcp_skills_server.sources.settings import OriginPolicy
 from mcp_skills_server.sources.urls import shown
-
-if TYPE_CHECKING:
-    import ssl
 
 _DIGEST: Final = "docker-content-digest"
 _OCTETS: Final = {"Content-Type": "application/octet-stream"}
@@ -40,47 +36,21 @@ _TAGS: Final = 10_000
 
 
 class RegistryClient:
-    """Client of one repository of a registry. Open it with `async with`.
+    """Client of one repository of a registry.
 
     Args:
+        http: the client that is used.
         reference: the artifact that is read or written.
         admission: how the registry admits us. It outlives this client.
         trust: the origins and addresses that the registry may lead to besides; https and public ones need no leave.
-        bounds: what it may cost.
-        connections: the maximum of concurrent connections.
-        tls: certificates other than the system's.
-        resolver: resolves names in place of the system.
     """
 
-    def __init__(
-        self,
-        reference: Reference,
-        admission: Access,
-        trust: OriginPolicy | None = None,
-        bounds: Bounds | None = None,
-        *,
-        connections: int = 6,
-        tls: ssl.SSLContext | None = None,
-        resolver: Resolve | None = None,
-    ) -> None:
+    def __init__(self, http: HttpClient, reference: Reference, admission: Access, trust: OriginPolicy) -> None:
+        self.http: Final = http
         self._reference = reference
         self._home = wellknown.origin(reference.base)
         self._access = admission
-        self._trust = trust or OriginPolicy()
-        self._http = HttpClient(bounds or Bounds(), connections=connections, tls=tls, resolver=resolver)
-
-    async def __aenter__(self) -> RegistryClient:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._http.__aexit__(kind, error, trace)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all bodies so far."""
-        return self._http.bytes
+        self._trust = trust
 
     # Reading
 
@@ -204,7 +174,7 @@ class RegistryClient:
             def allow(hop: str) -> Hop:
                 return self._allow(hop, admitted)
 
-            return await self._http.request(
+            return await self.http.request(
                 method,
                 url,
                 headers,
@@ -233,7 +203,7 @@ class RegistryClient:
             return self._allow(hop, None)
 
         most = access.MOST_BYTES
-        found = await self._http.request(
+        found = await self.http.request(
             method, url, headers, allow, max_bytes=most, max_error_bytes=most, content=content, follow=False
         )
         if found.status in {400, 401, 403}:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -18,6 +20,7 @@ from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.folder import FetchedFolder
+from mcp_skills_server.sources.http import HttpClient
 from mcp_skills_server.sources.oci.access import Access
 from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.pull import bring
@@ -117,9 +120,11 @@ class Oci:
             self._brought = revision.digest, await to_thread.run_sync(_signature, self._folder), tree
         return tree
 
-    def _client(self) -> RegistryClient:
+    @asynccontextmanager
+    async def _client(self) -> AsyncGenerator[RegistryClient]:
         fetch = self._settings
-        return RegistryClient(self._reference, self._access, fetch.trust, fetch.bounds, connections=fetch.connections)
+        async with HttpClient(fetch.bounds, connections=fetch.connections) as http:
+            yield RegistryClient(http, self._reference, self._access, fetch.trust)
 
 
 def _signature(top: Path) -> int:

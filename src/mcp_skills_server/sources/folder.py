@@ -25,12 +25,13 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.format.ignored import OURS, ignored
 from mcp_skills_server.model import printable
-from mcp_skills_server.sources import history
 from mcp_skills_server.sources.files import BINARY, NOFOLLOW, file_digest, take_lock, tree_digests
 from mcp_skills_server.sources.records import (
+    HISTORIES,
     INDEXES,
     IndexRecord,
     Record,
+    enter_index,
     file_of,
     read_index,
     read_record,
@@ -87,7 +88,7 @@ class FetchedFolder:
         self._stage = Stage(directory, directory / OURS / "stage")
         self._records = directory / RECORDS
         self._indexes = directory / INDEXES
-        self._histories = directory / history.HISTORIES
+        self._histories = directory / HISTORIES
 
     @classmethod
     @contextmanager
@@ -293,8 +294,8 @@ class FetchedFolder:
         self._stage.write(self._indexes / file_of(index.source), json.dumps(data).encode())
 
     def enter(self, index: IndexRecord, *, allow_rollback: bool) -> Sequence[str]:
-        """Remember that this index was there: `history.enter`."""
-        return history.enter(self._directory, index, self._stage.write, allow_rollback=allow_rollback)
+        """Enter this index into the history of its place: `records.enter_index`."""
+        return enter_index(self._directory, index, self._stage.write, allow_rollback=allow_rollback)
 
     def _make(self) -> int:
         """Make what is missing of the folder; a descriptor of its lock file."""

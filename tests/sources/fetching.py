@@ -13,7 +13,7 @@ from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.download import Downloader
 from mcp_skills_server.sources.http import HttpClient, Response
 from mcp_skills_server.sources.refresh import refresh
-from mcp_skills_server.sources.report import Report
+from mcp_skills_server.sources.report import FetchReport
 from mcp_skills_server.sources.settings import Bounds, FetchSettings, OriginPolicy
 from sources.publishers import (
     Publisher,
@@ -45,7 +45,7 @@ def get(
     return anyio.run(run)
 
 
-def fetch(site: Publisher | str, place: Path, settings: FetchSettings = LOCAL, **changed: Any) -> Report:
+def fetch(site: Publisher | str, place: Path, settings: FetchSettings = LOCAL, **changed: Any) -> FetchReport:
     url = site if isinstance(site, str) else site.url
     return anyio.run(refresh, url, place, replace(settings, **changed))
 

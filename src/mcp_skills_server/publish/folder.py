@@ -21,7 +21,7 @@ from mcp_skills_server.publish.record import Memory
 STAGING: Final = ".mcp-skills-server.staging"
 
 
-class Folder:
+class OutputFolder:
     """One such folder. Paths of files are below it, `/`-separated; no link is followed there.
 
     Args:
@@ -147,7 +147,7 @@ class Folder:
         if raw is not None and hashlib.sha256(raw).hexdigest() in digests:
             os.unlink(os.path.join(self.path, path))
         self._folders.clear()
-        for folder in above(path):
+        for folder in parent_folders(path):
             if not folder.startswith(f"{self._tree}/"):
                 break
             try:
@@ -160,7 +160,7 @@ class Folder:
     def settle(self, paths: Sequence[str], folders: Iterable[str] = ()) -> None:
         """Have these files and their names survive a power cut, and the names in these folders."""
         holding = {os.path.dirname(path) for path in paths}
-        holding |= {outer for folder in holding for outer in above(folder)}
+        holding |= {outer for folder in holding for outer in parent_folders(folder)}
         sync_paths([os.path.join(self.path, path) for path in (*paths, *sorted(holding.union(folders), reverse=True))])
 
     def clear(self) -> None:
@@ -186,7 +186,7 @@ class Folder:
             os.close(descriptor)
 
 
-def above(folder: str) -> Iterable[str]:
+def parent_folders(folder: str) -> Iterable[str]:
     """The folders that a folder lies in, "" for the outermost."""
     while folder:
         folder = os.path.dirname(folder)

@@ -12,8 +12,8 @@ from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 from mcp_skills_server.publish.edition import Item
-from mcp_skills_server.publish.folder import Folder, above
-from mcp_skills_server.publish.record import Record
+from mcp_skills_server.publish.folder import OutputFolder, parent_folders
+from mcp_skills_server.publish.record import PublishRecord
 
 HEADERS: Final = "_headers"
 PLACES: Final = (DIRECTORY[1:], DIRECTORY_0_1[1:])
@@ -54,14 +54,14 @@ class Plan:
     put: list[Item] = field(default_factory=list[Item])
     stale: list[str] = field(default_factory=list[str])
     early: list[str] = field(default_factory=list[str])
-    record: Record = field(default_factory=Record)
+    record: PublishRecord = field(default_factory=PublishRecord)
 
 
 def make_plan(
-    folder: Folder,
+    folder: OutputFolder,
     expected: Iterable[Item],
     claims: Mapping[str, set[str]],
-    kept: Record,
+    kept: PublishRecord,
     *,
     now: int,
     keep_s: float,
@@ -107,7 +107,7 @@ def make_plan(
             plan.differences.append(OutdatedFile(path, "left over"))
     plan.stale += [path for path, found in gone.items() if found is None]  # its folder may be left
     plan.put.sort(key=lambda item: item.path.lstrip("/") in INDEXES)
-    plan.record = Record({**ours, **{path: folder.digest(path) or "" for path in retired}}, retired)
+    plan.record = PublishRecord({**ours, **{path: folder.digest(path) or "" for path in retired}}, retired)
     return plan
 
 
@@ -131,7 +131,7 @@ def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozens
     early: list[str] = []
     changed: set[str] = set()
     for path in gone:
-        found = files.intersection(above(path))
+        found = files.intersection(parent_folders(path))
         position = bisect_left(ordered, f"{path}/")
         if position < len(ordered) and ordered[position].startswith(f"{path}/"):
             found |= {path}

@@ -21,7 +21,7 @@ from mcp_skills_server.errors import StaleFileError, UsageError
 from mcp_skills_server.model import SKILL_MD, Skill, printable
 from mcp_skills_server.publish import record
 from mcp_skills_server.publish.edition import Edition, Item
-from mcp_skills_server.publish.folder import STAGING, Folder
+from mcp_skills_server.publish.folder import STAGING, OutputFolder
 from mcp_skills_server.publish.plan import (
     HEADERS,
     INDEXES,
@@ -32,7 +32,7 @@ from mcp_skills_server.publish.plan import (
     make_plan,
 )
 from mcp_skills_server.publish.publication import Publication
-from mcp_skills_server.publish.record import JOURNAL, RECORD, Memory, Record
+from mcp_skills_server.publish.record import JOURNAL, RECORD, Memory, PublishRecord
 
 KEEP_DAYS: Final = 7.0
 TREE: Final = DIRECTORY.split("/")[1]
@@ -77,12 +77,12 @@ class StaticSite:
         steps: Callable[[Sequence[Item]], Iterable[Item]] = iter,
     ) -> None:
         self._memory = Memory(cache, os.path.realpath(output))
-        self._folder = Folder(output, TREE, self._memory)
+        self._folder = OutputFolder(output, TREE, self._memory)
         self._headers = headers
         self._keep_s = keep_days * _DAY_S
         self._clock = clock
         self._steps = steps
-        self._read: tuple[tuple[bytes | None, bytes | None], Record, dict[str, set[str]]] | None = None
+        self._read: tuple[tuple[bytes | None, bytes | None], PublishRecord, dict[str, set[str]]] | None = None
         with self._refused("read"):
             self._check_owner()
 
@@ -146,12 +146,12 @@ class StaticSite:
             )
         self._kept()
 
-    def _kept(self) -> tuple[Record, dict[str, set[str]]]:
+    def _kept(self) -> tuple[PublishRecord, dict[str, set[str]]]:
         """The record, and what a run that was killed was about to write: by path, the digests that may be there."""
         raws = self._folder.read(RECORD), self._folder.read(JOURNAL)
         if self._read is None or self._read[0] != raws:
             try:
-                kept = Record() if raws[0] is None else record.decode_record(raws[0])
+                kept = PublishRecord() if raws[0] is None else record.decode_record(raws[0])
                 begun = {} if raws[1] is None else record.decode_journal(raws[1])
             except ValueError:
                 message = (
@@ -218,7 +218,7 @@ class StaticSite:
         except StaleFileError:
             raise UsageError(f"{printable(path)} changed while it was published; run it again") from None
 
-    def _remember(self, edition: Edition, kept: Record) -> None:
+    def _remember(self, edition: Edition, kept: PublishRecord) -> None:
         skills = [(each.skill, each.artifact) for each in edition.skills.values()]
         self._memory.put(skills, self._folder.known(kept.files))
 

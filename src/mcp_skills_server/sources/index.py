@@ -20,7 +20,7 @@ from mcp_skills_server.sources.faults import AbsentError, UnreachableError
 from mcp_skills_server.sources.http import HttpClient, Response
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.settings import FetchSettings
-from mcp_skills_server.sources.urls import check, shown
+from mcp_skills_server.sources.urls import check_fetchable, shown
 
 _REPOSITORY: Final = re.compile(r"https?://[^/?#]+/[^/?#]+/[^/?#]+/?")
 """An address as of a repository at a forge: owner and name."""
@@ -40,7 +40,7 @@ class FoundIndex:
     @property
     def digest(self) -> str:
         """It is another one where the index, or the address that its URLs are relative to, is another."""
-        return digest_of(self.record)
+        return index_digest(self.record)
 
     @property
     def next_check_s(self) -> float:
@@ -49,19 +49,19 @@ class FoundIndex:
         return max(left, SOONEST_S) if left > 0 else UNSAID_S
 
 
-def digest_of(record: IndexRecord) -> str:
+def index_digest(record: IndexRecord) -> str:
     """Return the digest of an index that is remembered, with the address that its URLs are relative to."""
     body = record.body.encode("utf-8", "surrogateescape")
     return hashlib.sha256(f"{record.url}\n".encode() + body).hexdigest()
 
 
-def places_of(url: str) -> list[str]:
+def index_urls(url: str) -> list[str]:
     """Where the index of a site may be, in the order to ask. The first is the key of the index.
 
     Raises:
         UsageError: it is no http or https URL; the message shows no secret of it.
     """
-    check(url)
+    check_fetchable(url)
     return wellknown.candidates(url)
 
 
@@ -72,10 +72,10 @@ async def downloader_for(places: Sequence[str], settings: FetchSettings) -> Asyn
         yield Downloader(http, places[0], settings.trust)
 
 
-async def find(
+async def find_index(
     url: str, places: Sequence[str], settings: FetchSettings, downloader: Downloader, known: IndexRecord | None
 ) -> FoundIndex:
-    """The index of the site at `url`, which is at one of `places_of(url)`; `known` is what is remembered of it.
+    """The index of the site at `url`, which is at one of `index_urls(url)`; `known` is what is remembered of it.
 
     Raises:
         IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.

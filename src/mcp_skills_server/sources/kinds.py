@@ -11,11 +11,11 @@ from typing import Final
 
 from mcp_skills_server.dialects.wellknown import is_site
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.archive import Archive, is_archive
+from mcp_skills_server.sources.archive import Archive, is_archive_file
 from mcp_skills_server.sources.git.address import is_git
 from mcp_skills_server.sources.oci.reference import is_oci, rejoined
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import Pace, Revision, Source, Tree
+from mcp_skills_server.sources.source import Pace, Revision, Source, SourceTree
 from mcp_skills_server.sources.store import Store
 from mcp_skills_server.sources.urls import shown
 
@@ -62,9 +62,9 @@ class LocalFolder:
         """Return the one revision; what changes in the folder is the registry's matter."""
         return Revision("", 0.0)
 
-    async def materialise(self, revision: Revision, store: Store) -> Tree:  # noqa: ARG002
+    async def materialise(self, revision: Revision, store: Store) -> SourceTree:  # noqa: ARG002
         """Return the folder itself."""
-        return Tree(self._path)
+        return SourceTree(self._path)
 
 
 def _open_site(given: str, settings: SourceSettings) -> Source:
@@ -89,7 +89,7 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind("site", is_site, _open_site),
     Kind("oci", is_oci, _open_oci, is_asked=True, keeps_history=True),
     Kind("git", is_git, _open_git, is_asked=True, keeps_history=True),
-    Kind("archive", is_archive, Archive, is_path=True),
+    Kind("archive", is_archive_file, Archive, is_path=True),
     Kind("folder", lambda _: True, LocalFolder, is_path=True),
 )
 

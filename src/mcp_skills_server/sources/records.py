@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class SkillRecord:
     """Where a skill in the folder came from.
 
     Attributes:
@@ -96,12 +96,12 @@ class IndexRecord:
         return max(0.0, min(self.fresh_s, LONGEST_S) - since) if since >= 0 else 0.0  # in this order NaN is 0
 
 
-def read_record(directory: str | os.PathLike[str], name: str) -> Record | None:
+def read_record(directory: str | os.PathLike[str], name: str) -> SkillRecord | None:
     """The record of one skill in a folder, None where there is none. Needs no lock."""
     return _read(os.path.join(directory, RECORDS), f"{name}.json", _record_from)
 
 
-def read_records(directory: str | os.PathLike[str], *, but: Collection[str] = ()) -> list[Record]:
+def read_records(directory: str | os.PathLike[str], *, but: Collection[str] = ()) -> list[SkillRecord]:
     """The records of a folder by name, but those of these skills; none where nothing was ever fetched into it.
 
     Needs no lock.
@@ -111,7 +111,7 @@ def read_records(directory: str | os.PathLike[str], *, but: Collection[str] = ()
 
 def read_index(directory: str | os.PathLike[str], key: str) -> IndexRecord | None:
     """What is known of the index of this key, None where nothing is. Needs no lock."""
-    return _read(os.path.join(directory, INDEXES), file_of(key), _index_from)
+    return _read(os.path.join(directory, INDEXES), index_file_name(key), _index_from)
 
 
 def read_indexes(directory: str | os.PathLike[str]) -> list[IndexRecord]:
@@ -136,9 +136,9 @@ def _read(folder: str, name: str, make: Callable[[dict[str, Any], str], _T]) -> 
         return None
 
 
-def _record_from(data: dict[str, Any], file: str) -> Record:
+def _record_from(data: dict[str, Any], file: str) -> SkillRecord:
     former = data["former"]
-    record = Record(
+    record = SkillRecord(
         **{key: str(data[key]) for key in ("name", "source", "url", "digest")},
         fetched_at=float(data["fetched_at"]),
         files=dict(data["files"]),
@@ -195,7 +195,7 @@ def _body_digest(index: IndexRecord) -> str:
 
 def history_path(directory: str | os.PathLike[str], place: str) -> Path:
     """The file with the history of this place, in a folder of fetched skills."""
-    return Path(directory, HISTORIES, file_of(place))
+    return Path(directory, HISTORIES, index_file_name(place))
 
 
 def read_history(directory: str | os.PathLike[str], place: str) -> IndexHistory | None:
@@ -256,7 +256,7 @@ def enter_index(
     return warnings
 
 
-def file_of(key: str) -> str:
+def index_file_name(key: str) -> str:
     """The name of the file for the index of this key."""
     return f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 

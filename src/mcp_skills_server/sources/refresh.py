@@ -28,10 +28,10 @@ from mcp_skills_server.sources.artifacts import Proved
 from mcp_skills_server.sources.budget import UnpackedBudget
 from mcp_skills_server.sources.download import Downloader
 from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
-from mcp_skills_server.sources.folder import FetchedFolder, Staged, State
-from mcp_skills_server.sources.index import UNSAID_S, FoundIndex, downloader_for, find, places_of
-from mcp_skills_server.sources.records import IndexRecord, Record
-from mcp_skills_server.sources.report import Fault, Refusal, Report
+from mcp_skills_server.sources.folder import FetchedFolder, SkillState, Staged
+from mcp_skills_server.sources.index import UNSAID_S, FoundIndex, downloader_for, find_index, index_urls
+from mcp_skills_server.sources.records import IndexRecord, SkillRecord
+from mcp_skills_server.sources.report import Fault, FetchReport, SkillRefusal
 from mcp_skills_server.sources.settings import FetchSettings
 from mcp_skills_server.sources.stage import ConflictError
 
@@ -49,9 +49,9 @@ async def look(url: str, settings: FetchSettings | None = None) -> tuple[str, In
         IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.
     """
     # WK-50
-    places, settings = places_of(url), settings or FetchSettings()
+    places, settings = index_urls(url), settings or FetchSettings()
     async with downloader_for(places, settings) as downloader:
-        found = await find(url, places, settings, downloader, None)
+        found = await find_index(url, places, settings, downloader, None)
         return found.record.url, found.index
 
 
@@ -60,7 +60,7 @@ async def refresh(
     directory: str | PathLike[str],
     settings: FetchSettings | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Report:
+) -> FetchReport:
     """Bring the folder up to what the index at `url` offers.
 
     `progress` hears how many skills of how many are done. Cancelling it leaves a folder that
@@ -71,16 +71,16 @@ async def refresh(
         IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.
         RollbackError: the index is one that was there before, and another one since.
     """
-    places, settings = places_of(url), settings or FetchSettings()
+    places, settings = index_urls(url), settings or FetchSettings()
     with FetchedFolder.opened(directory) as opened:
         async with downloader_for(places, settings) as downloader:
             known = await _blocking(opened.index, places[0])
             deadline = anyio.current_time() + settings.limits.total_s
-            found = await find(url, places, settings, downloader, known)
+            found = await find_index(url, places, settings, downloader, known)
             return await _Refresh(opened, downloader, found, settings, progress).run(deadline)
 
 
-async def bring(found: FoundIndex, directory: str | PathLike[str], settings: FetchSettings) -> Report:
+async def bring(found: FoundIndex, directory: str | PathLike[str], settings: FetchSettings) -> FetchReport:
     """Bring the folder up to what this index offers.
 
     Raises:
@@ -126,7 +126,7 @@ class _Refresh:
         )
         self._budget = UnpackedBudget(settings.limits.unpacked_bytes)
         self._became: dict[str, str] = {}
-        self._refused: dict[str, Refusal] = {}
+        self._refused: dict[str, SkillRefusal] = {}
         self._warnings: list[str] = []
         # Threads that verify and write at once take the interpreter from each other at each system call.
         self._writer = anyio.CapacityLimiter(1)
@@ -134,7 +134,7 @@ class _Refresh:
         self._staged: list[Staged] = []
         self._done = 0
 
-    async def run(self, deadline: float) -> Report:
+    async def run(self, deadline: float) -> FetchReport:
         """Do it, until `deadline` on anyio's clock, and remember the index."""
         await self._bring_all(deadline)
         await _blocking(self._remember)
@@ -157,7 +157,7 @@ class _Refresh:
             for entry in missing:
                 if entry.name not in self._became and entry.name not in self._refused:
                     reason = f"not fetched within {self._settings.limits.total_s:g} s"
-                    self._refused[entry.name] = Refusal(entry.name, reason, "network")
+                    self._refused[entry.name] = SkillRefusal(entry.name, reason, "network")
 
     def _remember(self) -> None:
         # An index that promised what is not there may be older than its artifacts: ask anew next time.
@@ -239,23 +239,23 @@ class _Refresh:
             reason = str(error)
         except OSError as error:
             reason = f"it cannot be kept: {error.strerror or error}"
-        self._refused[name] = Refusal(name, reason, fault)
+        self._refused[name] = SkillRefusal(name, reason, fault)
 
-    def _judge(self, entry: Entry, known: Mapping[str, Record]) -> str:
+    def _judge(self, entry: Entry, known: Mapping[str, SkillRecord]) -> str:
         """What stands in the place of a skill: "unchanged", "edited", or "added" and "updated" for what is to come."""
         artifacts.check_names([f"{entry.name}/{SKILL_MD}"])
         archive.check_paths([f"{entry.name}/{SKILL_MD}"])  # its directory is a name that some platform cannot hold
         state, record = self._folder.look(entry.name, known)
         # Also what is to be replaced: it stays where the new one is refused.
-        if state is not State.ABSENT and record is not None and record.source == self._record.source:
+        if state is not SkillState.ABSENT and record is not None and record.source == self._record.source:
             self._budget.hold(entry.name, self._folder.size(record))
         same = record is not None and record.source == self._record.source and record.digest == entry.digest != ""
-        if same and state is State.KEPT:
+        if same and state is SkillState.KEPT:
             return "unchanged"
-        if same and state is State.EDITED and not self._settings.force:
+        if same and state is SkillState.EDITED and not self._settings.force:
             return "edited"
         folder.check(state, record, self._record.source, force=self._settings.force)
-        return "added" if state is State.ABSENT else "updated"
+        return "added" if state is SkillState.ABSENT else "updated"
 
     async def _bring(self, entry: Entry) -> Staged | None:
         """Download the skill of an entry and stage it, verified; return None if the very same is in its place."""
@@ -270,11 +270,11 @@ class _Refresh:
         if found.warning:
             self._warnings.append(f"{entry.name}: {found.warning}")
         url = entry.url or entry.files[SKILL_MD]
-        record = Record(entry.name, self._record.source, url, entry.digest, records.epoch_s(), {})
+        record = SkillRecord(entry.name, self._record.source, url, entry.digest, records.epoch_s(), {})
         with self._budget.taken(entry.name, sum(len(raw) for raw, _ in found.files.values())):
             return self._folder.stage(record, found.files, force=self._settings.force)
 
-    def _report(self) -> Report:
+    def _report(self) -> FetchReport:
         """What became of each skill. Those that are gone are removed where that is asked for."""
         refused = list(self._refused.values())
         index, wanted = self._index, self._settings.wanted
@@ -283,15 +283,17 @@ class _Refresh:
             if wanted is not None and unusable.name not in wanted:
                 continue
             if unusable.broken:
-                refused.append(Refusal(unusable.name or f"entry {unusable.position}", unusable.reason, "publisher"))
+                refused.append(
+                    SkillRefusal(unusable.name or f"entry {unusable.position}", unusable.reason, "publisher")
+                )
             else:
                 warnings.append(f"{unusable}, and so it is passed over")
         listed = {entry.name for entry in index.entries} | {unusable.name for unusable in index.unusable}
         if index.version is not None:
             missing = sorted((wanted or frozenset()) - listed)
-            refused += [Refusal(name, "the index has no skill of this name", "publisher") for name in missing]
+            refused += [SkillRefusal(name, "the index has no skill of this name", "publisher") for name in missing]
         gone, pruned = self._gone(listed, refused) if index.version is not None else ((), ())
-        return Report(
+        return FetchReport(
             self._record.source,
             self._record.url,
             index.version,
@@ -307,13 +309,13 @@ class _Refresh:
             bytes=self._downloader.http.bytes,
         )
 
-    def _gone(self, listed: set[str], refused: list[Refusal]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _gone(self, listed: set[str], refused: list[SkillRefusal]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         gone: list[str] = []
         pruned: list[str] = []
         for record in self._folder.records(but=listed):
             if record.source != self._record.source or record.name in listed:
                 continue
-            if self._folder.look(record.name)[0] is State.ABSENT:
+            if self._folder.look(record.name)[0] is SkillState.ABSENT:
                 self._folder.remove(record.name)
                 continue
             gone.append(record.name)
@@ -322,7 +324,7 @@ class _Refresh:
                     self._folder.remove(record.name, force=self._settings.force)
                     pruned.append(record.name)
                 except (ConflictError, OSError) as error:
-                    refused.append(Refusal(record.name, f"it is gone from the index; {error}", "here"))
+                    refused.append(SkillRefusal(record.name, f"it is gone from the index; {error}", "here"))
         return tuple(gone), tuple(pruned)
 
 

@@ -90,7 +90,7 @@ class Tip(NamedTuple):
     name: str
 
 
-class Entry(NamedTuple):
+class TreeEntry(NamedTuple):
     """A line of a tree: mode in octal, id of the object, path below the folder as bytes."""
 
     mode: bytes
@@ -248,7 +248,7 @@ class Repository:
                     return False
         return False
 
-    def entries(self, commit: str, folder: str) -> list[Entry]:
+    def entries(self, commit: str, folder: str) -> list[TreeEntry]:
         """All files below a folder of a commit, links and submodules included.
 
         Raises:
@@ -267,11 +267,11 @@ class Repository:
                 raise
         if raw.count(b"\0") > _MOST_FILES:  # a tree of a few objects may hold itself a million times
             raise UnacceptableError(f"it has more than {_MOST_FILES:,} files; name a folder with #")
-        out: list[Entry] = []
+        out: list[TreeEntry] = []
         for line in raw.split(b"\0")[:-1]:
             head, _, path = line.partition(b"\t")
             mode, _, object_id = head.split(b" ")
-            out.append(Entry(mode, object_id.decode(), path))
+            out.append(TreeEntry(mode, object_id.decode(), path))
         return out
 
     @contextmanager

@@ -20,7 +20,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci import credentials
 from mcp_skills_server.sources.oci.credentials import Credentials
-from mcp_skills_server.sources.oci.reference import Reference
+from mcp_skills_server.sources.oci.reference import OciReference
 
 _CLIENT: Final = "mcp-skills-server"
 _UNSAID_S: Final = 60
@@ -61,7 +61,7 @@ def parse_challenges(header: str) -> list[Challenge]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Token:
+class _BearerToken:
     value: str = field(repr=False)
     until: float
 
@@ -78,9 +78,9 @@ class Access:
 
     def __init__(
         self,
-        reference: Reference,
+        reference: OciReference,
         actions: str = "pull",
-        find: Callable[[str], Credentials | None] = credentials.find,
+        find: Callable[[str], Credentials | None] = credentials.find_credentials,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.trouble = ""
@@ -90,7 +90,7 @@ class Access:
         self._find = find
         self._clock = clock
         self._challenge: Challenge | None = None
-        self._token: _Token | None = None
+        self._token: _BearerToken | None = None
         self._credentials: Credentials | None = None
         self._looked = False
 
@@ -126,7 +126,7 @@ class Access:
         self._challenge = offered.get("bearer") or (offered.get("basic") if self._credentials else None)
         return await self.header(ask)
 
-    async def _fetch(self, challenge: Challenge, ask: Ask) -> _Token:
+    async def _fetch(self, challenge: Challenge, ask: Ask) -> _BearerToken:
         """A token of the server that the registry names."""
         realm, service = challenge.parameters.get("realm", ""), challenge.parameters.get("service")
         try:
@@ -148,7 +148,7 @@ class Access:
             raw = await ask("GET", urlunsplit(parts._replace(query=query)), headers, None)
         return self._read(raw)
 
-    def _read(self, raw: bytes) -> _Token:
+    def _read(self, raw: bytes) -> _BearerToken:
         try:
             data: object = json.loads(raw)
         except (ValueError, RecursionError):
@@ -159,4 +159,4 @@ class Access:
         if not isinstance(token, str) or not usable or len(token) > _MOST_TOKEN:
             raise UnacceptableError(f"the token server of {self._registry} answers with no token that can be used")
         seconds = life if isinstance(life, int) and not isinstance(life, bool) else _UNSAID_S
-        return _Token(token, self._clock() + max(0, min(seconds, _LONGEST_S) - _LEEWAY_S))
+        return _BearerToken(token, self._clock() + max(0, min(seconds, _LONGEST_S) - _LEEWAY_S))

@@ -23,7 +23,7 @@ from mcp_skills_server.sources.http import Hop, HttpClient, Response, redirect_t
 from mcp_skills_server.sources.oci import access, manifests
 from mcp_skills_server.sources.oci.access import Access
 from mcp_skills_server.sources.oci.manifests import Descriptor
-from mcp_skills_server.sources.oci.reference import Reference, is_digest
+from mcp_skills_server.sources.oci.reference import OciReference, is_digest
 from mcp_skills_server.sources.settings import OriginPolicy
 from mcp_skills_server.sources.urls import shown
 
@@ -45,7 +45,7 @@ class RegistryClient:
         trust: the origins and addresses that the registry may lead to besides; https and public ones need no leave.
     """
 
-    def __init__(self, http: HttpClient, reference: Reference, admission: Access, trust: OriginPolicy) -> None:
+    def __init__(self, http: HttpClient, reference: OciReference, admission: Access, trust: OriginPolicy) -> None:
         self.http: Final = http
         self._reference = reference
         self._home = wellknown.origin(reference.base)

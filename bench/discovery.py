@@ -29,7 +29,7 @@ from bench.http import Load, Server, ours
 from bench.report import Row, Run
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.publish.publication import Publication
-from mcp_skills_server.publish.static import Site
+from mcp_skills_server.publish.static import StaticSite
 
 _INDEX: Final = "/.well-known/agent-skills/index.json"
 _CONNECTIONS: Final = (1, 32)
@@ -223,7 +223,7 @@ def tree(scratch: Path, size: int) -> Iterator[Row]:
     publication = Publication(registry)
     publication.edition()
     start = perf_counter()
-    if Site(str(output)).check(publication):
+    if StaticSite(str(output)).check(publication):
         raise BenchError("the tree is not current")
     yield Row("of that: comparing the tree", size, 1, (perf_counter() - start) * _MS, None, "ms")
 

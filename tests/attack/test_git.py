@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.git.address import parse
-from mcp_skills_server.sources.git.repository import Entry
+from mcp_skills_server.sources.git.address import parse_address
+from mcp_skills_server.sources.git.repository import TreeEntry
 from mcp_skills_server.sources.git.selection import select
 
 TOKEN = "ghp_0123456789012345678901234567890123AB"
@@ -15,7 +15,7 @@ TOKEN = "ghp_0123456789012345678901234567890123AB"
 def test_a_token_in_the_place_of_a_user_is_never_shown() -> None:
     """GitHub takes a token as the user's name. It would be in every log line, the lock file and the listing."""
     try:
-        said = parse(f"git+https://{TOKEN}@github.com/acme/skills").shown
+        said = parse_address(f"git+https://{TOKEN}@github.com/acme/skills").shown
     except UsageError as error:
         said = str(error)
     assert TOKEN not in said
@@ -38,6 +38,6 @@ def test_a_file_outside_of_every_skill_costs_not_its_depth(depth: int) -> None:
     Counted.cuts = 0
     deep = b"/".join([b"a"] * depth)
     files = 50
-    entries = [Entry(b"100644", "1" * 40, Counted(deep + b"/%d" % number)) for number in range(files)]
-    select([*entries, Entry(b"100644", "1" * 40, b"s/SKILL.md")], hidden=False)
+    entries = [TreeEntry(b"100644", "1" * 40, Counted(deep + b"/%d" % number)) for number in range(files)]
+    select([*entries, TreeEntry(b"100644", "1" * 40, b"s/SKILL.md")], hidden=False)
     assert Counted.cuts < 10 * files + 10 * depth

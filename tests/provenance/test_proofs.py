@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.provenance.proofs import Proofs
-from mcp_skills_server.provenance.signature_gate import SignatureGate
+from mcp_skills_server.provenance.signature_gate import Proofs, SignatureGate
 from mcp_skills_server.provenance.signatures import FILE, Verifier, sign
 from provenance.test_signatures import certified, keys
 from wire import write_skill

@@ -229,7 +229,7 @@ def test_no_place_for_artifacts_is_told_and_costs_no_edition(tmp_path: Path, mon
     def full(_descriptor: int, _raw: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("mcp_skills_server.publish.spool.os.write", full)
+    monkeypatch.setattr("mcp_skills_server.publish.artifacts.os.write", full)
     with pytest.raises(OSError, match="No space"):
         publication.edition()
     assert publication.latest is first and complete(publication, first)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_skills_server.publish.spool import Spool
+from mcp_skills_server.publish.artifacts import Spool
 
 
 def open_files() -> int:
@@ -73,5 +73,5 @@ def test_memory_serves_where_there_is_no_folder_for_temporary_files(monkeypatch:
     def nowhere(**_options: object) -> None:
         raise FileNotFoundError(2, "No usable temporary directory found")
 
-    monkeypatch.setattr("mcp_skills_server.publish.spool.tempfile.TemporaryFile", nowhere)
+    monkeypatch.setattr("mcp_skills_server.publish.artifacts.tempfile.TemporaryFile", nowhere)
     assert Spool().write(b"kept").read() == b"kept"

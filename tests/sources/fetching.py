@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from mcp_skills_server.format.archive import Files
-from mcp_skills_server.sources.download import Answer, Downloader
+from mcp_skills_server.sources.download import Downloader
+from mcp_skills_server.sources.http import HttpClient, Response
 from mcp_skills_server.sources.refresh import refresh
-from mcp_skills_server.sources.report import Report
+from mcp_skills_server.sources.report import FetchReport
 from mcp_skills_server.sources.settings import Bounds, FetchSettings, OriginPolicy
 from sources.publishers import (
     Publisher,
@@ -35,17 +35,17 @@ FILES: Files = {
 
 def get(
     url: str, trust: OriginPolicy = ALLOWED, bounds: Bounds = BRIEF, most: int = 100_000, home: str = "", **more: Any
-) -> Answer:
+) -> Response:
     validators = more.pop("validators", None)
 
-    async def run() -> Answer:
-        async with Downloader(home or url, trust, bounds, **more) as downloader:
-            return await downloader.get(url, most, validators=validators)
+    async def run() -> Response:
+        async with HttpClient(bounds, **more) as http:
+            return await Downloader(http, home or url, trust).get(url, most, validators=validators)
 
     return anyio.run(run)
 
 
-def fetch(site: Publisher | str, place: Path, settings: FetchSettings = LOCAL, **changed: Any) -> Report:
+def fetch(site: Publisher | str, place: Path, settings: FetchSettings = LOCAL, **changed: Any) -> FetchReport:
     url = site if isinstance(site, str) else site.url
     return anyio.run(refresh, url, place, replace(settings, **changed))
 

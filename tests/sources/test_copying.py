@@ -12,7 +12,7 @@ from mcp_skills_server.format import archive
 from mcp_skills_server.sources.archive import Archive
 from mcp_skills_server.sources.copying import copy
 from mcp_skills_server.sources.records import read_indexes, read_record
-from mcp_skills_server.sources.report import Report
+from mcp_skills_server.sources.report import FetchReport
 from mcp_skills_server.sources.settings import FetchSettings, SourceSettings
 from sources.fetching import listing, skills
 from sources.publishers import skill_md
@@ -30,7 +30,7 @@ def publish(source: Archive, **found: str) -> None:
     Path(source.origin).write_bytes(archive.pack(files)[1])
 
 
-def bring(source: Archive, place: Path, **changed: object) -> Report:
+def bring(source: Archive, place: Path, **changed: object) -> FetchReport:
     return anyio.run(copy, source, place, replace(FetchSettings(), **changed))  # pyright: ignore[reportArgumentType]
 
 

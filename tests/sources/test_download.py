@@ -12,6 +12,7 @@ import pytest
 
 from mcp_skills_server.sources.download import Downloader
 from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.http import HttpClient
 from mcp_skills_server.sources.settings import Bounds, OriginPolicy
 from sources.fetching import ALLOWED, BRIEF, get
 from sources.publishers import (
@@ -27,7 +28,7 @@ from sources.publishers import (
 def test_what_comes_is_given_as_it_is(site: Publisher) -> None:
     site.routes["/a"] = answer(b"\0Read on.", etag='"1"', Content_Type="text/plain")
     got = get(f"{site.url}/a?b=c;d")
-    assert (got.raw, got.url, got.modified) == (b"\0Read on.", f"{site.url}/a?b=c;d", True)
+    assert (got.body, got.url, got.status) == (b"\0Read on.", f"{site.url}/a?b=c;d", 200)
     assert got.headers["etag"] == '"1"' and got.headers["content-type"] == "text/plain"
     (asked,) = site.asked
     assert asked.path == "/a?b=c;d" and asked.headers["host"] == f"127.0.0.1:{site.port}"
@@ -38,10 +39,11 @@ def test_one_connection_serves_several_downloads(site: Publisher) -> None:
     site.routes["/a"] = answer(b"a")
 
     async def run() -> int:
-        async with Downloader(site.url, ALLOWED) as downloader:
+        async with HttpClient(Bounds()) as http:
+            downloader = Downloader(http, site.url, ALLOWED)
             for _ in range(5):
-                assert (await downloader.get(f"{site.url}/a", 1)).raw == b"a"
-            return downloader.bytes
+                assert (await downloader.get(f"{site.url}/a", 1)).body == b"a"
+            return http.bytes
 
     assert anyio.run(run) == 5
     assert len(site._serving) == 1
@@ -50,7 +52,7 @@ def test_one_connection_serves_several_downloads(site: Publisher) -> None:
 def test_not_modified_only_when_that_was_asked(site: Publisher) -> None:
     site.routes["/a"] = answer(b"", 304)
     got = get(f"{site.url}/a", validators={"If-None-Match": '"1"'})
-    assert not got.modified and got.raw == b""
+    assert got.status == 304 and got.body == b""
     assert site.asked[0].headers["if-none-match"] == '"1"'
     with pytest.raises(UnacceptableError, match="status 304"):
         get(f"{site.url}/a")
@@ -90,7 +92,7 @@ def test_when_to_come_again_is_kept(site: Publisher) -> None:
 def test_redirects_are_followed(site: Publisher, status: int) -> None:
     site.routes |= {"/a": redirect("b/c", status), "/b/c": redirect("/d?e", status), "/d": answer(b"d")}
     got = get(f"{site.url}/a")
-    assert (got.raw, got.url) == (b"d", f"{site.url}/d?e")
+    assert (got.body, got.url) == (b"d", f"{site.url}/d?e")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_another_origin_needs_leave_and_gets_no_token(site: Publisher) -> None:
             get(f"{site.url}/a", OriginPolicy(private=True, headers=secret))
         assert not other.asked and "very-secret" not in str(caught.value)
         trust = OriginPolicy(frozenset({other.url}), private=True, headers=secret)
-        assert get(f"{site.url}/a", trust).raw == b"b"
+        assert get(f"{site.url}/a", trust).body == b"b"
         assert site.asked[-1].headers["authorization"] == "Bearer very-secret"
         assert "authorization" not in other.asked[0].headers
         assert "very-secret" not in repr(trust)
@@ -201,7 +203,8 @@ def test_all_downloads_together_are_bounded(site: Publisher) -> None:
     site.routes["/a"] = answer(b"x" * 400)
 
     async def run() -> None:
-        async with Downloader(site.url, ALLOWED, Bounds(total_bytes=1000)) as downloader:
+        async with HttpClient(Bounds(total_bytes=1000)) as http:
+            downloader = Downloader(http, site.url, ALLOWED)
             for _ in range(2):
                 await downloader.get(f"{site.url}/a", 500)
             await downloader.get(f"{site.url}/a", 500)
@@ -214,7 +217,7 @@ def test_a_compressed_body_stays_compressed(site: Publisher) -> None:
     bomb = gzip.compress(bytes(50 << 20))
     site.routes["/a"] = answer(bomb, content_encoding="gzip")
     got = get(f"{site.url}/a")
-    assert got.raw == bomb and got.encoding == "gzip"
+    assert got.body == bomb and got.encoding == "gzip"
 
 
 # Lies and garbage
@@ -248,11 +251,12 @@ def test_bytes_beyond_the_length_are_not_the_next_answer(site: Publisher) -> Non
     site.routes |= {"/a": answer(b"aa" + answer(b"evil"), length=2), "/b": answer(b"b")}
 
     async def run() -> None:
-        async with Downloader(site.url, ALLOWED, BRIEF) as downloader:
-            assert (await downloader.get(f"{site.url}/a", 100)).raw == b"aa"
+        async with HttpClient(BRIEF) as http:
+            downloader = Downloader(http, site.url, ALLOWED)
+            assert (await downloader.get(f"{site.url}/a", 100)).body == b"aa"
             with suppress(UnreachableError):
-                assert (await downloader.get(f"{site.url}/b", 100)).raw in {b"b", b"evil"}  # a digest tells which
-            assert (await downloader.get(f"{site.url}/b", 100)).raw == b"b"
+                assert (await downloader.get(f"{site.url}/b", 100)).body in {b"b", b"evil"}  # a digest tells which
+            assert (await downloader.get(f"{site.url}/b", 100)).body == b"b"
 
     anyio.run(run)
 
@@ -282,7 +286,8 @@ def test_cancelling_leaves_nothing_open(site: Publisher) -> None:
     site.routes["/a"] = site.stall()
 
     async def run() -> None:
-        async with Downloader(site.url, ALLOWED, Bounds()) as downloader, anyio.create_task_group() as group:
+        async with HttpClient(Bounds()) as http, anyio.create_task_group() as group:
+            downloader = Downloader(http, site.url, ALLOWED)
             group.start_soon(downloader.get, f"{site.url}/a", 1)
             await anyio.to_thread.run_sync(site.reached.wait, 20)
             group.cancel_scope.cancel()

@@ -13,8 +13,8 @@ import pytest
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import Files
-from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, State
-from mcp_skills_server.sources.records import Record, read_records
+from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, SkillState
+from mcp_skills_server.sources.records import SkillRecord, read_records
 from mcp_skills_server.sources.stage import Stage
 
 SOURCE = "https://example.com/.well-known/agent-skills/index.json"
@@ -26,8 +26,8 @@ FILES: Files = {
 MORE: Files = {"SKILL.md": (b"---\nname: a\ndescription: Does more.\n---\n", False)}
 
 
-def record(digest: str = "sha256:1", source: str = SOURCE, name: str = "a") -> Record:
-    return Record(name, source, "https://example.com/a.zip", digest, 1.0, {})
+def record(digest: str = "sha256:1", source: str = SOURCE, name: str = "a") -> SkillRecord:
+    return SkillRecord(name, source, "https://example.com/a.zip", digest, 1.0, {})
 
 
 def put(place: Path, files: Files = FILES, *, force: bool = False, **more: str) -> bool:
@@ -38,7 +38,7 @@ def put(place: Path, files: Files = FILES, *, force: bool = False, **more: str) 
         return staged is not None
 
 
-def state(place: Path, name: str = "a") -> State:
+def state(place: Path, name: str = "a") -> SkillState:
     with FetchedFolder.opened(place) as store:
         return store.look(name)[0]
 
@@ -57,7 +57,7 @@ def test_a_skill_is_put_with_a_record_beside_it(tmp_path: Path) -> None:
     assert (seen.name, seen.source, seen.digest, seen.former) == ("a", SOURCE, "sha256:1", None)
     assert seen.files == {path: hashlib.sha256(raw).hexdigest() for path, (raw, _) in FILES.items()}
     assert not list((place / ".mcp-skills" / "stage").iterdir())
-    assert state(place) is State.KEPT
+    assert state(place) is SkillState.KEPT
 
 
 def test_a_scan_sees_the_skill_and_nothing_of_ours(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_an_update_replaces_all_of_it(tmp_path: Path) -> None:
     put(tmp_path)
     assert put(tmp_path, MORE, digest="sha256:2")
     assert os.listdir(tmp_path / "a") == ["SKILL.md"]
-    assert state(tmp_path) is State.KEPT
+    assert state(tmp_path) is SkillState.KEPT
     (seen,) = read_records(tmp_path)
     assert seen.digest == "sha256:2" and seen.former is not None and set(seen.former) == set(FILES)
 
@@ -104,12 +104,12 @@ def test_an_edited_skill_stays_unless_forced(tmp_path: Path, edit: str) -> None:
         (tmp_path / "elsewhere").mkdir()
         skill.rename(tmp_path / "elsewhere" / "a")
         skill.write_bytes(b"mine")
-    assert state(tmp_path) is State.EDITED
+    assert state(tmp_path) is SkillState.EDITED
     with pytest.raises(ConflictError, match="it was edited there"):
         put(tmp_path, MORE)
-    assert state(tmp_path) is State.EDITED
+    assert state(tmp_path) is SkillState.EDITED
     assert put(tmp_path, MORE, force=True)
-    assert os.listdir(skill) == ["SKILL.md"] and state(tmp_path) is State.KEPT
+    assert os.listdir(skill) == ["SKILL.md"] and state(tmp_path) is SkillState.KEPT
 
 
 def test_what_systems_leave_behind_is_no_edit(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_what_systems_leave_behind_is_no_edit(tmp_path: Path) -> None:
     (tmp_path / "a" / "scripts" / "__pycache__").mkdir()
     (tmp_path / "a" / "scripts" / "__pycache__" / "x.pyc").write_bytes(b"x")
     (tmp_path / "a" / ".DS_Store").write_bytes(b"x")
-    assert state(tmp_path) is State.KEPT
+    assert state(tmp_path) is SkillState.KEPT
 
 
 @pytest.mark.parametrize("kind", ["directory", "empty", "file", "link", "dangling"])
@@ -152,15 +152,15 @@ def test_a_skill_of_another_source_stays(tmp_path: Path) -> None:
     for force in (False, True):
         with pytest.raises(ConflictError, match=r"fetched from https://example\.com/"):
             put(tmp_path, MORE, source="https://other.example/i.json", force=force)
-    assert state(tmp_path) is State.KEPT
+    assert state(tmp_path) is SkillState.KEPT
 
 
 def test_a_deleted_skill_may_come_again(tmp_path: Path) -> None:
     put(tmp_path)
     (tmp_path / "a").rename(tmp_path / "b")
-    assert state(tmp_path) is State.ABSENT
+    assert state(tmp_path) is SkillState.ABSENT
     assert put(tmp_path, source="https://other.example/i.json")
-    assert state(tmp_path, "b") is State.FOREIGN
+    assert state(tmp_path, "b") is SkillState.FOREIGN
 
 
 def test_removing_takes_the_record_too(tmp_path: Path) -> None:
@@ -187,16 +187,16 @@ def test_killed_between_the_record_and_the_rename(tmp_path: Path, monkeypatch: p
             patched.setattr(Stage, "swap", _die)
             with pytest.raises(KeyboardInterrupt):
                 put(tmp_path, files, digest=f"sha256:{number}")
-        assert state(tmp_path) is (State.FORMER if number else State.ABSENT)
+        assert state(tmp_path) is (SkillState.FORMER if number else SkillState.ABSENT)
         assert put(tmp_path, files, digest=f"sha256:{number}")
-        assert state(tmp_path) is State.KEPT
+        assert state(tmp_path) is SkillState.KEPT
     assert os.listdir(tmp_path / "a") == ["SKILL.md"]
 
 
 def test_killed_between_the_two_renames(tmp_path: Path) -> None:
     put(tmp_path)
     (tmp_path / "a").rename(tmp_path / ".mcp-skills" / "stage" / "old-a")
-    assert state(tmp_path) is State.KEPT
+    assert state(tmp_path) is SkillState.KEPT
     assert not os.listdir(tmp_path / ".mcp-skills" / "stage")
 
 
@@ -207,7 +207,7 @@ def test_the_stage_is_emptied(tmp_path: Path) -> None:
     (stage / "new-a" / "SKILL.md").write_bytes(b"half")
     (stage / "writing-old-a.json").write_bytes(b"{")
     (stage / "old-a").mkdir()  # the new one is in its place already
-    assert state(tmp_path) is State.KEPT
+    assert state(tmp_path) is SkillState.KEPT
     assert not os.listdir(stage) and sorted(os.listdir(tmp_path)) == [".mcp-skills", "a"]
 
 
@@ -223,7 +223,7 @@ def test_a_failed_rename_puts_the_old_one_back(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "rename", failing)
     with pytest.raises(OSError, match="No space left"):
         put(tmp_path, MORE)
-    assert state(tmp_path) is State.FORMER
+    assert state(tmp_path) is SkillState.FORMER
     assert not os.listdir(tmp_path / ".mcp-skills" / "stage")
 
 
@@ -236,13 +236,13 @@ def test_what_is_removed_has_a_record_for_as_long_as_it_has_a_place(
         dying.setattr(Path, "unlink", _die)
         with FetchedFolder.opened(tmp_path) as store, pytest.raises(KeyboardInterrupt):
             store.remove("a")
-    assert state(tmp_path) is State.ABSENT and len(read_records(tmp_path)) == 1
+    assert state(tmp_path) is SkillState.ABSENT and len(read_records(tmp_path)) == 1
     put(tmp_path)
     with monkeypatch.context() as dying:
         dying.setattr(Stage, "discard", _die)
         with FetchedFolder.opened(tmp_path) as store, pytest.raises(KeyboardInterrupt):
             store.remove("a")
-    assert state(tmp_path) is State.ABSENT and not read_records(tmp_path)
+    assert state(tmp_path) is SkillState.ABSENT and not read_records(tmp_path)
 
 
 def test_what_a_killed_process_took_away_is_put_back_unless_one_is_at_work(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_what_a_killed_process_took_away_is_put_back_unless_one_is_at_work(tmp_p
         os.rename(tmp_path / ".mcp-skills" / "stage" / "old-a", tmp_path / "aside")
     os.rename(tmp_path / "aside", tmp_path / ".mcp-skills" / "stage" / "old-a")
     FetchedFolder.recover(tmp_path)
-    assert state(tmp_path) is State.KEPT
+    assert state(tmp_path) is SkillState.KEPT
 
 
 def test_what_fails_of_several_costs_itself(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_what_fails_of_several_costs_itself(tmp_path: Path) -> None:
         failed = store.commit([each for each in made if each is not None])
         assert failed.keys() == {"a", "b"} and all(isinstance(each, ConflictError) for each in failed.values())
         assert "edited meanwhile" in str(failed["a"]) and "appeared meanwhile" in str(failed["b"])
-        assert store.look("a")[0] is State.EDITED and store.look("c")[0] is State.KEPT
+        assert store.look("a")[0] is SkillState.EDITED and store.look("c")[0] is SkillState.KEPT
         assert not os.listdir(tmp_path / ".mcp-skills" / "stage")
     assert (tmp_path / "a" / "SKILL.md").read_bytes() == b"edited" and not os.listdir(tmp_path / "b")
 

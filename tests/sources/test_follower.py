@@ -18,7 +18,7 @@ from mcp_skills_server.sources.follower import Follower
 from mcp_skills_server.sources.kinds import KINDS, Kind
 from mcp_skills_server.sources.mirrors import Mirrors
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import Difference, Pace, Revision, Tree
+from mcp_skills_server.sources.source import Pace, Revision, SourceTree, TreeChanges
 from mcp_skills_server.sources.store import Store
 
 
@@ -43,13 +43,13 @@ class Memo:
             raise answer
         return Revision(answer, 1000.0)
 
-    async def materialise(self, revision: Revision, store: Store) -> Tree:
+    async def materialise(self, revision: Revision, store: Store) -> SourceTree:
         self.brought.append(revision.digest)
         if revision.digest in self.refused:
             raise self.refused[revision.digest]
         text = f"---\nname: memo\ndescription: {revision.digest}\n---\n"
         tree = store.put(revision.digest, {"memo/SKILL.md": (text.encode(), False)})
-        return Tree(tree, Difference(added=("memo",)), (f"{revision.digest} has a remark",), self.complete)
+        return SourceTree(tree, TreeChanges(added=("memo",)), (f"{revision.digest} has a remark",), self.complete)
 
 
 MEMO = Kind("memo", lambda given: given.startswith("memo:"), Memo)

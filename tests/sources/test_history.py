@@ -14,7 +14,13 @@ import forkserver
 from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1
 from mcp_skills_server.sources.faults import RollbackError
 from mcp_skills_server.sources.follower import Follower
-from mcp_skills_server.sources.history import HISTORIES, MOST, History, path_of, read_history
+from mcp_skills_server.sources.records import (
+    HISTORIES,
+    MOST_INDEXES,
+    IndexHistory,
+    history_path,
+    read_history,
+)
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.site import Site
 from mcp_skills_server.sources.stage import Stage
@@ -50,28 +56,28 @@ def history_file(place: Path) -> Path:
 
 
 def test_a_history_goes_back_to_all_but_the_last() -> None:
-    seen = History().then(A).then(B)
+    seen = IndexHistory().then(A).then(B)
     assert [seen.goes_back(each) for each in (A, B, C)] == [True, False, False]
     assert seen.then(A).digests == (B, A)
     assert seen.then(B) == seen
 
 
 def test_a_history_has_an_end() -> None:
-    digests = [f"{number:064x}" for number in range(MOST + 1)]
-    seen = History()
+    digests = [f"{number:064x}" for number in range(MOST_INDEXES + 1)]
+    seen = IndexHistory()
     for each in digests:
         seen = seen.then(each)
     assert seen.digests == tuple(digests[1:])
 
 
 def test_the_longest_history_is_read_as_it_was_written(tmp_path: Path) -> None:
-    seen = History(tuple(f"{number:064x}" for number in range(MOST)))
-    file = path_of(tmp_path, "https://a.example")
+    seen = IndexHistory(tuple(f"{number:064x}" for number in range(MOST_INDEXES)))
+    file = history_path(tmp_path, "https://a.example")
     file.parent.mkdir(parents=True)
-    assert read_history(tmp_path, "https://a.example") == History()
+    assert read_history(tmp_path, "https://a.example") == IndexHistory()
     file.write_bytes(seen.encoded())
     assert read_history(tmp_path, "https://a.example") == seen
-    assert read_history(tmp_path, "https://b.example") == History()
+    assert read_history(tmp_path, "https://b.example") == IndexHistory()
 
 
 GARBAGE = [
@@ -91,7 +97,7 @@ GARBAGE = [
 
 @pytest.mark.parametrize("raw", GARBAGE, ids=range(len(GARBAGE)))
 def test_what_cannot_be_understood_is_no_history(tmp_path: Path, raw: bytes) -> None:
-    file = path_of(tmp_path, "https://a.example")
+    file = history_path(tmp_path, "https://a.example")
     file.parent.mkdir(parents=True)
     file.write_bytes(raw)
     assert read_history(tmp_path, "https://a.example") is None

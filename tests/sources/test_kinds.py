@@ -9,9 +9,8 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.archive import Archive
-from mcp_skills_server.sources.directory import Directory
 from mcp_skills_server.sources.git.source import GitFolder
-from mcp_skills_server.sources.kinds import open_source
+from mcp_skills_server.sources.kinds import LocalFolder, open_source
 from mcp_skills_server.sources.oci.source import Oci
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.site import Site
@@ -27,8 +26,8 @@ from mcp_skills_server.sources.site import Site
         ("git+https://example.com/a", GitFolder),
         ("git+file:///a.zip", GitFolder),
         ("a.zip", Archive),
-        ("b.zip", Directory),
-        (".", Directory),
+        ("b.zip", LocalFolder),
+        (".", LocalFolder),
     ],
 )
 def test_the_text_decides_the_kind(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mcp_skills_server.sources.folder import FetchedFolder, State
+from mcp_skills_server.sources.folder import FetchedFolder, SkillState
 from mcp_skills_server.sources.records import IndexRecord, read_indexes, read_records
 from sources.test_folder import SOURCE, put, state
 
@@ -18,7 +18,7 @@ from sources.test_folder import SOURCE, put, state
 def test_a_record_that_cannot_be_read_is_none(tmp_path: Path, raw: bytes) -> None:
     put(tmp_path)
     (tmp_path / ".mcp-skills" / "skills" / "a.json").write_bytes(raw)
-    assert read_records(tmp_path) == [] and state(tmp_path) is State.FOREIGN
+    assert read_records(tmp_path) == [] and state(tmp_path) is SkillState.FOREIGN
 
 
 def test_sources_are_remembered_for_their_owner_alone(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.urls import bare, check, shown, within
+from mcp_skills_server.sources.urls import bare, check_fetchable, relative_to_site, shown
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_whatever_is_given_is_shown_in_one_short_line(text: str) -> None:
 @pytest.mark.parametrize("url", ["https://user:secret@example.com", "ftp://a?secret", "https://?secret", "x?secret"])
 def test_what_cannot_be_fetched_from_is_refused_without_its_secret(url: str) -> None:
     with pytest.raises(UsageError, match="give the URL of a site") as caught:
-        check(url)
+        check_fetchable(url)
     assert "secret" not in str(caught.value)
 
 
@@ -62,4 +62,4 @@ def test_what_cannot_be_fetched_from_is_refused_without_its_secret(url: str) -> 
     ],
 )
 def test_behind_the_name_of_a_site_its_addresses_are_paths(site: str, said: str, left: str) -> None:
-    assert within(site, said) == left
+    assert relative_to_site(site, said) == left

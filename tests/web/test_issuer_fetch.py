@@ -57,7 +57,7 @@ def test_a_mebibyte_is() -> None:
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200", b"HTTP/1.1 200 Said\r\ncontent-length: 9\r\n\r\n{"])
 def test_an_issuer_that_says_nothing_more_is_left(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(issuer_fetch, "_MOST_S", 0.2)
+    monkeypatch.setattr(issuer_fetch, "_TIMEOUT_S", 0.2)
     with Publisher() as site:
         site.routes["/a"] = site.stall(said)
         with pytest.raises(SkillsServerError, match=r"0\.2 s"):
@@ -65,7 +65,7 @@ def test_an_issuer_that_says_nothing_more_is_left(said: bytes, monkeypatch: pyte
 
 
 def test_an_issuer_that_drips_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(issuer_fetch, "_MOST_S", 0.3)
+    monkeypatch.setattr(issuer_fetch, "_TIMEOUT_S", 0.3)
     with Publisher() as site:
 
         def drip(_: Asked) -> Iterator[bytes]:

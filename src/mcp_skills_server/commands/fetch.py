@@ -17,7 +17,7 @@ from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.sources.report import Report
+    from mcp_skills_server.sources.report import FetchReport
     from mcp_skills_server.sources.settings import FetchSettings
     from mcp_skills_server.sources.source import Source
 
@@ -147,9 +147,9 @@ def _proof(keys: tuple[str, ...]) -> Callable[[Mapping[str, bytes]], object] | N
 
 def _origin(text: str) -> str:
     from mcp_skills_server.dialects import wellknown
-    from mcp_skills_server.sources.urls import check
+    from mcp_skills_server.sources.urls import check_fetchable
 
-    check(text)
+    check_fetchable(text)
     return wellknown.origin(text)
 
 
@@ -194,13 +194,13 @@ def _exit_code(command: Callable[..., int], *arguments: Any) -> int:
     """The exit code of a command: 1 where the index is at fault, 2 where nothing answers or may be asked."""
     from mcp_skills_server.dialects.wellknown import IndexRefusedError
     from mcp_skills_server.sources.faults import RollbackError, UnacceptableError, UnreachableError
-    from mcp_skills_server.sources.urls import shown, within
+    from mcp_skills_server.sources.urls import relative_to_site, shown
 
     try:
         return command(*arguments)
     except (IndexRefusedError, RollbackError, UnacceptableError, UnreachableError) as error:
         url = str(arguments[0])
-        remark(f"{shown(url)}: {within(url, str(error))}")
+        remark(f"{shown(url)}: {relative_to_site(url, str(error))}")
         return 1 if isinstance(error, IndexRefusedError | RollbackError) else 2
 
 
@@ -286,11 +286,11 @@ def _tree_source(url: str, settings: FetchSettings, options: GitOptions) -> Sour
     )
 
 
-def _index(report: Report) -> str:
+def _index(report: FetchReport) -> str:
     return "the source" if report.version == "tree" else "the index"
 
 
-def _summary(report: Report) -> str:
+def _summary(report: FetchReport) -> str:
     from mcp_skills_server.sources.urls import shown
 
     counts = (

@@ -116,8 +116,7 @@ def _signature_gate(keys: Sequence[str], cache_dir: str | None) -> Sequence[Gate
     from pathlib import Path
 
     from mcp_skills_server.commands.caches import cache_folder
-    from mcp_skills_server.provenance.proofs import Proofs
-    from mcp_skills_server.provenance.signature_gate import SignatureGate
+    from mcp_skills_server.provenance.signature_gate import Proofs, SignatureGate
     from mcp_skills_server.provenance.signatures import Verifier
 
     proofs = Proofs(cache_folder(cache_dir) / "signatures")

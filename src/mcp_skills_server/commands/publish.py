@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import replace
-from functools import cache, partial
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
 from mcp_skills_server.commands.caches import publish_memory
 from mcp_skills_server.commands.fields import flag, option, takes
-from mcp_skills_server.commands.forks import beside
 from mcp_skills_server.commands.options import PartialOptions, RootOptions, make_registry, roots, without_skills
 from mcp_skills_server.commands.printing import progress, remark, say
 from mcp_skills_server.errors import UsageError, plural
@@ -22,12 +18,8 @@ from mcp_skills_server.model import printable
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.publish.last_run import LastRun, LastRuns, Looks
-    from mcp_skills_server.publish.plan import Difference
-    from mcp_skills_server.publish.static import Site
-
-_FEW: Final = 1_000
-"""Up to so many skills are looked at by this process alone: a fork costs some milliseconds."""
+    from mcp_skills_server.publish.plan import OutdatedFile
+    from mcp_skills_server.publish.static import StaticSite
 
 
 class PublishOptions(PartialOptions, RootOptions):
@@ -75,32 +67,20 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
         if real == root.path or real.startswith(root.path.rstrip(os.sep) + os.sep):
             raise UsageError(f"--output {printable(output)} lies in {root.shown}; give a folder outside of it")
     from mcp_skills_server.catalog import collector
-    from mcp_skills_server.publish.last_run import LastRuns, stamps_of
 
-    memory = publish_memory(options.cache_dir)
     if sys.stderr.isatty():
         remark("reading the skills")
-    about = ([(root.path, root.shown) for root in registry.roots], registry.limits, options.base_url, options.headers)
-    runs = LastRuns(memory, real, about)
-    last = None if options.check else runs.load()
-    if last is not None and (last.left_out or not last.skills) and not options.allow_partial:
-        last = None
-    look = partial(stamps_of, registry, last)
-    large = last is not None and last.skills > _FEW
-    with collector.paused(), beside(look) if large else nullcontext(cache(look)) as stamps:
-        from mcp_skills_server.publish.static import Site  # meanwhile
+    with collector.paused():
+        from mcp_skills_server.publish.static import StaticSite
 
-        site = Site(
+        site = StaticSite(
             output,
             headers=options.headers,
             keep_days=options.keep,
-            cache=memory,
+            cache=publish_memory(options.cache_dir),
             steps=lambda items: progress(items, length=len(items), label="writing"),
         )
-        found = None if last is None else _amend(site, registry, options.base_url, runs, last=last, stamps=stamps)
-        if found is None:
-            found = _publish_all(site, registry, options, runs, None if options.check else stamps())
-    differences, run = found
+        differences, run = _publish(site, registry, options)
     for path, reason in run.left_out:
         remark(f"{path}: not published: {reason}")
     for path, reason in run.left_out_0_1:
@@ -121,38 +101,20 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     return 0
 
 
-def _amend(
-    site: Site, registry: Registry, base: str, runs: LastRuns, *, last: LastRun, stamps: Callable[[], Looks | None]
-) -> tuple[list[Difference], LastRun] | None:
-    """Publish what the stamps say has changed since the last run; None where that is not enough."""
-    from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.publish.publication import Publication
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What a run published: (skill path, reason) of every skill left out, of those left out of 0.1.0 alone; a count."""
 
-    def look() -> tuple[Publication | None, set[str]] | None:
-        changed = last.changed(stamps() or ())
-        if not changed:
-            return None if changed is None else (None, set())
-        folders = [os.path.join(registry.roots[rank].path, folder) for rank, folder in changed]
-        skills = Registry(folders, registry.limits)
-        skills.load()
-        return Publication(skills, base), {last.names[rank][folder] for rank, folder in changed}
-
-    found = site.amend(last.seen, look)
-    if found is None:
-        return None
-    differences, seen = found
-    run = replace(last, seen=seen, roots=stamps() or ())
-    if run != last:
-        runs.save(run)
-    return differences, run
+    left_out: tuple[tuple[str, str], ...]
+    left_out_0_1: tuple[tuple[str, str], ...] = ()
+    skills: int = 0
 
 
-def _publish_all(
-    site: Site, registry: Registry, options: PublishOptions, runs: LastRuns, stamps: Looks | None
-) -> tuple[list[Difference] | None, LastRun]:
-    """Look at every skill, and make the folder current or say what is not; None where nothing may be written."""
+def _publish(
+    site: StaticSite, registry: Registry, options: PublishOptions
+) -> tuple[list[OutdatedFile] | None, _Outcome]:
+    """Make the folder current, or with `--check` say what is not; return None if nothing may be written."""
     from mcp_skills_server.catalog.dot_folders import passed_over
-    from mcp_skills_server.publish.last_run import LastRun, Seen, names_of
     from mcp_skills_server.publish.publication import Publication
 
     registry.load()
@@ -160,7 +122,7 @@ def _publish_all(
         remark(str(each))
     empty = tuple((root, "no skill there") for root in without_skills(registry))
     if empty and not options.allow_partial and not options.check:
-        return None, LastRun(Seen(), (), (), empty, (), 0)
+        return None, _Outcome(empty)
     publication = Publication(
         registry,
         options.base_url,
@@ -172,14 +134,9 @@ def _publish_all(
     else:
         differences = site.write(publication, partial=options.allow_partial)
     edition = publication.latest or publication.edition()
-    run = LastRun(Seen(), (), (), edition.left_out, edition.left_out_0_1, len(edition.skills))
-    if options.check or differences is None:
-        return differences, run
-    registry.keep_index(lambda: False)
-    seen = None if stamps is None else site.seen()
-    if stamps is not None and seen is not None:
-        runs.save(replace(run, seen=seen, roots=stamps, names=names_of(edition, stamps)))
-    return differences, run
+    if not options.check and differences is not None:
+        registry.keep_index(lambda: False)
+    return differences, _Outcome(edition.left_out, edition.left_out_0_1, len(edition.skills))
 
 
 def _check_base(url: str) -> None:

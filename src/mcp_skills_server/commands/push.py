@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mcp_skills_server.sources.oci.push import Package, Pushed
-    from mcp_skills_server.sources.oci.reference import Reference
+    from mcp_skills_server.sources.oci.reference import OciReference
 
 
 class PushOptions(PartialOptions, RootOptions):
@@ -49,13 +49,13 @@ def push(options: PushOptions, arguments: tuple[str, ...]) -> int:
       mcp-skills-server push ~/skills/refunds oci://registry.example.com/team/refunds:2.1
       mcp-skills-server push ~/skills oci://registry.example.com/team/skills --each
     """
-    from mcp_skills_server.sources.oci.reference import is_oci, parse
+    from mcp_skills_server.sources.oci.reference import is_oci, parse_reference
 
     target = arguments[-1]
     roots = given_or_configured(arguments[:-1])
     if not roots or not is_oci(target):
         raise UsageError("push takes roots and then where to, as in 'push ~/skills oci://registry.example.com/skills'")
-    reference = parse(target, http=options.allow_http)
+    reference = parse_reference(target, http=options.allow_http)
     if reference.digest is not None:
         raise UsageError(f"{target}: what is pushed gets its digest from its bytes; give a tag, or nothing for latest")
     registry = make_registry(roots, options, proved=True)
@@ -82,7 +82,7 @@ def push(options: PushOptions, arguments: tuple[str, ...]) -> int:
     return _push(reference, packages, options)
 
 
-def _push(reference: Reference, packages: Sequence[Package], options: PushOptions) -> int:
+def _push(reference: OciReference, packages: Sequence[Package], options: PushOptions) -> int:
     """Push, and print what became of it; 1 where a skill cannot be packed, 2 where the registry does not take it."""
     import anyio
 
@@ -108,21 +108,23 @@ def _push(reference: Reference, packages: Sequence[Package], options: PushOption
     return 0
 
 
-async def _push_all(reference: Reference, packages: Sequence[Package], options: PushOptions) -> Pushed:
+async def _push_all(reference: OciReference, packages: Sequence[Package], options: PushOptions) -> Pushed:
+    from mcp_skills_server.sources.http import HttpClient
     from mcp_skills_server.sources.oci.access import Access
-    from mcp_skills_server.sources.oci.client import Client
+    from mcp_skills_server.sources.oci.client import RegistryClient
     from mcp_skills_server.sources.oci.push import push_collection, push_skill
     from mcp_skills_server.sources.settings import Bounds, OriginPolicy
 
     trust = OriginPolicy(private=options.allow_private, http=options.allow_http)
     bounds = Bounds(read_s=min(30.0, options.timeout), download_s=options.timeout)
-    async with Client(reference, Access(reference, "pull,push"), trust, bounds) as client:
+    async with HttpClient(bounds) as http:
+        client = RegistryClient(http, reference, Access(reference, "pull,push"), trust)
         if len(packages) == 1:
             return await push_skill(client, reference, packages[0])
         return await push_collection(client, reference, packages)
 
 
-def _report(reference: Reference, pushed: Pushed) -> None:
+def _report(reference: OciReference, pushed: Pushed) -> None:
     named = str(reference).removesuffix(f":{reference.tag}")
     say(f"{named}@{pushed.digest}")
     sent = f"{len(pushed.sent)} new ({pushed.bytes:,} bytes sent)" if pushed.bytes else "nothing to send"

@@ -21,7 +21,7 @@ from mcp_skills_server.publish.record import Memory
 STAGING: Final = ".mcp-skills-server.staging"
 
 
-class Folder:
+class OutputFolder:
     """One such folder. Paths of files are below it, `/`-separated; no link is followed there.
 
     Args:
@@ -74,38 +74,9 @@ class Folder:
         self._seen[path] = (digest, mark, record.is_settled(found))
         return digest
 
-    def marks(self, paths: Iterable[str]) -> dict[str, str]:
-        """The signatures of the regular files among these, "" for all else. Links on the way are not looked for."""
-        marks: dict[str, str] = {}
-        for path in paths:
-            try:
-                found = os.lstat(f"{self.path}/{path}")
-            except OSError:
-                marks[path] = ""
-            else:
-                marks[path] = signature(found) if stat.S_ISREG(found.st_mode) else ""
-        return marks
-
     def settled(self, path: str) -> str | None:
         """The signature of a regular file whose bytes cannot have changed without changing it, None of all others."""
         return record.settled(f"{self.path}/{path}")
-
-    def has_any(self, paths: Iterable[str]) -> bool:
-        """Whether anything lies at one of these paths, a link included."""
-        return any(os.path.lexists(f"{self.path}/{path}") for path in paths)
-
-    def has_links(self, paths: Iterable[str]) -> bool:
-        """Whether one of these is a link."""
-        return any(os.path.islink(f"{self.path}/{path}") for path in paths)
-
-    def trust(self, path: str, digest: str, mark: str) -> None:
-        """A file is known to have this digest and this signature.
-
-        Raises:
-            UsageError: it lies behind a link or a file.
-        """
-        if self._is_way(path):
-            self._seen[path] = (digest, mark, False)
 
     def digest_of_ours(self, path: str) -> str | None:
         """The same; "", too, where it lies behind a link, for then it is not ours."""
@@ -176,7 +147,7 @@ class Folder:
         if raw is not None and hashlib.sha256(raw).hexdigest() in digests:
             os.unlink(os.path.join(self.path, path))
         self._folders.clear()
-        for folder in above(path):
+        for folder in parent_folders(path):
             if not folder.startswith(f"{self._tree}/"):
                 break
             try:
@@ -189,7 +160,7 @@ class Folder:
     def settle(self, paths: Sequence[str], folders: Iterable[str] = ()) -> None:
         """Have these files and their names survive a power cut, and the names in these folders."""
         holding = {os.path.dirname(path) for path in paths}
-        holding |= {outer for folder in holding for outer in above(folder)}
+        holding |= {outer for folder in holding for outer in parent_folders(folder)}
         sync_paths([os.path.join(self.path, path) for path in (*paths, *sorted(holding.union(folders), reverse=True))])
 
     def clear(self) -> None:
@@ -215,7 +186,7 @@ class Folder:
             os.close(descriptor)
 
 
-def above(folder: str) -> Iterable[str]:
+def parent_folders(folder: str) -> Iterable[str]:
     """The folders that a folder lies in, "" for the outermost."""
     while folder:
         folder = os.path.dirname(folder)

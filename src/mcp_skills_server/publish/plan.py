@@ -12,20 +12,18 @@ from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 from mcp_skills_server.publish.edition import Item
-from mcp_skills_server.publish.folder import Folder, above
-from mcp_skills_server.publish.record import Record
+from mcp_skills_server.publish.folder import OutputFolder, parent_folders
+from mcp_skills_server.publish.record import PublishRecord
 
 HEADERS: Final = "_headers"
 PLACES: Final = (DIRECTORY[1:], DIRECTORY_0_1[1:])
 """The folders in which every file of ours lies, but for the headers."""
-FOLDERS: Final = (PLACES[0].partition("/")[0], *(place.rstrip("/") for place in PLACES))
-"""These folders and the one that they lie in."""
 INDEXES: Final = frozenset(place + INDEX for place in PLACES)
 _ARTIFACT: Final = re.compile(re.escape(DIRECTORY[1:]) + r"[^/]+/[0-9a-f]{64}/[^/]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class OutdatedFile:
     """One file that is not as it would be published.
 
     Attributes:
@@ -52,18 +50,18 @@ class Plan:
         record: what to write down afterwards.
     """
 
-    differences: list[Difference] = field(default_factory=list["Difference"])
+    differences: list[OutdatedFile] = field(default_factory=list["OutdatedFile"])
     put: list[Item] = field(default_factory=list[Item])
     stale: list[str] = field(default_factory=list[str])
     early: list[str] = field(default_factory=list[str])
-    record: Record = field(default_factory=Record)
+    record: PublishRecord = field(default_factory=PublishRecord)
 
 
 def make_plan(
-    folder: Folder,
+    folder: OutputFolder,
     expected: Iterable[Item],
     claims: Mapping[str, set[str]],
-    kept: Record,
+    kept: PublishRecord,
     *,
     now: int,
     keep_s: float,
@@ -96,7 +94,7 @@ def make_plan(
         # A file of ours that somebody changed is set right in our own folders, and nowhere else.
         if found is not None and (path not in claims or (path == HEADERS and found not in claims[path])):
             raise UsageError(f"{folder.shown}: {printable(path)} is not of this program's making; move it away")
-        plan.differences.append(Difference(path, "missing" if found is None else "different"))
+        plan.differences.append(OutdatedFile(path, "missing" if found is None else "different"))
         plan.put.append(item)
     retired: dict[str, int] = {}
     for path in proved:
@@ -106,10 +104,10 @@ def make_plan(
             continue
         plan.stale.append(path)
         if not _ARTIFACT.fullmatch(path):
-            plan.differences.append(Difference(path, "left over"))
+            plan.differences.append(OutdatedFile(path, "left over"))
     plan.stale += [path for path, found in gone.items() if found is None]  # its folder may be left
     plan.put.sort(key=lambda item: item.path.lstrip("/") in INDEXES)
-    plan.record = Record({**ours, **{path: folder.digest(path) or "" for path in retired}}, retired)
+    plan.record = PublishRecord({**ours, **{path: folder.digest(path) or "" for path in retired}}, retired)
     return plan
 
 
@@ -133,7 +131,7 @@ def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozens
     early: list[str] = []
     changed: set[str] = set()
     for path in gone:
-        found = files.intersection(above(path))
+        found = files.intersection(parent_folders(path))
         position = bisect_left(ordered, f"{path}/")
         if position < len(ordered) and ordered[position].startswith(f"{path}/"):
             found |= {path}
@@ -141,12 +139,6 @@ def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozens
         if found:
             early.append(path)
     return early, frozenset(changed)
-
-
-def owner_of(path: str) -> str:
-    """The name of the skill that a file in our folders belongs to, "" for an index and for the headers."""
-    parts = path.split("/", 3)
-    return parts[2] if len(parts) > 3 else ""
 
 
 def hex_of(digest: str) -> str:

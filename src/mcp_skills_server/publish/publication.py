@@ -23,9 +23,8 @@ from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
-from mcp_skills_server.publish.artifacts import Artifacts, RetentionPolicy
+from mcp_skills_server.publish.artifacts import SEGMENT, Artifacts, RetentionPolicy, Slot
 from mcp_skills_server.publish.edition import Edition, Item, Published
-from mcp_skills_server.publish.spool import SEGMENT, Slot
 
 _TRIES: Final = 3
 _LOOK_AGAIN_S: Final = 10.0

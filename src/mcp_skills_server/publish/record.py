@@ -33,7 +33,7 @@ _LINES: Final = (",\n", ": ")
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class PublishRecord:
     """What the file beside the tree says.
 
     Attributes:
@@ -54,7 +54,7 @@ class Record:
         return json.dumps(fields, ensure_ascii=False, separators=_LINES).encode() + b"\n"
 
 
-def decode_record(raw: bytes) -> Record:
+def decode_record(raw: bytes) -> PublishRecord:
     """What these bytes say.
 
     Raises:
@@ -62,7 +62,9 @@ def decode_record(raw: bytes) -> Record:
     """
     fields = _decode(raw, ("files", "retired"))
     try:
-        return Record(_texts(fields["files"]), {str(path): int(since) for path, since in fields["retired"].items()})
+        return PublishRecord(
+            _texts(fields["files"]), {str(path): int(since) for path, since in fields["retired"].items()}
+        )
     except (TypeError, OverflowError) as error:
         raise ValueError(error) from None
 

@@ -10,33 +10,29 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from mcp_skills_server.catalog.disk import digest_of
-from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE, Artifact, amended
+from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE, Artifact
 from mcp_skills_server.errors import StaleFileError, UsageError
 from mcp_skills_server.model import SKILL_MD, Skill, printable
 from mcp_skills_server.publish import record
 from mcp_skills_server.publish.edition import Edition, Item
-from mcp_skills_server.publish.folder import STAGING, Folder
-from mcp_skills_server.publish.last_run import MOST_YOUNG, Seen, stamp_of
+from mcp_skills_server.publish.folder import STAGING, OutputFolder
 from mcp_skills_server.publish.plan import (
-    FOLDERS,
     HEADERS,
     INDEXES,
-    Difference,
+    OutdatedFile,
     Plan,
     hex_of,
     is_place,
     make_plan,
-    owner_of,
 )
 from mcp_skills_server.publish.publication import Publication
-from mcp_skills_server.publish.record import JOURNAL, RECORD, Memory, Record
+from mcp_skills_server.publish.record import JOURNAL, RECORD, Memory, PublishRecord
 
 KEEP_DAYS: Final = 7.0
 TREE: Final = DIRECTORY.split("/")[1]
@@ -55,7 +51,7 @@ HEADERS_TEXT: Final = (
 """No header stands in two rules that fit one path, or such hosts would send both values as one (WK-31...33, WK-37)."""
 
 
-class Site:
+class StaticSite:
     """An output folder: the tree, the record, and the headers if they are wanted.
 
     Args:
@@ -81,13 +77,12 @@ class Site:
         steps: Callable[[Sequence[Item]], Iterable[Item]] = iter,
     ) -> None:
         self._memory = Memory(cache, os.path.realpath(output))
-        self._folder = Folder(output, TREE, self._memory)
+        self._folder = OutputFolder(output, TREE, self._memory)
         self._headers = headers
         self._keep_s = keep_days * _DAY_S
         self._clock = clock
         self._steps = steps
-        self._known: Mapping[str, tuple[str, str]] = {}
-        self._read: tuple[tuple[bytes | None, bytes | None], Record, dict[str, set[str]]] | None = None
+        self._read: tuple[tuple[bytes | None, bytes | None], PublishRecord, dict[str, set[str]]] | None = None
         with self._refused("read"):
             self._check_owner()
 
@@ -98,7 +93,7 @@ class Site:
             return None
         return found
 
-    def check(self, publication: Publication) -> list[Difference]:
+    def check(self, publication: Publication) -> list[OutdatedFile]:
         """What is not as it would be published, in path order; nothing is written.
 
         Artifacts that stay for a while are no difference.
@@ -111,7 +106,7 @@ class Site:
             plan = self._plan(self._expected(publication, publication.edition()), self._claims())
             return _in_order(plan.differences)
 
-    def write(self, publication: Publication, *, partial: bool = True) -> list[Difference] | None:
+    def write(self, publication: Publication, *, partial: bool = True) -> list[OutdatedFile] | None:
         """Make the folder current. Returns what was not; nothing at all is touched when that is nothing.
 
         Without `partial` no file is touched either where a skill was left out, and None is returned.
@@ -136,103 +131,6 @@ class Site:
                 self._remember(edition, plan.record)
                 return _in_order(plan.differences)
 
-    def seen(self) -> Seen | None:
-        """What the folder is like after `write`, for `amend`; None where too much of it is too young to tell."""
-        with self._refused("read"):
-            marks = {path: mark for path, (_, mark) in self._known.items()}
-            young = self._kept()[0].files.keys() - marks
-            return self._seen_of({**marks, **self._folder.marks(young)}, young) if len(young) <= MOST_YOUNG else None
-
-    def amend(
-        self, seen: Seen, changed: Callable[[], tuple[Publication | None, Collection[str]] | None]
-    ) -> tuple[list[Difference], Seen] | None:
-        """Make the folder current where nothing is new but some skills; costs a look at each file that lies there.
-
-        Args:
-            seen: what the folder was like after the run before.
-            changed: gives a publication of the skills that have changed and of no others, None for none, and the names
-                that they had in the indexes; None where all must be looked at. Called where the folder is as it was.
-
-        Returns:
-            What was not current, and what the folder is like now. None where it is not as it was, or the skills do not
-            take the places of those that were published: then all must be looked at, and nothing was touched.
-
-        Raises:
-            UsageError: as for `write`.
-        """
-        if not os.path.isdir(self._folder.path):
-            return None
-        with self._refused("written"), self._folder.alone():
-            self._folder.look_anew()
-            marks = self._still(seen)
-            new = None if marks is None else changed()
-            if marks is None or new is None:
-                return None
-            publication, names = new
-            if publication is None:
-                return [], self._seen_of(marks, seen.young) if seen.young else seen
-            kept = self._kept()[0]
-            edition = publication.edition()
-            items = self._amended(publication, edition)
-            if items is None or set(edition.skills) != set(names):
-                return None
-            mine = {
-                path: {digest}
-                for path, digest in kept.files.items()
-                if path in INDEXES or (owner_of(path) in edition.skills and is_place(path))
-            }
-            for path in mine:
-                self._folder.trust(path, kept.files[path], marks[path])
-            plan = self._plan(items, mine)
-            others = {path: digest for path, digest in kept.files.items() if path not in mine}
-            since = {path: time_s for path, time_s in kept.retired.items() if path not in mine}
-            plan.record = Record({**others, **plan.record.files}, {**since, **plan.record.retired})
-            try:
-                self._carry_out(plan, mine)  # no run was killed, so nobody else has a claim
-            finally:
-                self._folder.clear()
-            now = {**{path: marks[path] for path in others}, **self._folder.marks(plan.record.files.keys() - others)}
-            return _in_order(plan.differences), self._seen_of(now, seen.young.union(now.keys() - others))
-
-    def _still(self, seen: Seen) -> dict[str, str] | None:
-        """The signatures of all files of ours where the folder is as it was and nothing is to be deleted, else None."""
-        raw = self._folder.read(RECORD)
-        if raw is None or hex_of(digest_of(raw)) != seen.record:
-            return None
-        if self._folder.has_any((JOURNAL, STAGING)) or self._folder.has_links(FOLDERS):
-            return None
-        kept = self._kept()[0]
-        now = int(self._clock())
-        if any(now - min(now, since) >= self._keep_s for since in kept.retired.values()):
-            return None
-        marks = self._folder.marks(kept.files)
-        if stamp_of(marks, seen.young) != seen.output:
-            return None
-        for path in seen.young:
-            young = self._folder.read(path)
-            if young is None or hex_of(digest_of(young)) != kept.files.get(path):
-                return None
-        return marks
-
-    def _amended(self, publication: Publication, edition: Edition) -> list[Item] | None:
-        """What is to lie there of these skills, the indexes last; None where they had no places in the indexes."""
-        if len(edition.snapshot.skills) != len(edition.skills) or edition.older != frozenset(edition.skills):
-            return None
-        items = [item for item in publication.tree(edition) if item.path.lstrip("/") not in INDEXES]
-        for place, made in ((DIRECTORY_0_1 + INDEX, edition.index_0_1), (DIRECTORY + INDEX, edition.index)):
-            before = self._folder.read(place.lstrip("/"))
-            index = None if before is None else amended(before, made)
-            if index is None:
-                return None
-            items.append(Item(place, digest_of(index), partial(bytes, index)))
-        return items
-
-    def _seen_of(self, marks: Mapping[str, str], doubtful: Iterable[str]) -> Seen:
-        """The folder with these signatures, of which those of the doubtful may prove nothing yet."""
-        young = frozenset(path for path in doubtful if marks.get(path) != self._folder.settled(path))
-        raw = self._folder.read(RECORD) or b""
-        return Seen(hex_of(digest_of(raw)), stamp_of(marks, young), young)
-
     # What is there
 
     def _check_owner(self) -> None:
@@ -248,12 +146,12 @@ class Site:
             )
         self._kept()
 
-    def _kept(self) -> tuple[Record, dict[str, set[str]]]:
+    def _kept(self) -> tuple[PublishRecord, dict[str, set[str]]]:
         """The record, and what a run that was killed was about to write: by path, the digests that may be there."""
         raws = self._folder.read(RECORD), self._folder.read(JOURNAL)
         if self._read is None or self._read[0] != raws:
             try:
-                kept = Record() if raws[0] is None else record.decode_record(raws[0])
+                kept = PublishRecord() if raws[0] is None else record.decode_record(raws[0])
                 begun = {} if raws[1] is None else record.decode_journal(raws[1])
             except ValueError:
                 message = (
@@ -320,10 +218,9 @@ class Site:
         except StaleFileError:
             raise UsageError(f"{printable(path)} changed while it was published; run it again") from None
 
-    def _remember(self, edition: Edition, kept: Record) -> None:
+    def _remember(self, edition: Edition, kept: PublishRecord) -> None:
         skills = [(each.skill, each.artifact) for each in edition.skills.values()]
-        self._known = self._folder.known(kept.files)
-        self._memory.put(skills, self._known)
+        self._memory.put(skills, self._folder.known(kept.files))
 
     @contextmanager
     def _refused(self, doing: str) -> Generator[None]:
@@ -334,5 +231,5 @@ class Site:
             raise UsageError(f"{self._folder.shown}: cannot be {doing} ({error.strerror or error}: {place})") from None
 
 
-def _in_order(differences: Iterable[Difference]) -> list[Difference]:
+def _in_order(differences: Iterable[OutdatedFile]) -> list[OutdatedFile]:
     return sorted(differences, key=lambda each: each.path)

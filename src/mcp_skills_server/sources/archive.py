@@ -17,7 +17,7 @@ from mcp_skills_server.model import SKILL_MD, printable
 from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
 from mcp_skills_server.sources.files import BINARY
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import NO_DIFFERENCE, Difference, Pace, Revision, Tree
+from mcp_skills_server.sources.source import NO_DIFFERENCE, Pace, Revision, SourceTree, TreeChanges
 from mcp_skills_server.sources.store import Store
 
 LIMITS: Final = UnpackLimits(files=50_000, bytes=1 << 30, file=64 << 20)
@@ -58,7 +58,7 @@ class Archive:
         """
         return await to_thread.run_sync(self._resolve)
 
-    async def materialise(self, revision: Revision, store: Store) -> Tree:
+    async def materialise(self, revision: Revision, store: Store) -> SourceTree:
         """Unpack it.
 
         Raises:
@@ -92,7 +92,7 @@ class Archive:
             raise UnacceptableError(f"cannot be unpacked (it has more than {_MOST_BYTES:,} bytes)")
         return raw
 
-    def _unpack(self, revision: Revision, store: Store) -> Tree:
+    def _unpack(self, revision: Revision, store: Store) -> SourceTree:
         raw = self._read() if revision.content is None else revision.content
         if hashlib.sha256(raw).hexdigest() != revision.digest:
             raise UnreachableError("cannot be unpacked (it changed meanwhile)")
@@ -109,9 +109,9 @@ class Archive:
             raise UnacceptableError(f"cannot be unpacked ({error})") from None
         # An archive of a repository has some, and nobody signed it as a whole.
         warnings = (f"left out what is never served: {some_of(left_out)}",) if left_out else ()
-        return Tree(tree, difference, warnings)
+        return SourceTree(tree, difference, warnings)
 
-    def _difference(self, files: Files) -> Difference:
+    def _difference(self, files: Files) -> TreeChanges:
         """Return which skills are others than in the last tree; of the first tree none are."""
         before, now = self._skills, _digests(files)
         self._skills = now
@@ -119,7 +119,7 @@ class Archive:
             return NO_DIFFERENCE
         added, removed = sorted(now.keys() - before.keys()), sorted(before.keys() - now.keys())
         changed = sorted(each for each in now.keys() & before.keys() if now[each] != before[each])
-        return Difference(
+        return TreeChanges(
             "", tuple(map(printable, added)), tuple(map(printable, changed)), tuple(map(printable, removed))
         )
 
@@ -138,6 +138,6 @@ def _digests(files: Files) -> dict[str, str]:
     return {top.rstrip("/") or "skill": digest.hexdigest() for top, digest in found.items()}
 
 
-def is_archive(given: str) -> bool:
+def is_archive_file(given: str) -> bool:
     """Whether this is a file that is called like an archive."""
     return archive.is_archive(given) and os.path.isfile(given)

@@ -12,8 +12,9 @@ from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files, UnpackLimits
 from mcp_skills_server.format.ignored import ignored, some_of
 from mcp_skills_server.model import SKILL_MD
-from mcp_skills_server.sources.download import Answer, Downloader
+from mcp_skills_server.sources.download import Downloader
 from mcp_skills_server.sources.faults import UnacceptableError
+from mcp_skills_server.sources.http import Response
 from mcp_skills_server.sources.urls import shown
 
 _ARCHIVE_OVERHEAD: Final = 4 << 20
@@ -44,23 +45,9 @@ async def download(entry: Entry, downloader: Downloader, limits: UnpackLimits) -
     """
     if entry.kind is None:
         return partial(_checked, entry, await _files(entry, downloader, limits))
-    answer = await downloader.get(entry.url, _most(entry, limits))
+    most = _SKILL_MD_BYTES if entry.kind == "skill-md" else limits.bytes + _ARCHIVE_OVERHEAD
+    answer = await downloader.get(entry.url, most)
     return lambda: _checked(entry, _unpacked(entry, answer, limits))
-
-
-def download_plain(entry: Entry, downloader: Downloader, limits: UnpackLimits) -> Callable[[], Proved] | None:
-    """The same for threads of `anyio.to_thread`, which it blocks; None where `download` must be asked.
-
-    Raises:
-        UnacceptableError, UnreachableError: it cannot be had.
-    """
-    # What has no digest goes the way that reads every answer with care.
-    answer = downloader.get_plain(entry.url, _most(entry, limits)) if entry.kind is not None else None
-    return None if answer is None else lambda: _checked(entry, _unpacked(entry, answer, limits))
-
-
-def _most(entry: Entry, limits: UnpackLimits) -> int:
-    return _SKILL_MD_BYTES if entry.kind == "skill-md" else limits.bytes + _ARCHIVE_OVERHEAD
 
 
 def check_names(paths: Iterable[str]) -> None:
@@ -77,17 +64,17 @@ def check_names(paths: Iterable[str]) -> None:
         )
 
 
-def _unpacked(entry: Entry, answer: Answer, limits: UnpackLimits) -> Files:
+def _unpacked(entry: Entry, answer: Response, limits: UnpackLimits) -> Files:
     # WK-27, WK-48: the digest is compared before anything is unpacked.
     try:
-        wellknown.prove(answer.raw, entry.digest)
+        wellknown.prove(answer.body, entry.digest)
     except ProofFailedError as error:
         if answer.is_html:
             raise UnacceptableError(f"{shown(answer.url)} is a web page (HTML) and not the skill") from None
         if answer.encoding:
             raise ProofFailedError(f"{error}; it came with Content-Encoding {answer.encoding}") from None
         raise
-    return archive.unpack(answer.raw, limits) if entry.kind == "archive" else {SKILL_MD: (answer.raw, False)}
+    return archive.unpack(answer.body, limits) if entry.kind == "archive" else {SKILL_MD: (answer.body, False)}
 
 
 async def _files(entry: Entry, downloader: Downloader, limits: UnpackLimits) -> Files:
@@ -102,10 +89,10 @@ async def _files(entry: Entry, downloader: Downloader, limits: UnpackLimits) -> 
             raise UnacceptableError(f"{shown(answer.url)} is a web page (HTML) and not the file")
         if answer.encoding:
             raise UnacceptableError(f"{shown(answer.url)} came compressed ({answer.encoding}), which was not asked for")
-        left -= len(answer.raw)
+        left -= len(answer.body)
         if left < 0:
             raise UnacceptableError(f"it has more than {limits.bytes} bytes")
-        files[path] = (answer.raw, False)
+        files[path] = (answer.body, False)
     return files
 
 

@@ -18,11 +18,11 @@ from mcp_skills_server.format.ignored import is_ignored
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.files import read_tree
-from mcp_skills_server.sources.folder import FetchedFolder, Staged, State
-from mcp_skills_server.sources.records import IndexRecord, Record, epoch_s
-from mcp_skills_server.sources.report import REFUSED, Refusal, Report
+from mcp_skills_server.sources.folder import FetchedFolder, SkillState, Staged
+from mcp_skills_server.sources.records import IndexRecord, SkillRecord, epoch_s
+from mcp_skills_server.sources.report import REFUSED, FetchReport, SkillRefusal
 from mcp_skills_server.sources.settings import FetchSettings
-from mcp_skills_server.sources.source import Source, Tree
+from mcp_skills_server.sources.source import Source, SourceTree
 from mcp_skills_server.sources.stage import ConflictError
 from mcp_skills_server.sources.store import Store
 
@@ -30,7 +30,7 @@ _TREE: Final = "tree"
 """What the report says in the place of the version of an index."""
 
 
-async def copy(source: Source, directory: str | PathLike[str], settings: FetchSettings) -> Report:
+async def copy(source: Source, directory: str | PathLike[str], settings: FetchSettings) -> FetchReport:
     """Bring the folder up to what the source has now.
 
     Raises:
@@ -62,17 +62,17 @@ def skills_of(tree: Path) -> Iterator[tuple[str, Path]]:
 
 def _copy(
     origin: str,
-    found: Tree,
+    found: SourceTree,
     directory: str | PathLike[str],
     settings: FetchSettings,
-) -> Report:
+) -> FetchReport:
     coming: list[tuple[Staged, str]] = []
     became: dict[str, list[str]] = {"added": [], "updated": [], "unchanged": [], "edited": []}  # as the report has them
     tree = found.path
     withheld = {each.skill: each for each in found.problems if each.code == REFUSED}
     if settings.wanted is not None:
         withheld = {place: each for place, each in withheld.items() if _last(place) in settings.wanted}
-    refused = [Refusal(place, each.message, "publisher") for place, each in withheld.items()]
+    refused = [SkillRefusal(place, each.message, "publisher") for place, each in withheld.items()]
     warnings = [*found.warnings, *(str(each) for each in found.problems if each.code != REFUSED)]
     offered: set[str] = set()
     with FetchedFolder.opened(directory) as folder:
@@ -90,26 +90,26 @@ def _copy(
                 else:
                     coming.append((staged, kind))
             except UnacceptableError as error:
-                refused.append(Refusal(name, str(error), "publisher"))
+                refused.append(SkillRefusal(name, str(error), "publisher"))
             except (ConflictError, ArchiveRefusedError) as error:
-                refused.append(Refusal(name, str(error), "here"))
+                refused.append(SkillRefusal(name, str(error), "here"))
             except OSError as error:
-                refused.append(Refusal(name, f"it cannot be kept: {error.strerror or error}", "here"))
+                refused.append(SkillRefusal(name, f"it cannot be kept: {error.strerror or error}", "here"))
         failed = folder.commit([staged for staged, _ in coming])
         for staged, kind in coming:
             if staged.name not in failed:
                 became[kind].append(staged.name)
-        refused += [Refusal(name, str(error), "here") for name, error in failed.items()]
+        refused += [SkillRefusal(name, str(error), "here") for name, error in failed.items()]
         offered.update(map(_last, withheld))  # what was there of them before stays
         missing = sorted((settings.wanted or frozenset()) - offered)
-        refused += [Refusal(name, "it has no skill of this name", "publisher") for name in missing]
+        refused += [SkillRefusal(name, "it has no skill of this name", "publisher") for name in missing]
         gone, pruned = _gone(folder, origin, offered, settings, refused)
         known = folder.index(origin)
         wanted = settings.wanted
         joined = None if wanted is None or (known is not None and known.wanted is None) else wanted
         names = None if joined is None else tuple(sorted(joined.union((known.wanted or ()) if known else ())))
         folder.put_index(IndexRecord(origin, origin, origin, origin, "", wanted=names))
-    return Report(
+    return FetchReport(
         origin,
         origin,
         _TREE,
@@ -134,19 +134,19 @@ def _stage(
         raise ConflictError("nothing of this name is ever served")
     files = read_tree(place)
     state, known = folder.look(name)
-    if state is State.EDITED and known is not None and known.source == origin and not settings.force:
+    if state is SkillState.EDITED and known is not None and known.source == origin and not settings.force:
         return "edited", None
     if settings.prove is not None:
         settings.prove({path: raw for path, (raw, _) in files.items()})
-    record = Record(name, origin, origin, "", epoch_s(), {})
+    record = SkillRecord(name, origin, origin, "", epoch_s(), {})
     staged = folder.stage(record, files, force=settings.force)
     if staged is None:
         return "unchanged", None
-    return "added" if state is State.ABSENT else "updated", staged
+    return "added" if state is SkillState.ABSENT else "updated", staged
 
 
 def _gone(
-    folder: FetchedFolder, origin: str, offered: set[str], settings: FetchSettings, refused: list[Refusal]
+    folder: FetchedFolder, origin: str, offered: set[str], settings: FetchSettings, refused: list[SkillRefusal]
 ) -> tuple[list[str], list[str]]:
     gone: list[str] = []
     pruned: list[str] = []
@@ -159,5 +159,5 @@ def _gone(
                 folder.remove(record.name, force=settings.force)
                 pruned.append(record.name)
             except (ConflictError, OSError) as error:
-                refused.append(Refusal(record.name, f"the source has it no longer; {error}", "here"))
+                refused.append(SkillRefusal(record.name, f"the source has it no longer; {error}", "here"))
     return gone, pruned

@@ -25,13 +25,14 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.format.ignored import OURS, ignored
 from mcp_skills_server.model import printable
-from mcp_skills_server.sources import history
 from mcp_skills_server.sources.files import BINARY, NOFOLLOW, file_digest, take_lock, tree_digests
 from mcp_skills_server.sources.records import (
+    HISTORIES,
     INDEXES,
     IndexRecord,
-    Record,
-    file_of,
+    SkillRecord,
+    enter_index,
+    index_file_name,
     read_index,
     read_record,
     read_records,
@@ -43,7 +44,7 @@ _BY_PRODUCTS: Final = frozenset(("__pycache__", ".DS_Store", "Thumbs.db", "deskt
 """What systems and interpreters leave behind by themselves; it makes no skill an edited one."""
 
 
-class State(Enum):
+class SkillState(Enum):
     """What stands in the place of a skill."""
 
     ABSENT = "absent"
@@ -68,7 +69,7 @@ class Staged:
     """
 
     made: Made
-    state: State
+    state: SkillState
 
     @property
     def name(self) -> str:
@@ -87,7 +88,7 @@ class FetchedFolder:
         self._stage = Stage(directory, directory / OURS / "stage")
         self._records = directory / RECORDS
         self._indexes = directory / INDEXES
-        self._histories = directory / history.HISTORIES
+        self._histories = directory / HISTORIES
 
     @classmethod
     @contextmanager
@@ -132,7 +133,9 @@ class FetchedFolder:
             with suppress(UsageError), cls.opened(directory):
                 pass
 
-    def look(self, name: str, recorded: Mapping[str, Record] | None = None) -> tuple[State, Record | None]:
+    def look(
+        self, name: str, recorded: Mapping[str, SkillRecord] | None = None
+    ) -> tuple[SkillState, SkillRecord | None]:
         """What stands in the place of this skill, and its record where something does. Every file is read and proved.
 
         Args:
@@ -144,22 +147,22 @@ class FetchedFolder:
         """
         place = f"{self._directory}/{name}"
         if not os.path.lexists(place):
-            return State.ABSENT, None
+            return SkillState.ABSENT, None
         record = read_record(self._directory, name) if recorded is None else recorded.get(name)
         if record is None:
-            return State.FOREIGN, None
+            return SkillState.FOREIGN, None
         found = tree_digests(place)
         if found is not None:
-            for known, state in ((record.files, State.KEPT), (record.former, State.FORMER)):
+            for known, state in ((record.files, SkillState.KEPT), (record.former, SkillState.FORMER)):
                 if known is not None and _same(found, known):
                     return state, record
-        return State.EDITED, record
+        return SkillState.EDITED, record
 
-    def records(self, *, but: Collection[str] = ()) -> list[Record]:
+    def records(self, *, but: Collection[str] = ()) -> list[SkillRecord]:
         """All records, by name, but those of these skills; also of skills that somebody deleted."""
         return read_records(self._directory, but=but)
 
-    def size(self, record: Record) -> int:
+    def size(self, record: SkillRecord) -> int:
         """Bytes of the files of a skill that are there, as far as the record names them."""
         total = 0
         for path in {*record.files, *(record.former or ())}:
@@ -167,7 +170,7 @@ class FetchedFolder:
                 total += os.lstat(f"{self._directory}/{record.name}/{path}").st_size
         return total
 
-    def stage(self, record: Record, files: Files, *, force: bool = False) -> Staged | None:
+    def stage(self, record: SkillRecord, files: Files, *, force: bool = False) -> Staged | None:
         """Make a skill of these proved files, for `commit`; None when the very same are there already.
 
         `record.files` and `record.former` are filled in here. With `force` an edited skill is replaced; what was not
@@ -180,13 +183,13 @@ class FetchedFolder:
         state, known = self.look(record.name)
         check(state, known, record.source, force=force)
         files_now = {path: hashlib.sha256(raw).hexdigest() for path, (raw, _) in files.items()}
-        if state is State.KEPT and known is not None and dict(known.files) == files_now:
+        if state is SkillState.KEPT and known is not None and dict(known.files) == files_now:
             if (known.digest, known.url) != (record.digest, record.url):
                 self._write_record(record, files_now, None)
             return None
         former = None
         if known is not None:
-            former = {State.KEPT: known.files, State.FORMER: known.former}.get(state)
+            former = {SkillState.KEPT: known.files, SkillState.FORMER: known.former}.get(state)
         return Staged(self._stage.make(record.name, files, _encoded(record, files_now, former)), state)
 
     def commit(self, staged: Sequence[Staged]) -> dict[str, ConflictError | OSError]:
@@ -211,15 +214,15 @@ class FetchedFolder:
         # A skill without a record would count as somebody else's: no skill has its place before all records do.
         attempt(lambda each: os.replace(each.made.record, f"{self._records}/{each.name}.json"))
         sync_path(self._records)
-        attempt(lambda each: self._stage.swap(each.made, occupied=each.state is not State.ABSENT))
+        attempt(lambda each: self._stage.swap(each.made, occupied=each.state is not SkillState.ABSENT))
         sync_path(self._directory)
         for each in staged:
-            if each.name in failed or each.state is not State.ABSENT:  # else nothing of it is left there
+            if each.name in failed or each.state is not SkillState.ABSENT:  # else nothing of it is left there
                 self._stage.discard(each.name)
         return failed
 
     def _check_still(self, staged: Staged) -> None:
-        if staged.state is not State.ABSENT and self.look(staged.name)[0] is not staged.state:
+        if staged.state is not SkillState.ABSENT and self.look(staged.name)[0] is not staged.state:
             raise ConflictError("it was edited meanwhile, and stays")
 
     def remove(self, name: str, *, force: bool = False) -> None:
@@ -232,14 +235,14 @@ class FetchedFolder:
         state, record = self.look(name)
         check(state, record, record.source if record else "", force=force)
         # The record goes last: a skill without one would count as somebody else's.
-        if state is not State.ABSENT:
+        if state is not SkillState.ABSENT:
             self._stage.take(name)
         with suppress(FileNotFoundError):
             (self._records / f"{name}.json").unlink()
         sync_path(self._records)
         self._stage.discard(name)
 
-    def remove_ignored(self, among: Iterable[Record]) -> list[tuple[Record, list[str]]]:
+    def remove_ignored(self, among: Iterable[SkillRecord]) -> list[tuple[SkillRecord, list[str]]]:
         """Take out of the skills of these records what earlier versions wrote and no command shows.
 
         Only a file goes that is what its record says, byte for byte. The record forgets the digest of the artifact, so
@@ -248,7 +251,7 @@ class FetchedFolder:
         Returns:
             (the record as it is now, what was removed from the skill) of each that had such a file.
         """
-        out: list[tuple[Record, list[str]]] = []
+        out: list[tuple[SkillRecord, list[str]]] = []
         for record in list(among):
             there = ignored({*record.files, *(record.former or ())})
             if not there:
@@ -263,7 +266,7 @@ class FetchedFolder:
             out.append((renewed, gone))
         return out
 
-    def _remove_file(self, record: Record, path: str) -> bool:
+    def _remove_file(self, record: SkillRecord, path: str) -> bool:
         place = self._directory / record.name
         *folders, name = path.split("/")
         for folder in ("", *folders):
@@ -290,11 +293,11 @@ class FetchedFolder:
     def put_index(self, index: IndexRecord) -> None:
         """Remember it."""
         data = {"version": 1, **asdict(index)}
-        self._stage.write(self._indexes / file_of(index.source), json.dumps(data).encode())
+        self._stage.write(self._indexes / index_file_name(index.source), json.dumps(data).encode())
 
     def enter(self, index: IndexRecord, *, allow_rollback: bool) -> Sequence[str]:
-        """Remember that this index was there: `history.enter`."""
-        return history.enter(self._directory, index, self._stage.write, allow_rollback=allow_rollback)
+        """Enter this index into the history of its place: `records.enter_index`."""
+        return enter_index(self._directory, index, self._stage.write, allow_rollback=allow_rollback)
 
     def _make(self) -> int:
         """Make what is missing of the folder; a descriptor of its lock file."""
@@ -309,28 +312,28 @@ class FetchedFolder:
                 os.chmod(each, 0o700)  # a URL may hold a secret, and records were once for everybody to read
         return os.open(self._stage.place.parent / "lock", os.O_RDWR | os.O_CREAT | BINARY | NOFOLLOW, 0o644)
 
-    def _write_record(self, record: Record, files: Mapping[str, str], former: Mapping[str, str] | None) -> None:
+    def _write_record(self, record: SkillRecord, files: Mapping[str, str], former: Mapping[str, str] | None) -> None:
         self._stage.write(self._records / f"{record.name}.json", _encoded(record, files, former))
 
 
-def _encoded(record: Record, files: Mapping[str, str], former: Mapping[str, str] | None) -> bytes:
+def _encoded(record: SkillRecord, files: Mapping[str, str], former: Mapping[str, str] | None) -> bytes:
     known = {field.name: getattr(record, field.name) for field in fields(record)}
     return json.dumps({"version": 1, **known, "files": files, "former": former}).encode()
 
 
-def check(state: State, record: Record | None, source: str, *, force: bool) -> None:
+def check(state: SkillState, record: SkillRecord | None, source: str, *, force: bool) -> None:
     """Whether a skill of this source may be put where `state` and `record` were found.
 
     Raises:
         ConflictError: it may not.
     """
-    if state is State.ABSENT:
+    if state is SkillState.ABSENT:
         return
     if record is None:
         raise ConflictError("something that was not fetched has its name there, and stays; move it away")
     if record.source != source:
         raise ConflictError(f"the one there was fetched from {shown(record.source)}, and stays; delete it first")
-    if state is State.EDITED and not force:
+    if state is SkillState.EDITED and not force:
         raise ConflictError("it was edited there, and stays; --force replaces it")
 
 

@@ -23,8 +23,8 @@ from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.faults import RewrittenError, SourceError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.source import Pace, Revision, Source
-from mcp_skills_server.sources.store import Store, lead
-from mcp_skills_server.sources.urls import within
+from mcp_skills_server.sources.store import Store, point_link
+from mcp_skills_server.sources.urls import relative_to_site
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class Follower:
 
     def reason(self, error: SourceError | UsageError) -> str:
         """Why it cannot be had, as it stands behind the name."""
-        return within(self.source.origin, str(error))
+        return relative_to_site(self.source.origin, str(error))
 
     @property
     def path(self) -> Path:
@@ -242,7 +242,7 @@ class Follower:
         """
         self.source, self._served, self._refused = source, "", None
         if self.link is not None and source.place is not None:
-            lead(self.link, source.place)
+            point_link(self.link, source.place)
 
     async def _bring(self, source: Source, revision: Revision) -> bool:
         """Serve this revision; whether all of it is there."""

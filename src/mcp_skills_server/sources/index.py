@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,11 +15,12 @@ from anyio import to_thread
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Index, IndexLimits, IndexRefusedError
 from mcp_skills_server.sources import caching, records
-from mcp_skills_server.sources.download import Answer, Downloader
+from mcp_skills_server.sources.download import Downloader
 from mcp_skills_server.sources.faults import AbsentError, UnreachableError
+from mcp_skills_server.sources.http import HttpClient, Response
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.settings import FetchSettings
-from mcp_skills_server.sources.urls import check, shown
+from mcp_skills_server.sources.urls import check_fetchable, shown
 
 _REPOSITORY: Final = re.compile(r"https?://[^/?#]+/[^/?#]+/[^/?#]+/?")
 """An address as of a repository at a forge: owner and name."""
@@ -38,7 +40,7 @@ class FoundIndex:
     @property
     def digest(self) -> str:
         """It is another one where the index, or the address that its URLs are relative to, is another."""
-        return digest_of(self.record)
+        return index_digest(self.record)
 
     @property
     def next_check_s(self) -> float:
@@ -47,31 +49,33 @@ class FoundIndex:
         return max(left, SOONEST_S) if left > 0 else UNSAID_S
 
 
-def digest_of(record: IndexRecord) -> str:
+def index_digest(record: IndexRecord) -> str:
     """Return the digest of an index that is remembered, with the address that its URLs are relative to."""
     body = record.body.encode("utf-8", "surrogateescape")
     return hashlib.sha256(f"{record.url}\n".encode() + body).hexdigest()
 
 
-def places_of(url: str) -> list[str]:
+def index_urls(url: str) -> list[str]:
     """Where the index of a site may be, in the order to ask. The first is the key of the index.
 
     Raises:
         UsageError: it is no http or https URL; the message shows no secret of it.
     """
-    check(url)
+    check_fetchable(url)
     return wellknown.candidates(url)
 
 
-def downloader_for(places: Sequence[str], settings: FetchSettings) -> Downloader:
+@asynccontextmanager
+async def downloader_for(places: Sequence[str], settings: FetchSettings) -> AsyncGenerator[Downloader]:
     """What downloads the index at one of these places, and what it names."""
-    return Downloader(places[0], settings.trust, settings.bounds, connections=settings.connections)
+    async with HttpClient(settings.bounds, connections=settings.connections) as http:
+        yield Downloader(http, places[0], settings.trust)
 
 
-async def find(
+async def find_index(
     url: str, places: Sequence[str], settings: FetchSettings, downloader: Downloader, known: IndexRecord | None
 ) -> FoundIndex:
-    """The index of the site at `url`, which is at one of `places_of(url)`; `known` is what is remembered of it.
+    """The index of the site at `url`, which is at one of `index_urls(url)`; `known` is what is remembered of it.
 
     Raises:
         IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.
@@ -97,7 +101,7 @@ async def _ask(
         validators = held.validators if held else None
         try:
             answer = await downloader.get(place, limits.bytes, accept="application/json", validators=validators)
-            if answer.modified and answer.is_html:
+            if answer.is_html:
                 raise AbsentError(f"{shown(place)} is a web page (HTML) and no index")
         except AbsentError as error:
             missing.append(error)
@@ -117,19 +121,19 @@ async def _decoded(record: IndexRecord, limits: IndexLimits) -> FoundIndex:
     return FoundIndex(record, await to_thread.run_sync(wellknown.decode, raw, record.url, limits))
 
 
-def _record(key: str, given: str, place: str, answer: Answer, held: IndexRecord | None) -> IndexRecord:
+def _record(key: str, given: str, place: str, answer: Response, held: IndexRecord | None) -> IndexRecord:
     headers, now = answer.headers, records.epoch_s()
     fresh = caching.fresh_s(headers, now) or 0.0
-    if not answer.modified and held is not None:
+    if answer.status == 304 and held is not None:
         renewed = _validators(answer) or held.validators
         return replace(held, given=given, validators=renewed, asked_at=now, fresh_s=fresh)
     if answer.encoding:
         raise IndexRefusedError(f"the index came compressed ({answer.encoding}), which was not asked for")
-    body = answer.raw.decode("utf-8", "surrogateescape")
+    body = answer.body.decode("utf-8", "surrogateescape")
     return IndexRecord(key, given, place, answer.url, body, _validators(answer), now, fresh)
 
 
-def _validators(answer: Answer) -> dict[str, str]:
+def _validators(answer: Response) -> dict[str, str]:
     if not caching.may_store(answer.headers):
         return {}
     found = {

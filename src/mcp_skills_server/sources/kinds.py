@@ -6,16 +6,17 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from mcp_skills_server.dialects.wellknown import is_site
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.archive import Archive, is_archive
-from mcp_skills_server.sources.directory import Directory
+from mcp_skills_server.sources.archive import Archive, is_archive_file
 from mcp_skills_server.sources.git.address import is_git
 from mcp_skills_server.sources.oci.reference import is_oci, rejoined
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import Source
+from mcp_skills_server.sources.source import Pace, Revision, Source, SourceTree
+from mcp_skills_server.sources.store import Store
 from mcp_skills_server.sources.urls import shown
 
 
@@ -40,6 +41,32 @@ class Kind:
     keeps_history: bool = False
 
 
+class LocalFolder:
+    """A folder of the operator's own, served as it is. The registry watches it.
+
+    Args:
+        given: its path.
+    """
+
+    trusted: bool = True
+    remote: bool = False
+    pace: Pace | None = None
+    refresh_s: float | None = None
+
+    def __init__(self, given: str, settings: SourceSettings) -> None:  # noqa: ARG002, as of every kind
+        self.origin = given
+        self._path = Path(given)
+        self.place: Path | None = self._path
+
+    async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002
+        """Return the one revision; what changes in the folder is the registry's matter."""
+        return Revision("", 0.0)
+
+    async def materialise(self, revision: Revision, store: Store) -> SourceTree:  # noqa: ARG002
+        """Return the folder itself."""
+        return SourceTree(self._path)
+
+
 def _open_site(given: str, settings: SourceSettings) -> Source:
     from mcp_skills_server.sources.site import Site  # the HTTP client takes a while to load
 
@@ -62,8 +89,8 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind("site", is_site, _open_site),
     Kind("oci", is_oci, _open_oci, is_asked=True, keeps_history=True),
     Kind("git", is_git, _open_git, is_asked=True, keeps_history=True),
-    Kind("archive", is_archive, Archive, is_path=True),
-    Kind("folder", lambda _: True, Directory, is_path=True),
+    Kind("archive", is_archive_file, Archive, is_path=True),
+    Kind("folder", lambda _: True, LocalFolder, is_path=True),
 )
 
 

@@ -25,7 +25,7 @@ from mcp_skills_server.sources.follower import Follower, SourceState
 from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.source import Source
-from mcp_skills_server.sources.store import Store, lead
+from mcp_skills_server.sources.store import Store, point_link
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class Mirrors:
         if pin is not None and source.place is not None:
             with suppress(OSError):  # Windows wants a privilege for links: another revision then takes a restart
                 link = store.directory / "pinned"
-                lead(link, source.place)
+                point_link(link, source.place)
                 follower.link = link
                 self._opened[os.path.abspath(link)] = follower, open_at
         self._followers.append(follower)

@@ -1,7 +1,10 @@
-"""What is known of a folder of fetched skills: a record beside each skill, and one of each index.
+"""Records of a folder of fetched skills: where each skill came from, each index, and the history of each index.
 
-They lie as JSON below `.mcp-skills/` in the folder. A record that cannot be understood is none. To read needs no lock;
-only `folder` writes.
+They lie as JSON below `.mcp-skills/` in the folder. A record that cannot be understood counts as absent. Reading needs
+no lock; only `folder` writes.
+
+The history detects a rollback. Whoever answers in the place of a site, or a replica that was left behind, can repeat
+what the site said once, with all digests right.
 """
 
 from __future__ import annotations
@@ -9,24 +12,34 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
 
 from mcp_skills_server.catalog.fetched import RECORDS
 from mcp_skills_server.format.archive import check_paths
 from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.sources.caching import LONGEST_S
+from mcp_skills_server.sources.faults import RollbackError
 
 INDEXES: Final = f"{OURS}/sources"
 """Where, in a folder of fetched skills, it lies what is known of each index."""
+
+HISTORIES: Final = f"{OURS}/history"
+"""Where, in a folder of fetched skills, it lies which indexes there were."""
+MOST_INDEXES: Final = 1000
+"""So many indexes are remembered of each place, the newest."""
+_HISTORY_BYTES: Final = MOST_INDEXES * 80
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class SkillRecord:
     """Where a skill in the folder came from.
 
     Attributes:
@@ -83,12 +96,12 @@ class IndexRecord:
         return max(0.0, min(self.fresh_s, LONGEST_S) - since) if since >= 0 else 0.0  # in this order NaN is 0
 
 
-def read_record(directory: str | os.PathLike[str], name: str) -> Record | None:
+def read_record(directory: str | os.PathLike[str], name: str) -> SkillRecord | None:
     """The record of one skill in a folder, None where there is none. Needs no lock."""
     return _read(os.path.join(directory, RECORDS), f"{name}.json", _record_from)
 
 
-def read_records(directory: str | os.PathLike[str], *, but: Collection[str] = ()) -> list[Record]:
+def read_records(directory: str | os.PathLike[str], *, but: Collection[str] = ()) -> list[SkillRecord]:
     """The records of a folder by name, but those of these skills; none where nothing was ever fetched into it.
 
     Needs no lock.
@@ -98,7 +111,7 @@ def read_records(directory: str | os.PathLike[str], *, but: Collection[str] = ()
 
 def read_index(directory: str | os.PathLike[str], key: str) -> IndexRecord | None:
     """What is known of the index of this key, None where nothing is. Needs no lock."""
-    return _read(os.path.join(directory, INDEXES), file_of(key), _index_from)
+    return _read(os.path.join(directory, INDEXES), index_file_name(key), _index_from)
 
 
 def read_indexes(directory: str | os.PathLike[str]) -> list[IndexRecord]:
@@ -123,9 +136,9 @@ def _read(folder: str, name: str, make: Callable[[dict[str, Any], str], _T]) -> 
         return None
 
 
-def _record_from(data: dict[str, Any], file: str) -> Record:
+def _record_from(data: dict[str, Any], file: str) -> SkillRecord:
     former = data["former"]
-    record = Record(
+    record = SkillRecord(
         **{key: str(data[key]) for key in ("name", "source", "url", "digest")},
         fetched_at=float(data["fetched_at"]),
         files=dict(data["files"]),
@@ -151,7 +164,99 @@ def _index_from(data: dict[str, Any], _: str) -> IndexRecord:
     )
 
 
-def file_of(key: str) -> str:
+@dataclass(frozen=True, slots=True)
+class IndexHistory:
+    """The indexes that were seen at one place.
+
+    Attributes:
+        digests: sha256 in hex of each, in the order in which they were first seen; the last is the one that is there.
+            One that is taken again is the last again.
+    """
+
+    digests: tuple[str, ...] = ()
+
+    def goes_back(self, digest: str) -> bool:
+        """Whether this index was there before, and another one since."""
+        return digest in self.digests[:-1]
+
+    def then(self, digest: str) -> IndexHistory:
+        """The history once this index is there."""
+        return IndexHistory((*(each for each in self.digests if each != digest), digest)[-MOST_INDEXES:])
+
+    def encoded(self) -> bytes:
+        """As it is written."""
+        return json.dumps({"version": 1, "digests": self.digests}).encode()
+
+
+def _body_digest(index: IndexRecord) -> str:
+    """What an index is remembered by: its bytes, wherever they came from."""
+    return hashlib.sha256(index.body.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def history_path(directory: str | os.PathLike[str], place: str) -> Path:
+    """The file with the history of this place, in a folder of fetched skills."""
+    return Path(directory, HISTORIES, index_file_name(place))
+
+
+def read_history(directory: str | os.PathLike[str], place: str) -> IndexHistory | None:
+    """The history of an index, empty where nothing was seen yet; None where its file cannot be understood.
+
+    Args:
+        directory: a folder of fetched skills.
+        place: where the index was asked for. A site may have one of each version, and one of them be away for a while.
+    """
+    try:
+        with history_path(directory, place).open("rb") as file:
+            data: Any = json.loads(file.read(_HISTORY_BYTES))
+        digests = cast("tuple[str, ...]", tuple(data["digests"]))
+        if data["version"] != 1 or not all(map(_SHA256.fullmatch, digests)):
+            return None
+    except FileNotFoundError:
+        return IndexHistory()
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return IndexHistory(digests[-MOST_INDEXES:])
+
+
+def enter_index(
+    directory: str | os.PathLike[str],
+    index: IndexRecord,
+    write: Callable[[Path, bytes], object],
+    *,
+    allow_rollback: bool,
+) -> Sequence[str]:
+    """Remember that this index was there. That comes before anything is brought of it: a process that is killed then
+    has not forgotten what it serves.
+
+    Args:
+        directory: a folder of fetched skills.
+        index: as it came.
+        write: replaces a file whole, for its owner alone to read.
+        allow_rollback: whether it may be one that was there before.
+
+    Returns:
+        What the operator should hear, one line each.
+
+    Raises:
+        RollbackError: it was there before, and another one since.
+    """
+    warnings: list[str] = []
+    digest, known = _body_digest(index), read_history(directory, index.asked)
+    if known is None:
+        warnings.append("which indexes it had before cannot be read; an older one is not noticed this time")
+        known = IndexHistory()
+    if known.goes_back(digest) and not allow_rollback:
+        raise RollbackError("it went back to an index that it had before; --allow-rollback takes it")
+    if known.digests[-1:] != (digest,):
+        try:
+            write(history_path(directory, index.asked), known.then(digest).encoded())
+        except OSError as error:
+            reason = error.strerror or error
+            warnings.append(f"its index cannot be remembered ({reason}); that it comes back one day is not noticed")
+    return warnings
+
+
+def index_file_name(key: str) -> str:
     """The name of the file for the index of this key."""
     return f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 

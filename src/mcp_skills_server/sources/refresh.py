@@ -7,18 +7,15 @@ the folder that was not proved against the index, and nothing in it is ever exec
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
 from os import PathLike
 from typing import Final, TypeVar
 
 import anyio
-from anyio import from_thread, to_thread
+from anyio import to_thread
 
 from mcp_skills_server.dialects.wellknown import Entry, Index, ProofFailedError
 from mcp_skills_server.errors import UsageError
@@ -27,16 +24,19 @@ from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
 from mcp_skills_server.format.ignored import some_of
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources import artifacts, folder, records
+from mcp_skills_server.sources.artifacts import Proved
 from mcp_skills_server.sources.budget import UnpackedBudget
 from mcp_skills_server.sources.download import Downloader
 from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
-from mcp_skills_server.sources.folder import FetchedFolder, Staged, State
-from mcp_skills_server.sources.gathering import Gathering
-from mcp_skills_server.sources.index import UNSAID_S, FoundIndex, downloader_for, find, places_of
-from mcp_skills_server.sources.records import IndexRecord, Record
-from mcp_skills_server.sources.report import Fault, Refusal, Report
+from mcp_skills_server.sources.folder import FetchedFolder, SkillState, Staged
+from mcp_skills_server.sources.index import UNSAID_S, FoundIndex, downloader_for, find_index, index_urls
+from mcp_skills_server.sources.records import IndexRecord, SkillRecord
+from mcp_skills_server.sources.report import Fault, FetchReport, SkillRefusal
 from mcp_skills_server.sources.settings import FetchSettings
 from mcp_skills_server.sources.stage import ConflictError
+
+_BATCH: Final = 256
+"""Skills that get their places together."""
 
 _T = TypeVar("_T")
 
@@ -49,9 +49,9 @@ async def look(url: str, settings: FetchSettings | None = None) -> tuple[str, In
         IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.
     """
     # WK-50
-    places, settings = places_of(url), settings or FetchSettings()
+    places, settings = index_urls(url), settings or FetchSettings()
     async with downloader_for(places, settings) as downloader:
-        found = await find(url, places, settings, downloader, None)
+        found = await find_index(url, places, settings, downloader, None)
         return found.record.url, found.index
 
 
@@ -60,10 +60,10 @@ async def refresh(
     directory: str | PathLike[str],
     settings: FetchSettings | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Report:
+) -> FetchReport:
     """Bring the folder up to what the index at `url` offers.
 
-    `progress` hears how many skills of how many are done, in one thread or another. Cancelling it leaves a folder that
+    `progress` hears how many skills of how many are done. Cancelling it leaves a folder that
     is whole, and so does every error.
 
     Raises:
@@ -71,16 +71,16 @@ async def refresh(
         IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.
         RollbackError: the index is one that was there before, and another one since.
     """
-    places, settings = places_of(url), settings or FetchSettings()
+    places, settings = index_urls(url), settings or FetchSettings()
     with FetchedFolder.opened(directory) as opened:
         async with downloader_for(places, settings) as downloader:
             known = await _blocking(opened.index, places[0])
             deadline = anyio.current_time() + settings.limits.total_s
-            found = await find(url, places, settings, downloader, known)
+            found = await find_index(url, places, settings, downloader, known)
             return await _Refresh(opened, downloader, found, settings, progress).run(deadline)
 
 
-async def bring(found: FoundIndex, directory: str | PathLike[str], settings: FetchSettings) -> Report:
+async def bring(found: FoundIndex, directory: str | PathLike[str], settings: FetchSettings) -> FetchReport:
     """Bring the folder up to what this index offers.
 
     Raises:
@@ -126,15 +126,15 @@ class _Refresh:
         )
         self._budget = UnpackedBudget(settings.limits.unpacked_bytes)
         self._became: dict[str, str] = {}
-        self._refused: dict[str, Refusal] = {}
+        self._refused: dict[str, SkillRefusal] = {}
         self._warnings: list[str] = []
-        # To prove and write: threads that do it at once take the interpreter from each other at each system call.
-        self._working = threading.Lock()
-        self._staged = Gathering()
-        self._counting = threading.Lock()
-        self._stopped = False
+        # Threads that verify and write at once take the interpreter from each other at each system call.
+        self._writer = anyio.CapacityLimiter(1)
+        self._committing = anyio.Lock()
+        self._staged: list[Staged] = []
+        self._done = 0
 
-    async def run(self, deadline: float) -> Report:
+    async def run(self, deadline: float) -> FetchReport:
         """Do it, until `deadline` on anyio's clock, and remember the index."""
         await self._bring_all(deadline)
         await _blocking(self._remember)
@@ -145,28 +145,19 @@ class _Refresh:
         await _blocking(self._judge_all)
         missing = [entry for entry in self._entries if self._became.get(entry.name) in {"added", "updated"}]
         coming = {entry.name: self._became.pop(entry.name) for entry in missing}
-        self._count()
-        queue = iter(missing)  # of a list: any thread may take the next
-        scope = anyio.CancelScope(deadline=deadline)
+        self._tell(len(self._became) + len(self._refused))
+        queue = iter(missing)
         count = min(self._settings.connections, len(missing))
-        threads = anyio.CapacityLimiter(count + 1)
-        async with anyio.create_task_group() as committing:
-            committing.start_soon(partial(_blocking, self._commit_staged, coming, limiter=threads))
-            try:
-                with scope:
-                    async with anyio.create_task_group() as watching:
-                        watching.start_soon(self._stop_when_cancelled)
-                        async with anyio.create_task_group() as working:
-                            for _ in range(count):
-                                working.start_soon(partial(_blocking, self._work, queue, limiter=threads))
-                        watching.cancel_scope.cancel()
-            finally:
-                self._staged.end()
+        with anyio.CancelScope(deadline=deadline) as scope:
+            async with anyio.create_task_group() as workers:
+                for _ in range(count):
+                    workers.start_soon(self._work, queue, coming)
+        await self._commit_staged(coming)
         if scope.cancelled_caught:
             for entry in missing:
                 if entry.name not in self._became and entry.name not in self._refused:
                     reason = f"not fetched within {self._settings.limits.total_s:g} s"
-                    self._refused[entry.name] = Refusal(entry.name, reason, "network")
+                    self._refused[entry.name] = SkillRefusal(entry.name, reason, "network")
 
     def _remember(self) -> None:
         # An index that promised what is not there may be older than its artifacts: ask anew next time.
@@ -194,37 +185,31 @@ class _Refresh:
             with self._refusing(entry.name):
                 self._became[entry.name] = self._judge(entry, known)
 
-    async def _stop_when_cancelled(self) -> None:
-        """A thread cannot be cancelled: end what it waits for, and have it take nothing more."""
-        try:
-            await anyio.sleep_forever()
-        finally:
-            self._stopped = True
-            self._downloader.stop_plain()
-
-    def _work(self, queue: Iterator[Entry]) -> None:
-        for entry in takewhile(lambda _: not self._stopped, queue):
+    async def _work(self, queue: Iterator[Entry], coming: Mapping[str, str]) -> None:
+        for entry in queue:
+            staged = None
             with self._refusing(entry.name):
-                try:
-                    staged = self._bring(entry)
-                except CancelledError:
-                    return
-                if staged is not None:
-                    self._staged.put(staged)
-                    continue
-                self._became[entry.name] = "unchanged"
-            self._count()
+                staged = await self._bring(entry)
+                if staged is None:
+                    self._became[entry.name] = "unchanged"
+            if staged is not None:
+                self._staged.append(staged)
+            if len(self._staged) >= _BATCH:
+                await self._commit_staged(coming)
+            self._tell(1)
 
-    def _commit_staged(self, coming: Mapping[str, str]) -> None:
-        """Put what was staged into its place, while more is coming."""
-        for batch in self._staged.batches():
-            failed = self._commit(batch)
-            for each in batch:
-                with self._refusing(each.name):
-                    if each.name in failed:
-                        raise failed[each.name]
-                    self._became[each.name] = coming[each.name]
-                self._count()
+    async def _commit_staged(self, coming: Mapping[str, str]) -> None:
+        """Put what was staged into its place. Each commit waits for the disk, and so several skills share one."""
+        batch, self._staged = self._staged, []
+        failed: Mapping[str, ConflictError | OSError] = {}
+        with anyio.CancelScope(shield=True):  # or the report would not know what is in its place
+            async with self._committing:
+                failed = await _blocking(self._commit, batch)
+        for each in batch:
+            with self._refusing(each.name):
+                if each.name in failed:
+                    raise failed[each.name]
+                self._became[each.name] = coming[each.name]
 
     def _commit(self, batch: Sequence[Staged]) -> dict[str, ConflictError | OSError]:
         failed = self._folder.commit(batch)
@@ -233,10 +218,10 @@ class _Refresh:
             self._budget.hold(name, self._folder.size(record) if record else 0)
         return failed
 
-    def _count(self) -> None:
+    def _tell(self, more: int) -> None:
+        self._done += more
         if self._progress is not None:
-            with self._counting:
-                self._progress(len(self._became) + len(self._refused), len(self._entries))
+            self._progress(self._done, len(self._entries))
 
     @contextmanager
     def _refusing(self, name: str) -> Generator[None]:
@@ -254,44 +239,42 @@ class _Refresh:
             reason = str(error)
         except OSError as error:
             reason = f"it cannot be kept: {error.strerror or error}"
-        self._refused[name] = Refusal(name, reason, fault)
+        self._refused[name] = SkillRefusal(name, reason, fault)
 
-    def _judge(self, entry: Entry, known: Mapping[str, Record]) -> str:
+    def _judge(self, entry: Entry, known: Mapping[str, SkillRecord]) -> str:
         """What stands in the place of a skill: "unchanged", "edited", or "added" and "updated" for what is to come."""
         artifacts.check_names([f"{entry.name}/{SKILL_MD}"])
         archive.check_paths([f"{entry.name}/{SKILL_MD}"])  # its directory is a name that some platform cannot hold
         state, record = self._folder.look(entry.name, known)
         # Also what is to be replaced: it stays where the new one is refused.
-        if state is not State.ABSENT and record is not None and record.source == self._record.source:
+        if state is not SkillState.ABSENT and record is not None and record.source == self._record.source:
             self._budget.hold(entry.name, self._folder.size(record))
         same = record is not None and record.source == self._record.source and record.digest == entry.digest != ""
-        if same and state is State.KEPT:
+        if same and state is SkillState.KEPT:
             return "unchanged"
-        if same and state is State.EDITED and not self._settings.force:
+        if same and state is SkillState.EDITED and not self._settings.force:
             return "edited"
         folder.check(state, record, self._record.source, force=self._settings.force)
-        return "added" if state is State.ABSENT else "updated"
+        return "added" if state is SkillState.ABSENT else "updated"
 
-    def _bring(self, entry: Entry) -> Staged | None:
-        """Have the skill of an entry on the stage, proved; None when the very same is in its place."""
+    async def _bring(self, entry: Entry) -> Staged | None:
+        """Download the skill of an entry and stage it, verified; return None if the very same is in its place."""
         self._budget.check(entry.name, 1)
-        proved = artifacts.download_plain(entry, self._downloader, self._unpack)
-        if proved is None:
-            if self._stopped:  # what is started in a scope that was cancelled before is not cancelled with it
-                raise CancelledError
-            proved = from_thread.run(artifacts.download, entry, self._downloader, self._unpack)
-        with self._working:
-            files, warning = proved()
-            if self._settings.prove is not None:
-                self._settings.prove({path: raw for path, (raw, _) in files.items()})
-            if warning:
-                self._warnings.append(f"{entry.name}: {warning}")
-            url = entry.url or entry.files[SKILL_MD]
-            record = Record(entry.name, self._record.source, url, entry.digest, records.epoch_s(), {})
-            with self._budget.taken(entry.name, sum(len(raw) for raw, _ in files.values())):
-                return self._folder.stage(record, files, force=self._settings.force)
+        proved = await artifacts.download(entry, self._downloader, self._unpack)
+        return await _blocking(self._stage, entry, proved, limiter=self._writer)
 
-    def _report(self) -> Report:
+    def _stage(self, entry: Entry, proved: Callable[[], Proved]) -> Staged | None:
+        found = proved()
+        if self._settings.prove is not None:
+            self._settings.prove({path: raw for path, (raw, _) in found.files.items()})
+        if found.warning:
+            self._warnings.append(f"{entry.name}: {found.warning}")
+        url = entry.url or entry.files[SKILL_MD]
+        record = SkillRecord(entry.name, self._record.source, url, entry.digest, records.epoch_s(), {})
+        with self._budget.taken(entry.name, sum(len(raw) for raw, _ in found.files.values())):
+            return self._folder.stage(record, found.files, force=self._settings.force)
+
+    def _report(self) -> FetchReport:
         """What became of each skill. Those that are gone are removed where that is asked for."""
         refused = list(self._refused.values())
         index, wanted = self._index, self._settings.wanted
@@ -300,15 +283,17 @@ class _Refresh:
             if wanted is not None and unusable.name not in wanted:
                 continue
             if unusable.broken:
-                refused.append(Refusal(unusable.name or f"entry {unusable.position}", unusable.reason, "publisher"))
+                refused.append(
+                    SkillRefusal(unusable.name or f"entry {unusable.position}", unusable.reason, "publisher")
+                )
             else:
                 warnings.append(f"{unusable}, and so it is passed over")
         listed = {entry.name for entry in index.entries} | {unusable.name for unusable in index.unusable}
         if index.version is not None:
             missing = sorted((wanted or frozenset()) - listed)
-            refused += [Refusal(name, "the index has no skill of this name", "publisher") for name in missing]
+            refused += [SkillRefusal(name, "the index has no skill of this name", "publisher") for name in missing]
         gone, pruned = self._gone(listed, refused) if index.version is not None else ((), ())
-        return Report(
+        return FetchReport(
             self._record.source,
             self._record.url,
             index.version,
@@ -321,16 +306,16 @@ class _Refresh:
             refused=tuple(refused),
             warnings=tuple(warnings),
             next_check_s=UNSAID_S if self._refused else self._found.next_check_s,
-            bytes=self._downloader.bytes,
+            bytes=self._downloader.http.bytes,
         )
 
-    def _gone(self, listed: set[str], refused: list[Refusal]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _gone(self, listed: set[str], refused: list[SkillRefusal]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         gone: list[str] = []
         pruned: list[str] = []
         for record in self._folder.records(but=listed):
             if record.source != self._record.source or record.name in listed:
                 continue
-            if self._folder.look(record.name)[0] is State.ABSENT:
+            if self._folder.look(record.name)[0] is SkillState.ABSENT:
                 self._folder.remove(record.name)
                 continue
             gone.append(record.name)
@@ -339,7 +324,7 @@ class _Refresh:
                     self._folder.remove(record.name, force=self._settings.force)
                     pruned.append(record.name)
                 except (ConflictError, OSError) as error:
-                    refused.append(Refusal(record.name, f"it is gone from the index; {error}", "here"))
+                    refused.append(SkillRefusal(record.name, f"it is gone from the index; {error}", "here"))
         return tuple(gone), tuple(pruned)
 
 

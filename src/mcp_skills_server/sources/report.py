@@ -10,7 +10,7 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.index import UNSAID_S
-from mcp_skills_server.sources.urls import within
+from mcp_skills_server.sources.urls import relative_to_site
 
 REFUSED: Final = "source-refused"
 """The code of a skill that a source does not take."""
@@ -18,7 +18,7 @@ Fault: TypeAlias = Literal["publisher", "network", "here"]
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class SkillRefusal:
     """A skill that did not arrive. What was there of it before is there still.
 
     Attributes:
@@ -36,12 +36,12 @@ class Refusal:
         return f"{self.name}: {self.reason}"
 
 
-def sorted_out(refused: Iterable[Refusal], origin: str) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
+def sorted_out(refused: Iterable[SkillRefusal], origin: str) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
     """(lines for what may be gone with the next look, Problems for what stays until the publisher corrects it)."""
     lines: list[str] = []
     problems: list[Problem] = []
     for each in refused:
-        said = replace(each, reason=within(origin, each.reason))
+        said = replace(each, reason=relative_to_site(origin, each.reason))
         if said.fault == "publisher":
             problems.append(refused_by(origin, said.name, said.reason))
         else:
@@ -55,7 +55,7 @@ def refused_by(origin: str, name: str, reason: str) -> Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class FetchReport:
     """What a refresh did. Names are in the index's order.
 
     Attributes:
@@ -83,7 +83,7 @@ class Report:
     edited: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
     pruned: tuple[str, ...] = ()
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[SkillRefusal, ...] = ()
     warnings: tuple[str, ...] = ()
     next_check_s: float = UNSAID_S
     bytes: int = 0

@@ -16,12 +16,12 @@ from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.caching import LONGEST_S
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.folder import FetchedFolder
-from mcp_skills_server.sources.index import UNSAID_S, FoundIndex, digest_of, downloader_for, find, places_of
+from mcp_skills_server.sources.index import UNSAID_S, FoundIndex, downloader_for, find_index, index_digest, index_urls
 from mcp_skills_server.sources.records import epoch_s, read_index
 from mcp_skills_server.sources.refresh import bring
 from mcp_skills_server.sources.report import sorted_out
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import LAST_RETRY_S, Difference, Pace, Revision, Tree
+from mcp_skills_server.sources.source import LAST_RETRY_S, Pace, Revision, SourceTree, TreeChanges
 from mcp_skills_server.sources.store import Store
 
 
@@ -44,7 +44,7 @@ class Site:
     def __init__(self, given: str, settings: SourceSettings) -> None:
         self.origin = bare(given)
         self._given = given
-        self._places = places_of(given)
+        self._places = index_urls(given)
         # The cache is ours: what was changed in it is put right, what the index no longer has is gone.
         self._settings = replace(settings.fetch, force=True, prune=True)
         # A pinned copy is a folder of its own: it is fetched once, and stays whatever becomes of the site.
@@ -66,12 +66,12 @@ class Site:
             known = replace(known, asked_at=epoch_s(), fresh_s=LONGEST_S)
         try:
             async with downloader_for(self._places, settings) as downloader:
-                found = await find(self._given, self._places, settings, downloader, known)
+                found = await find_index(self._given, self._places, settings, downloader, known)
         except IndexRefusedError as error:
             raise UnacceptableError(str(error)) from None
         return Revision(found.digest, found.next_check_s, found)
 
-    async def materialise(self, revision: Revision, store: Store) -> Tree:  # noqa: ARG002, see above
+    async def materialise(self, revision: Revision, store: Store) -> SourceTree:  # noqa: ARG002, see above
         """Bring its folder up to the index.
 
         Raises:
@@ -81,7 +81,7 @@ class Site:
         found: FoundIndex = revision.content
         known = read_index(self._folder, self._places[0])
         report = await bring(found, self._folder, self._settings)
-        before = digest_of(known) if known is not None and known.body else ""
-        difference = Difference(before, report.added, report.updated, report.pruned)
+        before = index_digest(known) if known is not None and known.body else ""
+        difference = TreeChanges(before, report.added, report.updated, report.pruned)
         lines, problems = sorted_out(report.refused, self.origin)
-        return Tree(self._folder, difference, (*report.warnings, *lines), not report.refused, problems)
+        return SourceTree(self._folder, difference, (*report.warnings, *lines), not report.refused, problems)

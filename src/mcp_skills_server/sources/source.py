@@ -33,7 +33,7 @@ class Revision:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TreeChanges:
     """The difference between a tree and the one that was served before.
 
     Attributes:
@@ -53,7 +53,7 @@ class Difference:
         return "; ".join(f"{what} {_some(names)}" for what, names in parts if names)
 
 
-NO_DIFFERENCE: Final = Difference()
+NO_DIFFERENCE: Final = TreeChanges()
 
 
 def _some(names: tuple[str, ...]) -> str:
@@ -62,7 +62,7 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class SourceTree:
     """A revision as a folder, proved.
 
     Attributes:
@@ -74,7 +74,7 @@ class Tree:
     """
 
     path: Path
-    difference: Difference = NO_DIFFERENCE
+    difference: TreeChanges = NO_DIFFERENCE
     warnings: tuple[str, ...] = ()
     complete: bool = True
     problems: tuple[Problem, ...] = ()
@@ -132,7 +132,7 @@ class Source(Protocol):
         """
         ...
 
-    async def materialise(self, revision: Revision, store: Store) -> Tree:
+    async def materialise(self, revision: Revision, store: Store) -> SourceTree:
         """Bring a revision of this source as a folder. What fails leaves what was there before.
 
         Raises:

@@ -19,8 +19,8 @@ from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.files import clear, write_tree
 
 
-def lead(link: Path, folder: Path) -> None:
-    """Have a link lead to a folder, atomically.
+def point_link(link: Path, folder: Path) -> None:
+    """Point a link to a folder, atomically.
 
     Raises:
         OSError: it cannot be made; Windows wants a privilege for links.

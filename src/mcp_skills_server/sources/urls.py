@@ -16,7 +16,7 @@ def shown(url: str) -> str:
     return plain if len(plain) <= 120 else f"{plain[:117]}..."
 
 
-def within(site: str, message: str) -> str:
+def relative_to_site(site: str, message: str) -> str:
     """A message as it stands behind the name of the site that it is about: the site's own addresses are paths alone.
 
     What is no site has no such addresses: its messages stay as they are.
@@ -28,7 +28,7 @@ def within(site: str, message: str) -> str:
     return " ".join(word[len(top) - 1 :] if word.startswith(top) else word for word in message.split(" "))
 
 
-def check(url: str) -> None:
+def check_fetchable(url: str) -> None:
     """Prove that an address of the operator's can be fetched from.
 
     Raises:

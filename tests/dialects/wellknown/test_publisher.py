@@ -181,18 +181,3 @@ def test_what_is_published_is_understood(skills: list[Skill], base: str):
             path: f"https://example.com{wellknown.DIRECTORY_0_1}{each.name}/{quote(path)}" for path in entry.files
         }
         assert entry.files.keys() == each.files.keys()
-
-
-def test_entries_take_the_places_of_those_of_their_names():
-    """Whatever texts stand around them, and to the byte what an index of all of them is."""
-    tricky = 'says {"name":"b", and \\"name\\": "c"'
-    skills = [skill(name, description=tricky) for name in ("a", "b", "c")]
-    changed = [skills[0], skill("b", ["x.md"], description="other"), skill("c", description=tricky + ".")]
-    for make in (
-        lambda each: wellknown.index(published(*each)),
-        lambda each: wellknown.index_0_1((s, DIGEST) for s in each),
-    ):
-        before, after = wellknown.encode(make(skills)), wellknown.encode(make(changed))
-        assert wellknown.amended(before, wellknown.encode(make(changed[:0:-1]))) == after
-        assert wellknown.amended(before, wellknown.encode(make([skill("d")]))) is None
-        assert wellknown.amended(before, b"{}") is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.git.address import GitAddress, is_git, parse
+from mcp_skills_server.sources.git.address import GitAddress, is_git, parse_address
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -33,8 +33,8 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 )
 def test_an_address_is_understood(given: str, address: GitAddress) -> None:
     assert is_git(given)
-    assert parse(given) == address
-    assert parse(address.shown) == address
+    assert parse_address(given) == address
+    assert parse_address(address.shown) == address
 
 
 @pytest.mark.parametrize(
@@ -77,18 +77,18 @@ def test_an_address_is_understood(given: str, address: GitAddress) -> None:
 def test_what_is_dangerous_or_none_is_refused(given: str, reason: str) -> None:
     assert is_git(given)
     with pytest.raises(UsageError) as refused:
-        parse(given)
+        parse_address(given)
     assert reason in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_a_password_is_refused_and_not_repeated() -> None:
     with pytest.raises(UsageError, match="credential helper") as refused:
-        parse("git+https://me:hunter2@git.example/a")
+        parse_address("git+https://me:hunter2@git.example/a")
     assert "hunter2" not in str(refused.value)
 
 
 def test_plain_http_may_be_allowed() -> None:
-    assert parse("git+http://git.example/a", http=True).protocol == "http"
+    assert parse_address("git+http://git.example/a", http=True).protocol == "http"
 
 
 @pytest.mark.parametrize(
@@ -107,4 +107,4 @@ def test_other_texts_are_none(given: str) -> None:
     ],
 )
 def test_it_is_called_as_a_clone_of_it_would_be(given: str, name: str) -> None:
-    assert parse(given).name == name
+    assert parse_address(given).name == name

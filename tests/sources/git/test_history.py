@@ -177,7 +177,7 @@ def test_a_repository_of_ones_own_is_read_by_the_same_bounds(upstream: Upstream)
     for number in range(log.MOST + 5):
         upstream.commit({**BASE, **skill("alpha", f"Number {number}.\n" * 600)})
     git = history.Git(upstream.directory, "", "none")
-    found = log.read_log(git, log.places_of("skills/alpha"), "main")
+    found = log.read_log(git, log.pathspecs("skills/alpha"), "main")
     assert found is not None and len(found) == log.MOST
     assert not any(each.is_whole for each in found if each.lines)
-    assert log.read_log(git, log.places_of("skills/alpha"), "--output=x") is None
+    assert log.read_log(git, log.pathspecs("skills/alpha"), "--output=x") is None

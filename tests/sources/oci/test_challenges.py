@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.sources.oci.challenges import Challenge, parse
+from mcp_skills_server.sources.oci.access import Challenge, parse_challenges
 
 BEARER = {"realm": "https://auth.example/token", "service": "registry.example", "scope": "repository:a:pull,push"}
 
@@ -28,9 +28,9 @@ BEARER = {"realm": "https://auth.example/token", "service": "registry.example", 
     ],
 )
 def test_the_ways_in_are_read(header: str, found: list[Challenge]) -> None:
-    assert parse(header) == found
+    assert parse_challenges(header) == found
 
 
 @given(st.text(max_size=200))
 def test_any_header_is_read(header: str) -> None:
-    assert all(each.scheme == each.scheme.lower() for each in parse(header))
+    assert all(each.scheme == each.scheme.lower() for each in parse_challenges(header))

@@ -13,12 +13,13 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.faults import AbsentError, SourceError, UnacceptableError
+from mcp_skills_server.sources.http import HttpClient
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.oci.access import Access
-from mcp_skills_server.sources.oci.client import Client
+from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.credentials import Credentials
 from mcp_skills_server.sources.oci.manifests import Descriptor
-from mcp_skills_server.sources.oci.reference import parse
+from mcp_skills_server.sources.oci.reference import parse_reference
 from mcp_skills_server.sources.settings import Bounds, OriginPolicy
 from sources.oci.registries import REPOSITORY, Fake, digest
 from sources.publishers import Asked, Publisher, Route, answer, endless, redirect
@@ -39,18 +40,19 @@ def registry() -> Iterator[Fake]:
 
 def asking(
     registry: Fake,
-    call: Callable[[Client], Awaitable[T]],
+    call: Callable[[RegistryClient], Awaitable[T]],
     *,
     tag: str = "1.0",
     trust: OriginPolicy = CLOSED,
     known: Credentials | None = None,
     access: Access | None = None,
 ) -> T:
-    reference = parse(registry.named(tag))
+    reference = parse_reference(registry.named(tag))
 
     async def run() -> T:
-        async with Client(reference, access or Access(reference, find=lambda _: known), trust, BOUNDS) as client:
-            return await call(client)
+        async with HttpClient(BOUNDS) as http:
+            admission = access or Access(reference, find=lambda _: known)
+            return await call(RegistryClient(http, reference, admission, trust))
 
     return anyio.run(run)
 
@@ -163,7 +165,7 @@ def test_an_absent_tag_names_those_that_are_there(registry: Fake) -> None:
 
 def test_a_password_is_sent_when_it_is_asked_for_and_remembered(registry: Fake) -> None:
     guarded(registry, f"/v2/{REPOSITORY}/manifests/1.0", b"{}", BASIC, challenge='Basic realm="x"')
-    access = Access(parse(registry.named()), find=lambda _: ADA)
+    access = Access(parse_reference(registry.named()), find=lambda _: ADA)
     for count in (2, 3):
         asking(registry, lambda client: client.manifest("1.0"), access=access)
         assert len(registry.asked) == count
@@ -178,7 +180,7 @@ def token_server(registry: Fake, body: bytes = b'{"token":"abc"}', challenge: st
 
 def test_a_token_is_asked_for_once_and_for_what_is_wanted(registry: Fake) -> None:
     token_server(registry)
-    access = Access(parse(registry.named()), find=lambda _: ADA)
+    access = Access(parse_reference(registry.named()), find=lambda _: ADA)
     for _ in range(2):
         asking(registry, lambda client: client.manifest("1.0"), access=access)
     asked = [each for each in registry.asked if each.path.startswith("/token")]
@@ -189,7 +191,7 @@ def test_a_token_is_asked_for_once_and_for_what_is_wanted(registry: Fake) -> Non
 def test_a_token_that_is_over_is_renewed_before_it_is_refused(registry: Fake) -> None:
     token_server(registry, b'{"access_token":"abc","expires_in":100}')
     now = [0.0]
-    access = Access(parse(registry.named()), find=lambda _: None, clock=lambda: now[0])
+    access = Access(parse_reference(registry.named()), find=lambda _: None, clock=lambda: now[0])
     for seconds, tokens in ((0, 1), (80, 1), (95, 2)):
         now[0] = seconds
         asking(registry, lambda client: client.manifest("1.0"), access=access)
@@ -270,11 +272,11 @@ def test_credentials_that_cannot_be_read_are_said_where_they_are_missed(registry
     def broken(_: str) -> Credentials | None:
         raise UsageError("config.json is not JSON; correct it")
 
-    access = Access(parse(registry.named()), find=broken)
+    access = Access(parse_reference(registry.named()), find=broken)
     token_server(registry)
     asking(registry, lambda client: client.manifest("1.0"), access=access)  # what needs none is served all the same
     registry.routes["/token"] = answer(b"", 401)
-    access = Access(parse(registry.named()), find=broken)
+    access = Access(parse_reference(registry.named()), find=broken)
     with pytest.raises(UnacceptableError, match=r"asks for permission .* config\.json is not JSON; correct it"):
         asking(registry, lambda client: client.manifest("1.0"), access=access)
 
@@ -297,7 +299,7 @@ def test_another_host_gets_the_request_without_what_authorizes(registry: Fake) -
         guarded(registry, f"/v2/{REPOSITORY}/manifests/1.0", b"{}", BASIC, challenge='Basic realm="x"')
         registry.blob(raw, redirect(f"http://localhost:{storage.port}/blob?signature=x", 307))
 
-        async def both(client: Client) -> bytes:
+        async def both(client: RegistryClient) -> bytes:
             await client.manifest("1.0")
             return await client.blob(blob(raw))
 
@@ -330,14 +332,14 @@ def test_a_redirect_to_where_nobody_may_go_is_refused(registry: Fake, to: str, s
 
 def test_this_machine_is_asked_only_where_it_is_named(registry: Fake) -> None:
     """A registry of another name that leads here, as one whose name server lies, needs --allow-private."""
-    reference = replace(parse(registry.named()), registry=f"registry.example:{registry.port}")
+    reference = replace(parse_reference(registry.named()), registry=f"registry.example:{registry.port}")
 
     async def lying(_host: str, _port: int) -> list[str]:
         return ["127.0.0.1"]
 
     async def run() -> object:
-        async with Client(reference, Access(reference), OriginPolicy(http=True), BOUNDS, resolver=lying) as client:
-            return await client.digest()
+        async with HttpClient(BOUNDS, resolver=lying) as http:
+            return await RegistryClient(http, reference, Access(reference), OriginPolicy(http=True)).digest()
 
     with pytest.raises(UnacceptableError, match="which is not public"):
         anyio.run(run)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.oci.credentials import Credentials, find
+from mcp_skills_server.sources.oci.credentials import Credentials, find_credentials
 
 PAIR = base64.b64encode(b"ada:s3:cret").decode()
 ADA = Credentials("ada", "s3:cret")
@@ -36,13 +36,13 @@ def written(folder: Path, config: Any) -> dict[str, str]:
 )
 def test_the_entry_of_a_registry_is_found(tmp_path: Path, registry: str, key: str) -> None:
     environment = written(tmp_path, {"auths": {"other.example": {"auth": "x"}, key: {"auth": PAIR}}})
-    assert find(registry, environment) == ADA
-    assert find("registry.example.evil.example", environment) is None
+    assert find_credentials(registry, environment) == ADA
+    assert find_credentials("registry.example.evil.example", environment) is None
 
 
 def test_an_identity_token_goes_before_a_password(tmp_path: Path) -> None:
     environment = written(tmp_path, {"auths": {"a.example": {"auth": PAIR, "identitytoken": "t"}}})
-    assert find("a.example", environment) == Credentials("", "t", identity=True)
+    assert find_credentials("a.example", environment) == Credentials("", "t", identity=True)
 
 
 def test_the_home_folder_and_the_file_of_podman_are_looked_at(tmp_path: Path) -> None:
@@ -50,9 +50,9 @@ def test_the_home_folder_and_the_file_of_podman_are_looked_at(tmp_path: Path) ->
     written(tmp_path / ".docker", {"auths": {"a.example": {"auth": PAIR}}})
     (tmp_path / "auth.json").write_text(json.dumps({"auths": {"b.example": {"auth": PAIR}}}))
     environment = {"HOME": str(tmp_path), "REGISTRY_AUTH_FILE": str(tmp_path / "auth.json")}
-    assert find("a.example", environment) == find("b.example", environment) == ADA
-    assert find("c.example", environment) is None
-    assert find("a.example", {}) is None
+    assert find_credentials("a.example", environment) == find_credentials("b.example", environment) == ADA
+    assert find_credentials("c.example", environment) is None
+    assert find_credentials("a.example", {}) is None
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_the_home_folder_and_the_file_of_podman_are_looked_at(tmp_path: Path) ->
 )
 def test_a_broken_configuration_is_one_line(tmp_path: Path, config: Any, said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        find("a.example", written(tmp_path, config))
+        find_credentials("a.example", written(tmp_path, config))
     assert said in str(caught.value) and str(caught.value).isprintable() and "s3cret" not in str(caught.value)
 
 
@@ -77,7 +77,7 @@ def test_a_broken_configuration_is_one_line(tmp_path: Path, config: Any, said: s
     "config", [{}, [], {"auths": 7}, {"auths": {"a.example": 7}}, {"auths": {"a.example": {}}}, {"credHelpers": []}]
 )
 def test_a_configuration_without_an_entry_is_nobody(tmp_path: Path, config: Any) -> None:
-    assert find("a.example", written(tmp_path, config)) is None
+    assert find_credentials("a.example", written(tmp_path, config)) is None
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a script is no program")
@@ -102,11 +102,11 @@ def test_a_helper_answers(
     environment = written(tmp_path, {"credHelpers": {"a.example": "mine"}, "auths": {"b.example": {"auth": PAIR}}})
     if isinstance(found, str):
         with pytest.raises(UsageError, match=found) as caught:
-            find("a.example", environment)
+            find_credentials("a.example", environment)
         assert "s3cret" not in str(caught.value)
     else:
-        assert find("a.example", environment) == found
-    assert find("b.example", environment) == ADA
+        assert find_credentials("a.example", environment) == found
+    assert find_credentials("b.example", environment) == ADA
 
 
 def test_a_secret_is_in_no_text() -> None:

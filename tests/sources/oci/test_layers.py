@@ -9,7 +9,7 @@ import pytest
 from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci import layers, manifests
-from mcp_skills_server.sources.oci.layers import Contents, contents, names_of
+from mcp_skills_server.sources.oci.layers import Contents, candidate_names, read_layers
 from mcp_skills_server.sources.oci.manifests import TITLE, Descriptor
 from sources.oci.registries import OCI_LAYER, digest, tar
 from sources.publishers import skill_md
@@ -29,7 +29,7 @@ def titled(title: str, raw: bytes, media_type: str = "text/markdown", **more: st
 
 
 def read(*given: tuple[Descriptor, bytes], names: tuple[str, ...] = ("named",), hidden: bool = False) -> Contents:
-    return contents(given, names, UnpackLimits(), hidden=hidden)
+    return read_layers(given, names, UnpackLimits(), hidden=hidden)
 
 
 def paths(found: Contents) -> dict[str, list[str]]:
@@ -60,7 +60,7 @@ def test_a_skill_at_the_root_is_called_what_it_calls_itself() -> None:
     ]
     with pytest.raises(UnacceptableError, match="without a name that a directory can have"):
         read(layer({"SKILL.md": b""}), names=("..",))
-    assert names_of({TITLE: "entry"}, {manifests.SKILL_NAME: "own"}, "team/last") == ["entry", "own", "last"]
+    assert candidate_names({TITLE: "entry"}, {manifests.SKILL_NAME: "own"}, "team/last") == ["entry", "own", "last"]
 
 
 def test_an_image_with_many_skills_and_other_files() -> None:
@@ -123,7 +123,7 @@ def test_what_holds_no_skill_is_refused(given: tuple[tuple[Descriptor, bytes], .
 
 
 def test_a_bad_skill_costs_itself() -> None:
-    found = contents(
+    found = read_layers(
         [
             layer({"a/SKILL.md": A, "b/SKILL.md": A, "b/.env": b"x", "c/SKILL.md": A, "c/big": bytes(2000)}),
             layer({"x/d/SKILL.md": A, "y/d/SKILL.md": A, "e/SKILL.md": A} | {f"e/{n}": b"" for n in range(20)}),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci import manifests
-from mcp_skills_server.sources.oci.manifests import Artifact, Collection, Descriptor, decode
+from mcp_skills_server.sources.oci.manifests import Collection, Descriptor, Manifest, decode_manifest
 
 D = "sha256:" + "d" * 64
 LAYER = {"mediaType": "a/b", "digest": D, "size": 7}
@@ -27,7 +27,9 @@ def encoded(**data: Any) -> bytes:
 
 def test_a_manifest_is_its_layers() -> None:
     raw = encoded(layers=[LAYER, {**LAYER, "annotations": {"a": "b", "c": 7}}], annotations={"x": "y"})
-    assert decode(raw, 10) == Artifact((Descriptor("a/b", D, 7), Descriptor("a/b", D, 7, {"a": "b"})), {"x": "y"})
+    assert decode_manifest(raw, 10) == Manifest(
+        (Descriptor("a/b", D, 7), Descriptor("a/b", D, 7, {"a": "b"})), {"x": "y"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,14 +51,16 @@ def test_a_manifest_is_its_layers() -> None:
 )
 def test_what_cannot_be_proved_is_refused(raw: bytes, said: str) -> None:
     with pytest.raises(UnacceptableError, match=said):
-        decode(raw, 10)
+        decode_manifest(raw, 10)
 
 
 def test_an_index_of_platforms_is_one_artifact() -> None:
     arm, amd = ({"os": "linux", "architecture": each} for each in ("arm64", "amd64"))
     attestation = entry("3", platform={"os": "unknown", "architecture": "unknown"})
     note = entry("4", platform=amd, annotations={"vnd.docker.reference.type": "attestation-manifest"})
-    found = decode(encoded(manifests=[entry("1", platform=arm), entry("2", platform=amd), attestation, note]), 10)
+    found = decode_manifest(
+        encoded(manifests=[entry("1", platform=arm), entry("2", platform=amd), attestation, note]), 10
+    )
     assert isinstance(found, Collection) and found.platforms
     assert [each.digest[-1] for each in found.chosen] == ["2"]
 
@@ -69,7 +73,7 @@ def test_an_index_of_skills_is_a_collection_also_where_they_name_platforms() -> 
         encoded(manifests=[entry("1"), entry("2", platform=linux)]),
         encoded(artifactType=manifests.COLLECTION, manifests=[entry("1", platform=linux), entry("2", platform=linux)]),
     ):
-        found = decode(raw, 10)
+        found = decode_manifest(raw, 10)
         assert isinstance(found, Collection) and not found.platforms
         assert [each.digest[-1] for each in found.chosen] == ["1", "2"]
 
@@ -77,10 +81,12 @@ def test_an_index_of_skills_is_a_collection_also_where_they_name_platforms() -> 
 def test_what_is_written_is_read() -> None:
     layer, config = Descriptor(manifests.CONTENT, D, 7), Descriptor(manifests.CONFIG, D, 2)
     raw = manifests.skill_manifest(config, layer, {"a": "é"})
-    assert decode(raw, 1) == Artifact((layer,), {"a": "é"})
+    assert decode_manifest(raw, 1) == Manifest((layer,), {"a": "é"})
     assert json.loads(raw)["artifactType"] == manifests.SKILL
     described = Descriptor(manifests.MANIFEST, D, len(raw), {manifests.SKILL_NAME: "a"})
-    assert decode(manifests.collection_index("all", [described]), 1) == Collection((described,), platforms=False)
+    assert decode_manifest(manifests.collection_index("all", [described]), 1) == Collection(
+        (described,), platforms=False
+    )
 
 
 _JSON = st.recursive(
@@ -102,7 +108,7 @@ _JSON = st.recursive(
 @given(_JSON)
 def test_any_manifest_is_read_or_refused(data: Any) -> None:
     try:
-        found = decode(json.dumps(data).encode(), 5)
+        found = decode_manifest(json.dumps(data).encode(), 5)
     except UnacceptableError:
         return
-    assert isinstance(found, Artifact | Collection)
+    assert isinstance(found, Manifest | Collection)

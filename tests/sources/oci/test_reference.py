@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.oci.reference import is_oci, parse
+from mcp_skills_server.sources.oci.reference import is_oci, parse_reference
 
 D = "sha256:" + "a" * 64
 
@@ -27,9 +27,9 @@ D = "sha256:" + "a" * 64
     ],
 )
 def test_a_name_says_where_and_what(text: str, base: str, wanted: str) -> None:
-    found = parse(text)
+    found = parse_reference(text)
     assert (found.base, found.wanted) == (base, wanted)
-    assert parse(str(found)) == found
+    assert parse_reference(str(found)) == found
 
 
 @pytest.mark.parametrize(
@@ -64,22 +64,22 @@ def test_a_name_says_where_and_what(text: str, base: str, wanted: str) -> None:
 )
 def test_what_is_no_name_is_said_in_one_line(text: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parse(text)
+        parse_reference(text)
     message = str(caught.value)
     assert message.isprintable() and "s3cret" not in message
     assert said in message
 
 
 def test_plain_http_of_another_machine_can_be_allowed() -> None:
-    assert parse("oci+http://registry.example/a", http=True).base == "http://registry.example/v2/a"
+    assert parse_reference("oci+http://registry.example/a", http=True).base == "http://registry.example/v2/a"
 
 
 @given(st.text(max_size=80))
 def test_any_text_is_a_name_or_a_line(text: str) -> None:
     assert not is_oci(text) or text[:3].lower() == "oci"
     try:
-        found = parse(f"oci://{text}", http=True)
+        found = parse_reference(f"oci://{text}", http=True)
     except UsageError:
         return
-    assert parse(str(found), http=True) == found
+    assert parse_reference(str(found), http=True) == found
     assert found.base.isascii() and ".." not in found.base.split("/")

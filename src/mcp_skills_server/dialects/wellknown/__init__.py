@@ -17,7 +17,6 @@ from mcp_skills_server.dialects.wellknown.consumer import (
 from mcp_skills_server.dialects.wellknown.publisher import (
     Artifact,
     Choice,
-    amended,
     artifact,
     choose,
     choose_0_1,
@@ -58,7 +57,6 @@ __all__ = [
     "Unusable",
     "Version",
     "absolute",
-    "amended",
     "artifact",
     "candidates",
     "choose",

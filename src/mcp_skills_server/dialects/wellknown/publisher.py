@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from mcp_skills_server.dialects.wellknown.site import (
     ARCHIVE_KIND,
@@ -21,8 +20,6 @@ from mcp_skills_server.dialects.wellknown.site import (
 from mcp_skills_server.format import archive, media
 from mcp_skills_server.format.excerpts import quoted
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
-
-_DECODER: Final = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,30 +139,6 @@ def index_0_1(published: Iterable[tuple[Skill, str]]) -> dict[str, Json]:
 def encode(index: Mapping[str, Json]) -> bytes:
     """An index as the bytes of its file: live and static publishers send the same."""
     return _encoded(index).encode() + b"\n"
-
-
-def amended(index: bytes, entries: bytes) -> bytes | None:
-    """An index with these entries, those of another one, in the places of its own of the same names.
-
-    Both are as `encode` made them. Nothing else of the index is read. None where an entry has no place.
-    """
-    changed: list[tuple[int, int, str]] = []
-    try:
-        text = index.decode()
-        for entry in json.loads(entries)["skills"]:
-            # In a text no quote stands without a backslash, so this can be nothing but how an entry begins.
-            begin = text.find(_encoded({"name": entry["name"]})[:-1] + ",")
-            if begin < 0:
-                return None
-            changed.append((begin, _DECODER.raw_decode(text, begin)[1], _encoded(entry)))
-    except (ValueError, LookupError, TypeError):
-        return None
-    parts: list[str] = []
-    read = 0
-    for begin, end, entry in sorted(changed):
-        parts += [text[read:begin], entry]
-        read = end
-    return "".join((*parts, text[read:])).encode()
 
 
 def _encoded(value: Mapping[str, Json]) -> str:

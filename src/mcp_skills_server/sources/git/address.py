@@ -71,7 +71,7 @@ def is_git(given: str) -> bool:
     return _IS_GIT.match(given) is not None
 
 
-def parse(given: str, *, http: bool = False) -> GitAddress:
+def parse_address(given: str, *, http: bool = False) -> GitAddress:
     """The address that a text is. With `http` plain http is allowed to other machines, too.
 
     Raises:

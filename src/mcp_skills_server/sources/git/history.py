@@ -17,9 +17,9 @@ from filelock import FileLock, Timeout
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.faults import SourceError
-from mcp_skills_server.sources.git.address import GitAddress, is_commit, is_git, parse
-from mcp_skills_server.sources.git.log import Commit, changed_blobs, places_of, read_log
-from mcp_skills_server.sources.git.place import Place, Record
+from mcp_skills_server.sources.git.address import GitAddress, is_commit, is_git, parse_address
+from mcp_skills_server.sources.git.log import Commit, changed_blobs, pathspecs, read_log
+from mcp_skills_server.sources.git.place import TreeRecord, WorkingTree
 from mcp_skills_server.sources.git.program import Git, GitFailedError
 from mcp_skills_server.sources.git.repository import Repository, Tip
 
@@ -70,7 +70,7 @@ class Histories:
         if not is_git(origin):
             return History()
         source = Path(served).parent
-        record = Place(source).read()
+        record = WorkingTree(source).read()
         folder = _folder(record, place)
         if folder is None or not is_commit(record.commit):
             return History(note="It is not known which commit this skill is from.")
@@ -80,10 +80,10 @@ class Histories:
         if not self._lock.acquire(blocking=False):  # whoever waits would hold a thread
             return History(note="A history is being fetched just now; load this page again in a moment.")
         try:
-            address = parse(origin, http=True)  # which the operator allowed when it was opened
+            address = parse_address(origin, http=True)  # which the operator allowed when it was opened
             inside = "/".join(each for each in (address.folder, folder) if each)
             with FileLock(source / "history.lock", timeout=0):
-                found = _read(source / "history", address, record, places_of(inside, without))
+                found = _read(source / "history", address, record, pathspecs(inside, without))
                 return History(found, "" if found else f"None of the last {DEPTH} commits changed it.")
         except Timeout:
             return History(note="Another process fetches the history just now; load this page again in a moment.")
@@ -98,7 +98,7 @@ class Histories:
 _FAILED: Final = "The history could not be read."
 
 
-def _folder(record: Record, place: str) -> str | None:
+def _folder(record: TreeRecord, place: str) -> str | None:
     """The folder in the repository of a skill that lies there in what is served; None where it is unknown."""
     for folder, kept in record.skills.items():
         if place == kept.place or place.startswith(f"{kept.place}/"):
@@ -106,7 +106,7 @@ def _folder(record: Record, place: str) -> str | None:
     return None
 
 
-def _read(directory: Path, address: GitAddress, record: Record, places: Sequence[str]) -> Sequence[Commit]:
+def _read(directory: Path, address: GitAddress, record: TreeRecord, places: Sequence[str]) -> Sequence[Commit]:
     tip = Tip(record.commit, record.name)
     repository = Repository(
         directory, address, resolve_s=_FETCH_S, fetch_s=_FETCH_S, depth=DEPTH, most_bytes=_MOST_BYTES

@@ -62,7 +62,7 @@ class Commit:
     is_whole: bool
 
 
-def places_of(folder: str, without: Sequence[str] = ()) -> list[str]:
+def pathspecs(folder: str, without: Sequence[str] = ()) -> list[str]:
     """What names a folder to git, but for some folders in it and for what is never served for its name.
 
     Args:
@@ -81,7 +81,7 @@ def read_log(git: Git, places: Sequence[str], *revisions: str) -> list[Commit] |
 
     Args:
         git: the program, for the repository.
-        places: as `places_of` has them.
+        places: as `pathspecs` has them.
         revisions: where to begin, and with `^` before them where to end; HEAD where there are none.
     """
     mark = secrets.token_hex(16)

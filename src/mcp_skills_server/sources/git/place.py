@@ -47,7 +47,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Record:
+class TreeRecord:
     """What is there.
 
     Attributes:
@@ -65,7 +65,7 @@ class Record:
     warnings: tuple[str, ...] = ()
 
 
-class Place:
+class WorkingTree:
     """The folder. Every method blocks; only one process at a time may change it.
 
     Args:
@@ -77,7 +77,7 @@ class Place:
         self._record = directory / "record.json"
         self._stage = directory / "stage"
         self._parent: Path | None = None
-        self._read: tuple[Signature, Record] | None = None
+        self._read: tuple[Signature, TreeRecord] | None = None
 
     def make(self) -> None:
         """Have the folder be there.
@@ -96,7 +96,7 @@ class Place:
         """Whether a process changes it now, or was killed while it did."""
         return self._stage.exists()
 
-    def read(self) -> Record:
+    def read(self) -> TreeRecord:
         """What is there by the record; nothing where that cannot be understood. It is read where it looks different."""
         try:
             signature = _signature(os.stat(self._record))
@@ -104,9 +104,9 @@ class Place:
                 self._read = signature, _record_of(json.loads(self._record.read_bytes()))
             return self._read[1]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return Record()
+            return TreeRecord()
 
-    def changed(self, record: Record) -> set[str]:
+    def changed(self, record: TreeRecord) -> set[str]:
         """Those of the record's skills, by their folders in the repository, that are not there as they were written."""
         found: dict[str, dict[str, Signature]] = {}
         for folder, kept in record.skills.items():
@@ -114,7 +114,7 @@ class Place:
             _walk(self.path / kept.place, "", found[folder])
         return {folder for folder, kept in record.skills.items() if found[folder] != kept.files}
 
-    def recover(self, record: Record) -> None:
+    def recover(self, record: TreeRecord) -> None:
         """Put back what a process that was killed had taken away, and remove what it left behind."""
         old = self._stage / "old"
         for kept in record.skills.values():
@@ -161,7 +161,7 @@ class Place:
             os.rename(new / top, self.path / top)
             moved = f"{top}/"
 
-    def write(self, record: Record) -> None:
+    def write(self, record: TreeRecord) -> None:
         """Remember what is there now, and forget what was there before.
 
         Raises:
@@ -181,7 +181,7 @@ class Place:
         sync_path(self._record.parent)
         clear(self._stage)
 
-    def remove_others(self, record: Record) -> None:
+    def remove_others(self, record: TreeRecord) -> None:
         """Remove what the record does not know. Nobody else keeps anything in a cache."""
         known = {kept.place for kept in record.skills.values()}
         above = {parent for place in known for parent in _parents(place)}
@@ -228,7 +228,7 @@ def _parents(place: str) -> list[str]:
     return ["/".join(parts[:length]) for length in range(1, len(parts))]
 
 
-def _record_of(data: dict[str, Any]) -> Record:
+def _record_of(data: dict[str, Any]) -> TreeRecord:
     if data["version"] != _VERSION:
         raise ValueError
     skills = {
@@ -239,4 +239,4 @@ def _record_of(data: dict[str, Any]) -> Record:
     }
     check_paths(each.place for each in skills.values())
     refused = {str(folder): (str(key), str(why)) for folder, (key, why) in data["refused"].items()}
-    return Record(str(data["commit"]), str(data["name"]), skills, refused, tuple(map(str, data["warnings"])))
+    return TreeRecord(str(data["commit"]), str(data["name"]), skills, refused, tuple(map(str, data["warnings"])))

@@ -14,10 +14,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
+from mcp_skills_server.errors import clipped
+from mcp_skills_server.model import printable
 from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError, UnsignedCommitError
 from mcp_skills_server.sources.git.address import GitAddress
 from mcp_skills_server.sources.git.program import MOST_FILE_BYTES, REMOTE, Git, GitFailedError
-from mcp_skills_server.sources.git.reasons import last_line, reason
 
 _OURS: Final = "refs/kept/current"
 _FETCH: Final = (
@@ -40,6 +41,42 @@ _HISTORY: Final = (64, 1024, 16384)
 _HISTORY_UNFILTERED: Final = _HISTORY[:1]
 """The same where each of them comes with its files."""
 
+_ACCESS: Final = "access is refused; have a credential helper of git, or ssh's agent, know a password or a key for it"
+_ELSEWHERE: Final = "it is elsewhere, or its address ends in .git; give the address that it leads to"
+_PROTOCOL: Final = "git's configuration or the server leads to another protocol than the address has"
+_OWNER: Final = "the repository belongs to another user; add it to git's safe.directory"
+_HOST_KEY: Final = "ssh does not know the host's key; connect to it once with ssh, or add its key to known_hosts"
+_CERTIFICATE: Final = "its certificate is not trusted; have git's http.sslCAInfo name who issued it"
+_OLD: Final = "the program git is too old; install 2.30 or newer"
+_NO_ANSWER: Final = "no answer"
+_REASONS: Final = {
+    "host key verification failed": _HOST_KEY,
+    "authentication failed": _ACCESS,
+    "could not read (?:username|password)": _ACCESS,
+    "terminal prompts disabled": _ACCESS,
+    "returned error: 40[13]": _ACCESS,
+    "permission denied": _ACCESS,
+    "too many authentication failures": _ACCESS,
+    "access denied": _ACCESS,
+    "redirect": _ELSEWHERE,
+    "returned error: 30[0-9]": _ELSEWHERE,
+    "transport '.*' not allowed": _PROTOCOL,
+    "dubious ownership": _OWNER,
+    "repository .* not found|returned error: 404|be a git repository|not a git repository": (
+        "there is no repository there, or none that you may see"
+    ),
+    "could not resolve host|name or service not known": "its host is not known; check the address",
+    "certificate|ssl |tls ": _CERTIFICATE,
+    "no space left on device|quota exceeded": "the disk is full",
+    "ended by signal 25|file size limit|file too large": "it has more than 4 GiB, which is not fetched",
+    "connection (?:refused|timed out|reset|closed)|(?:failed|couldn't) (?:to )?connect": _NO_ANSWER,
+    "unreachable|no route to host|too slow|timed out|timeout|no answer|early eof|hung up": _NO_ANSWER,
+    "broken pipe|returned error: [45]|empty reply|recv failure|send failure|remote end": _NO_ANSWER,
+    "unknown option|unknown switch|^usage:": _OLD,
+}
+"""What is looked for, in this order, in what git, ssh and curl say with LC_ALL=C; and what it means."""
+_SAID: Final = re.compile(r"(?:fatal|error|remote|ssh): (.*)")
+
 
 class Tip(NamedTuple):
     """What a name means at the remote.
@@ -53,7 +90,7 @@ class Tip(NamedTuple):
     name: str
 
 
-class Entry(NamedTuple):
+class TreeEntry(NamedTuple):
     """A line of a tree: mode in octal, id of the object, path below the folder as bytes."""
 
     mode: bytes
@@ -211,7 +248,7 @@ class Repository:
                     return False
         return False
 
-    def entries(self, commit: str, folder: str) -> list[Entry]:
+    def entries(self, commit: str, folder: str) -> list[TreeEntry]:
         """All files below a folder of a commit, links and submodules included.
 
         Raises:
@@ -230,11 +267,11 @@ class Repository:
                 raise
         if raw.count(b"\0") > _MOST_FILES:  # a tree of a few objects may hold itself a million times
             raise UnacceptableError(f"it has more than {_MOST_FILES:,} files; name a folder with #")
-        out: list[Entry] = []
+        out: list[TreeEntry] = []
         for line in raw.split(b"\0")[:-1]:
             head, _, path = line.partition(b"\t")
             mode, _, object_id = head.split(b" ")
-            out.append(Entry(mode, object_id.decode(), path))
+            out.append(TreeEntry(mode, object_id.decode(), path))
         return out
 
     @contextmanager
@@ -270,7 +307,7 @@ class Repository:
         try:
             self._git.run(*settings, "verify-commit", "--raw", commit, seconds=self._resolve_s)
         except GitFailedError as error:
-            why = last_line(error.said)
+            why = _last_line(error.said)
             if "ssh-keygen" in error.said and "cannot run" in error.said:
                 raise UnreachableError("the program ssh-keygen is not installed; install OpenSSH") from None
             said = "; ".join(line.strip() for line in error.said.splitlines()[:2] if line.strip()) or "it is not signed"
@@ -296,10 +333,10 @@ class Repository:
         try:
             yield
         except GitFailedError as error:
-            known = reason(error.said)
+            known = _reason(error.said)
             if known is None:
                 self.clear()
-            raise UnreachableError(known or f"git could not fetch it ({last_line(error.said)})") from None
+            raise UnreachableError(known or f"git could not fetch it ({_last_line(error.said)})") from None
 
     def _make(self, id_length: int) -> None:
         """An empty repository where there is none of this kind of ids."""
@@ -330,3 +367,17 @@ class Repository:
             with suppress(OSError):
                 left.unlink()
         self._make(id_length)
+
+
+def _reason(said: str) -> str | None:
+    """Return why git failed, for people, or None if its words are not known."""
+    for pattern, words in _REASONS.items():
+        if re.search(pattern, said, re.IGNORECASE | re.MULTILINE):
+            return f"{words} ({_last_line(said)})" if words is _NO_ANSWER else words
+    return None
+
+
+def _last_line(said: str) -> str:
+    """Return the last line that git wrote, without what may be a secret."""
+    lines = [found[1] for line in said.splitlines() if (found := _SAID.search(line))] or said.splitlines()[:1]
+    return clipped(printable(re.sub(r"//[^/@\s']*@", "//", "".join(lines[-1:]).strip()))) or "git says nothing"

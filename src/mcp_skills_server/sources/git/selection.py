@@ -17,7 +17,7 @@ from mcp_skills_server.format.archive.tree import Tree, check_name, decoded
 from mcp_skills_server.format.excerpts import quoted
 from mcp_skills_server.format.ignored import is_entered, is_ignored
 from mcp_skills_server.model import SKILL_MD
-from mcp_skills_server.sources.git.repository import Entry
+from mcp_skills_server.sources.git.repository import TreeEntry
 
 _SKILL_MD: Final = SKILL_MD.lower().encode()
 _LINK: Final = b"120000"
@@ -27,7 +27,7 @@ _PIECE: Final = 1 << 20
 
 
 @dataclass(slots=True)
-class Wanted:
+class WantedSkill:
     """The folder of a skill in a commit; skills within it are part of it.
 
     Attributes:
@@ -54,11 +54,11 @@ class Selection:
         passed: folders of skills that lie in dot folders, and are not looked for.
     """
 
-    skills: Mapping[str, Wanted]
+    skills: Mapping[str, WantedSkill]
     passed: tuple[str, ...]
 
 
-def select(entries: Iterable[Entry], *, hidden: bool) -> Selection:
+def select(entries: Iterable[TreeEntry], *, hidden: bool) -> Selection:
     """The skills among these entries; with `hidden` also those in dot folders of people."""
     listed = list(entries)
     folders = {
@@ -71,22 +71,22 @@ def select(entries: Iterable[Entry], *, hidden: bool) -> Selection:
         last = outermost[-1] if outermost else None
         if last is None or not (not last or folder.startswith(last + b"/")):
             outermost.append(folder)
-    skills: dict[str, Wanted] = {}
+    skills: dict[str, WantedSkill] = {}
     passed: list[str] = []
-    owners: dict[bytes, Wanted | None] = {}
+    owners: dict[bytes, WantedSkill | None] = {}
     for folder in sorted(outermost):
         name = folder.decode("utf-8", "surrogateescape")
         if name and not all(is_entered(part, hidden=hidden) for part in name.split("/") if part):
             owners[folder] = None
             passed.append(name)
             continue
-        owners[folder] = skills[name] = Wanted(name)
+        owners[folder] = skills[name] = WantedSkill(name)
         try:
             if name:
                 check_name(name)
         except ArchiveRefusedError as error:
             skills[name].fault = str(error)
-    known: dict[bytes, Wanted | None] = {**owners}
+    known: dict[bytes, WantedSkill | None] = {**owners}
     for entry in listed:
         owner = _owner(entry.path.rpartition(b"/")[0], known)
         if owner is not None:
@@ -99,7 +99,7 @@ def select(entries: Iterable[Entry], *, hidden: bool) -> Selection:
     return Selection(skills, tuple(passed))
 
 
-def read_files(skill: Wanted, out: IO[bytes], limits: UnpackLimits) -> tuple[Files, list[str]]:
+def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tuple[Files, list[str]]:
     """The files of a skill from what `git cat-file --batch` writes for its objects, in the order of `skill.files`.
 
     All that it writes for the skill is read, also where the skill is refused.
@@ -135,7 +135,7 @@ def read_files(skill: Wanted, out: IO[bytes], limits: UnpackLimits) -> tuple[Fil
     return tree.checked(), pointers
 
 
-def _add(skill: Wanted, entry: Entry) -> None:
+def _add(skill: WantedSkill, entry: TreeEntry) -> None:
     try:
         path = decoded(entry.path)
         path = path[len(skill.folder) + 1 :] if skill.folder else path
@@ -153,7 +153,7 @@ def _add(skill: Wanted, entry: Entry) -> None:
         skill.files.append((path, entry.object_id, entry.mode == _EXECUTABLE))
 
 
-def _owner(folder: bytes, known: dict[bytes, Wanted | None]) -> Wanted | None:
+def _owner(folder: bytes, known: dict[bytes, WantedSkill | None]) -> WantedSkill | None:
     """The skill that what lies in this folder belongs to. Each folder is looked up once, however much lies in it."""
     way: list[bytes] = []
     while folder not in known and folder:

@@ -22,13 +22,13 @@ from mcp_skills_server.format.ignored import is_ignored, some_of
 from mcp_skills_server.model import SKILL_MD, printable
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.faults import RewrittenError, SourceError, UnacceptableError, UnreachableError
-from mcp_skills_server.sources.git.address import is_commit, parse
-from mcp_skills_server.sources.git.place import Kept, Place, Record
+from mcp_skills_server.sources.git.address import is_commit, parse_address
+from mcp_skills_server.sources.git.place import Kept, TreeRecord, WorkingTree
 from mcp_skills_server.sources.git.repository import Repository, Tip
-from mcp_skills_server.sources.git.selection import Selection, Wanted, read_files, select
+from mcp_skills_server.sources.git.selection import Selection, WantedSkill, read_files, select
 from mcp_skills_server.sources.report import refused_by
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import LAST_RETRY_S, NO_DIFFERENCE, Difference, Pace, Revision, Tree
+from mcp_skills_server.sources.source import LAST_RETRY_S, NO_DIFFERENCE, Pace, Revision, SourceTree, TreeChanges
 from mcp_skills_server.sources.store import Store
 
 _T = TypeVar("_T")
@@ -53,7 +53,7 @@ class GitFolder:
     remote: bool = True
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
-        self._address = parse(given, http=settings.fetch.trust.http)
+        self._address = parse_address(given, http=settings.fetch.trust.http)
         self.origin = self._address.shown
         self._settings = settings
         if settings.pin is not None and not is_commit(settings.pin):
@@ -63,7 +63,7 @@ class GitFolder:
         asked = "" if signers is None else hashlib.sha256(_read(signers)).hexdigest()
         self._kept = CacheFolder(settings.cache, "git", self.origin, str(settings.hidden), settings.pin or "", asked)
         self._directory = self._kept.path
-        self._place = Place(self._directory)
+        self._place = WorkingTree(self._directory)
         self.place: Path | None = self._place.path
         self.refresh_s: float | None = settings.refresh_s
         self._lock = FileLock(self._directory / "lock", timeout=0)
@@ -73,7 +73,7 @@ class GitFolder:
             resolve_s=settings.fetch.bounds.download_s,
             fetch_s=settings.fetch.limits.total_s,
         )
-        self._proved: Record | None = None
+        self._proved: TreeRecord | None = None
         self._place.make()
         if self._place.is_unfinished:  # what is served until the source answers must be whole
             with suppress(UsageError), self._alone():
@@ -95,7 +95,7 @@ class GitFolder:
         tip = Tip(pin, "") if pin is not None else await self._in_thread(self._repository.resolve)
         return Revision(tip.commit, self.pace.check_s if tip.name else _PINNED_S, tip)
 
-    async def materialise(self, revision: Revision, store: Store) -> Tree:  # noqa: ARG002, it has a folder of its own
+    async def materialise(self, revision: Revision, store: Store) -> SourceTree:  # noqa: ARG002, it has a folder of its own
         """Have its folder be what the commit has.
 
         Raises:
@@ -113,7 +113,7 @@ class GitFolder:
             self._repository.end()
             raise
 
-    def _bring(self, tip: Tip) -> Tree:
+    def _bring(self, tip: Tip) -> SourceTree:
         record = self._place.read()
         if record.commit == tip.commit and (record is self._proved or not self._place.changed(record)):
             self._proved = record
@@ -134,7 +134,7 @@ class GitFolder:
         except Timeout:
             raise UsageError(f"another process fetches {self.origin}; wait for it to end") from None
 
-    def _update(self, tip: Tip) -> Tree:
+    def _update(self, tip: Tip) -> SourceTree:
         record = self._place.read()
         self._place.recover(record)
         self._repository.fetch(tip)
@@ -169,7 +169,7 @@ class GitFolder:
         gone = [known.place for known in record.skills.values() if known.place not in staying]
         self._place.swap(gone, [each.place for each in fresh.values()])
         warnings = (*_warnings(found), *rewritten)
-        fresh_record = Record(tip.commit, tip.name, skills, refused, warnings)
+        fresh_record = TreeRecord(tip.commit, tip.name, skills, refused, warnings)
         self._place.remove_others(fresh_record)
         self._place.write(fresh_record)
         self._proved = self._place.read()
@@ -181,9 +181,9 @@ class GitFolder:
                 ("removed", record.skills.keys() - skills.keys()),
             )
         }
-        return self._tree(self._proved, Difference(record.commit, **names))
+        return self._tree(self._proved, TreeChanges(record.commit, **names))
 
-    def _check_history(self, record: Record, tip: Tip) -> Sequence[str]:
+    def _check_history(self, record: TreeRecord, tip: Tip) -> Sequence[str]:
         """Refuse a commit that was put in the place of the one that is served; or say so, where that is accepted."""
         before = record.commit
         if before in {"", tip.commit} or not tip.name or not record.name:
@@ -200,8 +200,8 @@ class GitFolder:
         raise RewrittenError(f"{words}; 'list ROOT --accept-rewritten' or 'update --accept-rewritten' takes it")
 
     def _files(
-        self, tip: Tip, wanted: Sequence[Wanted], *, used: int
-    ) -> Generator[tuple[Wanted, Files | str, list[str], list[str]]]:
+        self, tip: Tip, wanted: Sequence[WantedSkill], *, used: int
+    ) -> Generator[tuple[WantedSkill, Files | str, list[str], list[str]]]:
         """Each skill with its files, or why it is refused, what is to be said of it, and its pointers of Git LFS."""
         ids = [object_id for skill in wanted for _, object_id, _ in skill.files]
         if not ids:
@@ -240,7 +240,7 @@ class GitFolder:
                 return name
         return "skill"
 
-    def _tree(self, record: Record, difference: Difference = NO_DIFFERENCE) -> Tree:
+    def _tree(self, record: TreeRecord, difference: TreeChanges = NO_DIFFERENCE) -> SourceTree:
         warnings = [*record.warnings]
         warnings += [f"{each.place}: {note}" for each in record.skills.values() for note in each.notes]
         problems = [
@@ -251,7 +251,7 @@ class GitFolder:
             for each in record.skills.values()
             for path in each.pointers
         ]
-        return Tree(self._place.path, difference, tuple(map(printable, warnings)), problems=tuple(problems))
+        return SourceTree(self._place.path, difference, tuple(map(printable, warnings)), problems=tuple(problems))
 
 
 def _warnings(found: Selection) -> Sequence[str]:

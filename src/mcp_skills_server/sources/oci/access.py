@@ -6,6 +6,7 @@ A password goes to the registry that it was stored for, and to the token server 
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,9 +19,8 @@ from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci import credentials
-from mcp_skills_server.sources.oci.challenges import Challenge, parse
 from mcp_skills_server.sources.oci.credentials import Credentials
-from mcp_skills_server.sources.oci.reference import Reference
+from mcp_skills_server.sources.oci.reference import OciReference
 
 _CLIENT: Final = "mcp-skills-server"
 _UNSAID_S: Final = 60
@@ -29,13 +29,39 @@ _LEEWAY_S: Final = 10
 _MOST_TOKEN: Final = 32_768
 MOST_BYTES: Final = 1 << 16
 """Of what a token server answers."""
+_CHALLENGE: Final = re.compile(r'([A-Za-z][A-Za-z0-9_-]{0,63})(?: ?= ?("[^"]{0,2048}"|[^", ]{1,2048}))?')
+_CHALLENGES_LENGTH: Final = 16_384
 
 Ask = Callable[[str, str, Mapping[str, str], bytes | None], Awaitable[bytes]]
 """From method, URL, headers and content to the body of an answer with status 200."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Token:
+class Challenge:
+    """One authentication scheme of the header WWW-Authenticate.
+
+    Attributes:
+        scheme: "basic", "bearer" and so on, in lower case.
+        parameters: names in lower case; of a repeated one the first.
+    """
+
+    scheme: str
+    parameters: Mapping[str, str]
+
+
+def parse_challenges(header: str) -> list[Challenge]:
+    """Return the challenges of a header in its order; none if it cannot be understood."""
+    out: list[tuple[str, dict[str, str]]] = []
+    for name, value in _CHALLENGE.findall(header[:_CHALLENGES_LENGTH]):
+        if not value:
+            out.append((name.lower(), {}))
+        elif out:
+            out[-1][1].setdefault(name.lower(), value.strip('"'))
+    return [Challenge(*each) for each in out]
+
+
+@dataclass(frozen=True, slots=True)
+class _BearerToken:
     value: str = field(repr=False)
     until: float
 
@@ -52,9 +78,9 @@ class Access:
 
     def __init__(
         self,
-        reference: Reference,
+        reference: OciReference,
         actions: str = "pull",
-        find: Callable[[str], Credentials | None] = credentials.find,
+        find: Callable[[str], Credentials | None] = credentials.find_credentials,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.trouble = ""
@@ -64,7 +90,7 @@ class Access:
         self._find = find
         self._clock = clock
         self._challenge: Challenge | None = None
-        self._token: _Token | None = None
+        self._token: _BearerToken | None = None
         self._credentials: Credentials | None = None
         self._looked = False
 
@@ -89,7 +115,7 @@ class Access:
         Raises:
             SourceError: a token is needed, and cannot be had.
         """
-        offered = {each.scheme: each for each in reversed(parse(header))}
+        offered = {each.scheme: each for each in reversed(parse_challenges(header))}
         if not self._looked:
             self._looked = True
             try:
@@ -100,7 +126,7 @@ class Access:
         self._challenge = offered.get("bearer") or (offered.get("basic") if self._credentials else None)
         return await self.header(ask)
 
-    async def _fetch(self, challenge: Challenge, ask: Ask) -> _Token:
+    async def _fetch(self, challenge: Challenge, ask: Ask) -> _BearerToken:
         """A token of the server that the registry names."""
         realm, service = challenge.parameters.get("realm", ""), challenge.parameters.get("service")
         try:
@@ -122,7 +148,7 @@ class Access:
             raw = await ask("GET", urlunsplit(parts._replace(query=query)), headers, None)
         return self._read(raw)
 
-    def _read(self, raw: bytes) -> _Token:
+    def _read(self, raw: bytes) -> _BearerToken:
         try:
             data: object = json.loads(raw)
         except (ValueError, RecursionError):
@@ -133,4 +159,4 @@ class Access:
         if not isinstance(token, str) or not usable or len(token) > _MOST_TOKEN:
             raise UnacceptableError(f"the token server of {self._registry} answers with no token that can be used")
         seconds = life if isinstance(life, int) and not isinstance(life, bool) else _UNSAID_S
-        return _Token(token, self._clock() + max(0, min(seconds, _LONGEST_S) - _LEEWAY_S))
+        return _BearerToken(token, self._clock() + max(0, min(seconds, _LONGEST_S) - _LEEWAY_S))

@@ -1,6 +1,8 @@
-"""A registry's API (OCI distribution 1.1): manifests, blobs and tags, read and written within limits.
+"""Client of a registry's API (OCI distribution 1.1): manifests, blobs and tags, read and written within bounds.
 
-Whatever is named by a digest is proved by it.
+Whatever is named by a digest is verified by it. Authorization goes to the registry's own origin alone. A redirect to
+storage elsewhere, as registries use for blobs, is followed without it. A token server is asked only at the very address
+that the registry names.
 """
 
 from __future__ import annotations
@@ -8,125 +10,90 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 from urllib.parse import urlencode, urlsplit
 
 from anyio import to_thread
 
 from mcp_skills_server.dialects import wellknown
-from mcp_skills_server.sources.connections import Resolve
-from mcp_skills_server.sources.download import target
+from mcp_skills_server.sources import addresses
+from mcp_skills_server.sources.download import check_now
 from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
-from mcp_skills_server.sources.oci import manifests
+from mcp_skills_server.sources.http import Hop, HttpClient, Response, redirect_target
+from mcp_skills_server.sources.oci import access, manifests
 from mcp_skills_server.sources.oci.access import Access
 from mcp_skills_server.sources.oci.manifests import Descriptor
-from mcp_skills_server.sources.oci.reference import Reference, is_digest
-from mcp_skills_server.sources.oci.session import Reply, Request, Session, check
-from mcp_skills_server.sources.settings import Bounds, OriginPolicy
+from mcp_skills_server.sources.oci.reference import OciReference, is_digest
+from mcp_skills_server.sources.settings import OriginPolicy
 from mcp_skills_server.sources.urls import shown
-
-if TYPE_CHECKING:
-    import ssl
 
 _DIGEST: Final = "docker-content-digest"
 _OCTETS: Final = {"Content-Type": "application/octet-stream"}
+_ERROR_BYTES: Final = 1 << 16
 _TAGS_PAGE: Final = 1 << 20
 _TAGS_PAGES: Final = 20
 _TAGS: Final = 10_000
 
 
-class Client:
-    """One repository of a registry. Open it with `async with`.
+class RegistryClient:
+    """Client of one repository of a registry.
 
     Args:
-        reference: what is read or written there.
-        admission: how the registry admits us.
-        trust: where to go beside the registry.
-        bounds: what it may cost.
-        connections: how many at once.
-        tls: for other certificates than the system's.
-        resolver: for other names than the system's.
+        http: the client that is used.
+        reference: the artifact that is read or written.
+        admission: how the registry admits us. It outlives this client.
+        trust: the origins and addresses that the registry may lead to besides; https and public ones need no leave.
     """
 
-    def __init__(
-        self,
-        reference: Reference,
-        admission: Access,
-        trust: OriginPolicy | None = None,
-        bounds: Bounds | None = None,
-        *,
-        connections: int = 6,
-        tls: ssl.SSLContext | None = None,
-        resolver: Resolve | None = None,
-    ) -> None:
+    def __init__(self, http: HttpClient, reference: OciReference, admission: Access, trust: OriginPolicy) -> None:
+        self.http: Final = http
         self._reference = reference
-        self._session = Session(
-            reference,
-            admission,
-            trust or OriginPolicy(),
-            bounds or Bounds(),
-            connections=connections,
-            tls=tls,
-            resolver=resolver,
-        )
+        self._home = wellknown.origin(reference.base)
+        self._access = admission
+        self._trust = trust
 
-    async def __aenter__(self) -> Client:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._session.close()
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all bodies so far."""
-        return self._session.exchange.bytes
-
-    # What there is
+    # Reading
 
     async def digest(self) -> str | None:
-        """The digest of what the reference names now, by one HEAD; None where the registry does not say it.
+        """Return the digest of what the reference names now, by one HEAD; None if the registry does not tell.
 
         Raises:
             AbsentError: there is no such manifest.
             SourceError: it cannot be had.
         """
-        reply = await self._ask("HEAD", f"/manifests/{self._reference.wanted}", {"Accept": manifests.ACCEPT}, 0)
-        if reply.status == 404:
+        found = await self._ask("HEAD", f"/manifests/{self._reference.wanted}", {"Accept": manifests.ACCEPT}, 0)
+        if found.status == 404:
             raise await self._absent()
-        found = reply.headers.get(_DIGEST)
-        return found if reply.status == 200 and is_digest(found) else None
+        digest = found.headers.get(_DIGEST)
+        return digest if found.status == 200 and is_digest(digest) else None
 
     async def manifest(self, wanted: str) -> tuple[str, bytes]:
-        """Digest and bytes of the manifest or index that a digest or a tag names.
+        """Return digest and bytes of the manifest or index that a digest or a tag names.
 
         Raises:
             AbsentError: there is none.
-            SourceError: it cannot be had, or its bytes are others than the digest says.
+            SourceError: it cannot be had, or its bytes do not have this digest.
         """
-        url = f"/manifests/{wanted}"
-        reply = await self._ask("GET", url, {"Accept": manifests.ACCEPT}, manifests.MOST_BYTES)
-        if reply.status == 404:
+        found = await self._ask("GET", f"/manifests/{wanted}", {"Accept": manifests.ACCEPT}, manifests.MOST_BYTES)
+        if found.status == 404:
             raise await self._absent()
-        check(reply)
-        said = wanted if is_digest(wanted) else reply.headers.get(_DIGEST)
-        return _proved(reply.raw, said, reply.url), reply.raw
+        _check(found)
+        said = wanted if is_digest(wanted) else found.headers.get(_DIGEST)
+        return _verified(found.body, said, found.url), found.body
 
     async def blob(self, descriptor: Descriptor) -> bytes:
-        """The bytes of a blob, as many as its descriptor says and proved by its digest.
+        """Return the bytes of a blob, verified by size and digest.
 
         Raises:
             SourceError: it cannot be had, or is another.
         """
-        reply = await self._ask("GET", f"/blobs/{descriptor.digest}", {}, descriptor.size)
-        check(reply)
-        await to_thread.run_sync(_proved, reply.raw, descriptor.digest, reply.url)
-        return reply.raw
+        found = await self._ask("GET", f"/blobs/{descriptor.digest}", {}, descriptor.size)
+        _check(found)
+        await to_thread.run_sync(_verified, found.body, descriptor.digest, found.url)
+        return found.body
 
     async def tags(self) -> list[str]:
-        """The tags of the repository, at most 10,000 of them.
+        """Return the tags of the repository, at most 10,000 of them.
 
         Raises:
             SourceError: they cannot be had.
@@ -134,87 +101,187 @@ class Client:
         out: dict[str, None] = {}
         url = f"{self._reference.base}/tags/list?n=1000"
         for _ in range(_TAGS_PAGES):
-            reply = await self._ask("GET", url, {"Accept": "application/json"}, _TAGS_PAGE)
-            check(reply)
+            page = await self._ask("GET", url, {"Accept": "application/json"}, _TAGS_PAGE)
+            _check(page)
             try:
-                data: object = json.loads(reply.raw)
+                data: object = json.loads(page.body)
             except (ValueError, RecursionError):
                 data = None
             found = cast("dict[str, Any]", data).get("tags") if isinstance(data, dict) else None
             names = cast("list[object]", found) if isinstance(found, list) else []
             out |= {each: None for each in names if isinstance(each, str) and each.isprintable() and len(each) <= 128}
-            following = _next(reply)
-            if len(out) >= _TAGS or following is None or wellknown.origin(following) != self._session.home:
+            following = _next(page)
+            if len(out) >= _TAGS or following is None or wellknown.origin(following) != self._home:
                 break
             url = following
         return [*out][:_TAGS]
 
-    # What is pushed
+    # Writing
 
     async def has_blob(self, digest: str) -> bool:
-        """Whether the registry has this blob already.
+        """Whether the registry has this blob.
 
         Raises:
-            SourceError: it does not say.
+            SourceError: it does not tell.
         """
         return (await self._ask("HEAD", f"/blobs/{digest}", {}, 0)).status == 200
 
     async def upload(self, digest: str, raw: bytes) -> None:
-        """Put a blob there.
+        """Upload a blob.
 
         Raises:
-            SourceError: it is not taken.
+            SourceError: the registry does not take it.
         """
         begun = await self._ask("POST", "/blobs/uploads/", {}, content=b"")
-        check(begun, 202)
-        place = target(begun.url, begun.headers)
-        joined = f"{place}{'&' if urlsplit(place).query else '?'}{urlencode({'digest': digest})}"
-        check(await self._ask("PUT", joined, _OCTETS, content=raw), 201)
+        _check(begun, 202)
+        place = redirect_target(begun.url, begun.headers)
+        separator = "&" if urlsplit(place).query else "?"
+        url = f"{place}{separator}{urlencode({'digest': digest})}"
+        _check(await self._ask("PUT", url, _OCTETS, content=raw), 201)
 
     async def put_manifest(self, wanted: str, media_type: str, raw: bytes) -> None:
-        """Put a manifest or an index there, under a digest or a tag.
+        """Upload a manifest or an index, under a digest or a tag.
 
         Raises:
-            SourceError: it is not taken.
+            SourceError: the registry does not take it.
         """
-        headers = {"Content-Type": media_type}
-        reply = await self._ask("PUT", f"/manifests/{wanted}", headers, content=raw)
-        check(reply, 201)
-        if _DIGEST in reply.headers:
-            _proved(raw, reply.headers[_DIGEST], reply.url)
+        found = await self._ask("PUT", f"/manifests/{wanted}", {"Content-Type": media_type}, content=raw)
+        _check(found, 201)
+        if _DIGEST in found.headers:
+            _verified(raw, found.headers[_DIGEST], found.url)
+
+    # Requests
 
     async def _ask(
-        self, method: str, place: str, headers: Mapping[str, str], most: int = 1 << 16, content: bytes | None = None
-    ) -> Reply:
-        """The answer below the repository, or at a whole address."""
+        self,
+        method: str,
+        place: str,
+        headers: Mapping[str, str],
+        max_bytes: int = _ERROR_BYTES,
+        content: bytes | None = None,
+    ) -> Response:
+        """Send a request to a path of the repository or to a whole URL, and log in if the registry asks for it.
+
+        Raises:
+            UnacceptableError: the registry does not admit us, or leads to where the settings do not allow to go.
+            UnreachableError: there is no whole response in time, or the status asks to come again.
+        """
         url = f"{self._reference.base}{place}" if place.startswith("/") else place
-        return await self._session.ask(Request(method, url, headers, most, content))
+        # A redirect would have the content sent elsewhere.
+        following = content is None
+
+        async def send(admitted: str | None) -> Response:
+            def allow(hop: str) -> Hop:
+                return self._allow(hop, admitted)
+
+            return await self.http.request(
+                method,
+                url,
+                headers,
+                allow,
+                max_bytes=max_bytes,
+                max_error_bytes=_ERROR_BYTES,
+                content=content,
+                follow=following,
+            )
+
+        has_own = any(name.lower() == "authorization" for name, _ in self._trust.headers)
+        found = await send(None if has_own else await self._access.header(self._ask_for_token))
+        if found.status == 401 and wellknown.origin(found.url) == self._home and not has_own:
+            admitted = await self._access.admit(found.headers.get("www-authenticate", ""), self._ask_for_token)
+            if admitted is not None:
+                found = await send(admitted)
+        if found.status in {401, 403}:
+            raise UnacceptableError(self._denied(found))
+        check_now(found)
+        return found
+
+    async def _ask_for_token(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> bytes:
+        """Return what a token server answers. Its redirects are not followed: the request may hold a password."""
+
+        def allow(hop: str) -> Hop:
+            return self._allow(hop, None)
+
+        most = access.MOST_BYTES
+        found = await self.http.request(
+            method, url, headers, allow, max_bytes=most, max_error_bytes=most, content=content, follow=False
+        )
+        if found.status in {400, 401, 403}:
+            raise UnacceptableError(self._denied(found))
+        _check(found)
+        return found.body
+
+    def _allow(self, url: str, admitted: str | None) -> Hop:
+        """Refuse a URL that the settings do not allow. Only the registry itself gets what authorizes."""
+        headers: dict[str, str] = {}
+        if wellknown.origin(url) == self._home:
+            headers.update(self._trust.headers)
+            if admitted:
+                headers["Authorization"] = admitted
+            # An operator who names this machine means it. Where the registry leads to from there is judged anew.
+            return Hop(self._trust.private or addresses.is_loopback(self._reference.host), headers)
+        if urlsplit(url).scheme == "http" and not self._trust.http:
+            raise UnacceptableError(
+                f"{self._reference.registry} leads to {shown(url)}, which is plain http; --allow-http allows it"
+            )
+        return Hop(self._trust.private)
+
+    def _denied(self, response: Response) -> str:
+        trouble = f"; {self._access.trouble}" if self._access.trouble else ""
+        hint = f"'docker login {self._reference.registry}' stores a user name and a password"
+        return f"{shown(response.url)} asks for permission (status {response.status}); {hint}{trouble}"
 
     async def _absent(self) -> AbsentError:
-        """What to say of a manifest that is not there: which tags are."""
+        """Return the error for a manifest that is not there; it names tags that are."""
         named = f"{self._reference.registry} has no {self._reference.repository} {self._reference.wanted}"
         try:
             tags = sorted(await self.tags())
         except (UnacceptableError, UnreachableError):
             return AbsentError(named)
-        last = ", ".join(tags[-5:])
-        return AbsentError(f"{named}; the last of its {len(tags)} tags: {last}" if tags else f"{named}, and no tag")
+        if not tags:
+            return AbsentError(f"{named}, and no tag")
+        return AbsentError(f"{named}; the last of its {len(tags)} tags: {', '.join(tags[-5:])}")
 
 
-def _proved(raw: bytes, said: str | None, url: str) -> str:
-    """The digest of these bytes, where it is the one that was said."""
+def _check(response: Response, wanted: int = 200) -> None:
+    """Refuse a response whose status is not the one that is wanted.
+
+    Raises:
+        SourceError: it has another.
+    """
+    if response.status == wanted:
+        return
+    if response.status == 404:
+        raise AbsentError(f"{shown(response.url)} is not there (status 404)")
+    check_now(response)
+    reason = _reason(response.body)
+    raise UnacceptableError(f"{shown(response.url)} answers with status {response.status}{reason}")
+
+
+def _reason(body: bytes) -> str:
+    """Return the code of a registry's error as ` (MANIFEST_INVALID)`, or "" if the body has none."""
+    try:
+        code: object = json.loads(body)["errors"][0]["code"]
+    except (ValueError, RecursionError, KeyError, IndexError, TypeError):
+        return ""
+    plain = isinstance(code, str) and code.isascii() and code.replace("_", "").isalnum() and len(code) <= 40
+    return f" ({code})" if plain else ""
+
+
+def _verified(raw: bytes, said: str | None, url: str) -> str:
+    """Return the digest of these bytes, and refuse them if another one was said."""
     found = f"sha256:{hashlib.sha256(raw).hexdigest()}"
     if said is not None and said != found:
         raise UnacceptableError(f"{shown(url)}: its digest is {found} and not {said[:80]}")
     return found
 
 
-def _next(reply: Reply) -> str | None:
-    """The address of the next page, None where this is the last or the address is none."""
-    place, _, parameters = reply.headers.get("link", "").partition(">")
+def _next(page: Response) -> str | None:
+    """Return the address of the next page, or None after the last or if the address cannot be requested."""
+    place, _, parameters = page.headers.get("link", "").partition(">")
     if not place.startswith("<") or 'rel="next"' not in parameters:
         return None
     try:
-        return wellknown.absolute(reply.url, place[1:])
+        return wellknown.absolute(page.url, place[1:])
     except ValueError:
         return None

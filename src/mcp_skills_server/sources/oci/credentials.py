@@ -46,7 +46,7 @@ class Credentials:
         return "Basic " + base64.b64encode(f"{self.username}:{self.secret}".encode()).decode("ascii")
 
 
-def find(registry: str, environment: Mapping[str, str] | None = None) -> Credentials | None:
+def find_credentials(registry: str, environment: Mapping[str, str] | None = None) -> Credentials | None:
     """The credentials for a registry, None where there are none. It may run a credential helper, and wait for it.
 
     Raises:

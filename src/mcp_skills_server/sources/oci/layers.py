@@ -46,7 +46,7 @@ class Contents:
     warnings: tuple[str, ...] = ()
 
 
-def contents(
+def read_layers(
     layers: Sequence[tuple[Descriptor, bytes]], names: Iterable[str], limits: UnpackLimits, *, hidden: bool
 ) -> Contents:
     """The skills in these layers, the lowest of which comes first.
@@ -199,7 +199,7 @@ def _check(name: str, files: Files, limits: UnpackLimits) -> None:
         )
 
 
-def names_of(entry: Mapping[str, str], artifact: Mapping[str, str], repository: str) -> list[str]:
+def candidate_names(entry: Mapping[str, str], artifact: Mapping[str, str], repository: str) -> list[str]:
     """What a skill at the root may be called, by the annotations of its entry and its manifest, and its repository."""
     said = (each.get(key, "") for each in (entry, artifact) for key in (SKILL_NAME, TITLE))
     return [each for each in said if each] + [_basename(repository)]

@@ -6,12 +6,13 @@ skill. One that is refused costs itself; what was there of it stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+import json
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from os import PathLike
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 from unicodedata import normalize
 
 import anyio
@@ -22,13 +23,13 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.budget import UnpackedBudget
 from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
-from mcp_skills_server.sources.folder import FetchedFolder, Staged, State
-from mcp_skills_server.sources.oci.client import Client
-from mcp_skills_server.sources.oci.holdings import Holdings
+from mcp_skills_server.sources.folder import FetchedFolder, SkillState, Staged
+from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.layers import Contents
-from mcp_skills_server.sources.oci.reader import ContentRefusedError, Reader, Wanted
-from mcp_skills_server.sources.oci.reference import Reference
-from mcp_skills_server.sources.report import Fault, Refusal
+from mcp_skills_server.sources.oci.reader import ArtifactReader, ContentRefusedError, WantedArtifact
+from mcp_skills_server.sources.oci.reference import OciReference
+from mcp_skills_server.sources.records import IndexRecord, SkillRecord, epoch_s
+from mcp_skills_server.sources.report import Fault, SkillRefusal
 from mcp_skills_server.sources.settings import FetchSettings
 from mcp_skills_server.sources.stage import ConflictError
 
@@ -57,14 +58,76 @@ class Pulled:
     updated: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
     pruned: tuple[str, ...] = ()
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[SkillRefusal, ...] = ()
     warnings: tuple[str, ...] = ()
     before: str = ""
 
 
+class Holdings:
+    """What a folder has of one source. Every method blocks.
+
+    Args:
+        opened: the folder.
+        source: what the operator named.
+        asked: what decides beside the revision what is taken of it, such as limits; what was brought for other ones is
+            none of it.
+    """
+
+    def __init__(self, opened: FetchedFolder, source: str, asked: Sequence[object]) -> None:
+        self._folder = opened
+        self._source = source
+        self._asked = repr(asked)
+        known = opened.index(source)
+        data = _decoded(known.body) if known else {}
+        data = data if data.get("asked") == self._asked else {}
+        self.revision = str(data.get("revision") or "")
+        """The revision of which all is there that is taken, "" where that is not so."""
+        self.artifacts = {digest: _names(names) for digest, names in _mapping(data.get("artifacts")).items()}
+        """Names of skills by the digest of the artifact that brought them, of those that brought all of theirs."""
+        self.partial = {digest: _names(names) for digest, names in _mapping(data.get("partial")).items()}
+        """The same of those of which a skill was refused."""
+        self.refused = [(name, str(reason)) for name, reason in _mapping(data.get("refused")).items()]
+        """Names and reasons of what the revision has and is not taken."""
+
+    def is_whole(self, revision: str) -> bool:
+        """Whether all that is taken of this revision is there as it came. Every file is read and proved."""
+        named = [*self.artifacts.items(), *self.partial.items()]
+        return self.revision == revision and all(self._has(name, digest) for digest, names in named for name in names)
+
+    def has(self, digest: str) -> bool:
+        """Whether all skills of an artifact are there as they came. Every file of them is read and proved."""
+        names = self.artifacts.get(digest, [])
+        return bool(names) and all(self._has(name, digest) for name in names)
+
+    def _has(self, name: str, digest: str) -> bool:
+        state, record = self._folder.look(name)
+        known = None if record is None else (record.source, record.digest)
+        return state is SkillState.KEPT and known == (self._source, digest)
+
+    def record(self, name: str, digest: str) -> SkillRecord:
+        """The record of a skill that this artifact brings."""
+        return SkillRecord(name, self._source, self._source, digest, epoch_s(), {})
+
+    def remember(
+        self,
+        revision: str,
+        artifacts: Mapping[str, Sequence[str]],
+        partial: Mapping[str, Sequence[str]],
+        refused: Mapping[str, str],
+    ) -> None:
+        """Remember what is there now, in the terms of the attributes.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        data = {"asked": self._asked, "revision": revision, "artifacts": artifacts, "partial": partial}
+        body = json.dumps(data | {"refused": refused})
+        self._folder.put_index(IndexRecord(self._source, self._source, self._source, self._source, body))
+
+
 async def bring(
-    client: Client,
-    reference: Reference,
+    client: RegistryClient,
+    reference: OciReference,
     digest: str,
     directory: str | PathLike[str],
     settings: FetchSettings,
@@ -93,10 +156,10 @@ async def bring(
         holdings = await _blocking(Holdings, opened, str(reference), asked)
         if await _blocking(holdings.is_whole, digest):
             names = {*chain(*holdings.artifacts.values(), *holdings.partial.values())}
-            refused = tuple(Refusal(*each, "publisher") for each in holdings.refused)
+            refused = tuple(SkillRefusal(*each, "publisher") for each in holdings.refused)
             return Pulled(unchanged=tuple(sorted(names)), refused=refused)
         remembered: MutableMapping[str, ContentRefusedError] = {} if refusals is None else refusals
-        reader = Reader(client, reference, settings, hidden=hidden)
+        reader = ArtifactReader(client, reference, settings, hidden=hidden)
         before = holdings.revision
         pull = _Pull(reader, reference, opened, holdings, settings, remembered)
         try:
@@ -115,8 +178,8 @@ class _Pull:
 
     def __init__(  # noqa: PLR0917, called once
         self,
-        reader: Reader,
-        reference: Reference,
+        reader: ArtifactReader,
+        reference: OciReference,
         opened: FetchedFolder,
         holdings: Holdings,
         settings: FetchSettings,
@@ -131,13 +194,13 @@ class _Pull:
         self._budget = UnpackedBudget(settings.limits.unpacked_bytes)
         self._writers = anyio.CapacityLimiter(_WRITERS)
         self._committing = anyio.Lock()
-        self._staged: list[tuple[Wanted, Staged]] = []
-        self._owners: dict[str, Wanted] = {}
+        self._staged: list[tuple[WantedArtifact, Staged]] = []
+        self._owners: dict[str, WantedArtifact] = {}
         """By the key of a name the artifact that brings it; of two the one that stands first in the index."""
         self._became: dict[str, str] = {}
         self._brought: dict[str, list[str]] = {}
         self._partial: dict[str, list[str]] = {}
-        self._refused: list[tuple[int, Refusal]] = []
+        self._refused: list[tuple[int, SkillRefusal]] = []
         self._warnings: list[str] = []
         self._first_failure: SourceError | None = None
         self._names_unknown = False
@@ -167,7 +230,7 @@ class _Pull:
             raise self._first_failure
         return await _blocking(self._finish, digest)
 
-    def _missing(self, wanted: list[Wanted]) -> list[Wanted]:
+    def _missing(self, wanted: list[WantedArtifact]) -> list[WantedArtifact]:
         """What must be asked for. The skills of what is there are counted."""
         for record in self._folder.records():
             if record.source == self._source:
@@ -179,7 +242,7 @@ class _Pull:
             self._became |= dict.fromkeys(names, "unchanged")
         return [each for each in wanted if each.digest not in self._brought]
 
-    async def _bring(self, wanted: Wanted, turn: anyio.Event, following: anyio.Event) -> None:
+    async def _bring(self, wanted: WantedArtifact, turn: anyio.Event, following: anyio.Event) -> None:
         """Have the skills of an artifact in the folder. Names are given away in the order of the index."""
         try:
             if wanted.digest in self._refusals:
@@ -201,7 +264,7 @@ class _Pull:
         for name, files in taken.items():
             await self._put(wanted, name, files)
 
-    def _claim(self, wanted: Wanted, found: Contents) -> dict[str, Files]:
+    def _claim(self, wanted: WantedArtifact, found: Contents) -> dict[str, Files]:
         """Those of the skills of an artifact that no artifact before it brings."""
         self._warnings += [f"{wanted.label}: {line}" for line in found.warnings]
         for name, reason in found.refused.items():
@@ -219,7 +282,7 @@ class _Pull:
                 taken[name] = files
         return taken
 
-    async def _put(self, wanted: Wanted, name: str, files: Files) -> None:
+    async def _put(self, wanted: WantedArtifact, name: str, files: Files) -> None:
         """Have a skill ready for its place, or there already."""
         try:
             staged = await _blocking(self._stage, wanted, name, files, limiter=self._writers)
@@ -233,7 +296,7 @@ class _Pull:
         if len(self._staged) >= _BATCH:
             await self._commit()
 
-    def _stage(self, wanted: Wanted, name: str, files: Files) -> Staged | None:
+    def _stage(self, wanted: WantedArtifact, name: str, files: Files) -> Staged | None:
         record = self._holdings.record(name, wanted.digest)
         with self._budget.taken(name, sum(len(raw) for raw, _ in files.values())):
             return self._folder.stage(record, files, force=True)
@@ -246,7 +309,7 @@ class _Pull:
         for wanted, staged in batch:
             error = failed.get(staged.name)
             if error is None:
-                self._became[staged.name] = "added" if staged.state is State.ABSENT else "updated"
+                self._became[staged.name] = "added" if staged.state is SkillState.ABSENT else "updated"
             else:
                 self._refuse_here(wanted, staged.name, error)
 
@@ -256,16 +319,16 @@ class _Pull:
         if names is not None:
             self._partial[digest] = [each for each in names if each != name]
 
-    def _refuse_here(self, wanted: Wanted, name: str, error: Exception) -> None:
+    def _refuse_here(self, wanted: WantedArtifact, name: str, error: Exception) -> None:
         reason = f"it cannot be kept: {error.strerror or error}" if isinstance(error, OSError) else str(error)
         self._refuse(wanted, name, reason, UsageError(reason))
         self._lose(wanted.digest, name)
 
-    def _refuse(self, wanted: Wanted, name: str, reason: str, error: SourceError | UsageError) -> None:
+    def _refuse(self, wanted: WantedArtifact, name: str, reason: str, error: SourceError | UsageError) -> None:
         fault: Fault = "publisher" if isinstance(error, ContentRefusedError) else "network"
         if isinstance(error, UsageError):
             fault = "here"
-        self._refused.append((wanted.place, Refusal(name, reason, fault)))
+        self._refused.append((wanted.place, SkillRefusal(name, reason, fault)))
         failure = error if isinstance(error, SourceError) else UnreachableError(reason)
         self._first_failure = self._first_failure or failure
 
@@ -316,3 +379,18 @@ def _key(name: str) -> str:
 
 async def _blocking(call: Callable[..., _T], *arguments: object, limiter: anyio.CapacityLimiter | None = None) -> _T:
     return await to_thread.run_sync(partial(call, *arguments), limiter=limiter)
+
+
+def _decoded(body: str) -> dict[str, Any]:
+    try:
+        return _mapping(json.loads(body))
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _mapping(found: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _names(found: object) -> list[str]:
+    return [each for each in cast("list[object]", found) if isinstance(each, str)] if isinstance(found, list) else []

@@ -19,9 +19,9 @@ from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.faults import AbsentError
 from mcp_skills_server.sources.oci import manifests
-from mcp_skills_server.sources.oci.client import Client
+from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.manifests import Collection, Descriptor
-from mcp_skills_server.sources.oci.reference import Reference
+from mcp_skills_server.sources.oci.reference import OciReference
 
 _LICENSES: Final = "org.opencontainers.image.licenses"
 _WORKERS: Final = 6
@@ -62,7 +62,7 @@ class Pushed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _BuiltArtifact:
     """A skill as an artifact: its blobs, its manifest, and what an index says of it."""
 
     blobs: tuple[tuple[str, bytes], ...]
@@ -70,7 +70,7 @@ class _Made:
     entry: Descriptor
 
 
-async def push_skill(client: Client, reference: Reference, package: Package) -> Pushed:
+async def push_skill(client: RegistryClient, reference: OciReference, package: Package) -> Pushed:
     """Push one skill as the artifact that the tag of the reference names.
 
     Raises:
@@ -82,7 +82,7 @@ async def push_skill(client: Client, reference: Reference, package: Package) -> 
     return Pushed(made.entry.digest, (package.name,) if sent else (), sent)
 
 
-async def push_collection(client: Client, reference: Reference, packages: Sequence[Package]) -> Pushed:
+async def push_collection(client: RegistryClient, reference: OciReference, packages: Sequence[Package]) -> Pushed:
     """Push these skills into the repository, and an index of them that the tag of the reference names.
 
     Raises:
@@ -122,17 +122,17 @@ async def push_collection(client: Client, reference: Reference, packages: Sequen
     return Pushed(digest, tuple(sorted(name for name, size in sizes.items() if size)), sent)
 
 
-async def _present(client: Client, reference: Reference) -> frozenset[str]:
+async def _present(client: RegistryClient, reference: OciReference) -> frozenset[str]:
     """The manifests that the index of the tag names now, and that the registry has therefore."""
     try:
         _, raw = await client.manifest(reference.wanted)
-        found = manifests.decode(raw, _MOST_ENTRIES)
+        found = manifests.decode_manifest(raw, _MOST_ENTRIES)
     except AbsentError:
         return frozenset()
     return frozenset(each.digest for each in found.entries) if isinstance(found, Collection) else frozenset()
 
 
-async def _send(client: Client, made: _Made, wanted: str) -> int:
+async def _send(client: RegistryClient, made: _BuiltArtifact, wanted: str) -> int:
     """Have an artifact there under this tag or digest; the bytes that were sent."""
     sent = 0
     for digest, raw in made.blobs:
@@ -145,14 +145,14 @@ async def _send(client: Client, made: _Made, wanted: str) -> int:
     return sent
 
 
-async def _has_manifest(client: Client, wanted: str, digest: str) -> bool:
+async def _has_manifest(client: RegistryClient, wanted: str, digest: str) -> bool:
     try:
         return (await client.manifest(wanted))[0] == digest
     except AbsentError:
         return False
 
 
-def _make(package: Package) -> _Made:
+def _make(package: Package) -> _BuiltArtifact:
     files = {f"{package.name}/{path}": each for path, each in package.read().items()}
     layer, config = archive.pack_tar(files), _config(package)
     described = package.frontmatter.get("description")
@@ -172,7 +172,7 @@ def _make(package: Package) -> _Made:
         annotations,
     )
     entry = Descriptor(manifests.MANIFEST, _digest(manifest), len(manifest), annotations)
-    return _Made(((_digest(config), config), (_digest(layer), layer)), manifest, entry)
+    return _BuiltArtifact(((_digest(config), config), (_digest(layer), layer)), manifest, entry)
 
 
 def _config(package: Package) -> bytes:

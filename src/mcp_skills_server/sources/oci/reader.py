@@ -13,10 +13,10 @@ from anyio import to_thread
 from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci import layers, manifests
-from mcp_skills_server.sources.oci.client import Client
+from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.layers import Contents
-from mcp_skills_server.sources.oci.manifests import Artifact, Collection
-from mcp_skills_server.sources.oci.reference import Reference
+from mcp_skills_server.sources.oci.manifests import Collection, Manifest
+from mcp_skills_server.sources.oci.reference import OciReference
 from mcp_skills_server.sources.settings import FetchSettings
 
 _UNPACKERS: Final = 4
@@ -29,7 +29,7 @@ class ContentRefusedError(UnacceptableError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedArtifact:
     """An artifact that is to be there.
 
     Attributes:
@@ -42,7 +42,7 @@ class Wanted:
     place: int
     digest: str
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
-    manifest: Artifact | Collection | None = None
+    manifest: Manifest | Collection | None = None
 
     @property
     def name(self) -> str:
@@ -55,7 +55,7 @@ class Wanted:
         return self.name or self.digest[:19]
 
 
-class Reader:
+class ArtifactReader:
     """Reads artifacts, and proves all of them.
 
     Args:
@@ -65,7 +65,9 @@ class Reader:
         hidden: skills in dot folders of an image count, too.
     """
 
-    def __init__(self, client: Client, reference: Reference, settings: FetchSettings, *, hidden: bool) -> None:
+    def __init__(
+        self, client: RegistryClient, reference: OciReference, settings: FetchSettings, *, hidden: bool
+    ) -> None:
         self._client = client
         self._reference = reference
         self._most_entries = settings.limits.skills
@@ -74,7 +76,7 @@ class Reader:
         self._limits = UnpackLimits(bytes=limit, file=min(UnpackLimits().file, limit))
         self._unpackers = anyio.CapacityLimiter(_UNPACKERS)
 
-    async def wanted(self, digest: str) -> list[Wanted]:
+    async def wanted(self, digest: str) -> list[WantedArtifact]:
         """The artifacts that the manifest of this digest names: itself, or those of a collection.
 
         Raises:
@@ -82,15 +84,15 @@ class Reader:
             SourceError: it cannot be had.
         """
         found = await self._manifest(digest)
-        if isinstance(found, Artifact) or found.platforms:
-            annotations = found.annotations if isinstance(found, Artifact) else dict[str, str]()
-            return [Wanted(0, digest, annotations, found)]
+        if isinstance(found, Manifest) or found.platforms:
+            annotations = found.annotations if isinstance(found, Manifest) else dict[str, str]()
+            return [WantedArtifact(0, digest, annotations, found)]
         entries = {each.digest: each for each in found.chosen}
         if not entries:
             raise ContentRefusedError("its index is empty")
-        return [Wanted(place, each.digest, each.annotations) for place, each in enumerate(entries.values())]
+        return [WantedArtifact(place, each.digest, each.annotations) for place, each in enumerate(entries.values())]
 
-    async def contents(self, wanted: Wanted) -> Contents:
+    async def contents(self, wanted: WantedArtifact) -> Contents:
         """The skills of an artifact, its layers downloaded and proved.
 
         Raises:
@@ -102,14 +104,14 @@ class Reader:
         if size > layers.LIMITS.bytes + _OVERHEAD:
             raise ContentRefusedError(f"its layers have {size} bytes, at most {layers.LIMITS.bytes} are taken")
         raw = [(layer, await self._client.blob(layer)) for layer in artifact.layers]
-        names = layers.names_of(wanted.annotations, artifact.annotations, self._reference.repository)
-        unpack = partial(layers.contents, raw, names, self._limits, hidden=self._hidden)
+        names = layers.candidate_names(wanted.annotations, artifact.annotations, self._reference.repository)
+        unpack = partial(layers.read_layers, raw, names, self._limits, hidden=self._hidden)
         try:
             return await to_thread.run_sync(unpack, limiter=self._unpackers)
         except (ArchiveRefusedError, UnacceptableError) as error:
             raise ContentRefusedError(str(error)) from None
 
-    async def _artifact(self, wanted: Wanted) -> Artifact:
+    async def _artifact(self, wanted: WantedArtifact) -> Manifest:
         """The manifest of an artifact; where it is an index of platforms, that of one of them."""
         found = wanted.manifest or await self._manifest(wanted.digest)
         if isinstance(found, Collection) and found.platforms:
@@ -118,9 +120,9 @@ class Reader:
             raise ContentRefusedError("it is a collection in a collection, which is not read")
         return found
 
-    async def _manifest(self, digest: str) -> Artifact | Collection:
+    async def _manifest(self, digest: str) -> Manifest | Collection:
         _, raw = await self._client.manifest(digest)
         try:
-            return manifests.decode(raw, self._most_entries)
+            return manifests.decode_manifest(raw, self._most_entries)
         except UnacceptableError as error:
             raise ContentRefusedError(str(error)) from None

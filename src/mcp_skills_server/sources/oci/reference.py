@@ -23,7 +23,7 @@ _EXAMPLE: Final = "write oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSIT
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class OciReference:
     """One artifact, or what a tag names now.
 
     Attributes:
@@ -94,7 +94,7 @@ def is_digest(text: object) -> bool:
     return isinstance(text, str) and bool(_DIGEST.fullmatch(text))
 
 
-def parse(text: str, *, http: bool = False) -> Reference:
+def parse_reference(text: str, *, http: bool = False) -> OciReference:
     """The artifact that a text names. A name without tag and digest means the tag `latest`.
 
     Args:
@@ -124,7 +124,7 @@ def parse(text: str, *, http: bool = False) -> Reference:
     if len(repository) > _LONGEST or not all(map(_SEGMENT.fullmatch, repository.split("/"))):
         hint = "; write it in lower case" if repository != repository.lower() else f"; {_EXAMPLE}"
         raise UsageError(f"{shown}: {quoted(repository)} cannot be the name of a repository{hint}")
-    reference = Reference(
+    reference = OciReference(
         _SCHEMES[spelled], registry, repository, tag or (None if digest else LATEST), digest if at else None
     )
     if reference.scheme == "http" and not http and not addresses.is_loopback(reference.host):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -18,14 +20,15 @@ from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.folder import FetchedFolder
+from mcp_skills_server.sources.http import HttpClient
 from mcp_skills_server.sources.oci.access import Access
-from mcp_skills_server.sources.oci.client import Client
+from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.pull import bring
 from mcp_skills_server.sources.oci.reader import ContentRefusedError
-from mcp_skills_server.sources.oci.reference import is_digest, parse
+from mcp_skills_server.sources.oci.reference import is_digest, parse_reference
 from mcp_skills_server.sources.report import sorted_out
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import LAST_RETRY_S, NO_DIFFERENCE, Difference, Pace, Revision, Tree
+from mcp_skills_server.sources.source import LAST_RETRY_S, NO_DIFFERENCE, Pace, Revision, SourceTree, TreeChanges
 from mcp_skills_server.sources.store import Store
 
 _FIRST_RETRY_S: Final = 30.0
@@ -52,14 +55,14 @@ class Oci:
         self._default_refresh_s = settings.refresh_s
         self.refresh_s: float | None = settings.refresh_s
         self._hidden = settings.hidden
-        named = parse(given, http=settings.fetch.trust.http)
+        named = parse_reference(given, http=settings.fetch.trust.http)
         if settings.pin is not None and not is_digest(settings.pin):
             raise UsageError(f"{named}: {quoted(settings.pin)} is not the digest of a manifest; lock it again")
         self._reference = named if settings.pin is None else replace(named, digest=settings.pin)
         self.origin = str(named)
         self._access = Access(self._reference)
         self._refusals: dict[str, ContentRefusedError] = {}
-        self._brought: tuple[str, int, Tree] | None = None
+        self._brought: tuple[str, int, SourceTree] | None = None
         """The revision, the signature of the folder and what was said of it, when it was last brought."""
         self._kept = CacheFolder(settings.cache, "oci", str(self._reference), str(settings.hidden))
         self._folder = self._kept.path
@@ -86,7 +89,7 @@ class Oci:
                 digest, _ = await client.manifest(self._reference.wanted)
         return Revision(digest, self.pace.check_s)
 
-    async def materialise(self, revision: Revision, store: Store) -> Tree:  # noqa: ARG002, see above
+    async def materialise(self, revision: Revision, store: Store) -> SourceTree:  # noqa: ARG002, see above
         """Bring its folder up to the manifest.
 
         Raises:
@@ -108,18 +111,20 @@ class Oci:
                 hidden=self._hidden,
                 refusals=self._refusals,
             )
-        difference = Difference(pulled.before, pulled.added, pulled.updated, pulled.pruned)
+        difference = TreeChanges(pulled.before, pulled.added, pulled.updated, pulled.pruned)
         # What the publisher is at fault for stays so for as long as the digest is the same.
         complete = all(each.fault == "publisher" for each in pulled.refused)
         lines, problems = sorted_out(pulled.refused, self.origin)
-        tree = Tree(self._folder, difference, (*pulled.warnings, *lines), complete, problems)
+        tree = SourceTree(self._folder, difference, (*pulled.warnings, *lines), complete, problems)
         if complete:
             self._brought = revision.digest, await to_thread.run_sync(_signature, self._folder), tree
         return tree
 
-    def _client(self) -> Client:
-        settings = self._settings
-        return Client(self._reference, self._access, settings.trust, settings.bounds, connections=settings.connections)
+    @asynccontextmanager
+    async def _client(self) -> AsyncGenerator[RegistryClient]:
+        fetch = self._settings
+        async with HttpClient(fetch.bounds, connections=fetch.connections) as http:
+            yield RegistryClient(http, self._reference, self._access, fetch.trust)
 
 
 def _signature(top: Path) -> int:

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from mcp_skills_server.sources.git.log import Commit, places_of, read_log
+from mcp_skills_server.sources.git.log import Commit, pathspecs, read_log
 from mcp_skills_server.sources.git.program import Git
 
 
@@ -23,7 +23,7 @@ def commits(folder: str, root: str, without: Sequence[str] = ()) -> list[Commit]
     if top is None or not Path(folder).is_relative_to(top):
         return []
     inside = Path(folder).relative_to(top).as_posix()
-    return read_log(Git(top / ".git", "", "none"), places_of("" if inside == "." else inside, without)) or []
+    return read_log(Git(top / ".git", "", "none"), pathspecs("" if inside == "." else inside, without)) or []
 
 
 def _top(root: Path) -> Path | None:

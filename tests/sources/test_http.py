@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import pytest
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.download import Downloader
 from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
 from mcp_skills_server.sources.settings import Bounds, OriginPolicy
-from sources.fetching import ALLOWED, get
+from sources.fetching import get
 from sources.publishers import (
     Publisher,
     answer,
@@ -75,7 +73,7 @@ def test_the_connection_goes_to_the_address_that_was_checked(site: Publisher) ->
         return next(answers)
 
     trust = OriginPolicy(private=True, http=True)
-    assert get(f"http://rebinding.example:{site.port}/a", trust, resolver=resolver).raw == b"a"
+    assert get(f"http://rebinding.example:{site.port}/a", trust, resolver=resolver).body == b"a"
     assert next(answers) == ["10.255.255.1"]  # it was asked once
     assert site.asked[0].headers["host"] == f"rebinding.example:{site.port}"
 
@@ -87,7 +85,7 @@ def test_the_next_address_is_tried_when_one_does_not_answer(site: Publisher) -> 
         return ["127.77.77.77", "127.0.0.1"]
 
     assert (
-        get(f"http://two.example:{site.port}/a", OriginPolicy(private=True, http=True), resolver=resolver).raw == b"a"
+        get(f"http://two.example:{site.port}/a", OriginPolicy(private=True, http=True), resolver=resolver).body == b"a"
     )
 
 
@@ -152,34 +150,12 @@ def test_certificates_are_proved_by_name(certificate: Path) -> None:
     with TlsPublisher(certificate) as site:
         site.routes["/a"] = answer(b"a")
         url = f"https://skills.example:{site.port}/a"
-        assert get(url, tls=trusting, resolver=resolver, bounds=Bounds()).raw == b"a"
+        assert get(url, tls=trusting, resolver=resolver, bounds=Bounds()).body == b"a"
         assert site.names == ["skills.example"]
         with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
             get(f"https://other.example:{site.port}/a", tls=trusting, resolver=resolver, bounds=Bounds())
         with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
             get(url, resolver=resolver, bounds=Bounds())
-        assert site.paths == ["/a"]
-
-
-@pytest.mark.needs_program("openssl")
-def test_threads_prove_certificates_by_name_too(certificate: Path) -> None:
-    async def resolver(host: str, port: int) -> list[str]:
-        return ["127.0.0.1"]
-
-    async def plain(url: str, tls: ssl.SSLContext | None) -> bytes | None:
-        async with Downloader(url, ALLOWED, tls=tls, resolver=resolver) as opened:
-            found = await anyio.to_thread.run_sync(opened.get_plain, url, 1)
-            return None if found is None else found.raw
-
-    trusting = ssl.create_default_context(cafile=str(certificate / "cert.pem"))
-    with TlsPublisher(certificate) as site:
-        site.routes["/a"] = answer(b"a")
-        url = f"https://skills.example:{site.port}/a"
-        assert anyio.run(plain, url, trusting) == b"a"
-        assert site.names == ["skills.example"]
-        # The other way says why.
-        assert anyio.run(plain, f"https://other.example:{site.port}/a", trusting) is None
-        assert anyio.run(plain, url, None) is None
         assert site.paths == ["/a"]
 
 
@@ -190,7 +166,7 @@ def test_a_proxy_of_the_environment_is_used(site: Publisher, monkeypatch: pytest
     site.routes["http://skills.example/a"] = answer(b"by proxy")
     monkeypatch.setenv("http_proxy", site.url.replace("//", "//me:p%40ss@"))
     got = get("http://skills.example/a", OriginPolicy(http=True))
-    assert got.raw == b"by proxy"
+    assert got.body == b"by proxy"
     assert site.asked[0].headers["host"] == "skills.example"
     assert site.asked[0].headers["proxy-authorization"] == "Basic bWU6cEBzcw=="
 
@@ -214,12 +190,12 @@ def test_no_proxy_is_honoured(site: Publisher, monkeypatch: pytest.MonkeyPatch) 
     site.routes["/a"] = answer(b"a")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    assert get(f"{site.url}/a").raw == b"a"
+    assert get(f"{site.url}/a").body == b"a"
 
 
 @pytest.mark.parametrize("proxy", ["gopher://127.0.0.1:1", "http://", "http://127.0.0.1:99999", "socks5://127.0.0.1:1"])
 def test_a_proxy_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
     monkeypatch.setenv("https_proxy", proxy)
-    monkeypatch.setattr("mcp_skills_server.sources.connections.find_spec", lambda _: None)
+    monkeypatch.setattr("mcp_skills_server.sources.http.find_spec", lambda _: None)
     with pytest.raises(UsageError, match="the proxy of the environment"):
         get("https://skills.example/a", OriginPolicy())

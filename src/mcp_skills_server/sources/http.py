@@ -1,0 +1,380 @@
+"""HTTP client for sites, registries and issuers, over `httpcore2`.
+
+Defends against SSRF by pinning: resolve a name once, judge all of its addresses, and connect to one of those. A second
+answer of the name server changes nothing (DNS rebinding). Certificates are still verified by name. Each hop of a
+redirect is judged anew, and bytes, time and hops are bounded. Bodies are never decompressed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from urllib.parse import unquote, urlsplit
+
+import anyio
+import httpcore2
+
+from mcp_skills_server import __version__
+from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.model import printable
+from mcp_skills_server.sources import addresses
+from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
+from mcp_skills_server.sources.settings import Bounds
+from mcp_skills_server.sources.urls import shown
+
+if TYPE_CHECKING:
+    import ssl
+
+Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
+"""Resolve a host and a port to numeric addresses."""
+
+_KEEP_ALIVE_S: Final = 4.0
+"""Shorter than the keep-alive of most servers, so that they seldom close a connection that is about to be used."""
+_MAX_ADDRESSES: Final = 4
+_REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
+_HEADERS: Final = {"Accept-Encoding": "identity", "User-Agent": f"mcp-skills-server/{__version__}"}
+_BROKEN: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer of an HTTP server.
+
+    Attributes:
+        status: the status code.
+        url: the address that answered, after redirects.
+        headers: names in lower case; the values of a repeated name are joined by commas.
+        body: the bytes as they came, whatever their Content-Encoding.
+    """
+
+    status: int
+    url: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def is_html(self) -> bool:
+        """Whether this is a web page, whatever was asked for."""
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return kind == "text/html" or self.body[:256].lstrip().lower().startswith((b"<!doctype html", b"<html"))
+
+    @property
+    def encoding(self) -> str:
+        """The Content-Encoding, or "" if there is none."""
+        encoding = self.headers.get("content-encoding", "").strip().lower()
+        return "" if encoding == "identity" else encoding
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """The terms on which one URL may be requested.
+
+    Attributes:
+        private: allow addresses that are not of the public internet.
+        headers: sent to this URL alone, such as a token. A redirect elsewhere does not carry them.
+    """
+
+    private: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+
+
+class HttpClient:
+    """Sends requests within bounds, over connections that are kept alive. Open it with `async with`.
+
+    The proxy of the environment is used if there is one (`HTTPS_PROXY`, `NO_PROXY` and so on). A proxy resolves names
+    itself, so behind one only hosts that are spelled as addresses, and those of this machine, can be judged.
+
+    Args:
+        bounds: what a request, and all responses together, may cost.
+        connections: the maximum of concurrent connections.
+        tls: certificates other than the system's.
+        resolver: resolves names in place of the system.
+    """
+
+    def __init__(
+        self,
+        bounds: Bounds,
+        *,
+        connections: int = 6,
+        tls: ssl.SSLContext | None = None,
+        resolver: Resolve | None = None,
+    ) -> None:
+        self.bytes = 0
+        """Bytes of all bodies so far."""
+        self._bounds = bounds
+        self._connections = connections
+        self._tls = tls
+        self._resolver = resolver or resolve
+        self._proxies = _proxies()
+        self._pools: dict[tuple[str, bool, bool], httpcore2.AsyncConnectionPool] = {}
+
+    async def __aenter__(self) -> HttpClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            for pool in self._pools.values():
+                await pool.aclose()
+        self._pools.clear()
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        allow: Callable[[str], Hop],
+        *,
+        max_bytes: int,
+        max_error_bytes: int = 0,
+        content: bytes | None = None,
+        follow: bool = True,
+    ) -> Response:
+        """Send a request and read the whole response.
+
+        Args:
+            method: the HTTP method.
+            url: an absolute URL.
+            headers: sent on every hop.
+            allow: called with the URL of every hop; raises UnacceptableError if it must not be requested.
+            max_bytes: the maximum of the body of a success.
+            max_error_bytes: the same for any other status; 0 leaves such a body unread.
+            content: the body of the request.
+            follow: follow redirects.
+
+        Raises:
+            UnacceptableError: a hop is not allowed, leads to an address that is not public, or there are too many; or
+                the body is too large.
+            UnreachableError: there is no whole response in time.
+            UsageError: the proxy of the environment cannot be used.
+        """
+        try:
+            with anyio.fail_after(self._bounds.download_s):
+                for _ in range(self._bounds.redirects + 1):
+                    hop = allow(url)
+                    sent = {**_HEADERS, **headers, **hop.headers}
+                    limits = max_bytes, max_error_bytes
+                    response = await self._send(method, url, sent, content, limits, private=hop.private)
+                    if response.status not in _REDIRECTS or not follow:
+                        return response
+                    url = redirect_target(url, response.headers)
+        except TimeoutError:
+            raise UnreachableError(f"{shown(url)} took longer than {self._bounds.download_s:g} s") from None
+        raise UnacceptableError(f"{shown(url)}: more than {self._bounds.redirects} redirects")
+
+    async def _send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        content: bytes | None,
+        limits: tuple[int, int],
+        *,
+        private: bool,
+    ) -> Response:
+        """Send one request and read its response, with the errors of HTTP in words for people."""
+        parts = urlsplit(url)
+        path = parts.path or "/"
+        target = f"{path}?{parts.query}" if parts.query else path
+        place = httpcore2.URL(
+            scheme=parts.scheme, host=parts.hostname or "", port=parts.port, target=target.encode("ascii")
+        )
+        wait = self._bounds.read_s
+        timeouts = {"connect": wait, "read": wait, "write": wait, "pool": self._bounds.download_s}
+        pool = self._pool(url, private=private)
+        extensions = {"timeout": timeouts}
+        try:
+            async with pool.stream(
+                method, place, headers=list(headers.items()), content=content, extensions=extensions
+            ) as stream:
+                found = _joined(stream.headers)
+                most = limits[0] if 200 <= stream.status < 300 else limits[1]
+                body = b""
+                if method != "HEAD" and (most or 200 <= stream.status < 300):
+                    body = await self._read(url, most, found, stream)
+                return Response(stream.status, url, found, body)
+        except UnreachableError:
+            raise
+        except httpcore2.TimeoutException:
+            raise UnreachableError(f"{shown(url)} did not answer within {wait:g} s") from None
+        except (httpcore2.ProtocolError, httpcore2.ReadError) as error:
+            raise UnreachableError(f"{shown(url)} broke off or does not speak HTTP: {_first_line(error)}") from None
+        except (httpcore2.NetworkError, httpcore2.ProxyError, OSError, *_BROKEN) as error:
+            hint = ""
+            if "WRONG_VERSION_NUMBER" in str(error):
+                hint = "; it speaks plain HTTP there: write http:// for a site, oci+http:// for a registry"
+            raise UnreachableError(f"{shown(url)} cannot be reached: {_first_line(error)}{hint}") from None
+        except httpcore2.UnsupportedProtocol as error:
+            raise UsageError(f"the proxy of the environment cannot be used: {_first_line(error)}") from None
+
+    async def _read(self, url: str, most: int, headers: Mapping[str, str], stream: httpcore2.Response) -> bytes:
+        """Read a body of at most `most` bytes."""
+        length = headers.get("content-length", "")
+        if length.isdigit() and int(length[:18]) > most:
+            raise UnacceptableError(f"{shown(url)} has {length[:18]} bytes, at most {most} are taken")
+        parts: list[bytes] = []
+        size = 0
+        async for part in stream.aiter_stream():
+            size += len(part)
+            if size > most:
+                raise UnacceptableError(f"{shown(url)} has more than {most} bytes")
+            self.bytes += len(part)
+            if self.bytes > self._bounds.total_bytes:
+                raise UnacceptableError(f"all downloads together have more than {self._bounds.total_bytes} bytes")
+            parts.append(part)
+        return b"".join(parts)
+
+    def _pool(self, url: str, *, private: bool) -> httpcore2.AsyncConnectionPool:
+        """Return the pool of connections for this URL."""
+        proxy = self._proxy(url)
+        if not private and proxy:
+            host = urlsplit(url).hostname or ""
+            address = addresses.literal(host)
+            if addresses.is_loopback(host) or (address is not None and not addresses.is_public(address)):
+                raise _not_public(host, address or host)
+        secure = url.startswith("https:")
+        key = proxy, secure, private
+        if key not in self._pools:
+            if secure and self._tls is None:  # reading all certificates takes a while, and plain http needs none
+                self._tls = httpcore2.default_ssl_context()
+            self._pools[key] = httpcore2.AsyncConnectionPool(
+                ssl_context=self._tls if secure else None,
+                max_connections=self._connections,
+                max_keepalive_connections=self._connections,
+                keepalive_expiry=_KEEP_ALIVE_S,
+                proxy=_proxy_of(proxy) if proxy else None,
+                network_backend=None if proxy else _PinningBackend(self._resolver, private=private),
+            )
+        return self._pools[key]
+
+    def _proxy(self, url: str) -> str:
+        """Return the proxy for this URL, or "" if there is none."""
+        if not self._proxies:
+            return ""
+        from urllib.request import proxy_bypass
+
+        parts = urlsplit(url)
+        proxy = self._proxies.get(parts.scheme) or self._proxies.get("all") or ""
+        if not proxy or proxy_bypass(parts.netloc):
+            return ""
+        return proxy if "://" in proxy else f"http://{proxy}"
+
+
+class _PinningBackend(httpcore2.AsyncNetworkBackend):
+    """Connects to an address that was judged, never to a name that could be resolved anew."""
+
+    def __init__(self, resolver: Resolve, *, private: bool) -> None:
+        self._resolve = resolver
+        self._private = private
+        self._plain = cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109, the base class has it
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Connect to the first address of the host that answers, if all of them are allowed."""
+        found = (await self._addresses(host, port, timeout))[:_MAX_ADDRESSES]
+        each_s = None if timeout is None else timeout / max(1, len(found))
+        failed: Exception = httpcore2.ConnectError(f"the name {host} has no address")
+        for address in found:
+            try:
+                return await self._plain.connect_tcp(address, port, each_s, local_address, socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                failed = error
+        raise failed
+
+    async def _addresses(self, host: str, port: int, timeout: float | None) -> list[str]:  # noqa: ASYNC109
+        """Resolve a host, and refuse it if any of its addresses is not allowed."""
+        try:
+            with anyio.fail_after(timeout):
+                found = await self._resolve(host, port)
+        except TimeoutError:
+            raise httpcore2.ConnectTimeout(f"no address for {host}") from None
+        except (OSError, UnicodeError):
+            raise httpcore2.ConnectError(f"the name {host} cannot be resolved") from None
+        bad = None if self._private else addresses.refused(found)
+        if bad is not None:
+            raise _not_public(host, bad)
+        return found
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """Resolve a host to its addresses, as this machine does.
+
+    Raises:
+        OSError: it has none.
+    """
+    found = await anyio.getaddrinfo(host, port, type=1)  # SOCK_STREAM
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+def redirect_target(url: str, headers: Mapping[str, str]) -> str:
+    """Return the absolute URL of the Location in a response of `url`.
+
+    Raises:
+        UnacceptableError: there is none, or it cannot be requested.
+    """
+    location = headers.get("location")
+    if location is None:
+        raise UnacceptableError(f"{shown(url)} redirects to nowhere")
+    try:
+        return wellknown.absolute(url, location)
+    except ValueError as error:
+        raise UnacceptableError(f"{shown(url)} redirects to '{shown(location)}': {error}") from None
+
+
+def _joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for raw_name, raw_value in headers:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
+
+
+def _proxies() -> dict[str, str]:
+    """Return the proxies of the environment, or of the system's settings, by scheme."""
+    if sys.platform == "linux" and not any(name.lower().endswith("_proxy") for name in os.environ):
+        return {}
+    from urllib.request import getproxies  # slow: it imports another HTTP client
+
+    return getproxies()
+
+
+def _proxy_of(given: str) -> httpcore2.Proxy:
+    parts = urlsplit(given)
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if parts.scheme not in {"http", "https", "socks5", "socks5h"} or not parts.hostname or port == 0:
+        raise UsageError(
+            "the proxy of the environment is no http, https or socks5 URL; correct HTTPS_PROXY or unset it"
+        )
+    if parts.scheme.startswith("socks") and find_spec("socksio") is None:
+        raise UsageError("the proxy of the environment is SOCKS, which needs the package socksio")
+    auth = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
+    return httpcore2.Proxy(httpcore2.URL(scheme=parts.scheme, host=parts.hostname, port=port, target="/"), auth=auth)
+
+
+def _not_public(host: str, address: str) -> UnacceptableError:
+    if host == address:
+        reason = f"{host} leads to an address that is not of the public internet"
+    else:
+        reason = f"{host} leads to {address}, which is not public"
+    return UnacceptableError(f"{reason}; --allow-private allows it")
+
+
+def _first_line(error: Exception) -> str:
+    text = printable(" ".join(str(error).split())) or type(error).__name__
+    return text if len(text) <= 160 else f"{text[:157]}..."

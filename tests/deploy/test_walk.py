@@ -11,7 +11,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -100,8 +100,18 @@ class Deployment:
 
 
 @contextmanager
-def deployed(folder: Path) -> Iterator[Deployment]:
-    """All of it, up, with nobody signed in."""
+def deployed(
+    folder: Path,
+    issuer: Callable[[int], AbstractContextManager[Any]] = lambda _: authorization_server(),
+    granted: str = GRANTED,
+) -> Iterator[Deployment]:
+    """All of it, up, with nobody signed in.
+
+    Args:
+        folder: for all files.
+        issuer: of the tokens, for the proxy's port; what it yields has a `url`.
+        granted: what stands behind the shipped configuration.
+    """
     for path in ("finance/refunds", "finance/tax", "research/papers", "research/secret/plans"):
         write_skill(folder / "skills" / path, guide_md=f"of {path}")
     (folder / "tokens").write_text("robot=a-made-up-token-0123456789\n")
@@ -114,14 +124,14 @@ def deployed(folder: Path) -> Iterator[Deployment]:
     assert services["proxy"]["environment"].keys() == where(0, 0).keys() - {"LOCATION"}
     with (
         redis_server(folder / "redis", *words) as redis,
-        authorization_server() as login,
         running(HaProxy(folder / "proxy", *ports, edits=SPREAD)) as proxy,
+        issuer(proxy.port) as login,
         ExitStack() as stack,
     ):
         assert isinstance(proxy, HaProxy)
         places = [('"/skills"', '"skills"'), ('"/run/secrets/tokens"', '"tokens"')]
         with edited(folder, "config.toml", places).open("a") as more:
-            more.write(GRANTED.format(issuer=login.url, audience=own(proxy.port)))
+            more.write(granted.format(issuer=login.url, audience=own(proxy.port)))
         found = Deployment(folder, proxy, redis, login, stack, ports)
         assert redis.say("ping") == "PONG"
         assert not any(composed.is_healthy(found.variables(port)) for port in ports)

@@ -11,13 +11,21 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 
-$(VENV)/.ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+
+# The program alone, for the demo. The pip that is there already installs it, so the environment needs none of its own.
+$(VENV)/.core: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear --without-pip $(VENV)
+	$(PYTHON) -m pip --python $(BIN)/python $(INSTALL) .
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.core
+	$(BIN)/python -m ensurepip >/dev/null
+	$(BIN)/python -m pip $(INSTALL) '.[dev]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m pip $(INSTALL) '.[docs]'
 	@touch $@
 
 .PHONY: help demo screenshots test test-programs fuzz fuzz-front soak lint format docs requirements mutants threats golden interop record hosts image bench bench-peers clean
@@ -25,7 +33,7 @@ $(VENV)/.docs: $(VENV)/.ready
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
 
-demo: $(VENV)/.ready  ## start the server on fixtures/skills, talk to it, show what comes back
+demo: $(VENV)/.core  ## start the server on fixtures/skills, talk to it, show what comes back
 	@$(BIN)/python tools/demo.py
 
 test: $(VENV)/.ready  ## run the whole suite

@@ -15,7 +15,7 @@ INSTALL := install --quiet --disable-pip-version-check --constraint constraints.
 
 # The program alone, for the demo. The pip that is there already installs it, so the environment needs none of its own.
 $(VENV)/.core: pyproject.toml constraints.txt
-	$(PYTHON) -m venv --clear --without-pip $(VENV)
+	$(PYTHON) -m venv --without-pip $(VENV)
 	$(PYTHON) -m pip --python $(BIN)/python $(INSTALL) .
 	@touch $@
 

@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
 
-from bench.report import table
+from tools.pages import table
 from tools.soak.clients import ERAS, Follower, converse, visit, write
 from tools.soak.deployment import PAUSE, Deployment
 from tools.soak.judge import QUIET_S, Judge

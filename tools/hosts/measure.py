@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tools.hosts import facts, roots, sandbox
+from tools.hosts import facts, setting
 from tools.hosts.facts import Result, Run
-from tools.hosts.model import serving
-from tools.hosts.programs import Program
-from tools.hosts.script import SEARCH_AGAIN, Script, Step
-from tools.hosts.trace import Trace
+from tools.hosts.model import SEARCH_AGAIN, Script, Step, serving
+from tools.hosts.setting import Program, Trace
 
 READY: Final = 30.0
 """Seconds that the model gives the server to list its tools, on a busy machine."""
@@ -85,7 +83,7 @@ def measure(place: Place, program: Program, keep: Path | None) -> Result:
         if seen is not None and not seen.faults:
             result.facts["a slash command of a hostile skill"] = "ran nothing, read no file"
     if program.approval or program.install:
-        asked = converse("not approved", Plan(lambda _root, _trace: [_load(roots.LONG[0])], approved=False))
+        asked = converse("not approved", Plan(lambda _root, _trace: [_load(setting.LONG[0])], approved=False))
         if asked is not None:
             words = program.approval or (f"install {place.host} {' '.join(program.install)}",)
             result.facts["approval"] = f"without `{' '.join(words)}`: {facts.refusal(asked)}"
@@ -104,12 +102,12 @@ def _converse(
     home, project, root = folder / "home", folder / "project", folder / "skills"
     home.mkdir()
     project.mkdir()
-    names = roots.build(root) if plan.many else roots.copy_fixtures(place.root / "fixtures" / "skills", root)
+    names = setting.build(root) if plan.many else setting.copy_fixtures(place.root / "fixtures" / "skills", root)
     trace = Trace(folder / "trace")
     tee = trace.write_program([sys.executable, "-m", "mcp_skills_server"])
     script = Script(deque(plan.steps(root, trace)), lambda: trace.wait(lambda: bool(trace.tools()), READY))
     with serving(script.decide) as model:
-        env = sandbox.environment(home, place.path, program.environment(model.url), namespaced=place.namespaced)
+        env = setting.environment(home, place.path, program.environment(model.url), namespaced=place.namespaced)
         program.prepare(home, model.url)
         ours_install = program.install if plan.approved else ()
         install = [
@@ -123,23 +121,23 @@ def _converse(
             tee,
             *ours_install,
         ]
-        done = sandbox.run(install, env, project)
+        done = setting.run(install, env, project)
         if done.code != 0:
             return Run(names, script, trace, done, 0, [f"install {done.reason()}"])
         if plan.slash and program.slash is not None:
-            roots.hostile(root, project)
-            ended = sandbox.run([binary, *program.slash(roots.HOSTILE)], env, project)
+            setting.hostile(root, project)
+            ended = setting.run([binary, *program.slash(setting.HOSTILE)], env, project)
             faults = [*model.faults]
-            if (project / roots.HIT).exists():
+            if (project / setting.HIT).exists():
                 faults.append("a slash command ran a command of the skill's text")
             seen = json.dumps([each.body for each in model.requests])
-            if roots.PRIVATE in seen:
+            if setting.PRIVATE in seen:
                 faults.append("a slash command sent a file of the user's to the model")
-            if roots.HOSTILE not in seen:
+            if setting.HOSTILE not in seen:
                 faults.append("the slash command did not reach the model")
             return Run(names, script, trace, ended, len(model.requests), faults)
         command = [binary, *program.command, *(program.approval if plan.approved else ()), *plan.more]
-        ended = sandbox.run(command, env, project)
+        ended = setting.run(command, env, project)
         (folder / "requests.json").write_text(
             json.dumps([{"path": each.path, "body": each.body} for each in model.requests], indent=1), encoding="utf-8"
         )
@@ -176,17 +174,17 @@ def _frozen(run: Run) -> Run:
 
 
 def _load(length: int) -> Step:
-    return Step(f"load {length}", "skills_load", {"names": [roots.long_name(length)]})
+    return Step(f"load {length}", "skills_load", {"names": [setting.long_name(length)]})
 
 
 def _added(root: Path, trace: Trace) -> Step:
     def add() -> None:
         notices, listed = trace.notices(), trace.count("tools/list")
-        roots.write(root, roots.ADDED, "# Count\n\nCount them.\n")
+        setting.write(root, setting.ADDED, "# Count\n\nCount them.\n")
         if trace.wait(lambda: trace.notices() > notices, NOTICED):
             trace.wait(lambda: trace.count("tools/list") > listed, RELISTED)
 
-    return Step("added", "skills_search", {"query": roots.ADDED.replace("-", " ")}, before=add)
+    return Step("added", "skills_search", {"query": setting.ADDED.replace("-", " ")}, before=add)
 
 
 _AGAIN: Final = (
@@ -202,8 +200,8 @@ def _every_step(root: Path, trace: Trace) -> list[Step]:
     return [
         Step("search", "skills_search", {"query": "audit every invoice"}),
         Step("load", "skills_load", {"names": [name]}),
-        Step("read", "skills_read", {"skill": name, "path": roots.FILE}),
-        *map(_load, roots.LONG),
+        Step("read", "skills_read", {"skill": name, "path": setting.FILE}),
+        *map(_load, setting.LONG),
         _added(root, trace),
         *_AGAIN,
     ]

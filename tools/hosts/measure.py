@@ -92,13 +92,7 @@ def measure(place: Place, program: Program, keep: Path | None) -> Result:
     return result
 
 
-def _converse(
-    place: Place,
-    program: Program,
-    binary: Path,
-    folder: Path,
-    plan: Plan,
-) -> Run:
+def _converse(place: Place, program: Program, binary: Path, folder: Path, plan: Plan) -> Run:
     home, project, root = folder / "home", folder / "project", folder / "skills"
     home.mkdir()
     project.mkdir()

@@ -179,15 +179,15 @@ def test_tools_that_were_never_offered_are_a_failure(tmp_path: Path) -> None:
 
 def test_a_host_that_is_not_there_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "CACHE", tmp_path)
-    said = command.measured("codex", None, namespaced=True)
+    said = command.measured("codex", namespaced=True)
     assert said.facts == {} and "without --offline" in said.failures[0]
     (tmp_path / "codex").mkdir()
     (tmp_path / "codex" / "failed.txt").write_text("npm error 404")
-    assert command.measured("codex", None, namespaced=True).failures == ["could not be installed: npm error 404"]
+    assert command.measured("codex", namespaced=True).failures == ["could not be installed: npm error 404"]
     there = tmp_path / "codex" / "node_modules" / ".bin" / "codex"
     there.parent.mkdir(parents=True)
     there.touch()
-    assert "could not be started" in command.measured("codex", None, namespaced=True).failures[0]
+    assert "could not be started" in command.measured("codex", namespaced=True).failures[0]
 
 
 def test_every_program_is_a_host_that_install_knows() -> None:

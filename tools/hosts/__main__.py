@@ -18,6 +18,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -42,7 +43,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tools.hosts", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("hosts", nargs="*", metavar="HOST", help=f"of {', '.join(PROGRAMS)}  [default: all]")
     parser.add_argument("--offline", action="store_true", help="install nothing; take what is below .hosts/")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep requests and traffic of every run there")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--namespaced", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -51,7 +51,7 @@ def main() -> int:
         parser.error(f"unknown host {unknown[0]!r}; there are {', '.join(PROGRAMS)}")
     chosen = list(dict.fromkeys(options.hosts)) or list(PROGRAMS)
     if options.inside:
-        return _drive(chosen, options.keep, options.namespaced)
+        return _drive(chosen, options.namespaced)
     if sys.platform != "linux":
         print("make hosts: runs on linux only", file=sys.stderr)
         return 1
@@ -59,8 +59,6 @@ def main() -> int:
         _install_all(chosen)
     words = setting.alone()
     arguments = [*chosen, *(["--namespaced"] if words else [])]
-    if options.keep is not None:
-        arguments += ["--keep", str(options.keep.resolve())]
     return setting.reenter(words, arguments, ROOT)
 
 
@@ -82,17 +80,8 @@ def _install(folder: str, package: str) -> None:
         failed.write_text("there is no npm", encoding="utf-8")
         return
     print(f"installing {package} ...", flush=True)
-    command = [
-        npm,
-        "install",
-        "--prefix",
-        there,
-        "--cache",
-        CACHE / "npm-cache",
-        "--no-audit",
-        "--no-fund",
-        "--no-save",
-    ]
+    quiet = ("--no-audit", "--no-fund", "--no-save")
+    command = [npm, "install", "--prefix", there, "--cache", CACHE / "npm-cache", *quiet]
     try:
         done = subprocess.run(
             [*command, f"{package}@latest"], capture_output=True, text=True, check=False, timeout=NPM_LIMIT
@@ -105,7 +94,7 @@ def _install(folder: str, package: str) -> None:
         failed.write_text(lines[0], encoding="utf-8")
 
 
-def _drive(chosen: Sequence[str], keep: Path | None, namespaced: bool) -> int:
+def _drive(chosen: Sequence[str], namespaced: bool) -> int:
     if namespaced:
         setting.loopback_up()
     columns: dict[str, dict[str, str]] = {}
@@ -113,7 +102,7 @@ def _drive(chosen: Sequence[str], keep: Path | None, namespaced: bool) -> int:
     for host in chosen:
         program = PROGRAMS[host]
         print(f"{program.title} ...", flush=True)
-        result = measured(host, keep, namespaced=namespaced)
+        result = measured(host, namespaced=namespaced)
         columns[f"{program.title} {result.version}".strip()] = result.facts
         for row, fact in result.facts.items():
             print(f"  {row}: {fact}")
@@ -143,7 +132,7 @@ def markdown(columns: Mapping[str, Mapping[str, str]], day: datetime.date, netwo
     )
 
 
-def measured(host: str, keep: Path | None, *, namespaced: bool) -> Result:
+def measured(host: str, *, namespaced: bool) -> Result:
     """All that is known of one host, or why it could not be had."""
     program, programs = PROGRAMS[host], CACHE / host
     if not (programs / "node_modules" / ".bin" / program.binary).exists():
@@ -154,7 +143,8 @@ def measured(host: str, keep: Path | None, *, namespaced: bool) -> Result:
     found = shutil.which("node")
     path = [folder for folder in (node, Path(found).parent if found else None) if folder and folder.is_dir()]
     try:
-        return measure(Place(ROOT, host, programs, path, namespaced), program, keep)
+        with tempfile.TemporaryDirectory(prefix="hosts-", ignore_cleanup_errors=True) as scratch:
+            return measure(Place(ROOT, host, programs, path, namespaced), program, Path(scratch))
     except (OSError, json.JSONDecodeError) as error:
         return Result("", failures=[f"could not be started: {error}"])
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tools.hosts import facts, setting
 from tools.hosts.facts import Result, Run
@@ -45,7 +43,7 @@ class Place:
     namespaced: bool
 
 
-def measure(place: Place, program: Program, keep: Path | None) -> Result:
+def measure(place: Place, program: Program, scratch: Path) -> Result:
     """Every conversation with one host."""
     binary = place.programs / "node_modules" / ".bin" / program.binary
     version = json.loads(
@@ -54,16 +52,15 @@ def measure(place: Place, program: Program, keep: Path | None) -> Result:
     result = Result(version)
 
     def converse(label: str, plan: Plan) -> Run | None:
-        with tempfile.TemporaryDirectory(prefix="hosts-", ignore_cleanup_errors=True) as folder:
-            run = _converse(place, program, binary, Path(folder), plan)
-            if keep is not None:
-                _keep(Path(folder), keep / place.host / label)
-            lost = run.lost() or ("; ".join(run.faults))
-            if not lost and plan.approved and run.ended.code != 0:
-                lost = f"the host {run.ended.reason()}"
-            if lost:
-                result.failures.append(f"{label}: {lost}")
-            return None if run.lost() else _frozen(run)
+        folder = scratch / label
+        folder.mkdir()
+        run = _converse(place, program, binary, folder, plan)
+        lost = run.lost() or "; ".join(run.faults)
+        if not lost and plan.approved and run.ended.code != 0:
+            lost = f"the host {run.ended.reason()}"
+        if lost:
+            result.failures.append(f"{label}: {lost}")
+        return None if run.lost() else run
 
     few = converse("17 skills", Plan(many=False))
     many = converse("148 skills", Plan(_every_step))
@@ -132,39 +129,7 @@ def _converse(place: Place, program: Program, binary: Path, folder: Path, plan: 
             return Run(names, script, trace, ended, len(model.requests), faults)
         command = [binary, *program.command, *(program.approval if plan.approved else ()), *plan.more]
         ended = setting.run(command, env, project)
-        (folder / "requests.json").write_text(
-            json.dumps([{"path": each.path, "body": each.body} for each in model.requests], indent=1), encoding="utf-8"
-        )
-        (folder / "ended.txt").write_text(f"{ended.code}\n{ended.out}\n{ended.err}", encoding="utf-8")
         return Run(names, script, trace, ended, len(model.requests), model.faults)
-
-
-def _keep(folder: Path, there: Path) -> None:
-    shutil.rmtree(there, ignore_errors=True)
-    there.mkdir(parents=True)
-    for name in ("requests.json", "ended.txt"):
-        if (folder / name).exists():
-            shutil.copy(folder / name, there / name)
-    shutil.copytree(folder / "trace", there / "trace")
-
-
-@dataclass(frozen=True)
-class _Frozen(Trace):
-    """A trace that was read, because its files go."""
-
-    messages_in: Sequence[dict[str, Any]] = ()
-    messages_out: Sequence[dict[str, Any]] = ()
-
-    def asked(self) -> list[dict[str, Any]]:
-        return list(self.messages_in)
-
-    def said(self) -> list[dict[str, Any]]:
-        return list(self.messages_out)
-
-
-def _frozen(run: Run) -> Run:
-    trace = _Frozen(run.trace.folder, run.trace.asked(), run.trace.said())
-    return Run(run.names, run.script, trace, run.ended, run.requests, run.faults)
 
 
 def _load(length: int) -> Step:

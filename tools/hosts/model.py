@@ -16,6 +16,8 @@ from typing import Any, Final, Literal
 
 Api = Literal["anthropic", "responses", "chat", "gemini"]
 Body = Mapping[str, Any]
+_Answer = tuple[dict[str, Any], Sequence[dict[str, Any] | str]]
+"""An answer whole, and as the events of a stream."""
 
 
 @dataclass(frozen=True)
@@ -203,173 +205,85 @@ MODEL: Final = "scripted"
 
 
 def write_answer(api: Api, path: str, body: Body, turn: Turn, number: int) -> tuple[str, bytes]:
-    """The answer's content type and bytes. `number` tells calls of one conversation apart."""
-    if api == "gemini":
-        streams = ":streamGenerateContent" in path
-        answer = _gemini(turn)
-        return _sse([(None, answer)]) if streams else _json(answer)
-    if api == "anthropic":
-        message = _anthropic(turn, number)
-        return _sse(_anthropic_events(message)) if body.get("stream") else _json(message)
-    if api == "chat":
-        return _sse(_chat_events(turn, number)) if body.get("stream") else _json(_chat(turn, number))
-    response = _responses(turn, number)
-    return _sse(_responses_events(response)) if body.get("stream") else _json(response)
-
-
-def _json(value: object) -> tuple[str, bytes]:
-    return "application/json", json.dumps(value).encode()
-
-
-def _sse(events: Sequence[tuple[str | None, object]]) -> tuple[str, bytes]:
+    """Return the answer's content type and bytes. `number` tells calls of one conversation apart."""
+    writers = {"anthropic": _anthropic, "responses": _responses, "chat": _chat, "gemini": _gemini}
+    whole, events = writers[api](turn, number)
+    if not (body.get("stream") or ":streamGenerateContent" in path):
+        return "application/json", json.dumps(whole).encode()
     out = ""
-    for name, data in events:
-        said = data if isinstance(data, str) else json.dumps(data)
-        out += f"event: {name}\ndata: {said}\n\n" if name else f"data: {said}\n\n"
+    for event in events:
+        named = isinstance(event, dict) and "type" in event
+        said = event if isinstance(event, str) else json.dumps(event)
+        out += f"event: {event['type']}\ndata: {said}\n\n" if named else f"data: {said}\n\n"
     return "text/event-stream", out.encode()
 
 
-def _anthropic(turn: Turn, number: int) -> dict[str, Any]:
-    block = (
-        {"type": "tool_use", "id": f"toolu_{number:08}", "name": turn.name, "input": turn.arguments}
-        if turn.name
-        else {"type": "text", "text": turn.text}
-    )
-    return {
-        "id": f"msg_{number:08}",
-        "type": "message",
-        "role": "assistant",
-        "model": MODEL,
-        "content": [block],
-        "stop_reason": "tool_use" if turn.name else "end_turn",
-        "stop_sequence": None,
-        "usage": {"input_tokens": 1, "output_tokens": 1},
-    }
-
-
-def _anthropic_events(message: Body) -> list[tuple[str | None, object]]:
-    block = message["content"][0]
-    if block["type"] == "tool_use":
-        start = {**block, "input": {}}
-        delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+def _anthropic(turn: Turn, number: int) -> _Answer:
+    reason = "tool_use" if turn.name else "end_turn"
+    if turn.name:
+        start: dict[str, Any] = {"type": "tool_use", "id": f"toolu_{number:08}", "name": turn.name, "input": {}}
+        delta = {"type": "input_json_delta", "partial_json": json.dumps(turn.arguments)}
+        block = {**start, "input": turn.arguments}
     else:
-        start, delta = {"type": "text", "text": ""}, {"type": "text_delta", "text": block["text"]}
-    begun = {**message, "content": [], "stop_reason": None}
-    events = [
+        start, delta = {"type": "text", "text": ""}, {"type": "text_delta", "text": turn.text}
+        block = {**start, "text": turn.text}
+    begun = {"id": f"msg_{number:08}", "type": "message", "role": "assistant", "model": MODEL, "content": []}
+    begun |= {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 1, "output_tokens": 1}}
+    ended = {"stop_reason": reason, "stop_sequence": None}
+    return {**begun, "content": [block], "stop_reason": reason}, [
         {"type": "message_start", "message": begun},
         {"type": "content_block_start", "index": 0, "content_block": start},
         {"type": "content_block_delta", "index": 0, "delta": delta},
         {"type": "content_block_stop", "index": 0},
-        {
-            "type": "message_delta",
-            "delta": {"stop_reason": message["stop_reason"], "stop_sequence": None},
-            "usage": {"output_tokens": 1},
-        },
+        {"type": "message_delta", "delta": ended, "usage": {"output_tokens": 1}},
         {"type": "message_stop"},
     ]
-    return [(str(event["type"]), event) for event in events]
 
 
-def _responses(turn: Turn, number: int) -> dict[str, Any]:
-    item: dict[str, Any]
+def _responses(turn: Turn, number: int) -> _Answer:
+    item: dict[str, Any] = {"status": "completed"}
     if not turn.name:
         content = [{"type": "output_text", "text": turn.text, "annotations": []}]
-        item = {
-            "type": "message",
-            "id": f"msg_{number}",
-            "role": "assistant",
-            "status": "completed",
-            "content": content,
-        }
+        item |= {"type": "message", "id": f"msg_{number}", "role": "assistant", "content": content}
     elif turn.kind == "search":
-        item = {
-            "type": "tool_search_call",
-            "id": f"ts_{number}",
-            "call_id": f"call_{number}",
-            "status": "completed",
-            "execution": "client",
-            "arguments": turn.arguments,
-        }
+        item |= {"type": "tool_search_call", "id": f"ts_{number}", "call_id": f"call_{number}", "execution": "client"}
+        item |= {"arguments": turn.arguments}
     else:
-        item = {
-            "type": "function_call",
-            "id": f"fc_{number}",
-            "call_id": f"call_{number}",
-            "name": turn.name,
-            "arguments": json.dumps(turn.arguments),
-            "status": "completed",
-            **({"namespace": turn.group} if turn.group else {}),
-        }
-    usage = {
-        "input_tokens": 1,
-        "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens": 1,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": 2,
-    }
-    return {
-        "id": f"resp_{number}",
-        "object": "response",
-        "model": MODEL,
-        "status": "completed",
-        "output": [item],
-        "usage": usage,
-    }
-
-
-def _responses_events(response: Body) -> list[tuple[str | None, object]]:
-    item = response["output"][0]
-    begun = {**response, "status": "in_progress", "output": [], "usage": None}
+        item |= {"type": "function_call", "id": f"fc_{number}", "call_id": f"call_{number}", "name": turn.name}
+        item |= {"arguments": json.dumps(turn.arguments), **({"namespace": turn.group} if turn.group else {})}
+    usage = {"input_tokens": 1, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": 1, "total_tokens": 2}
+    usage["output_tokens_details"] = {"reasoning_tokens": 0}
+    begun = {"id": f"resp_{number}", "object": "response", "model": MODEL, "status": "in_progress", "output": []}
+    whole = {**begun, "status": "completed", "output": [item], "usage": usage}
     events = [
-        {"type": "response.created", "response": begun},
+        {"type": "response.created", "response": {**begun, "usage": None}},
         {"type": "response.output_item.added", "output_index": 0, "item": {**item, "status": "in_progress"}},
         {"type": "response.output_item.done", "output_index": 0, "item": item},
-        {"type": "response.completed", "response": response},
+        {"type": "response.completed", "response": whole},
     ]
-    return [(str(event["type"]), {**event, "sequence_number": number}) for number, event in enumerate(events)]
+    return whole, [{**event, "sequence_number": order} for order, event in enumerate(events)]
 
 
-def _chat_message(turn: Turn, number: int) -> dict[str, Any]:
-    if not turn.name:
-        return {"role": "assistant", "content": turn.text}
-    function = {"name": turn.name, "arguments": json.dumps(turn.arguments)}
-    return {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"index": 0, "id": f"call_{number}", "type": "function", "function": function}],
-    }
+def _chat(turn: Turn, number: int) -> _Answer:
+    message: dict[str, Any] = {"role": "assistant", "content": turn.text}
+    if turn.name:
+        function = {"name": turn.name, "arguments": json.dumps(turn.arguments)}
+        call = {"index": 0, "id": f"call_{number}", "type": "function", "function": function}
+        message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    head = {"id": f"chatcmpl-{number}", "object": "chat.completion.chunk", "created": 0, "model": MODEL}
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    end = {"index": 0, "finish_reason": "tool_calls" if turn.name else "stop"}
+    whole = {**head, "object": "chat.completion", "choices": [{**end, "message": message}], "usage": usage}
+    first = {"index": 0, "delta": message, "finish_reason": None}
+    return whole, [{**head, "choices": [first]}, {**head, "choices": [{**end, "delta": {}}], "usage": usage}, "[DONE]"]
 
 
-def _chat(turn: Turn, number: int) -> dict[str, Any]:
-    reason = "tool_calls" if turn.name else "stop"
-    choice = {"index": 0, "message": _chat_message(turn, number), "finish_reason": reason}
-    return {**_chat_head(number, "chat.completion"), "choices": [choice], "usage": _CHAT_USAGE}
-
-
-def _chat_events(turn: Turn, number: int) -> list[tuple[str | None, object]]:
-    head = _chat_head(number, "chat.completion.chunk")
-    reason = "tool_calls" if turn.name else "stop"
-    first = {"index": 0, "delta": _chat_message(turn, number), "finish_reason": None}
-    last = {"index": 0, "delta": {}, "finish_reason": reason}
-    return [
-        (None, {**head, "choices": [first]}),
-        (None, {**head, "choices": [last], "usage": _CHAT_USAGE}),
-        (None, "[DONE]"),
-    ]
-
-
-_CHAT_USAGE: Final = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-
-
-def _chat_head(number: int, kind: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{number}", "object": kind, "created": 0, "model": MODEL}
-
-
-def _gemini(turn: Turn) -> dict[str, Any]:
+def _gemini(turn: Turn, _number: int) -> _Answer:
     part = {"functionCall": {"name": turn.name, "args": turn.arguments}} if turn.name else {"text": turn.text}
     candidate = {"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}
     usage = {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}
-    return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": MODEL}
+    whole = {"candidates": [candidate], "usageMetadata": usage, "modelVersion": MODEL}
+    return whole, [whole]
 
 
 NEEDED: Final = ("skills_search", "skills_load", "skills_read")

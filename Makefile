@@ -11,21 +11,29 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 
-$(VENV)/.ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+
+# The program alone, for the demo. The pip that is there already installs it, so the environment needs none of its own.
+$(VENV)/.core: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --without-pip $(VENV)
+	$(PYTHON) -m pip --python $(BIN)/python $(INSTALL) .
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.core
+	$(BIN)/python -m ensurepip >/dev/null
+	$(BIN)/python -m pip $(INSTALL) '.[dev]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m pip $(INSTALL) '.[docs]'
 	@touch $@
 
-.PHONY: help demo screenshots test test-programs fuzz fuzz-front soak lint format docs requirements mutants threats golden interop record hosts image bench bench-peers clean
+.PHONY: help demo test test-programs fuzz soak lint format docs requirements mutants threats golden interop hosts image bench-peers clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
 
-demo: $(VENV)/.ready  ## start the server on fixtures/skills, talk to it, show what comes back
+demo: $(VENV)/.core  ## start the server on fixtures/skills, talk to it, show what comes back
 	@$(BIN)/python tools/demo.py
 
 test: $(VENV)/.ready  ## run the whole suite
@@ -61,41 +69,20 @@ threats: $(VENV)/.ready  ## take each defence of docs/security.md away, one at a
 golden: $(VENV)/.ready  ## write tests/golden/ and docs/protocols.md anew from a real server; read the difference before you commit it
 	@$(BIN)/python tools/golden.py
 
-fuzz-front: $(VENV)/.ready  ## say everything to real servers over stdio that clients get wrong (10 minutes; ARGS="--minutes 1")
-	@$(BIN)/python -m tools.fuzz_front $(ARGS)
-
 soak: $(VENV)/.ready  ## kill replicas and Redis under writers and clients, and see that nothing is lost (10 minutes; ARGS="--minutes 1")
 	@$(BIN)/python -m tools.soak $(ARGS)
 
 interop: $(VENV)/.ready  ## let independent referees judge the server on both fronts (needs npm; ARGS="--front sdk" for one of them)
 	@$(BIN)/python -m tools.interop $(ARGS) $(REFEREES)
 
-record: $(VENV)/.ready  ## record what the referees say to the server into tests/front/recorded.jsonl (needs npm)
-	@$(BIN)/python tools/record.py
-
 hosts: $(VENV)/.ready  ## drive four real hosts with a scripted model (npm, over a gigabyte; ARGS="codex" for one of them)
 	@$(BIN)/python -m tools.hosts $(ARGS)
-
-screenshots: $(VENV)/.ready  ## make the pictures of the page in docs/images (needs chromium)
-	@$(BIN)/python tools/screenshots.py
 
 image: $(VENV)/.ready  ## build the container image and run it, with buildah and without a Docker engine
 	@$(BIN)/python -m tools.image --install
 
-bench: $(VENV)/.ready  ## measure speed and memory beside their floors (some minutes)
-	@$(BIN)/python -m bench
-	@$(BIN)/python -m bench.http
-	@$(BIN)/python -m bench.records
-	@$(BIN)/python -m bench.flood
-	@$(BIN)/python -m bench.search
-	@$(BIN)/python -m bench.discovery
-	@$(BIN)/python -m bench.fetch
-	@$(BIN)/python -m bench.validate
-	@$(BIN)/python -m bench.acp
-	@$(BIN)/python -m bench.ui
-
-bench-peers: $(VENV)/.ready  ## measure beside FastMCP, ext-skills and floors, and write docs/benchmarks.md (npm; an hour, ARGS=--quick: minutes)
-	@$(BIN)/python -m bench.peers $(ARGS)
+bench-peers: $(VENV)/.ready  ## measure speed and memory beside other servers and a floor, and write docs/benchmarks.md (npm; ARGS=--quick: minutes)
+	@$(BIN)/python -m bench $(ARGS)
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .site .pytest_cache .ruff_cache .hypothesis

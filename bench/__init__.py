@@ -1,1 +1,1 @@
-"""Speed and memory, each beside its floor from the same run. `python -m bench` from the repository's root."""
+"""This server beside its peers and its floor, in turn within each round: `make bench-peers`."""

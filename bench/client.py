@@ -1,227 +1,338 @@
-"""A lean client: JSON lines over pipes, blocking reads, the same for every server that is measured."""
+"""The same lean client for every server that is measured: raw bytes over pipes or sockets, blocking reads, no SDK."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import select
+import selectors
+import socket
 import subprocess
-import sys
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from time import perf_counter
-from types import TracebackType
-from typing import Any, Final, Literal, TypeAlias
+from time import perf_counter, sleep
+from typing import Any, Final, Literal, Self, TypeAlias
 
 Era: TypeAlias = Literal["legacy", "modern"]
 
 ERAS: Final[tuple[Era, ...]] = ("legacy", "modern")
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
-_WHO: Final = {"name": "bench", "version": "0"}
+_CLIENT: Final = {"name": "bench", "version": "0"}
 _META: Final = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientInfo": _WHO,
+    "io.modelcontextprotocol/clientInfo": _CLIENT,
     "io.modelcontextprotocol/clientCapabilities": {},
 }
-_PATIENCE_S: Final = 60.0
+_HELLO: Final = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": _CLIENT}
+_TIMEOUT_S: Final = 300.0
+_PIPELINED: Final = 64
+_CONNECTIONS: Final = 32
 
 
 class BenchError(Exception):
     """A server did not answer as it should, so there is nothing to measure."""
 
 
-class Client:
-    """One server process and the pipes to it. Leaving the context closes its stdin and waits for its end.
+class Client(ABC):
+    """One server process and the way to it. Leaving the context ends the process.
 
     Args:
         command: the program and its arguments.
-        era: which protocol to speak.
-        environment: the variables of the process, by default ours.
-        patience: seconds to wait for an answer.
+        era: the protocol to speak.
+        environment: the variables of the process.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        era: Era,
-        environment: Mapping[str, str] | None = None,
-        patience: float = _PATIENCE_S,
-    ) -> None:
+    def __init__(self, command: Sequence[str], era: Era, environment: Mapping[str, str], stdin: int) -> None:
         self.era: Era = era
-        self._patience = patience
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115, it lives as long as the process
-        self._last_id = 0
-        self._buffer = b""
         self.started = perf_counter()
         self._process = subprocess.Popen(
             command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdin=stdin,
+            stdout=stdin,  # both are pipes, or both lead nowhere
             stderr=self._errors,
             cwd=REPOSITORY,
             env=environment,
             bufsize=0,
         )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._stdin, self._stdout = self._process.stdin, self._process.stdout
-        self._in, self._out = self._stdin.fileno(), self._stdout.fileno()
-        self._poll = select.poll()
-        self._poll.register(self._out, select.POLLIN | select.POLLHUP)
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stdin.close()
+    def __exit__(self, *_: object) -> None:
+        self.close()
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._stdout.close()
         self._errors.close()
 
-    def shake_hands(self) -> dict[str, Any]:
-        """The result of the first request of the era."""
-        if self.era == "legacy":
-            hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": _WHO}
-            return self.ask("initialize", hello)
-        return self.ask("server/discover", {})
+    @abstractmethod
+    def close(self) -> None:
+        """Have the server end."""
 
-    def say_initialized(self) -> None:
-        """Tell a legacy server that it may begin; the modern era knows no such word."""
-        if self.era == "legacy":
-            self._write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+    @abstractmethod
+    def prepare(self, method: str, params: Mapping[str, Any]) -> bytes:
+        """Return a request as bytes."""
 
-    def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """The result of a request."""
-        _, line = self.time(self.prepare(method, params))
-        answer = json.loads(line)
-        if "result" not in answer:
-            raise BenchError(f"{method}: {line[:500]!r}")
-        return answer["result"]
-
-    def prepare(self, method: str, params: dict[str, Any]) -> bytes:
-        """A request as bytes that lack nothing but their id."""
-        if self.era == "modern":
-            params = {**params, "_meta": _META}
-        return json.dumps({"method": method, "params": params}, separators=(",", ":")).encode()[1:] + b"\n"
-
+    @abstractmethod
     def time(self, prepared: bytes) -> tuple[float, bytes]:
-        """Send a prepared request; returns the seconds until the whole answer was here, and the answer."""
-        self._last_id += 1
-        line = b'{"jsonrpc":"2.0","id":%d,%b' % (self._last_id, prepared)
-        begins = b'{"jsonrpc":"2.0","id":%d,' % self._last_id
-        ends = b'"id":%d}' % self._last_id  # some write the result first
-        start = perf_counter()
-        self._write(line)
-        while not ((answer := self._line(self._patience)).startswith(begins) or answer.endswith(ends)):
-            pass  # a notification
-        return perf_counter() - start, answer
+        """Send a prepared request; return the seconds until the whole answer was here, and the answer's JSON."""
 
-    def pipeline(self, prepared: bytes, count: int, window: int = 64) -> float:
-        """Send a prepared request `count` times, up to `window` of them unanswered; the seconds until all are answered.
+    @abstractmethod
+    def rate(self, prepared: Sequence[bytes], count: int) -> float:
+        """Send `count` requests, these in turn, many of them unanswered at once; return requests a second."""
+
+    def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the result of a request.
 
         Raises:
-            BenchError: an answer is an error.
+            BenchError: the answer is an error.
         """
-        lines = [b'{"jsonrpc":"2.0","id":%d,%b' % (self._last_id + each, prepared) for each in range(1, count + 1)]
-        self._last_id += count
+        return result_of(self.time(self.prepare(method, params))[1])
+
+    def shake_hands(self) -> float:
+        """Send the first request of the era; return the seconds from the start of the process to its answer."""
+        legacy = self.era == "legacy"
+        self.ask(*(("initialize", _HELLO) if legacy else ("server/discover", {})))
+        return perf_counter() - self.started
+
+    def resident(self) -> int:
+        """Return the bytes of memory that the server and the processes below it hold."""
+        return _resident(self._process.pid)
+
+    def _ended(self) -> BenchError:
+        self._errors.seek(0)
+        return BenchError(f"the server ended: {self._errors.read()[-1000:].decode(errors='replace')}")
+
+    def _message(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        return {"method": method, "params": {**params, "_meta": _META} if self.era == "modern" else dict(params)}
+
+
+class StdioClient(Client):
+    """A client over the server's stdin and stdout."""
+
+    def __init__(self, command: Sequence[str], era: Era, environment: Mapping[str, str]) -> None:
+        super().__init__(command, era, environment, subprocess.PIPE)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        self._poll = select.poll()
+        self._poll.register(self._stdout, select.POLLIN | select.POLLHUP)
+        self._last_id = 0
+        self._buffer = b""
+
+    def close(self) -> None:
+        """Close stdin."""
+        self._stdin.close()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._stdout.close()
+
+    def shake_hands(self) -> float:
+        """Send the first request of the era, and say that a legacy client is ready."""
+        seconds = super().shake_hands()
+        if self.era == "legacy":
+            self._stdin.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+        return seconds
+
+    def prepare(self, method: str, params: Mapping[str, Any]) -> bytes:
+        """Return a request that lacks nothing but its id."""
+        return json.dumps(self._message(method, params), separators=(",", ":")).encode()[1:] + b"\n"
+
+    def time(self, prepared: bytes) -> tuple[float, bytes]:
+        """Send a request and wait for its answer, passing over notifications."""
+        self.send(prepared)
+        start = self._sent
+        begins = b'{"jsonrpc":"2.0","id":%d,' % self._last_id
+        ends = b'"id":%d}' % self._last_id  # some write the result first
+        while not ((answer := self._line(_TIMEOUT_S)).startswith(begins) or answer.endswith(ends)):
+            pass
+        return perf_counter() - start, answer
+
+    def rate(self, prepared: Sequence[bytes], count: int) -> float:
+        """Keep up to 64 requests unanswered on the one pipe."""
+        lines = [self._numbered(prepared[number % len(prepared)]) for number in range(count)]
         sent = answered = 0
         start = perf_counter()
         while answered < count:
-            if sent < count and sent - answered <= window // 2:
-                self._write(b"".join(lines[sent : sent + window // 2]))
-                sent = min(count, sent + window // 2)
+            if sent < count and sent - answered <= _PIPELINED // 2:
+                self._stdin.write(b"".join(lines[sent : sent + _PIPELINED // 2]))
+                sent += _PIPELINED // 2
                 continue
-            line = self._line(self._patience)
-            if b'"result":' in line:
-                answered += 1
-            elif b'"error":' in line:
+            line = self._line(_TIMEOUT_S)
+            if b'"error":' in line[:100]:
                 raise BenchError(f"an answer among many is an error: {line[:500]!r}")
-        return perf_counter() - start
+            answered += b'"result":' in line
+        return count / (perf_counter() - start)
 
     def send(self, prepared: bytes) -> None:
-        """Send a prepared request whose answer is not waited for."""
-        self._last_id += 1
-        self._write(b'{"jsonrpc":"2.0","id":%d,%b' % (self._last_id, prepared))
+        """Send a request without waiting for its answer."""
+        line = self._numbered(prepared)
+        self._sent = perf_counter()
+        self._stdin.write(line)
 
-    def wait_for(self, method: str, seconds: float = _PATIENCE_S) -> float:
-        """Wait for a notification; returns the moment at which it was here."""
+    def wait_for(self, method: str) -> float:
+        """Wait for a notification; return the moment at which it was here."""
         wanted = b'"method":"%b"' % method.encode()
-        while True:
-            line = self._line(seconds)
-            now = perf_counter()
-            if wanted in line:
-                return now
+        while wanted not in self._line(_TIMEOUT_S):
+            pass
+        return perf_counter()
 
-    def drain(self, quiet: float) -> None:
+    def drain(self, quiet_s: float) -> None:
         """Read and forget until nothing has come for so many seconds."""
         try:
             while True:
-                self._line(quiet)
+                self._line(quiet_s)
         except TimeoutError:
             return
 
-    def rss(self) -> int:
-        """Bytes of memory that the server holds now."""
-        return resident(self._process.pid)
+    def _numbered(self, prepared: bytes) -> bytes:
+        self._last_id += 1
+        return b'{"jsonrpc":"2.0","id":%d,%b' % (self._last_id, prepared)
 
-    @contextmanager
-    def on_one_processor(self) -> Generator[None]:
-        """Have server and client take turns on one processor: no time goes by until another one wakes up."""
-        before = os.sched_getaffinity(0)
-        self._stay_on({min(before)})
-        try:
-            yield
-        finally:
-            self._stay_on(before)
-
-    def _stay_on(self, processors: set[int]) -> None:
-        for thread in ("0", *os.listdir(f"/proc/{self._process.pid}/task")):
-            with suppress(ProcessLookupError):  # it has just ended
-                os.sched_setaffinity(int(thread), processors)
-
-    def _write(self, raw: bytes) -> None:
-        os.write(self._in, raw)
-
-    def _line(self, patience: float) -> bytes:
+    def _line(self, timeout_s: float) -> bytes:
+        parts: list[bytes] = []
         head, newline, rest = self._buffer.partition(b"\n")
-        if newline:
-            self._buffer = rest
-            return head
-        parts = [head]
-        while True:
-            if not self._poll.poll(patience * 1000):
-                self._buffer = b"".join(parts)
-                raise TimeoutError(f"nothing came for {patience} s")
-            chunk = os.read(self._out, 1 << 18)
-            if not chunk:
-                self._errors.seek(0)
-                raise BenchError(f"the server ended: {self._errors.read()[-2000:].decode(errors='replace')}")
-            head, newline, rest = chunk.partition(b"\n")
+        while not newline:
             parts.append(head)
-            if newline:
-                self._buffer = rest
-                return b"".join(parts)
+            if not self._poll.poll(timeout_s * 1000):
+                self._buffer = b"".join(parts)
+                raise TimeoutError(f"nothing came for {timeout_s} s")
+            chunk = os.read(self._stdout.fileno(), 1 << 18)
+            if not chunk:
+                raise self._ended()
+            head, newline, rest = chunk.partition(b"\n")
+        self._buffer = rest
+        return b"".join((*parts, head))
 
 
-def resident(pid: int) -> int:
-    """Bytes of memory that a process and those that it started hold now."""
+class HttpClient(Client):
+    """A client over HTTP, in the modern era, to a server that listens on a port of loopback.
+
+    Args:
+        port: the port, which the command names too.
+    """
+
+    def __init__(self, command: Sequence[str], port: int, environment: Mapping[str, str]) -> None:
+        super().__init__(command, "modern", environment, subprocess.DEVNULL)
+        self._port = port
+        self._sockets: list[socket.socket] = []
+        while not self._sockets:
+            try:
+                self._sockets.append(socket.create_connection(("127.0.0.1", port)))
+            except ConnectionRefusedError:
+                if self._process.poll() is not None or perf_counter() - self.started > _TIMEOUT_S:
+                    error = self._ended()
+                    self.__exit__()
+                    raise error from None
+                sleep(0.001)
+
+    def close(self) -> None:
+        """Close the connections and terminate the process."""
+        for each in self._sockets:
+            each.close()
+        self._process.terminate()
+
+    def prepare(self, method: str, params: Mapping[str, Any]) -> bytes:
+        """Return a whole HTTP request."""
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, **self._message(method, params)}, separators=(",", ":"))
+        lines = [
+            "POST /mcp HTTP/1.1",
+            "Host: localhost",
+            "Accept: application/json, text/event-stream",
+            "Content-Type: application/json",
+            f"Content-Length: {len(body)}",
+            "MCP-Protocol-Version: 2026-07-28",
+            f"Mcp-Method: {method}",
+        ]
+        if method == "resources/read":
+            lines.append(f"Mcp-Name: {params['uri']}")
+        return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
+
+    def time(self, prepared: bytes) -> tuple[float, bytes]:
+        """Send a request on the first connection and wait for the whole response."""
+        start = perf_counter()
+        self._sockets[0].sendall(prepared)
+        received = b""
+        while not is_whole(received):
+            received += self._receive(self._sockets[0])
+        return perf_counter() - start, body_of(received)
+
+    def rate(self, prepared: Sequence[bytes], count: int) -> float:
+        """Ask on 32 connections, each of which waits for its answer before it asks again."""
+        while len(self._sockets) < _CONNECTIONS:
+            self._sockets.append(socket.create_connection(("127.0.0.1", self._port)))
+        received = dict.fromkeys(self._sockets, b"")
+        sent = answered = 0
+        with selectors.DefaultSelector() as selector:
+            for each in self._sockets:
+                selector.register(each, selectors.EVENT_READ)
+            start = perf_counter()
+            for each in self._sockets[:count]:
+                each.sendall(prepared[sent % len(prepared)])
+                sent += 1
+            while answered < count:
+                for key, _ in selector.select(_TIMEOUT_S):
+                    each: socket.socket = key.fileobj
+                    received[each] += self._receive(each)
+                    if not is_whole(received[each]):
+                        continue
+                    if b'"result":' not in received[each]:
+                        raise BenchError(f"an answer among many is an error: {received[each][:500]!r}")
+                    answered += 1
+                    received[each] = b""
+                    if sent < count:
+                        each.sendall(prepared[sent % len(prepared)])
+                        sent += 1
+        return count / (perf_counter() - start)
+
+    def _receive(self, connection: socket.socket) -> bytes:
+        chunk = connection.recv(1 << 18)
+        if not chunk:
+            raise BenchError("the connection was lost")
+        return chunk
+
+
+def is_whole(received: bytes) -> bool:
+    """Return whether a response has arrived to its end."""
+    head, separator, body = received.partition(b"\r\n\r\n")
+    if not separator:
+        return False
+    length = re.search(rb"\r\ncontent-length: *(\d+)", head, re.IGNORECASE)
+    return len(body) >= int(length[1]) if length else body.endswith(b"0\r\n\r\n")
+
+
+def body_of(response: bytes) -> bytes:
+    """Return the JSON of a response: its body, or the one event of its stream."""
+    head, _, body = response.partition(b"\r\n\r\n")
+    if b"chunked" in head.lower():
+        whole, rest = b"", body
+        while rest:
+            length, _, rest = rest.partition(b"\r\n")
+            whole, rest = whole + rest[: int(length, 16)], rest[int(length, 16) + 2 :]
+        body = whole
+    found = re.search(rb"^(?:data: *)?(\{.*\})\s*$", body, re.MULTILINE)
+    return found[1] if found else b"{}"
+
+
+def result_of(answer: bytes) -> dict[str, Any]:
+    """Return the result in an answer.
+
+    Raises:
+        BenchError: the answer is an error.
+    """
+    parsed: dict[str, Any] = json.loads(answer)
+    if "result" not in parsed:
+        raise BenchError(f"no result: {answer[:500]!r}")
+    return parsed["result"]
+
+
+def _resident(pid: int) -> int:
     pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-    started = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-    return pages * os.sysconf("SC_PAGE_SIZE") + sum(resident(int(each)) for each in started)
-
-
-def ours(root: Path, era: Era, *options: str) -> Client:
-    """Our server over a folder."""
-    return Client([sys.executable, "-m", "mcp_skills_server", "serve", str(root), *options], era)
-
-
-def floor(era: Era, constants: Path | None = None) -> Client:
-    """The floor, answering the constants of a file."""
-    return Client([sys.executable, "-m", "bench.floor", *([str(constants)] if constants else [])], era)
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    return pages * os.sysconf("SC_PAGE_SIZE") + sum(_resident(int(each)) for each in children)

@@ -1,49 +1,72 @@
-"""The floor: the same SDK's lowlevel server over its own stdio transport, answering constants.
+"""The floor: the same SDK's lowlevel server over its own transports, answering constants.
 
-`python -m bench.floor [FILE]`. FILE is JSON: method -> result, for `skills/list`, `skills/get uri`, `skills/get name`
-and `resources/read`. Whatever our server costs beyond this is ours.
+`python -m bench.floor FILE [PORT]`. FILE is JSON: method -> result. A server on this SDK cannot cost less.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import mcp_types as types
-from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.stdio import stdio_server
 
 
 def make_server(constants: dict[str, Any]) -> Server[Any]:
-    """A server that answers each method with its constant."""
+    """Return a server that answers each method with its constant."""
     server: Server[Any] = Server("mcp-skills-server", version="0", title="Agent Skills")
 
-    async def list_skills(_ctx: ServerRequestContext[Any, Any], _params: types.RequestParams) -> dict[str, Any]:
-        return constants["skills/list"]
+    def add(method: str, params_type: type[types.RequestParams]) -> None:
+        async def answer(_context: Any, _params: Any) -> dict[str, Any]:
+            return constants[method]
 
-    async def get_skill(ctx: ServerRequestContext[Any, Any], _params: types.RequestParams) -> dict[str, Any]:
-        return constants["skills/get uri" if "uri" in (ctx.params or {}) else "skills/get name"]
+        server.add_request_handler(method, params_type, answer)
 
-    async def read(_ctx: ServerRequestContext[Any, Any], _params: types.ReadResourceRequestParams) -> dict[str, Any]:
-        return constants["resources/read"]
-
-    server.add_request_handler("skills/list", types.RequestParams, list_skills)
-    server.add_request_handler("skills/get", types.RequestParams, get_skill)
-    server.add_request_handler("resources/read", types.ReadResourceRequestParams, read)
+    add("skills/list", types.RequestParams)
+    add("skills/get", types.RequestParams)
+    add("resources/read", types.ReadResourceRequestParams)
     return server
 
 
-async def serve(constants: dict[str, Any]) -> None:
+async def serve_stdio(server: Server[Any]) -> None:
     """Serve one client until stdin closes."""
-    server = make_server(constants)
     async with stdio_server() as (read_stream, write_stream):
         await server.run(read_stream, write_stream, server.create_initialization_options())
 
 
+def serve_http(server: Server[Any], port: int) -> None:
+    """Serve over streamable HTTP, with uvicorn as this server has it."""
+    import socket
+
+    import uvicorn
+    from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
+    from starlette.applications import Starlette
+    from starlette.routing import Route
+
+    manager = StreamableHTTPSessionManager(app=server)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        async with manager.run():
+            yield
+
+    app = Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp(manager))], lifespan=lifespan)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # so that TCP_NODELAY gets set
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=1)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
 if __name__ == "__main__":
-    given: dict[str, Any] = json.loads(Path(sys.argv[1]).read_bytes()) if len(sys.argv) > 1 else {}
-    anyio.run(serve, given)
+    given = make_server(json.loads(Path(sys.argv[1]).read_bytes()))
+    if len(sys.argv) > 2:
+        serve_http(given, int(sys.argv[2]))
+    else:
+        anyio.run(serve_stdio, given)

@@ -7,8 +7,6 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-FILES_PER_SKILL: Final = 4
-
 _WORDS: Final = re.findall(
     r"\w+",
     "account answer archive balance batch bill branch budget build cancel change charge check claim client column "
@@ -73,23 +71,11 @@ def _paragraphs(dice: random.Random, size: int) -> str:
     return "".join(out)
 
 
-def questions(size: int) -> dict[str, tuple[str, dict[str, Any]]]:
-    """What the request rows ask of a catalogue of this size: (method, params) by the row's name."""
-    some = skill_name(size // 2)
+def questions(size: int, most: int) -> dict[str, list[tuple[str, dict[str, Any]]]]:
+    """Return the requests of each row for a catalogue of this size: (method, params), of up to `most` skills each."""
+    some = [skill_name(number) for number in range(0, size, max(1, size // most))][:most]
     return {
-        "skills/list": ("skills/list", {}),
-        "skills/get name": ("skills/get", {"name": some}),
-        "skills/get uri": ("skills/get", {"uri": f"skill://{some}/SKILL.md"}),
-        "resources/read": ("resources/read", {"uri": f"skill://{some}/references/rules.md"}),
+        "page": [("skills/list", {})],
+        "get": [("skills/get", {"uri": f"skill://{each}/SKILL.md"}) for each in some],
+        "read": [("resources/read", {"uri": f"skill://{each}/references/rules.md"}) for each in some],
     }
-
-
-def each_once(key: str, size: int, most: int) -> list[tuple[str, dict[str, Any]]]:
-    """The request of a row of `questions`, asked of up to `most` different skills of a catalogue of this size."""
-    method, params = questions(size)[key]
-    some = skill_name(size // 2)
-    step = max(1, size // most)
-    return [
-        (method, {name: value.replace(some, skill_name(number)) for name, value in params.items()})
-        for number in range(0, size, step)
-    ][:most]

@@ -1,120 +1,145 @@
-"""What was measured, and how it is printed."""
+"""From visits to the tables of docs/benchmarks.md: medians, goals, and what was left out."""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
-HEADINGS: Final = ("what", "size", "n", "ours", "floor", "ratio", "goal", "")
+from tools.pages import table
+
+from bench.client import ERAS
+from bench.rounds import TRANSPORTS, WALK, Series
+from bench.subjects import EXT_SKILLS, OURS, SDK_FLOOR, WARM, Subject
+
+BEGIN: Final = "<!-- made by `make bench-peers`: begin -->"
+END: Final = "<!-- made by `make bench-peers`: end -->"
+MEASURES: Final = {
+    "cold": ("cold start", "ms"),
+    "catalogue": ("spawn to full catalogue", "ms"),
+    "page": ("page of 50", "ms"),
+    "get": ("get", "ms"),
+    "read": ("read", "ms"),
+    "gets": ("gets a second", "/s"),
+    "reads": ("reads a second", "/s"),
+    "resident": ("resident", "MB"),
+    "notice": ("notice of a change", "ms"),
+}
+"""Key -> label and unit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One figure beside its floor.
+class Goal:
+    """A figure of this server that should be at most so many times that of another, or at most a number.
 
     Attributes:
-        what: what was measured.
-        size: how many skills.
-        n: runs or requests behind the figure, on each side.
-        ours: our figure.
-        floor: the floor's, or None where there is none.
-        unit: of both.
-        most_ratio: the goal as a multiple of the floor.
-        most: the goal as a figure, exclusive.
+        key: of the measure.
+        beside: the key of the other, or nothing where `most` is the figure itself.
+        most: the ratio, or the figure. Of what is counted a second the ratio is the least.
     """
 
-    what: str
-    size: int
-    n: int
+    key: str
+    beside: str
+    most: float
+    transport: str = "stdio"
+    size: int = 1000
+    subject: str = OURS
+
+
+GOALS: Final = (
+    Goal("cold", SDK_FLOOR, 0.35),
+    Goal("catalogue", EXT_SKILLS, 0.7),
+    Goal("page", EXT_SKILLS, 1.0),
+    Goal("get", EXT_SKILLS, 1.0),
+    Goal("read", EXT_SKILLS, 1.0),
+    Goal("gets", SDK_FLOOR, 1.0, "HTTP"),
+    Goal("reads", SDK_FLOOR, 1.0, "HTTP"),
+    Goal("resident", "", 50.0),
+    Goal("notice", "", 100.0),
+    Goal("catalogue", WALK, 9.0, size=10_000, subject=WARM),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A goal in one era, beside what was measured; `other` is None where the goal is a number."""
+
+    goal: Goal
+    era: str
     ours: float
-    floor: float | None
-    unit: str
-    most_ratio: float | None = None
-    most: float | None = None
+    other: float | None
 
     @property
     def ratio(self) -> float | None:
-        """Ours divided by the floor."""
-        return self.ours / self.floor if self.floor else None
+        """This server's figure divided by the other's."""
+        return self.ours / self.other if self.other else None
 
     @property
-    def met(self) -> bool | None:
-        """Whether the goal is met, None where there is none."""
-        if self.most_ratio is not None and self.ratio is not None:
-            return self.ratio <= self.most_ratio
-        return None if self.most is None else self.ours < self.most
+    def met(self) -> bool:
+        """Whether the goal is met."""
+        if self.ratio is None:
+            return self.ours <= self.goal.most
+        return self.ratio >= self.goal.most if MEASURES[self.goal.key][1] == "/s" else self.ratio <= self.goal.most
 
     def cells(self) -> tuple[str, ...]:
-        """The row as text."""
-        goal = "-"
-        if self.most_ratio is not None:
-            goal = f"<= {self.most_ratio:g} x"
-        elif self.most is not None:
-            goal = f"< {self.most:g} {self.unit}"
+        """Return the row of the table."""
+        goal, (label, unit) = self.goal, MEASURES[self.goal.key]
         return (
-            self.what,
-            f"{self.size:,}",
-            str(self.n),
-            f"{_figure(self.ours)} {self.unit}",
-            "-" if self.floor is None else f"{_figure(self.floor)} {self.unit}",
-            "-" if self.ratio is None else f"{self.ratio:.2f} x",
-            goal,
-            {True: "met", False: "missed", None: ""}[self.met],
+            f"{goal.transport}, {self.era}",
+            label + (", warm" if goal.subject == WARM else "") + f", {goal.size:,} skills",
+            goal.beside or "-",
+            f"{short(self.ours)} {unit}",
+            "-" if self.other is None else f"{short(self.other)} {unit}",
+            "-" if self.ratio is None else f"{self.ratio:.2f}",
+            f"{'≥' if unit == '/s' else '≤'} {goal.most:g}{'' if goal.beside else f' {unit}'}",
+            "met" if self.met else "missed",
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """The row for a program to read."""
-        return {
-            "what": self.what,
-            "size": self.size,
-            "n": self.n,
-            "ours": self.ours,
-            "floor": self.floor,
-            "unit": self.unit,
-            "ratio": self.ratio,
-            "goal_ratio": self.most_ratio,
-            "goal": self.most,
-            "met": self.met,
-        }
+
+def verdicts(series: Sequence[Series]) -> list[Verdict]:
+    """Return each goal in each era in which both sides were measured."""
+    by_key = {(each.subject, each.era, each.transport, each.size): each for each in series}
+    out: list[Verdict] = []
+    for goal in GOALS:
+        for era in ERAS:
+            sides = [by_key.get((key, era, goal.transport, goal.size)) for key in (goal.subject, goal.beside)]
+            ours, other = (each and each.figure(goal.key) for each in sides)
+            if ours is not None and (other is not None or not goal.beside):
+                out.append(Verdict(goal, era, ours, other))
+    return out
 
 
-class Run:
-    """One run of a bench: when it began, and how busy the machine was then."""
-
-    def __init__(self) -> None:
-        self._began = perf_counter()
-        self._load = os.getloadavg()[0]
-
-    def tell(self, rows: Sequence[Row], remark: str = "medians", into: Path | None = None) -> None:
-        """Print the machine, the remark and the table; write the figures to a file if there is one."""
-        machine = f"Python {platform.python_version()}, {os.cpu_count()} cores, load {self._load:.1f} at the start"
-        print(f"{machine}, {perf_counter() - self._began:.0f} s in all; {remark}\n")
-        print(table([HEADINGS, *(row.cells() for row in rows)], right=range(1, 6)))
-        if into is not None:
-            about = {"python": platform.python_version(), "cores": os.cpu_count(), "load": self._load}
-            into.write_text(json.dumps({**about, "rows": [row.as_json() for row in rows]}, indent=2) + "\n")
-
-
-def table(lines: Sequence[Sequence[str]], right: Collection[int]) -> str:
-    """Headings and lines as a table that is also Markdown; the columns `right` have their figures at the right."""
-    widths = [max(3, *(len(line[column]) for line in lines)) for column in range(len(lines[0]))]
-    ruler = [f"{'-' * (width - 1)}{':' if column in right else '-'}" for column, width in enumerate(widths)]
-    return "\n".join(_line(line, widths, right) for line in (lines[0], ruler, *lines[1:]))
-
-
-def _line(cells: Sequence[str], widths: Sequence[int], right: Collection[int]) -> str:
-    padded = [
-        cell.rjust(width) if column in right else cell.ljust(width)
-        for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+def markdown(about: str, subjects: Sequence[Subject], series: Sequence[Series], left_out: Mapping[str, str]) -> str:
+    """Return the part of the page between the markers."""
+    judged = [each.cells() for each in verdicts(series)]
+    headings = ("over", "what", "beside", "ours", "its", "ratio", "goal", "")
+    out = [about, "### Goals", table([headings, *judged], (3, 4, 5))]
+    names = {each.key: f"{each.label} {each.release}" for each in subjects} | {WALK: "floor: stat walk"}
+    columns = [f"{label}{', ' + unit if unit != '/s' else ''}" for label, unit in MEASURES.values()]
+    for size in sorted({each.size for each in series}):
+        for transport in TRANSPORTS:
+            for era in ERAS:
+                found = [e for e in series if (e.size, e.transport, e.era) == (size, transport, era) and e.visits]
+                rows = [(names[each.subject], *(_cell(each, key) for key in MEASURES)) for each in found]
+                if rows:
+                    out.append(f"### {size:,} skills, {transport}, {era}")
+                    out.append(table([("server", *columns), *rows], range(1, len(columns) + 1)))
+    lines = [f"- {name}: {reason}." for name, reason in left_out.items()]
+    lines += [
+        f"- {names[each.subject]} ({each.transport}, {each.era}, {each.size:,} skills): {failure}"
+        for each in series
+        for failure in each.failure
     ]
-    return f"| {' | '.join(padded)} |"
+    if lines:
+        out += ["### Left out", "\n".join(lines)]
+    return "\n\n".join(out)
 
 
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) >= 1 else f"{value:.2f}"
+def _cell(series: Series, key: str) -> str:
+    figures = [value for each in (key, f"{key} p99") if (value := series.figure(each)) is not None]
+    return " / ".join(map(short, figures)) or "-"
+
+
+def short(value: float) -> str:
+    """Return a figure with three digits that mean something."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

@@ -25,7 +25,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from tools.trial import ROOT, SOURCE, Bench
+from tools.trial import ROOT, SOURCE, Runner
 
 TOP: Final = "top"
 """The name for the modules that are in no package."""
@@ -39,6 +39,7 @@ _TESTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Where a package's tests are, if not in the folder of its name."""
 
+_ALL_S: Final = 1200.0
 _FLOOR_S: Final = 30.0
 _TIMES: Final = 3
 
@@ -177,14 +178,17 @@ def _of_statement(node: ast.stmt) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
 # The runs
 
 
-def with_change(bench: Bench, change: Change, tests: Sequence[str], timeout: float) -> bool | None:
-    """Whether these tests pass with a change."""
-    with bench.changed(change.path, change.made):
-        # In runs of their own: pytest puts a file that is named beside its folder into the folder's order.
-        for each in tests:
-            passed = bench.passes([each], timeout)
-            if not passed:
-                return passed
+def passes(runner: Runner, tests: Sequence[str], timeout: float) -> bool | None:
+    """Return whether these tests pass, None if they do not end in time.
+
+    Each is a run of its own: pytest puts a file that is named beside its folder into the folder's order.
+    """
+    for each in tests:
+        reports = runner.run([each], timeout)
+        if reports is None:
+            return None
+        if not reports or any(kind == "failed" for _, kind, _ in reports):
+            return False
     return True
 
 
@@ -212,19 +216,20 @@ def drawn(package: str, sample: int, seed: int, at: str) -> list[Change]:
     return sorted(chosen, key=lambda change: (change.path, change.start))
 
 
-def attack(package: str, todo: Sequence[Change], bench: Bench) -> Counter[str]:
+def attack(package: str, todo: Sequence[Change], runner: Runner) -> Counter[str]:
     """Make each change, and print what came of it.
 
     Raises:
         RuntimeError: the tests fail without any change.
     """
     began = time.monotonic()
-    if not bench.passes(own_tests(package, ""), None):
-        raise RuntimeError(f"the tests of {package} fail without any change\n{bench.failed()}")
+    if not passes(runner, own_tests(package, ""), _ALL_S):
+        raise RuntimeError(f"the tests of {package} fail without any change")
     limit = _FLOOR_S + _TIMES * (time.monotonic() - began)
     counts: Counter[str] = Counter()
     for change in todo:
-        passed = with_change(bench, change, own_tests(package, change.path), limit)
+        with runner.bench.changed(change.path, change.made):
+            passed = passes(runner, own_tests(package, change.path), limit)
         result = "timeout" if passed is None else "survived" if passed else "killed"
         counts[result] += 1
         print(f"{result:8}  {change}", flush=True)
@@ -247,14 +252,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     code = 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
         os.chmod(place, 0o755)  # tests start programs as other users
-        bench = None if options.list else Bench(Path(place))
+        runner = None if options.list else Runner(Path(place))
         for package in options.packages:
             todo = drawn(package, options.sample, options.seed, options.at)
-            if bench is None:
+            if runner is None:
                 print("\n".join(map(str, todo)))
                 continue
             try:
-                counts = attack(package, todo, bench)
+                counts = attack(package, todo, runner)
             except RuntimeError as error:
                 print(f"error: {error}", file=sys.stderr, flush=True)
                 code = 1
@@ -262,6 +267,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             caught = counts["killed"] + counts["timeout"]
             share = f"{100 * caught / len(todo):.0f} %" if todo else "nothing"
             print(f"{package}: {share} caught of {len(todo)}; {dict(counts)}", flush=True)
+        if runner is not None:
+            runner.close()
     return code
 
 

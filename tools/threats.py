@@ -1,24 +1,19 @@
 """Take each defence away, one at a time, and see that the test which shows it fails.
 
-`python -m tools.threats` reads `threats.toml`: by the name of a threat a patch that removes its defence, and a test. In
-two copies of the tree every test passes first; then each patch is made alone, and its test must fail. A test that still
-passes, a patch that fits no more and a patch that only breaks its module are a line each, and exit code 1. A test that
-is skipped for want of a program shows nothing, which is said.
-
-`docs/security.md` has the same threats in words; `tests/test_threats.py` compares the two.
+`docs/security.md` names each threat with the module of its defence and a test; `threats.toml` has the patch that
+removes it. In two copies of the tree every test passes first; then each patch is made alone, and its test must fail. A
+test that still passes, a patch that fits no more and a patch that only breaks its module are a line each, and exit code
+1. A test that is skipped for want of a program shows nothing, and is named.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import queue
-import signal
-import subprocess
+import re
 import sys
 import tempfile
-import threading
 import time
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,38 +21,36 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import Final
 
-from tools.trial import OPTIONS, ROOT, SOURCE, Bench
+from tools.trial import ROOT, SOURCE, Runner
 
-TABLE: Final = Path(__file__).with_suffix(".toml")
-BOUNDARIES: Final = ("author", "source", "operator", "client", "model", "script", "network", "redis")
+PATCHES: Final = Path(__file__).with_suffix(".toml")
+PAGE: Final = ROOT / "docs" / "security.md"
 _AT_ONCE: Final = 2
 _ALL_S: Final = 600
 _ONE_S: Final = 60
-_PRELOADED: Final = ("_pytest.config", "hypothesis", "anyio", "mcp.server.lowlevel", "starlette.requests", "uvicorn")
-"""What most tests import and no patch touches."""
 _BROKEN: Final = ("NameError", "UnboundLocalError", "SyntaxError", "IndentationError", "ImportError")
+
+
+_ROW: Final = re.compile(r"^\| `([a-z0-9-]+)` \| [^|]+ \| [^|]+ \| `([^`]+)` \| `([^`]+)` \|$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Threat:
-    """One row of the table.
+    """One row of the page with its patch.
 
     Attributes:
-        name: by which docs/security.md has it.
-        boundary: whom the defence is against; one of `BOUNDARIES`.
         module: where the defence is, below the package.
-        before, after: the patch that removes it: a text that stands in the module once, and what replaces it.
-        test: the node ID of the test that fails then, without parameters.
+        test: the node ID of the test that fails without it, without parameters.
+        before, after: the patch: a text that stands in the module once, and what replaces it.
     """
 
     name: str
-    boundary: str
     module: str
+    test: str
     before: str
     after: str
-    test: str
 
     @property
     def path(self) -> str:
@@ -80,10 +73,19 @@ class Threat:
         return source.replace(self.before.encode(), self.after.encode())
 
 
-def read_table(file: Path = TABLE) -> list[Threat]:
-    """The rows of the table, in its order."""
-    with file.open("rb") as opened:
-        return [Threat(name, **fields) for name, fields in tomllib.load(opened).items()]
+def read_table() -> list[Threat]:
+    """Return the threats of the page, in its order.
+
+    Raises:
+        ValueError: the page and the patches do not have the same threats, or a row is written in another way.
+    """
+    patches = tomllib.loads(PATCHES.read_text(encoding="utf-8"))
+    page = PAGE.read_text(encoding="utf-8").partition("\n## Threats\n")[2].partition("\n## ")[0]
+    rows = _ROW.findall(page)
+    names = [name for name, _, _ in rows]
+    if len(rows) != page.count("\n| `") or sorted(names) != sorted(patches):
+        raise ValueError(f"docs/security.md and threats.toml differ: {set(names) ^ set(patches)}")
+    return [Threat(name, module, f"tests/{test}", **patches[name]) for name, module, test in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,95 +120,11 @@ def verdict(found: Outcome | None) -> str:
     return f"its patch breaks the module: {found.why}" if found.why.startswith(_BROKEN) else ""
 
 
-class Runner:
-    """Runs tests in a copy of the tree. Each run is a fork of a process that has the libraries loaded already."""
-
-    def __init__(self, place: Path) -> None:
-        self.bench = Bench(place)
-        self._reports = place / "reports.json"
-        self._process = subprocess.Popen(
-            [self.bench.python, "-c", "from tools.threats import serve; serve()"],
-            cwd=self.bench.tree,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, tests: Sequence[str], seconds: float, *options: str) -> list[Sequence[str]] | None:
-        """The reports of these tests, None where they do not end in time."""
-        self._reports.unlink(missing_ok=True)
-        asked = {"arguments": [*OPTIONS, *options, *tests], "reports": str(self._reports), "seconds": seconds}
-        into, out = cast("IO[str]", self._process.stdin), cast("IO[str]", self._process.stdout)
-        print(json.dumps(asked), file=into, flush=True)
-        if out.readline().strip() == "overdue":
-            return None
-        return json.loads(self._reports.read_text()) if self._reports.exists() else []
-
-    def without(self, threat: Threat) -> str:
-        """What is wrong with a threat's patch or test, "" where the test fails without the defence."""
-        with self.bench.changed(threat.path, threat.patched):
-            reports = self.run([threat.test], _ONE_S)
-        return verdict(None if reports is None else outcome(threat.test, reports))
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate()
-
-
-class _Reports:
-    """Plugin of pytest: keeps how each test ended."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[str, str, str]] = []
-
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        """Note one phase of a test; of those that only prepare it or clean up, what went wrong."""
-        if report.when != "call" and report.outcome == "passed":
-            return
-        crash = getattr(report.longrepr, "reprcrash", None)
-        words = crash.message if crash is not None else report.longrepr[2] if report.outcome == "skipped" else ""
-        self.rows.append((report.nodeid, report.outcome, words.partition("\n")[0][:200]))
-
-
-def serve() -> None:
-    """Fork a run of pytest for each line of stdin, and say on stdout how it ended. For `Runner`."""
-    for name in _PRELOADED:
-        __import__(name)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            try:
-                _pytest(asked["arguments"], asked["reports"])
-            finally:
-                os._exit(0)  # never back into this loop; without reports nothing passes
-        timer = threading.Timer(asked["seconds"], _kill, [child])
-        timer.start()
-        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-        is_overdue = not timer.is_alive()
-        timer.cancel()
-        _kill(child)  # with what it left running
-        os.waitpid(child, 0)
-        print("overdue" if is_overdue else "done", flush=True)
-
-
-def _kill(group: int) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
-
-
-def _pytest(arguments: Sequence[str], reports: str) -> None:
-    """Be a run of pytest, in a process of its own."""
-    os.setsid()
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in range(3):
-        os.dup2(nothing, descriptor)
-    import pytest
-
-    kept = _Reports()
-    # Some of what is preloaded are plugins, of which pytest would rewrite the asserts.
-    pytest.main([*arguments, "-W", "ignore::pytest.PytestAssertRewriteWarning"], plugins=[kept])
-    Path(reports).write_text(json.dumps(kept.rows))
+def without(runner: Runner, threat: Threat) -> str:
+    """Return what is wrong with a threat's patch or test, "" where the test fails without the defence."""
+    with runner.bench.changed(threat.path, threat.patched):
+        reports = runner.run([threat.test], _ONE_S)
+    return verdict(None if reports is None else outcome(threat.test, reports))
 
 
 def judge(threats: Sequence[Threat], runners: Sequence[Runner]) -> tuple[dict[str, str], dict[str, str]]:
@@ -233,7 +151,7 @@ def judge(threats: Sequence[Threat], runners: Sequence[Runner]) -> tuple[dict[st
             while True:
                 row = todo.get_nowait()
                 began = time.monotonic()
-                found = runner.without(row)
+                found = without(runner, row)
                 if found:
                     wrong[row.name] = found
                 print(f"{'WRONG' if found else 'shown':8}  {row.name}  {time.monotonic() - began:.1f} s", flush=True)
@@ -269,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no such threat: {', '.join(sorted(unknown))}; --list has them")
     threats = [row for row in threats if not options.only or row.name in options.only]
     if options.list:
-        print("\n".join(f"{row.boundary:8}  {row.name:32}  {row.module:36}  {row.test}" for row in threats))
+        print("\n".join(f"{row.name:32}  {row.module:36}  {row.test}" for row in threats))
         return 0
     began = time.monotonic()
     wrong, skipped = {**misfits(threats)}, {}

@@ -1,23 +1,28 @@
-"""A copy of the tree in which the source is changed and tests are run: what `mutants` and `threats` are made of."""
+"""A copy of the tree in which the source is changed and tests are run, for `mutants` and `threats`."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import sysconfig
+import threading
 import venv
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import IO, Any, Final, cast
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCE: Final = Path("src") / "mcp_skills_server"
 # One test after the other and no xdist: the order is the same each time.
 OPTIONS: Final = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", "--hypothesis-seed=0")
 """What pytest is started with in a copy."""
+_PRELOADED: Final = ("_pytest.config", "hypothesis", "anyio", "mcp.server.lowlevel", "starlette.requests", "uvicorn")
+"""What most tests import and no patch touches."""
 _SKIPPED: Final = {
     *(".git", ".venv", "__pycache__", ".pytest_cache", ".ruff_cache", ".hypothesis", ".interop", ".hosts"),
     *(".peers", ".site"),
@@ -29,7 +34,6 @@ class Bench:
 
     def __init__(self, place: Path) -> None:
         self.tree = place / "tree"
-        self._said = place / "said"
         shutil.copytree(ROOT, self.tree, symlinks=True, ignore=lambda _, names: _SKIPPED.intersection(names))
         venv.create(self.tree / ".venv", symlinks=True, with_pip=False)
         folders = self.tree / "src", sysconfig.get_path("purelib")
@@ -39,32 +43,6 @@ class Bench:
         script = self.python.with_name("mcp-skills-server")
         script.write_text(f"#!{self.python}\nfrom mcp_skills_server.__main__ import main\nmain()\n")
         script.chmod(0o755)
-
-    def passes(self, tests: Sequence[str], timeout: float | None) -> bool | None:
-        """Whether these tests pass; None if they do not end in time."""
-        with open(self._said, "wb") as said:
-            run = subprocess.Popen(
-                [self.python, "-m", "pytest", *OPTIONS, *tests],
-                cwd=self.tree,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        try:
-            return run.wait(timeout) == 0
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            if hasattr(os, "killpg"):
-                with suppress(ProcessLookupError):
-                    os.killpg(run.pid, signal.SIGKILL)  # what the tests started and a change kept from ending
-            run.wait()
-
-    def failed(self) -> str:
-        """The lines of the last run that name what failed."""
-        lines = self._said.read_text(errors="replace").splitlines()
-        return "\n".join(line for line in lines if line.startswith(("FAILED", "ERROR", "E  ")))
 
     @contextmanager
     def changed(self, path: str, made: Callable[[bytes], bytes]) -> Generator[None]:
@@ -87,3 +65,88 @@ def _write(module: Path, source: bytes) -> None:
     module.write_bytes(source)
     for compiled in (module.parent / "__pycache__").glob(f"{module.stem}.*.pyc"):
         compiled.unlink()  # it counts as fresh for a text of the same size and second
+
+
+class Runner:
+    """Runs tests in a copy of the tree. Each run is a fork of a process that has the libraries loaded already."""
+
+    def __init__(self, place: Path) -> None:
+        self.bench = Bench(place)
+        self._reports = place / "reports.json"
+        self._process = subprocess.Popen(
+            [self.bench.python, "-c", "from tools.trial import serve; serve()"],
+            cwd=self.bench.tree,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, tests: Sequence[str], seconds: float, *options: str) -> list[Sequence[str]] | None:
+        """The reports of these tests, None where they do not end in time."""
+        self._reports.unlink(missing_ok=True)
+        asked = {"arguments": [*OPTIONS, *options, *tests], "reports": str(self._reports), "seconds": seconds}
+        into, out = cast("IO[str]", self._process.stdin), cast("IO[str]", self._process.stdout)
+        print(json.dumps(asked), file=into, flush=True)
+        if out.readline().strip() == "overdue":
+            return None
+        return json.loads(self._reports.read_text()) if self._reports.exists() else []
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
+class _Reports:
+    """Plugin of pytest: keeps how each test ended."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, str, str]] = []
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Note one phase of a test; of those that only prepare it or clean up, what went wrong."""
+        if report.when != "call" and report.outcome == "passed":
+            return
+        crash = getattr(report.longrepr, "reprcrash", None)
+        words = crash.message if crash is not None else report.longrepr[2] if report.outcome == "skipped" else ""
+        self.rows.append((report.nodeid, report.outcome, words.partition("\n")[0][:200]))
+
+
+def serve() -> None:
+    """Fork a run of pytest for each line of stdin, and say on stdout how it ended. For `Runner`."""
+    for name in _PRELOADED:
+        __import__(name)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            try:
+                _pytest(asked["arguments"], asked["reports"])
+            finally:
+                os._exit(0)  # never back into this loop; without reports nothing passes
+        timer = threading.Timer(asked["seconds"], _kill, [child])
+        timer.start()
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        is_overdue = not timer.is_alive()
+        timer.cancel()
+        _kill(child)  # with what it left running
+        os.waitpid(child, 0)
+        print("overdue" if is_overdue else "done", flush=True)
+
+
+def _kill(group: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def _pytest(arguments: Sequence[str], reports: str) -> None:
+    """Be a run of pytest, in a process of its own."""
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(nothing, descriptor)
+    import pytest
+
+    kept = _Reports()
+    # Some of what is preloaded are plugins, of which pytest would rewrite the asserts.
+    pytest.main([*arguments, "-W", "ignore::pytest.PytestAssertRewriteWarning"], plugins=[kept])
+    Path(reports).write_text(json.dumps(kept.rows))

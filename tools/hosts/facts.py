@@ -3,13 +3,57 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
-from tools.hosts import reading, roots, sandbox
-from tools.hosts.apis import Seen
-from tools.hosts.script import FREE, Script, ours
-from tools.hosts.trace import Trace
+from tools.hosts import setting
+from tools.hosts.model import FREE, Script, Seen, ours
+from tools.hosts.setting import Trace
+
+_BLANKS: Final = re.compile(r"\s+")
+_LINE: Final = re.compile(r"Line (\d{5}) of the long body")
+
+
+def arrived(sent: str, shown: str) -> str:
+    """The longest beginning of `sent` that stands in `shown`. Blanks and line breaks count as one blank."""
+    sent, shown = _BLANKS.sub(" ", sent).strip(), _BLANKS.sub(" ", shown)
+    low, high = 0, len(sent)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if sent[:middle] in shown else (low, middle - 1)
+    return sent[:low]
+
+
+def names_in(text: str, names: Iterable[str]) -> int:
+    """How many of these names stand in the text, each as a whole word."""
+    return sum(re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text) is not None for name in names)
+
+
+def lines_in(text: str) -> list[int]:
+    """The numbers of the long body's lines that stand in the text, each once."""
+    return sorted({int(number) for number in _LINE.findall(text)})
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """`[1, 2, 3, 7]` as `1-3, 7`."""
+    out: list[tuple[int, int]] = []
+    for number in numbers:
+        if out and out[-1][1] == number - 1:
+            out[-1] = (out[-1][0], number)
+        else:
+            out.append((number, number))
+    return ", ".join(f"{first}-{last}" if first != last else str(first) for first, last in out)
+
+
+def form(result: str) -> str:
+    """Whether a result of skills_load came as the text, as the structure, or as both."""
+    structured = '"active_skills"' in result
+    text = re.search(r"(?:\A|\n)\s*(?:<skill name=|Active skills:)", result) is not None
+    return {(True, False): "structuredContent", (False, True): "text", (True, True): "text and structuredContent"}.get(
+        (structured, text), "neither text nor structure as sent"
+    )
 
 
 @dataclass
@@ -19,7 +63,7 @@ class Run:
     names: Sequence[str]
     script: Script
     trace: Trace
-    ended: sandbox.Ended
+    ended: setting.Ended
     requests: int
     faults: Sequence[str]
 
@@ -91,11 +135,11 @@ def _part(versions: Sequence[str], shown: str, names: Sequence[str]) -> str:
     """How much of a text arrived; of several versions that the server sent, the one that fits best."""
     if not versions:
         return "none sent"
-    sent = max(versions, key=lambda version: len(reading.arrived(version, shown)))
-    there, whole = reading.arrived(sent, shown), reading.arrived(sent, sent)
+    sent = max(versions, key=lambda version: len(arrived(version, shown)))
+    there, whole = arrived(sent, shown), arrived(sent, sent)
     if len(there) < 40:
         return f"none of {len(whole)} characters"
-    seen, held = reading.names_in(there, names), reading.names_in(whole, names)
+    seen, held = names_in(there, names), names_in(whole, names)
     said = f"whole, {len(whole)} characters" if there == whole else f"{len(there)} of {len(whole)} characters"
     return f"{said}; {seen} of {len(names)} names" + (f", {held} were sent" if seen < held else "")
 
@@ -111,7 +155,7 @@ def judge_calls(result: Result, run: Run) -> None:
     checks = {
         "search": ("audit-invoice" in answers.get("search", ""), "skills_search found nothing"),
         "load": ("# audit-invoice" in answers.get("load", ""), "skills_load brought no instructions"),
-        "read": (roots.MARK in answers.get("read", ""), "skills_read brought no file"),
+        "read": (setting.MARK in answers.get("read", ""), "skills_read brought no file"),
     }
     for label, (good, complaint) in checks.items():
         result.facts[{"search": "skills_search", "load": "skills_load", "read": "skills_read"}[label]] = (
@@ -120,13 +164,13 @@ def judge_calls(result: Result, run: Run) -> None:
         if not good:
             said = answers.get(label)
             result.failures.append(f"{complaint}: {said[:200]!r}" if said is not None else f"{complaint}: no answer")
-    result.facts["a result comes as"] = reading.form(answers.get("load", ""))
-    for length in roots.LONG:
-        whole = reading.lines_in(roots.long_body(length))
-        seen = reading.lines_in(answers.get(f"load {length}", ""))
-        sent = reading.lines_in(_sent(run.trace, roots.long_name(length)))
+    result.facts["a result comes as"] = form(answers.get("load", ""))
+    for length in setting.LONG:
+        whole = lines_in(setting.long_body(length))
+        seen = lines_in(answers.get(f"load {length}", ""))
+        sent = lines_in(_sent(run.trace, setting.long_name(length)))
         result.facts[f"a body of {length:,} characters"] = _lines(whole, sent, seen)
-        if length == roots.LONG[0] and seen != whole:
+        if length == setting.LONG[0] and seen != whole:
             result.failures.append(f"a body of {length} characters did not arrive whole")
     result.facts["a skill added while it runs"] = change(run)
 
@@ -147,13 +191,13 @@ def _lines(whole: Sequence[int], sent: Sequence[int], seen: Sequence[int]) -> st
         return "none of it"
     if list(seen) == list(whole):
         return "whole"
-    cut = "" if list(sent) == list(whole) else f"; the server sends lines {reading.ranges(sent)}"
-    return f"lines {reading.ranges(seen)} of {len(whole)}{cut}"
+    cut = "" if list(sent) == list(whole) else f"; the server sends lines {ranges(sent)}"
+    return f"lines {ranges(seen)} of {len(whole)}{cut}"
 
 
 def change(run: Run) -> str:
     script, trace = run.script, run.trace
-    if roots.ADDED not in script.answers.get("added", ""):
+    if setting.ADDED not in script.answers.get("added", ""):
         return "**not found by skills_search**"
     said = "re-lists tools" if trace.count("tools/list") > 1 else "does not re-list tools"
     shown: dict[str, str] = {}
@@ -164,7 +208,7 @@ def change(run: Run) -> str:
             ("the instructions", later.text if later is not None else ""),
             ("the description", tool.description if tool is not None else ""),
         ):
-            if reading.names_in(text, [roots.ADDED]):
+            if names_in(text, [setting.ADDED]):
                 shown.setdefault(place, place if label == "later" else f"{place} after one more search for tools")
     return (
         f"{said}; found by skills_search; shown in {' and '.join(shown.values()) or 'no description or instructions'}"
@@ -174,7 +218,7 @@ def change(run: Run) -> str:
 def refusal(run: Run) -> str:
     if run.script.equipped is None:
         return "our tools are absent"
-    answer = run.script.answers.get(f"load {roots.LONG[0]}")
+    answer = run.script.answers.get(f"load {setting.LONG[0]}")
     if answer is None:
         return f"no answer; the host {run.ended.reason()}"
-    return "runs all the same" if reading.lines_in(answer) else f"refused: {answer.strip().splitlines()[0][:120]}"
+    return "runs all the same" if lines_in(answer) else f"refused: {answer.strip().splitlines()[0][:120]}"

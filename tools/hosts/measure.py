@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from tools.hosts import facts, roots, sandbox
+from tools.hosts import facts, setting
 from tools.hosts.facts import Result, Run
-from tools.hosts.model import serving
-from tools.hosts.programs import Program
-from tools.hosts.script import SEARCH_AGAIN, Script, Step
-from tools.hosts.trace import Trace
+from tools.hosts.model import SEARCH_AGAIN, Script, Step, serving
+from tools.hosts.setting import Program, Trace
 
 READY: Final = 30.0
 """Seconds that the model gives the server to list its tools, on a busy machine."""
@@ -47,7 +43,7 @@ class Place:
     namespaced: bool
 
 
-def measure(place: Place, program: Program, keep: Path | None) -> Result:
+def measure(place: Place, program: Program, scratch: Path) -> Result:
     """Every conversation with one host."""
     binary = place.programs / "node_modules" / ".bin" / program.binary
     version = json.loads(
@@ -56,16 +52,15 @@ def measure(place: Place, program: Program, keep: Path | None) -> Result:
     result = Result(version)
 
     def converse(label: str, plan: Plan) -> Run | None:
-        with tempfile.TemporaryDirectory(prefix="hosts-", ignore_cleanup_errors=True) as folder:
-            run = _converse(place, program, binary, Path(folder), plan)
-            if keep is not None:
-                _keep(Path(folder), keep / place.host / label)
-            lost = run.lost() or ("; ".join(run.faults))
-            if not lost and plan.approved and run.ended.code != 0:
-                lost = f"the host {run.ended.reason()}"
-            if lost:
-                result.failures.append(f"{label}: {lost}")
-            return None if run.lost() else _frozen(run)
+        folder = scratch / label
+        folder.mkdir()
+        run = _converse(place, program, binary, folder, plan)
+        lost = run.lost() or "; ".join(run.faults)
+        if not lost and plan.approved and run.ended.code != 0:
+            lost = f"the host {run.ended.reason()}"
+        if lost:
+            result.failures.append(f"{label}: {lost}")
+        return None if run.lost() else run
 
     few = converse("17 skills", Plan(many=False))
     many = converse("148 skills", Plan(_every_step))
@@ -85,7 +80,7 @@ def measure(place: Place, program: Program, keep: Path | None) -> Result:
         if seen is not None and not seen.faults:
             result.facts["a slash command of a hostile skill"] = "ran nothing, read no file"
     if program.approval or program.install:
-        asked = converse("not approved", Plan(lambda _root, _trace: [_load(roots.LONG[0])], approved=False))
+        asked = converse("not approved", Plan(lambda _root, _trace: [_load(setting.LONG[0])], approved=False))
         if asked is not None:
             words = program.approval or (f"install {place.host} {' '.join(program.install)}",)
             result.facts["approval"] = f"without `{' '.join(words)}`: {facts.refusal(asked)}"
@@ -94,22 +89,16 @@ def measure(place: Place, program: Program, keep: Path | None) -> Result:
     return result
 
 
-def _converse(
-    place: Place,
-    program: Program,
-    binary: Path,
-    folder: Path,
-    plan: Plan,
-) -> Run:
+def _converse(place: Place, program: Program, binary: Path, folder: Path, plan: Plan) -> Run:
     home, project, root = folder / "home", folder / "project", folder / "skills"
     home.mkdir()
     project.mkdir()
-    names = roots.build(root) if plan.many else roots.copy_fixtures(place.root / "fixtures" / "skills", root)
+    names = setting.build(root) if plan.many else setting.copy_fixtures(place.root / "fixtures" / "skills", root)
     trace = Trace(folder / "trace")
     tee = trace.write_program([sys.executable, "-m", "mcp_skills_server"])
     script = Script(deque(plan.steps(root, trace)), lambda: trace.wait(lambda: bool(trace.tools()), READY))
     with serving(script.decide) as model:
-        env = sandbox.environment(home, place.path, program.environment(model.url), namespaced=place.namespaced)
+        env = setting.environment(home, place.path, program.environment(model.url), namespaced=place.namespaced)
         program.prepare(home, model.url)
         ours_install = program.install if plan.approved else ()
         install = [
@@ -123,70 +112,38 @@ def _converse(
             tee,
             *ours_install,
         ]
-        done = sandbox.run(install, env, project)
+        done = setting.run(install, env, project)
         if done.code != 0:
             return Run(names, script, trace, done, 0, [f"install {done.reason()}"])
         if plan.slash and program.slash is not None:
-            roots.hostile(root, project)
-            ended = sandbox.run([binary, *program.slash(roots.HOSTILE)], env, project)
+            setting.hostile(root, project)
+            ended = setting.run([binary, *program.slash(setting.HOSTILE)], env, project)
             faults = [*model.faults]
-            if (project / roots.HIT).exists():
+            if (project / setting.HIT).exists():
                 faults.append("a slash command ran a command of the skill's text")
             seen = json.dumps([each.body for each in model.requests])
-            if roots.PRIVATE in seen:
+            if setting.PRIVATE in seen:
                 faults.append("a slash command sent a file of the user's to the model")
-            if roots.HOSTILE not in seen:
+            if setting.HOSTILE not in seen:
                 faults.append("the slash command did not reach the model")
             return Run(names, script, trace, ended, len(model.requests), faults)
         command = [binary, *program.command, *(program.approval if plan.approved else ()), *plan.more]
-        ended = sandbox.run(command, env, project)
-        (folder / "requests.json").write_text(
-            json.dumps([{"path": each.path, "body": each.body} for each in model.requests], indent=1), encoding="utf-8"
-        )
-        (folder / "ended.txt").write_text(f"{ended.code}\n{ended.out}\n{ended.err}", encoding="utf-8")
+        ended = setting.run(command, env, project)
         return Run(names, script, trace, ended, len(model.requests), model.faults)
 
 
-def _keep(folder: Path, there: Path) -> None:
-    shutil.rmtree(there, ignore_errors=True)
-    there.mkdir(parents=True)
-    for name in ("requests.json", "ended.txt"):
-        if (folder / name).exists():
-            shutil.copy(folder / name, there / name)
-    shutil.copytree(folder / "trace", there / "trace")
-
-
-@dataclass(frozen=True)
-class _Frozen(Trace):
-    """A trace that was read, because its files go."""
-
-    messages_in: Sequence[dict[str, Any]] = ()
-    messages_out: Sequence[dict[str, Any]] = ()
-
-    def asked(self) -> list[dict[str, Any]]:
-        return list(self.messages_in)
-
-    def said(self) -> list[dict[str, Any]]:
-        return list(self.messages_out)
-
-
-def _frozen(run: Run) -> Run:
-    trace = _Frozen(run.trace.folder, run.trace.asked(), run.trace.said())
-    return Run(run.names, run.script, trace, run.ended, run.requests, run.faults)
-
-
 def _load(length: int) -> Step:
-    return Step(f"load {length}", "skills_load", {"names": [roots.long_name(length)]})
+    return Step(f"load {length}", "skills_load", {"names": [setting.long_name(length)]})
 
 
 def _added(root: Path, trace: Trace) -> Step:
     def add() -> None:
         notices, listed = trace.notices(), trace.count("tools/list")
-        roots.write(root, roots.ADDED, "# Count\n\nCount them.\n")
+        setting.write(root, setting.ADDED, "# Count\n\nCount them.\n")
         if trace.wait(lambda: trace.notices() > notices, NOTICED):
             trace.wait(lambda: trace.count("tools/list") > listed, RELISTED)
 
-    return Step("added", "skills_search", {"query": roots.ADDED.replace("-", " ")}, before=add)
+    return Step("added", "skills_search", {"query": setting.ADDED.replace("-", " ")}, before=add)
 
 
 _AGAIN: Final = (
@@ -202,8 +159,8 @@ def _every_step(root: Path, trace: Trace) -> list[Step]:
     return [
         Step("search", "skills_search", {"query": "audit every invoice"}),
         Step("load", "skills_load", {"names": [name]}),
-        Step("read", "skills_read", {"skill": name, "path": roots.FILE}),
-        *map(_load, roots.LONG),
+        Step("read", "skills_read", {"skill": name, "path": setting.FILE}),
+        *map(_load, setting.LONG),
         _added(root, trace),
         *_AGAIN,
     ]

@@ -22,14 +22,20 @@ import tempfile
 from pathlib import Path
 from typing import Final, NoReturn
 
-from tools.image.base import make_base
-from tools.image.buildah import Buildah
-from tools.image.building import EXTRAS, NAME, fetch_wheels, make
-from tools.image.contents import check_manifests
-from tools.image.running import run_by_buildah, run_locked, run_with_extras, run_with_git
-from tools.image.server import own_network
-from tools.image.settings import ROOT
-from tools.image.steps import ImageError, Steps, run
+from tools.image.build import (
+    EXTRAS,
+    NAME,
+    ROOT,
+    Buildah,
+    ImageError,
+    Steps,
+    check_manifests,
+    fetch_wheels,
+    make,
+    make_base,
+    run,
+)
+from tools.image.run import own_network, run_by_buildah, run_locked, run_with_extras, run_with_git
 
 NEEDED: Final = {
     "buildah": "buildah",
@@ -89,13 +95,13 @@ def main() -> None:
             own_network()
             built = make(buildah, wheels, scratch, steps)
             check_manifests(built.config, steps)
-            run_by_buildah(built, buildah, scratch, steps)
+            run_by_buildah(built, buildah, steps)
             run_locked(built, scratch, steps)
             run_with_git(built, buildah, scratch, steps)
             extras = f"[{','.join(EXTRAS)}]"
             built = make(buildah, wheels, scratch, steps, image=f"{NAME}:extras", extras=extras)
-            run_with_extras(built, scratch, steps, MCP_SKILLS_METRICS="true")
-        except ImageError as failure:
+            run_with_extras(built, scratch, steps)
+        except (ImageError, AssertionError) as failure:
             print(f"\nFAILED: {failure}", flush=True)
             sys.exit(1)
         finally:

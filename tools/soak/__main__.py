@@ -22,10 +22,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
 
-from bench.report import table
-from tools.soak.clients import ERAS, Follower, converse, visit, write
-from tools.soak.deployment import PAUSE, Deployment
-from tools.soak.judge import QUIET_S, Judge
+from tools.pages import table
+from tools.soak.clients import ERAS, QUIET_S, Follower, Judge, converse, visit, write
+from tools.soak.world import PAUSE, Deployment
 
 from shared.redis_servers import redis_server
 

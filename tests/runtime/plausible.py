@@ -6,10 +6,12 @@ company's real catalogue, and each thing has a short name that stands in its tag
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import islice, product
+from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from mcp_skills_server.model import SKILL_MD, Reading, Skill, SkillFile, Standing
 
@@ -161,6 +163,11 @@ def plausible(count: int) -> dict[str, Skill]:
     Those without a special reader come first.
     """
     return {skill.path: skill for skill in islice(_all(), count)}
+
+
+def questions() -> list[dict[str, Any]]:
+    """Return what people ask of the fixtures and of these skills, labelled by hand with the skill paths they mean."""
+    return json.loads(Path(__file__).with_name("questions.json").read_text(encoding="utf-8"))
 
 
 def _all() -> Iterator[Skill]:

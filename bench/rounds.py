@@ -1,0 +1,204 @@
+"""Rounds of visits: each server is started, asked everything and ended once a round, first another one each time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any, Final
+
+from bench.client import ERAS, BenchError, Client, Era, HttpClient, StdioClient, result_of
+from bench.generate import generate, questions, skill_name
+from bench.subjects import OURS, Start, Subject
+
+TRANSPORTS: Final = ("stdio", "HTTP")
+WALK: Final = "stat-walk"
+"""The key of the floor that no server is: one walk that stats every file."""
+_BUDGET_S: Final = 2.0
+"""After so long no more requests of one kind are sent in a visit, so that a slow server does not take the day."""
+_EDITS: Final = 5
+_QUIET_S: Final = 0.25
+_MS: Final = 1e3
+_MB: Final = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The visits to one server in one era, over one transport, at one size.
+
+    Attributes:
+        subject: its key.
+        visits: the figures by key, one mapping for each round.
+        failure: why there are none, or nothing.
+    """
+
+    subject: str
+    era: Era
+    transport: str
+    size: int
+    visits: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
+    failure: list[str] = field(default_factory=list[str])
+
+    def figure(self, key: str) -> float | None:
+        """Return the median over the rounds, None where this server has no such figure."""
+        found = [visit[key] for visit in self.visits if key in visit]
+        return median(found) if found else None
+
+
+class Skills:
+    """A folder of skills and what the floor answers about it. Leaving the context removes it."""
+
+    def __init__(self, size: int, ours: Subject) -> None:
+        self.size = size
+        self._scratch = Path(tempfile.mkdtemp(prefix="skills-bench-")).resolve()
+        self.root = self._scratch / "skills"
+        say(f"{size:,} skills: writing them")
+        generate(self.root, size)
+        for era in ERAS:
+            self._record(ours, era)
+
+    def __enter__(self) -> Skills:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._scratch)
+
+    def client(self, subject: Subject, era: Era, transport: str) -> Client:
+        """Start a server, with the cache that is kept or an empty one."""
+        cache = self._scratch / "kept" if subject.keeps_cache else Path(tempfile.mkdtemp(dir=self._scratch))
+        environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONDONTWRITEBYTECODE": ""}
+        constants = self._scratch / f"{era}.json"
+        if transport == "stdio":
+            return StdioClient(subject.command(Start(self.root, constants)), era, environment)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        return HttpClient(subject.command(Start(self.root, constants, port)), port, environment)
+
+    def walk(self) -> float:
+        """Return the ms of a walk that stats every file."""
+        start = perf_counter()
+        folders = [str(self.root)]
+        while folders:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    else:
+                        entry.stat(follow_symlinks=False)
+        return (perf_counter() - start) * _MS
+
+    def _record(self, ours: Subject, era: Era) -> None:
+        with self.client(ours, era, "stdio") as client:
+            client.shake_hands()
+            asked = {each[0][0]: each[0][1] for each in questions(self.size, 1).values()}
+            answers = {method: client.ask(method, params) for method, params in asked.items()}
+        answers["skills/list"]["nextCursor"] = "x"
+        (self._scratch / f"{era}.json").write_text(json.dumps(answers), encoding="utf-8")
+
+
+def visit(skills: Skills, subject: Subject, era: Era, transport: str, requests: int) -> dict[str, float]:
+    """Start a server, ask everything and end it; return the figures by key (see `report.MEASURES`).
+
+    Raises:
+        BenchError, TimeoutError: the server did not answer as it should.
+    """
+    with skills.client(subject, era, transport) as client:
+        cold = client.shake_hands()
+        pages = -(-skills.size // 50) if subject.is_constant else None
+        figures = {"cold": cold * _MS, "catalogue": (cold + _list_all(client, skills.size, pages)) * _MS}
+        figures["resident"] = client.resident() / _MB
+        asked = {
+            key: [client.prepare(*each) for each in rows] for key, rows in questions(skills.size, requests).items()
+        }
+        for key, prepared in asked.items():
+            result_of(client.time(prepared[-1])[1])  # an error would be fast
+            turns = prepared * (requests // len(prepared) + 1)
+            times = _times(client, turns[:requests])
+            figures[key], figures[f"{key} p99"] = median(times) * _MS, times[round(0.99 * (len(times) - 1))] * _MS
+            if key != "page":
+                count = max(1, min(5 * requests, int(_BUDGET_S / median(times))))
+                figures[f"{key}s"] = client.rate(prepared, count)
+        if subject.notifies and isinstance(client, StdioClient):
+            figures["notice"] = median(_notices(client, skills.root)) * _MS
+        return figures
+
+
+def _list_all(client: Client, size: int, pages: int | None) -> float:
+    """Return the seconds that all pages take together; of constants so many of the one page."""
+    seconds, seen, number, cursor = 0.0, 0, 0, dict[str, Any]()
+    while True:
+        took, answer = client.time(client.prepare("skills/list", cursor))
+        page = result_of(answer)
+        seconds, seen, number = seconds + took, seen + len(page["skills"]), number + 1
+        if number == pages if pages else "nextCursor" not in page:
+            break
+        cursor = {} if pages else {"cursor": page["nextCursor"]}
+    if not pages and seen != size:
+        raise BenchError(f"{seen} skills were listed, {size} are there")
+    return seconds
+
+
+def _times(client: Client, prepared: Sequence[bytes]) -> list[float]:
+    start = perf_counter()
+    times: list[float] = []
+    for each in prepared:
+        times.append(client.time(each)[0])
+        if perf_counter() - start > _BUDGET_S:
+            break
+    return sorted(times)
+
+
+def _notices(client: StdioClient, root: Path) -> Iterator[float]:
+    """Edit a skill some times; yield the seconds from each write to the notification."""
+    if client.era == "modern":
+        client.send(client.prepare("subscriptions/listen", {"notifications": {"skillsListChanged": True}}))
+        client.wait_for("notifications/subscriptions/acknowledged")
+    for _ in range(_EDITS):
+        client.drain(_QUIET_S)
+        with (root / skill_name(0) / "SKILL.md").open("a", encoding="utf-8") as file:
+            file.write("One line more.\n")
+        start = perf_counter()
+        yield client.wait_for("notifications/skills/list_changed") - start
+
+
+def run(
+    skills: Skills, subjects: Sequence[Subject], *, transports: Sequence[str], rounds: int, requests: int
+) -> list[Series]:
+    """Visit every subject in each of its eras once a round, over HTTP in the modern one alone."""
+    turns: list[tuple[Series, Callable[[], dict[str, float]]]] = []
+    for transport in transports:
+        for era in ERAS if transport == "stdio" else ERAS[1:]:
+            for each in subjects:
+                if era in each.eras:
+                    series = Series(each.key, era, transport, skills.size)
+                    asked = (skills, each, era, transport, requests)
+                    turns.append((series, lambda asked=asked: visit(*asked)))
+    turns += [(Series(WALK, era, "stdio", skills.size), lambda: {"catalogue": skills.walk()}) for era in ERAS]
+    for number in range(rounds):
+        shift = number * len(turns) // rounds
+        for series, turn in turns[shift:] + turns[:shift]:
+            if series.failure:
+                continue
+            where = f"{series.subject}, {series.transport}, {series.era}"
+            say(f"{skills.size:,} skills, round {number + 1} of {rounds}: {where}")
+            try:
+                series.visits.append(turn())
+            except (BenchError, TimeoutError, OSError, ValueError, KeyError) as error:
+                if series.subject == OURS:
+                    raise
+                series.failure.append(" ".join(f"{type(error).__name__}: {error}".split())[:300])
+    return [series for series, _ in turns]
+
+
+def say(text: str) -> None:
+    """Print progress on stderr."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,31 @@
+"""How often the search finds what was meant: questions that were labelled by hand before the search was tuned."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+import pytest
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.model import Snapshot
+from mcp_skills_server.runtime.search import Search
+from runtime.plausible import plausible, questions
+from wire import FIXTURES
+
+
+@pytest.mark.parametrize("catalogue", ["fixtures", "generated"])
+def test_what_was_meant_is_among_the_first_five(catalogue: str) -> None:
+    registry = Registry([FIXTURES] if catalogue == "fixtures" else [])
+    if catalogue == "fixtures":
+        registry.load()
+    else:
+        registry.snapshot = Snapshot(plausible(10_000))
+    search = Search(registry)
+    recall: list[float] = []
+    missed: list[str] = []
+    for each in questions():
+        if each["catalogue"] == catalogue:
+            found = {result.path for result in search.find(each["query"], 5, lambda _: True)}
+            recall.append(len(found & {*each["expect"]}) / len(each["expect"]))
+            missed += [each["query"]] if recall[-1] < 1 else []
+    assert mean(recall) > 0.9, missed

@@ -1,0 +1,89 @@
+"""`make bench-peers`: what it makes of what it measured, and a small round with real processes."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+from bench.client import BenchError, body_of, is_whole, result_of
+from bench.report import Verdict, markdown, verdicts
+from bench.rounds import Series, Skills, run
+from bench.subjects import EXT_SKILLS, OURS, SDK_FLOOR, own, reason
+
+VISIT = {"cold": 100.0, "catalogue": 200.0, "gets": 4000.0, "reads": 3000.0, "resident": 70.0}
+
+
+def series(subject: str, transport: str = "stdio", **figures: float) -> Series:
+    return Series(subject, "modern", transport, 1000, [{**VISIT, **figures}, {**VISIT, **figures}, {"cold": 900.0}])
+
+
+def judged(*found: Series) -> dict[str, Verdict]:
+    return {each.goal.key: each for each in verdicts(found)}
+
+
+def test_a_figure_is_the_median_of_the_rounds() -> None:
+    one = series(OURS, cold=120.0)
+    assert one.figure("cold") == 120.0 and one.figure("get") is None
+
+
+def test_a_time_is_to_be_at_most_its_ratio_and_a_rate_at_least() -> None:
+    found = judged(series(OURS, cold=35.0), series(SDK_FLOOR))
+    assert found["cold"].ratio == pytest.approx(0.35) and found["cold"].met
+    assert not judged(series(OURS, cold=36.0), series(SDK_FLOOR))["cold"].met
+    rates = judged(series(OURS, "HTTP", gets=3999.0, reads=3001.0), series(SDK_FLOOR, "HTTP"))
+    assert (rates["gets"].met, rates["reads"].met) == (False, True)
+
+
+def test_memory_is_judged_by_itself_and_nothing_beside_what_was_not_measured() -> None:
+    found = judged(series(OURS), Series(EXT_SKILLS, "modern", "stdio", 1000, failure=["BenchError: it ended"]))
+    assert set(found) == {"resident"} and found["resident"].ratio is None and not found["resident"].met
+
+
+def test_the_tables_name_who_was_measured_and_who_was_left_out() -> None:
+    text = markdown("About.", own(), [series(OURS)], {"ext-skills": "it cannot be had"})
+    row = next(line for line in text.splitlines() if line.startswith("| this server "))
+    assert [cell.strip() for cell in row.split("|")][2:5] == ["100", "200", "-"]
+    assert "- ext-skills: it cannot be had." in text
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'HTTP/1.1 200 OK\r\ncontent-length: 25\r\n\r\n{"id":1,"result":{"a":1}}',
+        b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nc\r\n{"result":{"\r\nd\r\na":1},"id":1}\r\n0\r\n\r\n',
+        b'HTTP/1.1 200 OK\r\ncontent-length: 51\r\n\r\nevent: message\r\ndata: {"id":1,"result":{"a":1}}\r\n\r\n',
+    ],
+)
+def test_the_result_in_a_response(answer: bytes) -> None:
+    assert is_whole(answer) and not is_whole(answer[:-1])
+    assert result_of(body_of(answer)) == {"a": 1}
+
+
+def test_an_error_is_no_figure() -> None:
+    with pytest.raises(BenchError):
+        result_of(b'{"id":1,"error":{"code":1}}')
+
+
+def test_the_reason_has_no_address() -> None:
+    told = reason("npm error code EPERM\nnpm error not allowed by https://registry.invalid/some/package\n")
+    assert "not allowed" in told and "://" not in told
+    assert "does not have it" in reason("npm error code E404\nnpm error 404 GET https://registry.invalid/x")
+
+
+def test_a_round() -> None:
+    """Real processes: this server over both transports, and one that ends at once."""
+    mine = own()[0]
+    broken = replace(mine, key="broken", command=lambda _: [sys.executable, "-c", "print('no')"])
+    with Skills(60, mine) as skills:
+        found = run(skills, [mine, broken], transports=("stdio", "HTTP"), rounds=1, requests=2)
+        root = skills.root
+    assert not root.exists()
+    by = {(each.subject, each.transport, each.era): each for each in found}
+    for transport, era in (("stdio", "legacy"), ("stdio", "modern"), ("HTTP", "modern")):
+        (visit,) = by[OURS, transport, era].visits
+        assert visit["catalogue"] > visit["cold"] > 0 and visit["resident"] > 1
+        assert all(visit[key] > 0 for key in ("page", "get", "read", "gets", "reads"))
+        assert ("notice" in visit) == (transport == "stdio")
+        assert by["broken", transport, era].failure and not by["broken", transport, era].visits
+    assert by["stat-walk", "stdio", "modern"].visits

@@ -1,1 +1,0 @@
-"""`make requirements`: which rule of docs/requirements.md has which test, both ways."""

@@ -1,0 +1,278 @@
+"""What a soak is about: the folder that writers change, servers and Redis that are killed, what all threads count."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+import sys
+import threading
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPException
+from pathlib import Path
+from queue import Empty
+from time import monotonic
+from typing import Final
+
+from shared.redis_servers import RealRedis, free_port
+from web.http_wire import Server
+from wire import COMMAND, WireError
+
+
+class Score:
+    """What was counted and what failed, by all threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.counts: Counter[str] = Counter()
+        self.failures: list[str] = []
+        self.slowest = 0.0
+
+    def add(self, what: str, count: int = 1) -> None:
+        """Count something."""
+        with self._lock:
+            self.counts[what] += count
+
+    def fail(self, what: str) -> None:
+        """Something that must not be. The first of them are printed at once."""
+        with self._lock:
+            self.failures.append(what)
+            if len(self.failures) <= 20:
+                print(f"soak: FAILED: {what}", file=sys.stderr, flush=True)
+
+
+class Gate:
+    """Who disturbs does it in turns, of which there are none while all is quiet."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._open, self._inside = True, 0
+        self.over = threading.Event()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait until it is open, and keep it from becoming quiet."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._open)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Nobody is inside, and nobody comes in."""
+        with self._changed:
+            self._open = False
+            self._changed.wait_for(lambda: not self._inside)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._open = True
+                self._changed.notify_all()
+
+
+def digest(raw: bytes) -> str:
+    """As the listing says it."""
+    return "sha256:" + hashlib.sha256(raw).hexdigest()
+
+
+class Folder:
+    """The skills on the disk, and every content that was ever written for a URI. One lock: an edit at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = threading.Lock()
+        self._ever: defaultdict[str, set[str]] = defaultdict(set)
+        self._touched: dict[str, float] = {}
+        self._away = path.parent / "away"
+        self._away.mkdir()
+        self._number = 0
+        path.mkdir()
+
+    def write(self, skill: str, name: str, raw: bytes) -> None:
+        """One file, at once. What it will be is known before it is there."""
+        self._ever[f"skill://{skill}/{name}"].add(digest(raw))
+        self._touched[skill] = monotonic()
+        fresh = self._away / "fresh"
+        fresh.write_bytes(raw)
+        os.replace(fresh, self.path / skill / name)
+        self._touched[skill] = monotonic()
+
+    def text(self, skill: str, dice: random.Random) -> bytes:
+        """Some SKILL.md."""
+        self._number += 1
+        body = f"Edition {self._number}.\n" * dice.choice((1, 20, 2000))
+        return f"---\nname: {skill}\ndescription: Edition {self._number} of {skill}.\n---\n\n{body}".encode()
+
+    def add(self, skill: str, dice: random.Random) -> None:
+        """A skill, file after file."""
+        (self.path / skill).mkdir()
+        for name in ("guide.md", "data.bin"):
+            self.write(skill, name, dice.randbytes(dice.randrange(1, 20_000)))
+        self.write(skill, "SKILL.md", self.text(skill, dice))
+
+    def rename(self, skill: str, to: str, dice: random.Random) -> None:
+        """It has another path, and a moment later the name that belongs to it."""
+        for name in ("guide.md", "data.bin", "SKILL.md"):
+            self._ever[f"skill://{to}/{name}"] |= self._ever[f"skill://{skill}/{name}"]
+        self._touched[skill] = self._touched[to] = monotonic()
+        (self.path / skill).rename(self.path / to)
+        self.write(to, "SKILL.md", self.text(to, dice))
+        self._touched[skill] = monotonic()
+
+    def remove(self, skill: str, dice: random.Random) -> None:
+        """At once, or file after file."""
+        self._touched[skill] = monotonic()
+        if dice.random() < 0.5:
+            (self.path / skill).rename(self._away / skill)
+            shutil.rmtree(self._away / skill)
+        else:
+            shutil.rmtree(self.path / skill)
+        self._touched[skill] = monotonic()
+
+    def edit(self, prefix: str, dice: random.Random) -> str:
+        """Do one of these to one of the skills of this prefix; which one it was."""
+        with self.lock:
+            there = sorted(each.name for each in self.path.iterdir() if each.name.startswith(prefix))
+            absent = [each for number in range(20) if (each := f"{prefix}{number:02d}") not in there]
+            kind = dice.choices(("edit", "add", "rename", "remove"), (7, 1, 1, 1))[0]
+            if (kind == "add" and absent) or len(there) < 4:
+                self.add(dice.choice(absent), dice)
+                return "add"
+            skill = dice.choice(there)
+            if kind == "rename" and absent:
+                self.rename(skill, dice.choice(absent), dice)
+            elif kind == "remove":
+                self.remove(skill, dice)
+            else:
+                kind, name = "edit", dice.choice(("SKILL.md", "guide.md", "data.bin"))
+                raw = self.text(skill, dice) if name == "SKILL.md" else dice.randbytes(dice.randrange(1, 20_000))
+                self.write(skill, name, raw)
+            return kind
+
+    def ever(self, uri: str) -> set[str]:
+        """Digests of all that stood there at any time."""
+        with self.lock:
+            return set(self._ever[uri])
+
+    def touched(self, uri: str, since: float) -> bool:
+        """Whether its skill was changed after this moment."""
+        with self.lock:
+            return self._touched.get(uri.split("/")[2], 0.0) >= since
+
+    def truth(self) -> dict[str, str]:
+        """What is there, by URI."""
+        with self.lock:
+            files = [each for each in self.path.glob("*/*") if each.is_file()]
+            return {f"skill://{each.parent.name}/{each.name}": digest(each.read_bytes()) for each in files}
+
+
+FIXED: Final = "fixed"
+"""The skill that nobody edits, for sessions of the tools."""
+LAG_S: Final = 5.0
+"""Seconds within which a server may not have seen an edit, or not have got over what was killed."""
+LOST: Final = (OSError, HTTPException, AssertionError, ValueError, KeyError, Empty, WireError)
+"""What a client meets when its server dies: excused then, and only then."""
+PAUSE: Final = threading.Event()
+"""Never set."""
+
+
+class Target:
+    """A server that may be killed and comes back at its port.
+
+    Args:
+        name: what it is called in figures.
+        arguments: of `serve`.
+    """
+
+    def __init__(self, name: str, score: Score, *arguments: str | Path) -> None:
+        self.name, self._score = name, score
+        self.port = free_port()
+        self.disturbed = 0.0
+        serve = ["serve", "--transport", "http", "--port", str(self.port), "--session-idle", "5"]
+        self._command = [*COMMAND, *serve, *map(str, arguments)]
+        self.server = Server(self._command)
+
+    def processes(self) -> list[int]:
+        """The server's, then its children's."""
+        pid = self.server.process.pid
+        with suppress(OSError):
+            return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+        return [pid]
+
+    def kill(self, dice: random.Random) -> None:
+        """Kill the process with SIGKILL, and start it again after a moment."""
+        self.disturbed = float("inf")
+        self.end()
+        PAUSE.wait(dice.choice((0, 0.5, 2)))
+        self.server = Server(self._command)
+        self.disturbed = monotonic()
+
+    def excuses(self, since: float) -> bool:
+        """Whether a client that began then may have lost its answer."""
+        return self.disturbed + LAG_S >= since
+
+    def end(self) -> None:
+        """Leave nothing behind, and read what it said."""
+        self.server.kill()
+        if "Traceback" in self.server.stderr:
+            self._score.fail(f"{self.name} logged a bug: {self.server.stderr[-1500:]}")
+
+
+class Deployment:
+    """The folder, the servers and Redis; what kills them, and which losses of clients that excuses."""
+
+    def __init__(self, scratch: Path, seed: int) -> None:
+        self.score, self.gate, self.seed = Score(), Gate(), seed
+        self.folder = Folder(scratch / "skills")
+        dice = random.Random(seed)
+        self.folder.add(FIXED, dice)
+        for number in range(24):
+            self.folder.edit("ab"[number % 2], dice)
+        self.redis_disturbed = 0.0
+
+    def start(self, redis: RealRedis, stack: ExitStack) -> None:
+        """Start the servers."""
+        self.redis = redis
+        self.targets: list[Target] = []
+        shared = (self.folder.path, "--redis", redis.url)
+        for name, given in (
+            ("alone", (self.folder.path,)),
+            ("replica 1", shared),
+            ("replica 2", shared),
+            ("never killed", shared),
+        ):
+            self.targets.append(Target(name, self.score, *given))
+            stack.callback(self.targets[-1].end)
+
+    def lost(self, target: Target, began: float, what: str, error: BaseException) -> None:
+        """A client did not get its answer: excused where its server was killed meanwhile, and the client heard so."""
+        if target.excuses(began) and not isinstance(error, TimeoutError):
+            self.score.add("answers lost with their process")
+        else:
+            where = " > ".join(f"{each.name}:{each.lineno}" for each in traceback.extract_tb(error.__traceback__))
+            about = f"{monotonic() - target.disturbed:.1f} s after the last kill, processes {target.processes()}"
+            said = "".join(target.server.stderr.splitlines(keepends=True)[-12:])
+            self.score.fail(f"{what} at {target.name}: {error!r}; {about}; {where}\n{said}")
+
+    def disturb(self, dice: random.Random) -> None:
+        """Kill something and have it come back."""
+        what = dice.choice(("alone", "replica 1", "replica 2", "redis"))
+        self.score.add(f"killed: {what}")
+        if what != "redis":
+            next(each for each in self.targets if each.name == what).kill(dice)
+            return
+        self.redis_disturbed = float("inf")
+        self.redis.stop()
+        PAUSE.wait(dice.choice((0, 1, 4)))
+        self.redis.start()
+        self.redis_disturbed = monotonic()

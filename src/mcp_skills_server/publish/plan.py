@@ -142,5 +142,5 @@ def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozens
 
 
 def hex_of(digest: str) -> str:
-    """The 64 hex digits of a digest."""
+    """Return the 64 hex digits of a digest."""
     return digest.removeprefix("sha256:")

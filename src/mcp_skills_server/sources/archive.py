@@ -51,7 +51,7 @@ class Archive:
         """The digest over the files of each skill of the tree that was unpacked last, by its folder."""
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always looked at
-        """The digest of its bytes, which are read where the file looks different.
+        """Return the digest of the archive, which is read again if its stat result changed.
 
         Raises:
             UnreachableError: it cannot be read.

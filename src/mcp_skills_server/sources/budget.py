@@ -26,7 +26,7 @@ class UnpackedBudget:
         self._lock = Lock()
 
     def hold(self, name: str, size: int) -> None:
-        """A skill has so many bytes."""
+        """Set the size of a skill."""
         with self._lock:
             self._hold(name, size)
 

@@ -15,7 +15,7 @@ LONGEST_S = 86_400.0
 
 
 def directives(headers: Mapping[str, str]) -> dict[str, str]:
-    """The directives of Cache-Control, in lower case, with their arguments. Of one that stands twice the first counts.
+    """Parse Cache-Control into its directives, in lower case. Of a repeated one the first counts.
 
     Names of `headers` are in lower case, here and below.
     """
@@ -28,7 +28,7 @@ def directives(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def fresh_s(headers: Mapping[str, str], now: float) -> float | None:
-    """For how many seconds from `now` (of the epoch) the answer may be used unasked; None where it does not say.
+    """Return for how many seconds from `now` a response stays fresh, or None if it does not say.
 
     0 for `no-cache`, `no-store` and for what cannot be understood; never more than `LONGEST_S`.
     """
@@ -53,7 +53,7 @@ def may_store(headers: Mapping[str, str]) -> bool:
 
 
 def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
-    """In how many seconds the server asks to come again, from 0 to `LONGEST_S`; None where it does not say.
+    """Return the seconds of Retry-After, from 0 to `LONGEST_S`, or None if there is none.
 
     A date is measured from the answer's own, for our clock may be another.
     """

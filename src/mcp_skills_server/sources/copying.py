@@ -47,7 +47,7 @@ async def copy(source: Source, directory: str | PathLike[str], settings: FetchSe
 
 
 def skills_of(tree: Path) -> Iterator[tuple[str, Path]]:
-    """Name and folder of each outermost skill of a tree, in the order of their places."""
+    """Yield name and folder of each outermost skill of a tree, in path order."""
     todo = [tree]
     while todo:
         here = todo.pop()

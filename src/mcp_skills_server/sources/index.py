@@ -39,12 +39,12 @@ class FoundIndex:
 
     @property
     def digest(self) -> str:
-        """It is another one where the index, or the address that its URLs are relative to, is another."""
+        """The digest over the index and its base URL."""
         return index_digest(self.record)
 
     @property
     def next_check_s(self) -> float:
-        """In how many seconds it makes sense to ask again, by the cache headers."""
+        """The seconds until the next poll, by the cache headers."""
         left = self.record.left_s(records.epoch_s())
         return max(left, SOONEST_S) if left > 0 else UNSAID_S
 
@@ -56,7 +56,7 @@ def index_digest(record: IndexRecord) -> str:
 
 
 def index_urls(url: str) -> list[str]:
-    """Where the index of a site may be, in the order to ask. The first is the key of the index.
+    """Return the URLs where the index of a site may be, in the order to try. The first is its key.
 
     Raises:
         UsageError: it is no http or https URL; the message shows no secret of it.
@@ -67,7 +67,7 @@ def index_urls(url: str) -> list[str]:
 
 @asynccontextmanager
 async def downloader_for(places: Sequence[str], settings: FetchSettings) -> AsyncGenerator[Downloader]:
-    """What downloads the index at one of these places, and what it names."""
+    """Open a downloader for the index at one of these places, and for what it names."""
     async with HttpClient(settings.bounds, connections=settings.connections) as http:
         yield Downloader(http, places[0], settings.trust)
 

@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 
 async def look(url: str, settings: FetchSettings | None = None) -> tuple[str, Index]:
-    """The address and the index of a site. Nothing else is asked for, nothing is written.
+    """Download the index of a site and return it with its URL. Nothing is written.
 
     Raises:
         UsageError: it is no URL.
@@ -94,7 +94,7 @@ async def bring(found: FoundIndex, directory: str | PathLike[str], settings: Fet
 
 
 def _joined(known: IndexRecord | None, wanted: frozenset[str] | None) -> tuple[str, ...] | None:
-    """What an update is to bring: all that was ever asked for."""
+    """Return the names that an update is to bring: all that was ever asked for."""
     if wanted is None or (known is not None and known.wanted is None):
         return None
     return tuple(sorted(wanted.union(known.wanted or () if known else ())))
@@ -275,7 +275,7 @@ class _Refresh:
             return self._folder.stage(record, found.files, force=self._settings.force)
 
     def _report(self) -> FetchReport:
-        """What became of each skill. Those that are gone are removed where that is asked for."""
+        """Report what became of each skill, and prune those that are gone if that is asked for."""
         refused = list(self._refused.values())
         index, wanted = self._index, self._settings.wanted
         warnings = [*index.warnings, *sorted(self._warnings)]

@@ -55,7 +55,7 @@ class Site:
         FetchedFolder.recover(self._folder)
 
     async def resolve(self, *, anew: bool = False) -> Revision:
-        """Its index; the copy of that while it is fresh.
+        """Return the index, or the copy of it while that is fresh.
 
         Raises:
             SourceError: there is no index that can be used.

@@ -86,7 +86,7 @@ LAST_RETRY_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often to ask.
+    """How often to poll.
 
     Attributes:
         check_s: seconds to the next check after a revision that is not complete.

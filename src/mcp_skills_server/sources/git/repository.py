@@ -133,7 +133,7 @@ class Repository:
         self._git.end()
 
     def resolve(self) -> Tip:
-        """What the address names now, by one `ls-remote`; without one for a commit.
+        """Resolve the address to a commit, by one `ls-remote` unless it names a commit.
 
         Raises:
             SourceError: that cannot be known now.
@@ -195,7 +195,7 @@ class Repository:
             return False
 
     def roots(self) -> Sequence[str]:
-        """The commits here whose parents were left at the remote."""
+        """Return the shallow commits, whose parents were not fetched."""
         try:
             return (self._directory / "shallow").read_text(encoding="ascii").split()
         except FileNotFoundError:
@@ -249,7 +249,7 @@ class Repository:
         return False
 
     def entries(self, commit: str, folder: str) -> list[TreeEntry]:
-        """All files below a folder of a commit, links and submodules included.
+        """List all files below a folder of a commit, links and submodules included.
 
         Raises:
             UnacceptableError: there is no such folder, or too much in it.
@@ -276,7 +276,7 @@ class Repository:
 
     @contextmanager
     def blobs(self, object_ids: Sequence[str]) -> Generator[IO[bytes]]:
-        """What `git cat-file --batch` writes for these blobs, in their order.
+        """Stream the output of `git cat-file --batch` for these blobs, in their order.
 
         Raises:
             SourceError: it cannot be read.
@@ -329,7 +329,7 @@ class Repository:
 
     @contextmanager
     def _said(self) -> Generator[None]:
-        """What git says becomes a line for people; where it is none of the usual, the objects here may be at fault."""
+        """Translate a failure of git for people. An unknown one may come from damaged objects, so clear them."""
         try:
             yield
         except GitFailedError as error:
@@ -339,7 +339,7 @@ class Repository:
             raise UnreachableError(known or f"git could not fetch it ({_last_line(error.said)})") from None
 
     def _make(self, id_length: int) -> None:
-        """An empty repository where there is none of this kind of ids."""
+        """Make an empty repository for ids of this length, if there is none."""
         place = self._directory
         kind = "\tobjectformat = sha256\n" if id_length == 64 else ""
         config = (

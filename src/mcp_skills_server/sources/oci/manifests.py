@@ -89,7 +89,7 @@ class Collection:
 
 
 def decode_manifest(raw: bytes, most: int) -> Manifest | Collection:
-    """A manifest, or an index of at most `most` entries.
+    """Decode a manifest, or an index of at most `most` entries.
 
     Raises:
         UnacceptableError: it is neither, or what it names cannot be proved.
@@ -137,7 +137,7 @@ def _descriptor(given: object) -> Descriptor:
 
 
 def skill_manifest(config: Descriptor, layer: Descriptor, annotations: Mapping[str, str]) -> bytes:
-    """The manifest of one skill as it is pushed: the same content gives the same bytes."""
+    """Encode the manifest of one skill; the same content gives the same bytes."""
     return _encode(
         {
             "schemaVersion": 2,
@@ -151,7 +151,7 @@ def skill_manifest(config: Descriptor, layer: Descriptor, annotations: Mapping[s
 
 
 def collection_index(name: str, entries: Iterable[Descriptor]) -> bytes:
-    """The index of a collection as it is pushed."""
+    """Encode the index of a collection."""
     return _encode(
         {
             "schemaVersion": 2,

@@ -46,12 +46,12 @@ class WantedArtifact:
 
     @property
     def name(self) -> str:
-        """The skill that it brings as far as that is said, "" where it is not."""
+        """The name of its skill, or "" if the index does not tell."""
         return self.annotations.get(manifests.SKILL_NAME, "")
 
     @property
     def label(self) -> str:
-        """What people read before its contents are known."""
+        """The name for people before the contents are known."""
         return self.name or self.digest[:19]
 
 
@@ -77,7 +77,7 @@ class ArtifactReader:
         self._unpackers = anyio.CapacityLimiter(_UNPACKERS)
 
     async def wanted(self, digest: str) -> list[WantedArtifact]:
-        """The artifacts that the manifest of this digest names: itself, or those of a collection.
+        """Return the artifacts that this manifest names: itself, or those of a collection.
 
         Raises:
             ContentRefusedError: it is none that can be read.
@@ -93,7 +93,7 @@ class ArtifactReader:
         return [WantedArtifact(place, each.digest, each.annotations) for place, each in enumerate(entries.values())]
 
     async def contents(self, wanted: WantedArtifact) -> Contents:
-        """The skills of an artifact, its layers downloaded and proved.
+        """Download and verify the layers of an artifact, and return its skills.
 
         Raises:
             ContentRefusedError: nothing of it is taken.
@@ -112,7 +112,7 @@ class ArtifactReader:
             raise ContentRefusedError(str(error)) from None
 
     async def _artifact(self, wanted: WantedArtifact) -> Manifest:
-        """The manifest of an artifact; where it is an index of platforms, that of one of them."""
+        """Return the manifest of an artifact; of an index of platforms, that of one of them."""
         found = wanted.manifest or await self._manifest(wanted.digest)
         if isinstance(found, Collection) and found.platforms:
             found = await self._manifest(found.chosen[0].digest)

@@ -41,7 +41,7 @@ class OciReference:
     digest: str | None
 
     def __str__(self) -> str:
-        """As an operator writes it."""
+        """Return the name as an operator writes it."""
         spelled = next(spelled for spelled, scheme in _SCHEMES.items() if scheme == self.scheme)
         tag = f":{self.tag}" if self.tag else ""
         digest = f"@{self.digest}" if self.digest else ""
@@ -75,7 +75,7 @@ def is_oci(text: str) -> bool:
 
 
 def rejoined(texts: Iterable[str]) -> list[str]:
-    """What was split at colons, with the tags and digests of artifacts where they belong.
+    """Join again what was split at colons, so that tags and digests stay with their artifacts.
 
     What follows an artifact without a tag is its tag, unless it holds a slash, as the paths of roots should.
     """
@@ -95,7 +95,7 @@ def is_digest(text: object) -> bool:
 
 
 def parse_reference(text: str, *, http: bool = False) -> OciReference:
-    """The artifact that a text names. A name without tag and digest means the tag `latest`.
+    """Parse the name of an artifact. Without tag and digest it means the tag `latest`.
 
     Args:
         text: as an operator writes it.

@@ -51,9 +51,9 @@ def compare(path: str, before: Files | None, after: Files | None) -> Difference 
     """Compare two states of a skill, each None if the skill is absent; return None if they are equal."""
     if before == after:
         return None
-    kind = "added" if before is None else "removed" if after is None else "changed"
     if after is None:
-        return Difference(path, kind, (), ())
+        return Difference(path, "removed", (), ())
+    kind = "added" if before is None else "changed"
     old, new = before or {}, after
     first = [*_fields(old, new, first=True), *_scripts(old, new), *_hidden(old, new), *_links(old, new)]
     if before is None:  # all of it is new: what it is, and no diff against nothing

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
+UNSAID_S = 300.0
+"""Seconds between two requests for an index whose headers say nothing, or after a failure."""
 LONGEST_S = 86_400.0
 """Nothing is believed for more than a day, so that a mistaken header cannot freeze a copy for years."""
 
@@ -38,8 +40,7 @@ def fresh_s(headers: Mapping[str, str], now: float) -> float | None:
     if "max-age" in found:
         life: float | None = _seconds(found["max-age"])
     elif "expires" in headers:
-        expires, date = _moment(headers["expires"]), _moment(headers.get("date", ""))
-        life = 0.0 if expires is None else expires - (now if date is None else date)
+        life = _until(headers["expires"], headers, now)
     else:
         return None
     if life is None:
@@ -60,9 +61,18 @@ def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
     text = headers.get("retry-after", "")
     wait = _seconds(text)
     if wait is None:
-        moment, date = _moment(text), _moment(headers.get("date", ""))
-        wait = None if moment is None else moment - (now if date is None else date)
-    return None if wait is None else min(max(wait, 0.0), LONGEST_S)
+        wait = _until(text, headers, now)
+    if wait is None:
+        return None
+    return min(max(wait, 0.0), LONGEST_S)
+
+
+def _until(text: str, headers: Mapping[str, str], now: float) -> float | None:
+    """Return the seconds from the date of a response to another date, or None if that is none."""
+    moment, date = _moment(text), _moment(headers.get("date", ""))
+    if moment is None:
+        return None
+    return moment - (now if date is None else date)
 
 
 def _seconds(text: str) -> float | None:

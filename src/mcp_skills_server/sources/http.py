@@ -12,6 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
@@ -256,14 +257,17 @@ class HttpClient:
         if key not in self._pools:
             if secure and self._tls is None:  # reading all certificates takes a while, and plain http needs none
                 self._tls = httpcore2.default_ssl_context()
-            self._pools[key] = httpcore2.AsyncConnectionPool(
+            pool = partial(
+                httpcore2.AsyncConnectionPool,
                 ssl_context=self._tls if secure else None,
                 max_connections=self._connections,
                 max_keepalive_connections=self._connections,
                 keepalive_expiry=_KEEP_ALIVE_S,
-                proxy=_proxy_of(proxy) if proxy else None,
-                network_backend=None if proxy else _PinningBackend(self._resolver, private=private),
             )
+            if proxy:
+                self._pools[key] = pool(proxy=_proxy_of(proxy))
+            else:
+                self._pools[key] = pool(network_backend=_PinningBackend(self._resolver, private=private))
         return self._pools[key]
 
     def _proxy(self, url: str) -> str:

@@ -25,9 +25,7 @@ from mcp_skills_server.sources.urls import check_fetchable, shown
 _REPOSITORY: Final = re.compile(r"https?://[^/?#]+/[^/?#]+/[^/?#]+/?")
 """An address as of a repository at a forge: owner and name."""
 SOONEST_S: Final = 60.0
-UNSAID_S: Final = 300.0
-"""An index is asked for no sooner than after the first, and after the second where nothing is said or something
-failed."""
+"""Seconds at least between two requests for an index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class FoundIndex:
     def next_check_s(self) -> float:
         """The seconds until the next poll, by the cache headers."""
         left = self.record.left_s(records.epoch_s())
-        return max(left, SOONEST_S) if left > 0 else UNSAID_S
+        return max(left, SOONEST_S) if left > 0 else caching.UNSAID_S
 
 
 def index_digest(record: IndexRecord) -> str:

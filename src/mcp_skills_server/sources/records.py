@@ -256,6 +256,17 @@ def enter_index(
     return warnings
 
 
+def wanted_since(known: IndexRecord | None, wanted: frozenset[str] | None) -> tuple[str, ...] | None:
+    """Return the names that an update is to bring: all that were ever asked for, or None for all."""
+    if wanted is None:
+        return None
+    if known is None:
+        return tuple(sorted(wanted))
+    if known.wanted is None:
+        return None
+    return tuple(sorted(wanted.union(known.wanted)))
+
+
 def index_file_name(key: str) -> str:
     """Return the file name for the index with this key."""
     return f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"

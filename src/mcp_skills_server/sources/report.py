@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.model import Problem, printable
-from mcp_skills_server.sources.index import UNSAID_S
+from mcp_skills_server.sources.caching import UNSAID_S
 from mcp_skills_server.sources.urls import relative_to_site
 
 REFUSED: Final = "source-refused"

@@ -13,10 +13,10 @@ from pathlib import Path
 from mcp_skills_server.dialects.wellknown import IndexRefusedError
 from mcp_skills_server.format.uris import bare
 from mcp_skills_server.sources.cache import CacheFolder
-from mcp_skills_server.sources.caching import LONGEST_S
+from mcp_skills_server.sources.caching import LONGEST_S, UNSAID_S
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.folder import FetchedFolder
-from mcp_skills_server.sources.index import UNSAID_S, FoundIndex, downloader_for, find_index, index_digest, index_urls
+from mcp_skills_server.sources.index import FoundIndex, downloader_for, find_index, index_digest, index_urls
 from mcp_skills_server.sources.records import epoch_s, read_index
 from mcp_skills_server.sources.refresh import bring
 from mcp_skills_server.sources.report import sorted_out

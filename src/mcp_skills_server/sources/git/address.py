@@ -42,8 +42,12 @@ class GitAddress:
     @property
     def shown(self) -> str:
         """The whole address as people write it. It holds no secret."""
-        at, mark = f"@{self.ref}" if self.ref else "", f"#{self.folder}" if self.folder else ""
-        return f"git+{self.url}{at}{mark}"
+        text = f"git+{self.url}"
+        if self.ref:
+            text += f"@{self.ref}"
+        if self.folder:
+            text += f"#{self.folder}"
+        return text
 
     @property
     def commit(self) -> str | None:

@@ -143,7 +143,12 @@ class Repository:
         if self._address.commit is not None:
             return Tip(self._address.commit, "")
         self._make(40)
-        names = [ref] if ref.startswith("refs/") else [f"refs/heads/{ref}", f"refs/tags/{ref}"] if ref else ["HEAD"]
+        if not ref:
+            names = ["HEAD"]
+        elif ref.startswith("refs/"):
+            names = [ref]
+        else:
+            names = [f"refs/heads/{ref}", f"refs/tags/{ref}"]
         # A tag may be an object of its own, whose commit is listed under this name.
         peeled = [f"{name}^{{}}" for name in names if not name.startswith("refs/heads/")]
         with self._said():

@@ -55,7 +55,7 @@ class Descriptor:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class ImageManifest:
     """A manifest: layers of files.
 
     Attributes:
@@ -88,7 +88,7 @@ class Collection:
         return tuple(preferred or self.entries)[:1]
 
 
-def decode_manifest(raw: bytes, most: int) -> Manifest | Collection:
+def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
     """Decode a manifest, or an index of at most `most` entries.
 
     Raises:
@@ -103,7 +103,7 @@ def decode_manifest(raw: bytes, most: int) -> Manifest | Collection:
         layers = _list(found["layers"])
         if len(layers) > MOST_LAYERS:
             raise UnacceptableError(f"its manifest has {len(layers)} layers, at most {MOST_LAYERS} are read")
-        return Manifest(tuple(map(_descriptor, layers)), _texts(found.get("annotations")))
+        return ImageManifest(tuple(map(_descriptor, layers)), _texts(found.get("annotations")))
     if isinstance(found.get("manifests"), list):
         entries = _list(found["manifests"])
         if len(entries) > most:

@@ -15,7 +15,7 @@ from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci import layers, manifests
 from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.layers import Contents
-from mcp_skills_server.sources.oci.manifests import Collection, Manifest
+from mcp_skills_server.sources.oci.manifests import Collection, ImageManifest
 from mcp_skills_server.sources.oci.reference import OciReference
 from mcp_skills_server.sources.settings import FetchSettings
 
@@ -42,7 +42,7 @@ class WantedArtifact:
     place: int
     digest: str
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
-    manifest: Manifest | Collection | None = None
+    manifest: ImageManifest | Collection | None = None
 
     @property
     def name(self) -> str:
@@ -84,8 +84,8 @@ class ArtifactReader:
             SourceError: it cannot be had.
         """
         found = await self._manifest(digest)
-        if isinstance(found, Manifest) or found.platforms:
-            annotations = found.annotations if isinstance(found, Manifest) else dict[str, str]()
+        if isinstance(found, ImageManifest) or found.platforms:
+            annotations = found.annotations if isinstance(found, ImageManifest) else dict[str, str]()
             return [WantedArtifact(0, digest, annotations, found)]
         entries = {each.digest: each for each in found.chosen}
         if not entries:
@@ -111,7 +111,7 @@ class ArtifactReader:
         except (ArchiveRefusedError, UnacceptableError) as error:
             raise ContentRefusedError(str(error)) from None
 
-    async def _artifact(self, wanted: WantedArtifact) -> Manifest:
+    async def _artifact(self, wanted: WantedArtifact) -> ImageManifest:
         """Return the manifest of an artifact; of an index of platforms, that of one of them."""
         found = wanted.manifest or await self._manifest(wanted.digest)
         if isinstance(found, Collection) and found.platforms:
@@ -120,7 +120,7 @@ class ArtifactReader:
             raise ContentRefusedError("it is a collection in a collection, which is not read")
         return found
 
-    async def _manifest(self, digest: str) -> Manifest | Collection:
+    async def _manifest(self, digest: str) -> ImageManifest | Collection:
         _, raw = await self._client.manifest(digest)
         try:
             return manifests.decode_manifest(raw, self._most_entries)

@@ -124,9 +124,9 @@ def parse_reference(text: str, *, http: bool = False) -> OciReference:
     if len(repository) > _LONGEST or not all(map(_SEGMENT.fullmatch, repository.split("/"))):
         hint = "; write it in lower case" if repository != repository.lower() else f"; {_EXAMPLE}"
         raise UsageError(f"{shown}: {quoted(repository)} cannot be the name of a repository{hint}")
-    reference = OciReference(
-        _SCHEMES[spelled], registry, repository, tag or (None if digest else LATEST), digest if at else None
-    )
+    if not tag and not digest:
+        tag = LATEST
+    reference = OciReference(_SCHEMES[spelled], registry, repository, tag or None, digest or None)
     if reference.scheme == "http" and not http and not addresses.is_loopback(reference.host):
         raise UsageError(f"{shown} is plain http, which anybody on the way can change; --allow-http allows it")
     return reference

@@ -70,10 +70,10 @@ def _process(root: Path, cache: Path) -> list[float]:
 def _ask(root: str, cache: str) -> list[float]:
     # What a server has loaded by then is no part of the question.
     import mcp_skills_server.runtime.session  # noqa: F401
-    from mcp_skills_server.catalog.index_files import IndexFiles
+    from mcp_skills_server.catalog.index import Index
     from mcp_skills_server.catalog.registry import Registry
 
-    registry = Registry([root], index_files=IndexFiles(Path(cache), 1))
+    registry = Registry([root], index=Index(Path(cache), 1))
     registry.load()
     registry.keep_index(lambda: False)
     begin = process_time()

@@ -21,7 +21,7 @@ from bench.bare import bare_scan
 from bench.client import ERAS, BenchError, Client, Era, floor, ours
 from bench.generate import generate, questions, skill_name
 from bench.report import Row
-from mcp_skills_server.catalog.index_files import IndexFiles
+from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Standing
 
@@ -239,10 +239,10 @@ def index(bench: Bench) -> Iterator[Row]:
     """All that a listing wants of the disk: cold beside a walk that hashes, with an index beside one that stats."""
     sleep(_YOUNG_S)
     runs = bench.some(5, 3)
-    root, files = str(bench.root), IndexFiles(bench.scratch / f"index-{bench.size}", least=1)
+    root, files = str(bench.root), Index(bench.scratch / f"index-{bench.size}", least=1)
     times: tuple[list[float], list[float], list[float], list[float]] = ([], [], [], [])
     for _ in range(runs):
-        cold, warm = Registry([bench.root], index_files=files), Registry([bench.root], index_files=files)
+        cold, warm = Registry([bench.root], index=files), Registry([bench.root], index=files)
         files.path(cold.roots[0].path).unlink(missing_ok=True)
         gc.collect()
         times[0].append(_timed(cold.load) + _timed(partial(_hash_all, cold)))

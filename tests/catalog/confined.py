@@ -108,7 +108,7 @@ def mounts(root: Path) -> None:
         seen.until(serves("one"))
         plant(root, skills("two/five"))
         seen.until(serves("one", "two/five"))
-    with watching(root) as (_, seen):
+    with watching(root, reconcile=0.5) as (_, seen):
         run("umount", str(root / "two"))
         seen.until(serves("one", "two/three"))
         edit(root, "two/three", 2)

@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from mcp_skills_server.catalog import tree
-from mcp_skills_server.catalog.index_files import IndexFiles
+from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.model import Changes, Skill, Standing
@@ -51,11 +51,9 @@ def whole(found: tree.Directory) -> tree.Directory:
     return found
 
 
-def loaded(
-    *roots: Path, limits: Limits | None = None, quiet_s: float = 0, index_files: IndexFiles | None = None
-) -> Registry:
+def loaded(*roots: Path, limits: Limits | None = None, quiet_s: float = 0, index: Index | None = None) -> Registry:
     """A registry after its first scan. Unless told otherwise it holds on to nothing that has become worse."""
-    registry = Registry(roots, limits, quiet_s=quiet_s, index_files=index_files)
+    registry = Registry(roots, limits, quiet_s=quiet_s, index=index)
     registry.load()
     return registry
 

@@ -11,7 +11,7 @@ import pytest
 
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog import outline as module
-from mcp_skills_server.catalog.index_files import IndexFiles
+from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.outline import Outline, outline
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
@@ -139,11 +139,11 @@ def test_a_skill_costs_one_question_to_the_disk(tmp_path: Path, monkeypatch: pyt
 
 def remembered(top: Path, cache: Path) -> Registry:
     """A registry over what another left of this root."""
-    first = loaded(top, index_files=IndexFiles(cache, least=1))
+    first = loaded(top, index=Index(cache, least=1))
     for skill in first.snapshot.skills.values():
         first.hash_files(skill)
     first.keep_index(lambda: False)
-    return Registry([top], index_files=IndexFiles(cache, least=1))
+    return Registry([top], index=Index(cache, least=1))
 
 
 def test_what_an_earlier_process_knew_stands_for_what_the_time_does_not_suffice_for(
@@ -153,9 +153,9 @@ def test_what_an_earlier_process_knew_stands_for_what_the_time_does_not_suffice_
     monkeypatch.setattr(disk, "_SETTLED_NS", 0)
     top = plant(tmp_path / "root", skills("a", "b", "c/d", ".hidden/e"))
     cache = tmp_path / "cache"
-    loaded_hidden = loaded(top, limits=Limits(hidden=True), index_files=IndexFiles(cache, least=1))
+    loaded_hidden = loaded(top, limits=Limits(hidden=True), index=Index(cache, least=1))
     loaded_hidden.keep_index(lambda: False)
-    registry = Registry([top], index_files=IndexFiles(cache, least=1))
+    registry = Registry([top], index=Index(cache, least=1))
     stored = [registry.keeper.stored(root.index) for root in registry.roots]
     monkeypatch.setattr(disk, "read", lambda *_: pytest.fail("a file was read"))
     for step in (0.0, 1.0):  # in time, and out of it at once

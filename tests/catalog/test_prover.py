@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from catalog.forest import DEADLINE, loaded, plant, skills
-from mcp_skills_server.catalog.index_files import IndexFiles
+from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.prover import Prover
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.view import View
@@ -20,11 +20,11 @@ from mcp_skills_server.catalog.view import View
 def test_what_was_loaded_is_hashed_and_left_to_the_next_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early: bool
 ) -> None:
-    files, saved = IndexFiles(tmp_path / "index", least=1), threading.Event()
+    files, saved = Index(tmp_path / "index", least=1), threading.Event()
     real = files.save
     monkeypatch.setattr(files, "save", lambda *arguments: real(*arguments) and saved.set())
     top = plant(tmp_path / "root", skills("one", "two"))
-    registry = Registry([top], index_files=files) if early else loaded(top, index_files=files)
+    registry = Registry([top], index=files) if early else loaded(top, index=files)
     prover = Prover(registry)
     prover.start()
     try:
@@ -36,7 +36,7 @@ def test_what_was_loaded_is_hashed_and_left_to_the_next_process(
         prover.thread.join(DEADLINE)
     assert not prover.thread.is_alive()
     assert all(file.digest for skill in registry.snapshot.skills.values() for file in skill.files.values())
-    assert files.path(str(top)).is_file()
+    assert files.path.is_file()
 
 
 class Waits(threading.Event):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from catalog.forest import plant, skills
-from mcp_skills_server.catalog.index_files import IndexFiles
+from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.running import WatchOptions, make_watcher
 from wire import DEADLINE
@@ -62,10 +62,10 @@ def test_a_hangup_has_things_read_again_unless_it_is_ignored() -> None:
 
 
 def test_without_a_watch_an_index_is_left_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files, saved = IndexFiles(tmp_path / "index", least=1), threading.Event()
+    files, saved = Index(tmp_path / "index", least=1), threading.Event()
     real = files.save
     monkeypatch.setattr(files, "save", lambda *arguments: real(*arguments) and saved.set())
-    registry = Registry([plant(tmp_path / "root", skills("one"))], index_files=files)
+    registry = Registry([plant(tmp_path / "root", skills("one"))], index=files)
     assert make_watcher(registry, WatchOptions(watch=False)) is None
     registry.load()
     assert saved.wait(DEADLINE)

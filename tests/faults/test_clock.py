@@ -28,8 +28,7 @@ def reads_wall_clock(tree: ast.Module) -> bool:
 
 def test_every_reader_of_the_wall_clock_is_known() -> None:
     found = {path for path in SOURCE.rglob("*.py") if reads_wall_clock(ast.parse(path.read_bytes()))}
-    # Each with its test for a clock that was set: what is settled (below, in tests/catalog/test_tree.py,
-    # tests/catalog/test_stamps.py and tests/catalog/test_unchanged.py), how long
+    # Each with its test for a clock that was set: what is settled (below and in tests/catalog/test_tree.py), how long
     # an index is fresh (tests/sources/test_index.py), Retry-After with a date (tests/sources/test_caching.py), and
     # how long an artifact stays (tests/publish/test_static.py). A certificate must be valid on the day that it is
     # (tests/provenance/test_signatures.py), and a proof of one is kept for that day (tests/provenance/test_proofs.py).
@@ -40,15 +39,15 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
     assert {path.relative_to(SOURCE).as_posix() for path in found} == {
         "access/oauth.py",
         "catalog/disk.py",
+        "catalog/index.py",
         "catalog/index_folder.py",
         "catalog/outline.py",
         "catalog/tree.py",
-        "catalog/unchanged.py",
         "commands/approve.py",
         "commands/config_option.py",
         "commands/metrics_options.py",
         "commands/reloading.py",
-        "provenance/proofs.py",
+        "provenance/signature_gate.py",
         "provenance/signatures.py",
         "publish/record.py",
         "publish/static.py",

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from conversations import HANDSHAKE
-from mcp_skills_server.catalog.index_files import IndexFiles
+from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from wire import DEADLINE, FIXTURES
 
 SLOW = {
-    "anyio", "mcp", "mcp_types", "pydantic", "starlette", "httpx", "httpx2", "uvicorn", "opentelemetry", "jsonschema",
+    "mcp", "mcp_types", "pydantic", "starlette", "httpx", "httpx2", "uvicorn", "opentelemetry", "jsonschema",
 }  # fmt: skip
+"""Not anyio: watchfiles imports it in the thread of the watch, behind the first scan."""
 LATE = {
     "filelock", "sqlite3", "tomllib", "yaml",
     *(
@@ -39,12 +40,12 @@ def test_our_front_imports_no_sdk(front: str, imported: set[str]) -> None:
 
 
 def test_a_start_over_known_folders_loads_nothing_that_reads_a_skill(tmp_path: Path) -> None:
-    registry = Registry([FIXTURES], index_files=IndexFiles(tmp_path / "index", least=1))
+    registry = Registry([FIXTURES], index=Index(tmp_path / "index", least=1))
     registry.load()
     for skill in registry.snapshot.skills.values():
         registry.hash_files(skill)
     registry.keep_index(lambda: False)
-    assert loaded("--cache-dir", str(tmp_path)) & LATE == set()
+    assert loaded("--cache-dir", str(tmp_path)) & LATE <= {"sqlite3"}, "which the index is read with"
 
 
 def loaded(*options: str) -> set[str]:

@@ -18,7 +18,7 @@ from bench.search import plausible, queries
 from catalog.forest import DEADLINE, loaded, plant, skill_md, skills, together
 from catalog.unsafe_files import a_link, folder_writable_by_others, writable_by_others
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
-from mcp_skills_server.catalog.index_files import IndexFiles
+from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.model import Skill
@@ -56,8 +56,8 @@ def top(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> IndexFiles:
-    return IndexFiles(tmp_path / "cache" / "index", least=1)
+def files(tmp_path: Path) -> Index:
+    return Index(tmp_path / "cache" / "index", least=1)
 
 
 @pytest.fixture
@@ -83,12 +83,12 @@ def _any(_: Skill) -> bool:
     return True
 
 
-def first(top: Path, files: IndexFiles | None) -> Search:
+def first(top: Path, files: Index | None) -> Search:
     """The search of a process that has asked nothing yet."""
-    return Search(loaded(top, index_files=files))
+    return Search(loaded(top, index=files))
 
 
-def process(top: Path, files: IndexFiles) -> Search:
+def process(top: Path, files: Index) -> Search:
     """What a process does: it answers a question, and leaves its index."""
     search = first(top, files)
     search.find("apple", 5, _any)
@@ -104,11 +104,11 @@ def written() -> None:
             assert not thread.is_alive()
 
 
-def file_of(top: Path, files: IndexFiles) -> Path:
+def file_of(top: Path, files: Index) -> Path:
     return SearchFile(files, [str(top)]).path
 
 
-def test_the_next_process_finds_the_same_and_indexes_no_skill(top: Path, files: IndexFiles, indexed: list[str]) -> None:
+def test_the_next_process_finds_the_same_and_indexes_no_skill(top: Path, files: Index, indexed: list[str]) -> None:
     process(top, files)
     assert file_of(top, files).is_file() and "apple" in indexed
     indexed.clear()
@@ -119,7 +119,7 @@ def test_the_next_process_finds_the_same_and_indexes_no_skill(top: Path, files: 
     assert [each.path for each in kept.nearest("aple", 2, _any)] == ["apple"]
 
 
-def test_all_questions_of_the_benchmark_have_the_same_answers_and_scores(tmp_path: Path, files: IndexFiles) -> None:
+def test_all_questions_of_the_benchmark_have_the_same_answers_and_scores(tmp_path: Path, files: Index) -> None:
     top = tmp_path / "root"
     shutil.copytree(FIXTURES, top)
     for path, skill in plausible(300).items():
@@ -132,7 +132,7 @@ def test_all_questions_of_the_benchmark_have_the_same_answers_and_scores(tmp_pat
     assert answers(first(top, files), asked) == answers(first(top, None), asked)
 
 
-def test_only_what_changed_between_two_processes_is_indexed(top: Path, files: IndexFiles, indexed: list[str]) -> None:
+def test_only_what_changed_between_two_processes_is_indexed(top: Path, files: Index, indexed: list[str]) -> None:
     process(top, files)
     plant(top, {"pear/SKILL.md": skill_md("pear", body="Now of lemons."), **skills("new/lemon")})
     shutil.rmtree(top / "plum")
@@ -146,7 +146,7 @@ def test_only_what_changed_between_two_processes_is_indexed(top: Path, files: In
     assert answers(first(top, files), questions) == found
 
 
-def test_a_kept_index_follows_its_registry(top: Path, files: IndexFiles) -> None:
+def test_a_kept_index_follows_its_registry(top: Path, files: Index) -> None:
     process(top, files)
     kept = first(top, files)
     kept.find("apple", 5, _any)
@@ -160,7 +160,7 @@ def test_a_kept_index_follows_its_registry(top: Path, files: IndexFiles) -> None
 
 
 def test_texts_are_looked_up_once_however_many_skills_changed(
-    top: Path, files: IndexFiles, monkeypatch: pytest.MonkeyPatch
+    top: Path, files: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(top, skills(*(f"more/tool-{number}" for number in range(80))))
     process(top, files)
@@ -177,7 +177,7 @@ def test_texts_are_looked_up_once_however_many_skills_changed(
     assert answers(search) == answers(first(top, None))
 
 
-def test_of_other_skills_the_index_is_made_anew(top: Path, files: IndexFiles, indexed: list[str]) -> None:
+def test_of_other_skills_the_index_is_made_anew(top: Path, files: Index, indexed: list[str]) -> None:
     process(top, files)
     shutil.rmtree(top)
     plant(top, skills(*(f"other-{each}" for each in FRUIT), "apple"))
@@ -186,7 +186,7 @@ def test_of_other_skills_the_index_is_made_anew(top: Path, files: IndexFiles, in
     assert len(indexed) == 2 * 7
 
 
-def test_it_is_written_again_when_a_share_has_changed(top: Path, files: IndexFiles) -> None:
+def test_it_is_written_again_when_a_share_has_changed(top: Path, files: Index) -> None:
     plant(top, skills(*(f"more/tool-{number}" for number in range(80))))
     process(top, files)
     path = file_of(top, files)
@@ -335,7 +335,7 @@ def a_line_too_few(path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_must_not_be_used_is_passed_over_with_one_line(
-    top: Path, files: IndexFiles, indexed: list[str], caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], None]
+    top: Path, files: Index, indexed: list[str], caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], None]
 ) -> None:
     process(top, files)
     path = file_of(top, files)
@@ -353,7 +353,7 @@ def test_what_must_not_be_used_is_passed_over_with_one_line(
         assert answers(first(top, files)) == found and indexed == []
 
 
-def test_a_file_that_others_may_write_is_not_used(top: Path, files: IndexFiles, indexed: list[str]) -> None:
+def test_a_file_that_others_may_write_is_not_used(top: Path, files: Index, indexed: list[str]) -> None:
     process(top, files)
     changed_by(file_of(top, files), "UPDATE names SET name = 'plum' WHERE name = 'apple'")
     assert [found.path for found in first(top, files).find("plum", 5, _any)][:1] == ["apple"]  # if it were the user's
@@ -364,7 +364,7 @@ def test_a_file_that_others_may_write_is_not_used(top: Path, files: IndexFiles, 
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a file away")
-def test_a_file_of_another_user_is_not_used(top: Path, files: IndexFiles, indexed: list[str]) -> None:
+def test_a_file_of_another_user_is_not_used(top: Path, files: Index, indexed: list[str]) -> None:
     process(top, files)
     os.chown(file_of(top, files), 65534, 65534)
     indexed.clear()
@@ -372,7 +372,7 @@ def test_a_file_of_another_user_is_not_used(top: Path, files: IndexFiles, indexe
     assert {*FRUIT} <= {*indexed}
 
 
-def test_a_row_of_a_skill_that_is_not_there_shows_nothing(top: Path, files: IndexFiles) -> None:
+def test_a_row_of_a_skill_that_is_not_there_shows_nothing(top: Path, files: Index) -> None:
     plant(top, skills("secret"))
     process(top, files)
     shutil.rmtree(top / "secret")
@@ -380,9 +380,7 @@ def test_a_row_of_a_skill_that_is_not_there_shows_nothing(top: Path, files: Inde
     assert kept.find("secret", 5, _any) == kept.nearest("secret", 5, _any) == []
 
 
-def test_texts_that_were_changed_take_no_row_out(
-    top: Path, files: IndexFiles, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_texts_that_were_changed_take_no_row_out(top: Path, files: Index, caplog: pytest.LogCaptureFixture) -> None:
     process(top, files)
     path = file_of(top, files)
     raw = path.read_bytes()
@@ -397,7 +395,7 @@ def test_texts_that_were_changed_take_no_row_out(
 
 @pytest.mark.parametrize("spans", [[1 << 62], [HEADER, 1 << 62], [1 << 62, HEADER], [0, 0], [1 << 400, 1 << 401]])
 def test_texts_that_lie_nowhere_in_the_file_take_no_row_out(
-    top: Path, files: IndexFiles, caplog: pytest.LogCaptureFixture, spans: list[int]
+    top: Path, files: Index, caplog: pytest.LogCaptureFixture, spans: list[int]
 ) -> None:
     process(top, files)
     path = file_of(top, files)
@@ -417,14 +415,14 @@ def test_texts_that_lie_nowhere_in_the_file_take_no_row_out(
 # Where and when it is written
 
 
-def test_what_is_written_is_the_users_alone(top: Path, files: IndexFiles) -> None:
+def test_what_is_written_is_the_users_alone(top: Path, files: Index) -> None:
     process(top, files)
     path = file_of(top, files)
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
-def test_two_processes_at_once(top: Path, files: IndexFiles) -> None:
+def test_two_processes_at_once(top: Path, files: Index) -> None:
     expected = answers(first(top, None))
 
     def run() -> None:
@@ -437,7 +435,7 @@ def test_two_processes_at_once(top: Path, files: IndexFiles) -> None:
     assert [each.suffix for each in file_of(top, files).parent.iterdir()] == [".search"]
 
 
-def test_of_two_that_looked_at_the_same_time_one_writes(top: Path, files: IndexFiles) -> None:
+def test_of_two_that_looked_at_the_same_time_one_writes(top: Path, files: Index) -> None:
     other = SearchFile(files, [str(top)])
     search = first(top, files)
 
@@ -458,12 +456,12 @@ def test_of_two_that_looked_at_the_same_time_one_writes(top: Path, files: IndexF
 @pytest.mark.parametrize("least", [0, 1000])
 def test_without_a_place_to_write_or_with_too_few_skills_nothing_is_left(top: Path, tmp_path: Path, least: int) -> None:
     plant(tmp_path, {"file": ""})
-    files = IndexFiles(tmp_path / "file" / "index" if not least else tmp_path / "index", least)
+    files = Index(tmp_path / "file" / "index" if not least else tmp_path / "index", least)
     assert answers(process(top, files)) == answers(first(top, None))
     assert not (tmp_path / "index").exists()
 
 
-def test_an_end_leaves_nothing_half_written(top: Path, files: IndexFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_leaves_nothing_half_written(top: Path, files: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_keeper, "_STEP_S", DEADLINE * 10)
     search = first(top, files)
     search.find("apple", 5, _any)
@@ -474,16 +472,16 @@ def test_an_end_leaves_nothing_half_written(top: Path, files: IndexFiles, monkey
     search.close()
 
 
-def test_the_end_of_a_runtime_ends_the_writing(top: Path, files: IndexFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_runtime_ends_the_writing(top: Path, files: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_keeper, "_STEP_S", DEADLINE * 10)
-    registry = loaded(top, index_files=files)
+    registry = loaded(top, index=files)
     with Runtime(registry) as runtime:
         runtime.searches.of(registry).find("apple", 5, _any)
     written()
     assert [*files.folder.path.iterdir()] == []
 
 
-def test_a_full_disk_is_no_matter(top: Path, files: IndexFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_no_matter(top: Path, files: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: object, __: object) -> bool:
         raise sqlite3.OperationalError("database or disk is full")
 
@@ -492,20 +490,18 @@ def test_a_full_disk_is_no_matter(top: Path, files: IndexFiles, monkeypatch: pyt
     assert [*files.folder.path.iterdir()] == []
 
 
-def test_of_a_registry_with_a_gate_nothing_is_kept(top: Path, files: IndexFiles) -> None:
-    registry = Registry([top], quiet_s=0, index_files=files, gate=lambda _registry, _skill: None)
+def test_of_a_registry_with_a_gate_nothing_is_kept(top: Path, files: Index) -> None:
+    registry = Registry([top], quiet_s=0, index=files, gate=lambda _registry, _skill: None)
     registry.load()
     Search(registry).find("apple", 5, _any)
     written()
     assert not files.folder.path.exists()
 
 
-def test_what_grants_leave_is_not_kept_and_nothing_else_is_found(
-    top: Path, files: IndexFiles, indexed: list[str]
-) -> None:
+def test_what_grants_leave_is_not_kept_and_nothing_else_is_found(top: Path, files: Index, indexed: list[str]) -> None:
     process(top, files)
     before = file_of(top, files).read_bytes()
-    registry = loaded(top, index_files=files)
+    registry = loaded(top, index=files)
     some = Views(registry, Grants([Grant(("*",), (Pattern("apple"), Pattern("pear")))], local=False)).of(None)
     indexed.clear()
     search = Search(some)
@@ -521,9 +517,9 @@ def test_what_grants_leave_is_not_kept_and_nothing_else_is_found(
     assert Search(whole).find("plum", 5, _any)[0].path == "plum" and indexed == []
 
 
-def test_before_the_skills_are_read_nothing_is_looked_at(top: Path, files: IndexFiles, indexed: list[str]) -> None:
+def test_before_the_skills_are_read_nothing_is_looked_at(top: Path, files: Index, indexed: list[str]) -> None:
     process(top, files)
-    registry = Registry([top], quiet_s=0, index_files=files)
+    registry = Registry([top], quiet_s=0, index=files)
     search = Search(registry)
     assert search.find("apple", 5, _any) == []
     registry.load()

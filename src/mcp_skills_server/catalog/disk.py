@@ -76,15 +76,6 @@ def has_settled(file: SkillFile) -> bool:
     return max(mtime, mtime + later) < time.time_ns() - _SETTLED_NS
 
 
-def settled_signature(found: os.stat_result, now: int) -> str:
-    """The signature of a directory, "" where it is so young that names may come and go under the same one."""
-    # Written out because this is done for every directory.
-    mtime, ctime, young = found.st_mtime_ns, found.st_ctime_ns, now - _SETTLED_NS
-    if mtime >= young or ctime >= young:
-        return ""
-    return _SIGNATURE % (found.st_size, mtime, ctime - mtime, found.st_ino, found.st_dev)
-
-
 def digest_of(raw: bytes) -> str:
     """The digest of these bytes as every protocol here writes it: `sha256:` and 64 hex digits."""
     return "sha256:" + hashlib.sha256(raw).hexdigest()

@@ -71,7 +71,9 @@ class IndexFolder:
             name: of the file. Files with the same ending that nobody used for a month are removed.
             put: writes it; returns whether it wrote all of it.
         """
-        if not self._is_there():
+        try:
+            self.make()
+        except (OSError, UnusableFileError):
             return False
         with suppress(OSError):
             return self._write(self.path / name, put)
@@ -94,14 +96,17 @@ class IndexFolder:
         finally:
             aside.unlink(missing_ok=True)
 
-    def _is_there(self) -> bool:
-        """Make the folder where it is missing; whether it may be used."""
-        try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._check_folder()
-        except (OSError, UnusableFileError):
-            return False
-        return os.access(self.path, os.W_OK)
+    def make(self) -> None:
+        """Make the folder where it is missing.
+
+        Raises:
+            OSError: it cannot be made or written.
+            UnusableFileError: others may write in it.
+        """
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._check_folder()
+        if not os.access(self.path, os.W_OK):
+            raise PermissionError(str(self.path))
 
     def _check_folder(self) -> None:
         found = os.lstat(self.path)

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable
 
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.disk import digest_of
+from mcp_skills_server.catalog.index import Digests
 from mcp_skills_server.catalog.path_index import above, join, within
 from mcp_skills_server.catalog.roots import Root
-from mcp_skills_server.catalog.stored_root import Digests
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Skill, SkillFile
 

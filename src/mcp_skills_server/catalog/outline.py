@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Final, NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog import disk
+from mcp_skills_server.catalog.index import StoredSkills
 from mcp_skills_server.catalog.path_index import above, join
 from mcp_skills_server.catalog.reading import ReadBefore
 from mcp_skills_server.catalog.roots import Limits, Root, merge
-from mcp_skills_server.catalog.stored_root import StoredRoot
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format.ignored import is_entered
 from mcp_skills_server.model import SKILL_MD, Reading, Skill, Snapshot, Standing
@@ -66,7 +66,7 @@ def outline(
     characters: int,
     *,
     now: Callable[[], float] = time.monotonic,
-    stored: Sequence[StoredRoot | None] = (),
+    stored: Sequence[StoredSkills | None] = (),
     note: Note | None = None,
 ) -> Outline:
     """Look at the roots.
@@ -110,7 +110,7 @@ def outline(
 class _Walk:
     """Goes through directories, the upper ones first, and not into skills before `enter_skills`."""
 
-    def __init__(self, roots: Sequence[Root], limits: Limits, known: Mapping[int, StoredRoot]) -> None:
+    def __init__(self, roots: Sequence[Root], limits: Limits, known: Mapping[int, StoredSkills]) -> None:
         self.found: list[list[str]] = [[] for _ in roots]
         """Directories of skills, by root."""
         self._roots = roots
@@ -207,7 +207,7 @@ def _supposed(root: Root, directories: Collection[str]) -> Iterator[Skill]:
         yield Skill(path, root.index, directory, _UNREAD, {}, (), Standing.LENIENT, origin=root.origin)
 
 
-def _read(root: Root, skill: Skill, limits: Limits, stored: StoredRoot | None, note: Note | None) -> Skill | None:
+def _read(root: Root, skill: Skill, limits: Limits, stored: StoredSkills | None, note: Note | None) -> Skill | None:
     """The skill with what its SKILL.md says, None where that cannot be known (yet)."""
     location = join(skill.directory, SKILL_MD)
     found = disk.look(root.path, location)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.catalog.roots import Root
-from mcp_skills_server.catalog.shared_texts import shared
 from mcp_skills_server.codes import standing
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, SkillFile
 
@@ -62,9 +61,10 @@ def judged(document: Document, directory: str) -> Reading:
     if document.frontmatter is None:
         return Reading({}, None, standing(problems), problems)
     body = document.body
-    fields = shared(document.frontmatter)
     opening = body[:_OPENING].strip()
-    return Reading(fields, steps.heading(body), standing(problems), problems, steps.headings(body), opening)
+    return Reading(
+        document.frontmatter, steps.heading(body), standing(problems), problems, steps.headings(body), opening
+    )
 
 
 def located(reading: Reading, root: Root, directory: str, path: str) -> Reading:

@@ -18,7 +18,7 @@ from mcp_skills_server.catalog import collector
 from mcp_skills_server.catalog.checks import Checks
 from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.grace import QUIET_S, GracePeriod
-from mcp_skills_server.catalog.index_files import IndexFiles
+from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.index_keeper import IndexKeeper
 from mcp_skills_server.catalog.inspection import inspect
 from mcp_skills_server.catalog.listeners import Listeners
@@ -50,7 +50,7 @@ class Registry(Reader, Unrestricted):
         limits: what a skill may measure; by default `Limits()`.
         quiet_s: seconds, by default 1, for which a SKILL.md that is gone or has become worse must stay so before the
             skill becomes what it is then; until then it stands as it was. Editors write a file in several steps.
-        index_files: where an earlier process left what it knew of the roots; None for nowhere.
+        index: keeps what is known of the roots for the next process; None for nothing.
         gate: refuses skills that must not be served, such as those that a lock file does not name.
 
     Attributes:
@@ -71,7 +71,7 @@ class Registry(Reader, Unrestricted):
         limits: Limits | None = None,
         *,
         quiet_s: float = QUIET_S,
-        index_files: IndexFiles | None = None,
+        index: Index | None = None,
         gate: Gate | None = None,
     ) -> None:
         super().__init__(open_roots(roots))
@@ -82,9 +82,8 @@ class Registry(Reader, Unrestricted):
         self._grace = GracePeriod(self._look_at_held, quiet_s)
         judge = None if gate is None else partial(gate, self)
         # What an index says of a skill is not proved before it is shown, and a gate is there to have it proved.
-        files = index_files if gate is None else None
         self._indexes = [RootIndex(root, self.limits, self._grace, judge, self.roots) for root in self.roots]
-        self.keeper = IndexKeeper(files, self._indexes)
+        self.keeper = IndexKeeper(index if gate is None else None, self._indexes)
         self.checks = Checks(lambda each: inspect(self, each, self.nested(each), limits.bytes), self._problems_among)
         self._listeners = Listeners()
         self._shadowed: list[Problem] = []

@@ -10,13 +10,11 @@ from typing import NamedTuple, TypeAlias
 from mcp_skills_server.catalog.disk import GONE, is_utf8
 from mcp_skills_server.catalog.gates import Refusal
 from mcp_skills_server.catalog.grace import GracePeriod
-from mcp_skills_server.catalog.mounts import timed_device
+from mcp_skills_server.catalog.index import StoredSkills
 from mcp_skills_server.catalog.path_index import PathIndex, above, touched, within
 from mcp_skills_server.catalog.reading import ReadBefore
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scan import Scan, scan
-from mcp_skills_server.catalog.stored_root import StoredRoot
-from mcp_skills_server.catalog.unchanged import Moment
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format.ignored import is_entered, is_ignored
@@ -74,10 +72,8 @@ class RootIndex:
         self.skills = PathIndex[Skill]()
         self.missing: Problem | None = None
         """Why the root cannot be read at the moment."""
-        self.unsaved = 0
-        """How many skills are not in the index file as they are now."""
-        self.scanned_since = Moment()
-        """When the last scan of all of it began that came to its end."""
+        self.saved: dict[str, Skill | None] = {}
+        """The skills as the index has them, by directory; None for one that is not what it was."""
         self._limits = limits
         self._grace = grace
         self._judge = judge
@@ -143,7 +139,7 @@ class RootIndex:
     def scan(
         self,
         part: str,
-        stored: StoredRoot | None = None,
+        stored: StoredSkills | None = None,
         arm: Arm | None = None,
         read_before: Mapping[str, ReadBefore] | None = None,
     ) -> Difference:
@@ -155,9 +151,6 @@ class RootIndex:
         known = {directory: self.skills[directory] for directory in self.skills.below(part)}
         namespace = self.skills[""].path if "" in self.skills else ""
         held: set[str] = set()
-
-        began = Moment()
-        device = None if stored is None else timed_device(self.root.path)
 
         def hold(directory: str, state: object) -> bool:
             keep = self._grace.keep(self.root.index, directory, state)
@@ -185,13 +178,10 @@ class RootIndex:
                 stored=stored,
                 read_before=read_before,
                 entering=None if arm is None else entering,
-                device=device,
                 nested=self._nested if self._grace.is_on else None,
                 roots=self._roots,
             )
             self.missing = None
-            if not part:
-                self.scanned_since = began
         except OSError as error:
             # Only what is known to be gone is taken away: a want of descriptors, say, passes.
             if not part or error.errno not in GONE or not os.path.isdir(self.root.path):
@@ -206,12 +196,8 @@ class RootIndex:
         gone = {directory: skill for directory, skill in known.items() if found.skills.get(directory) is not skill}
         came = {directory: skill for directory, skill in found.skills.items() if known.get(directory) is not skill}
         self.skills.replace(gone, came)
-        if stored is None:
-            self.unsaved += len(gone.keys() | came.keys())
-        else:
-            # Of what is new, what is gone, and of what not all was known.
-            self.unsaved += len(came) + len(stored) - 2 * found.recalled + sum(map(_lacks_digests, came.values()))
-            self.unsaved += found.unmarked
+        if stored is not None:
+            self.saved = {**dict.fromkeys(stored.directories), **found.recalled}
         return Difference(gone, came, found.read)
 
     def _note_problems(self, part: str, found: Iterable[tuple[str, Problem]]) -> None:
@@ -253,8 +239,3 @@ class RootIndex:
             reason = error.strerror or "cannot be read"
             logger.warning("%s: the root cannot be read (%s); serving what was read before", shown, reason)
         self.missing = problem("root-missing", "the root cannot be read").at(shown, "")
-
-
-def _lacks_digests(skill: Skill) -> bool:
-    """Whether some digest is still to be computed; of an unusable skill none is."""
-    return skill.standing > Standing.UNUSABLE and any(file.digest is None for file in skill.files.values())

@@ -13,13 +13,12 @@ from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.bundle import ADMIT, DENIED, HARD_LINK, complete, what_opens
 from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.catalog.fetched import Origins
+from mcp_skills_server.catalog.index import StoredSkill, StoredSkills
 from mcp_skills_server.catalog.known_files import KnownFiles
 from mcp_skills_server.catalog.path_index import above, join, within
 from mcp_skills_server.catalog.reading import ReadBefore, judged, located, read_skill_md
 from mcp_skills_server.catalog.roots import Limits, Link, Root, link_state
-from mcp_skills_server.catalog.stored_root import StoredRoot, StoredSkill
-from mcp_skills_server.catalog.tree import Directory, Entering, Passing
-from mcp_skills_server.catalog.unchanged import UnchangedSkills, may_have_mark
+from mcp_skills_server.catalog.tree import Directory, Entering
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format.ignored import ENVIRONMENT, is_entered
@@ -40,8 +39,7 @@ class Scan:
         problems: (place below the root, problem) of what belongs to no skill.
         passed: dot folders that were passed over, by their place below the root.
         read: what was read of each SKILL.md that is not what was known of it.
-        recalled: how many of the skills were read by an earlier process and not by this scan.
-        unmarked: how many of these had no mark for want of which they were scanned, and may have one.
+        recalled: the skills of which the index knew all, by directory.
     """
 
     def __init__(self) -> None:
@@ -49,8 +47,7 @@ class Scan:
         self.problems: list[tuple[str, Problem]] = []
         self.passed: list[str] = []
         self.read: dict[SkillFile, bytes] = {}
-        self.recalled = 0
-        self.unmarked = 0
+        self.recalled: dict[str, Skill] = {}
 
 
 def scan(
@@ -61,10 +58,9 @@ def scan(
     limits: Limits,
     *,
     hold: Hold | None = None,
-    stored: StoredRoot | None = None,
+    stored: StoredSkills | None = None,
     read_before: Mapping[str, ReadBefore] | None = None,
     entering: Entering | None = None,
-    device: int | None = None,
     nested: set[str] | None = None,
     roots: Sequence[Root] = (),
 ) -> Scan:
@@ -74,8 +70,7 @@ def scan(
     `hold` decides whether a skill whose SKILL.md is gone or has become worse stays what it was. `stored` is what an
     earlier process knew: a file under the signature that it had then is not read. `read_before` is what a first look
     read, by directory: it is not read again under the same signature. `entering` is called with the place of each
-    directory before it is looked into. `device` is that of the file system on which a directory's times change
-    with its names: of a skill there that has not changed since nothing is listed. `nested` are the directories that
+    directory before it is looked into. `nested` are the directories that
     earlier scans found to be skills within another one; those that this scan finds are added. `roots` are all that are
     served: what lies in one of them is not served a second time through a link.
 
@@ -94,9 +89,8 @@ def scan(
         nested=set() if nested is None else nested,
         roots=roots or (root,),
     )
-    passing = scanner.passing(stored, device, entering)
 
-    def walk(handle: disk.Handle, path: str, passing: Passing | None = None) -> Directory:
+    def walk(handle: disk.Handle, path: str) -> Directory:
         below = tree.MOST_LEVELS - (path.count("/") + 1 if path else 0)
         return tree.walk(
             handle,
@@ -106,7 +100,6 @@ def scan(
             most_files=limits.files,
             hidden=limits.hidden,
             entering=entering,
-            passing=passing,
         )
 
     found: Directory | None = None
@@ -120,7 +113,7 @@ def scan(
             entering(part)
         try:
             with disk.open_directory(root.path, part) as handle:
-                scanner.visit(walk(handle, part, passing), inside=False)
+                scanner.visit(walk(handle, part), inside=False)
         except OSError as error:
             found = tree.instead(root.path, part, error) if part else None
             if found is None:
@@ -142,7 +135,7 @@ class _Scanner:
         limits: Limits,
         *,
         hold: Hold | None,
-        stored: StoredRoot | None,
+        stored: StoredSkills | None,
         read_before: Mapping[str, ReadBefore] | None,
         nested: set[str],
         roots: Sequence[Root],
@@ -154,8 +147,8 @@ class _Scanner:
         self._stored = stored
         self._read_before = read_before or {}
         self._hold = hold
-        self._marks = False
-        """Whether folders of skills may have marks."""
+        self._recalled: set[str] = set()
+        """The directories of skills whose SKILL.md was not read, because the index knew it."""
         self._root = root
         self._known = known
         self._namespace = namespace
@@ -163,23 +156,6 @@ class _Scanner:
         self._nested = nested
         self._files = KnownFiles(root, known.values(), nested)
         self._origins = Origins(root.path, root.origin)
-
-    def passing(self, stored: StoredRoot | None, device: int | None, entering: Entering | None) -> Passing | None:
-        """Takes each skill of which an earlier process knows all; the walk need not look into it."""
-        if stored is None or device is None or self._known:
-            return None
-        self._marks = True
-        unchanged = UnchangedSkills(self._root, stored, self._limits, self._origins, device=device, entering=entering)
-
-        def take(handle: disk.Handle, name: str, place: str) -> bool:
-            found = unchanged.find(handle, name, place)
-            if found is None:
-                return False
-            self.out.skills[place] = found
-            self.out.recalled += 1
-            return True
-
-        return take
 
     def visit(self, here: Directory, *, inside: bool) -> None:
         """Build the skill of this directory, if it is one, and of those below it."""
@@ -214,8 +190,8 @@ class _Scanner:
             found = complete(self._root, here, skill, self._files, self._limits)
             old = self._known.get(here.path)
             self.out.skills[here.path] = old if old is not None and _equal(old, found) else found
-            if self._marks and not inside and stored is not None and may_have_mark(found):
-                self.out.unmarked += 1
+            if here.path in self._recalled and all(file.digest for file in found.files.values()):
+                self.out.recalled[here.path] = self.out.skills[here.path]
 
     def _note_nested(self, here: Directory) -> None:
         """Remember which directories below a skill are skills themselves, before any link is judged."""
@@ -287,7 +263,7 @@ class _Scanner:
             if old is not None and unchanged:
                 reading = old.reading
             else:
-                reading = self._recalled(manifest, stored) or self._read(here, manifest)
+                reading = self._recall(here, manifest, stored) or self._read(here, manifest)
             path = self._path(here, reading)
         if reading.problems:
             reading = located(reading, self._root, here.path, path)
@@ -296,13 +272,14 @@ class _Scanner:
         origin = self._origin(here.path)
         return Skill(path, self._root.index, here.path, reading, {}, (), reading.standing, origin=origin)
 
-    def _recalled(self, manifest: SkillFile, stored: StoredSkill | None) -> Reading | None:
+    def _recall(self, here: Directory, manifest: SkillFile, stored: StoredSkill | None) -> Reading | None:
         """What an earlier process read of this SKILL.md, None where it is not the same or must not be read now."""
         if stored is None or stored.signature != manifest.signature or not manifest.mtime_reliable:
             return None
         if manifest.size > self._limits.skill_md:
             return None
-        self.out.recalled += 1
+        if stored.reading is not None:
+            self._recalled.add(here.path)
         return stored.reading
 
     def _path(self, here: Directory, reading: Reading) -> str:

@@ -31,9 +31,6 @@ _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
 
 Entering: TypeAlias = Callable[[str], None]
 """Called with the place of each directory below the root just before it is opened, so that a watch can begin there."""
-Passing: TypeAlias = Callable[[Handle, str, str], bool]
-"""Asked of a directory outside of skills before it is opened, by an open directory, its name in it, and its place below
-the root: whether what lies there is known, so that it is not looked into."""
 
 
 class Directory:
@@ -97,7 +94,6 @@ def walk(
     most_files: int,
     hidden: bool = False,
     entering: Entering | None = None,
-    passing: Passing | None = None,
 ) -> Directory:
     """Everything below an open directory: `depth` levels, at most `most_files` files kept in any one directory.
 
@@ -112,13 +108,12 @@ def walk(
         most_files: files kept of one directory.
         hidden: enter folders whose names begin with a dot, too, outside of skills.
         entering: called for each directory below this one.
-        passing: asked of each directory below this one that lies in no skill.
 
     Raises:
         OSError: the directory cannot be listed, or the process ran out of descriptors or memory; the iteration raises
             it, too.
     """
-    return _Walk(root, most_files, entering, passing, hidden=hidden).look(handle, path, depth, inside=False)
+    return _Walk(root, most_files, entering, hidden=hidden).look(handle, path, depth, inside=False)
 
 
 class _Walk:
@@ -129,14 +124,12 @@ class _Walk:
         root: int,
         most_files: int,
         entering: Entering | None,
-        passing: Passing | None,
         *,
         hidden: bool,
     ) -> None:
         self._root = root
         self._most_files = most_files
         self._entering = entering
-        self._passing = passing
         self._hidden = hidden
 
     def look(self, handle: Handle, path: str, depth: int, *, inside: bool) -> Directory:
@@ -209,8 +202,6 @@ class _Walk:
         for name in inner:
             if self._entering is not None:
                 self._entering(prefix + name)
-            if not inside and self._passing is not None and self._passing(handle, name, prefix + name):
-                continue
             opened: Handle | None = None
             try:
                 try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcp_skills_server.catalog.index_files import IndexFiles
+    from mcp_skills_server.catalog.index import Index
 
 
 def cache_folder(given: str | None) -> Path:
@@ -19,11 +19,11 @@ def cache_folder(given: str | None) -> Path:
     return Path(given) if given else cache_directory()
 
 
-def index_files(given: str | None) -> IndexFiles:
-    """Where indexes lie: of every root where a folder was named for them, else of large ones in the user's cache."""
-    from mcp_skills_server.catalog.index_files import LEAST_SKILLS, IndexFiles
+def index_of(given: str | None) -> Index:
+    """Return the index: of every root where a folder was named for it, else of large ones in the user's cache."""
+    from mcp_skills_server.catalog.index import LEAST_SKILLS, Index
 
-    return IndexFiles(cache_folder(given) / "index", 1 if given else LEAST_SKILLS)
+    return Index(cache_folder(given) / "index", 1 if given else LEAST_SKILLS)
 
 
 def publish_memory(given: str | None) -> Path:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import click
 
-from mcp_skills_server.commands.caches import cache_folder, index_files
+from mcp_skills_server.commands.caches import cache_folder, index_of
 from mcp_skills_server.commands.config_option import ConfigOptions
 from mcp_skills_server.commands.fields import Options, flag, many, option, switch
 from mcp_skills_server.commands.logs import log_to_stderr
@@ -218,8 +218,8 @@ def open_roots(
         each_its_own = zip(given, pins or [None] * len(given), refresh_s or [None] * len(given), strict=True)
         folders = [mirrors.root(*root) for root in each_its_own]
     gate = all_of(gates([os.path.abspath(each if isinstance(each, str) else each.path) for each in folders]))
-    files = index_files(options.cache_dir) if indexed else None
-    return Registry(folders, limits, index_files=files, gate=gate), mirrors
+    index = index_of(options.cache_dir) if indexed else None
+    return Registry(folders, limits, index=index, gate=gate), mirrors
 
 
 def _limits(options: LimitOptions) -> Limits:

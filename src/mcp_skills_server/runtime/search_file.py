@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 from zlib import crc32
 
-from mcp_skills_server.catalog.index_files import SHAPES_A_READING, IndexFiles, code_mark
+from mcp_skills_server.catalog.index import SHAPES_A_READING, Index, code_mark
 from mcp_skills_server.catalog.index_folder import UnusableFileError
 from mcp_skills_server.model import Skill, Snapshot
 from mcp_skills_server.runtime.full_text import WEIGHTS
@@ -60,7 +60,7 @@ class SearchFile:
         path: of the file.
     """
 
-    def __init__(self, files: IndexFiles, roots: Sequence[str]) -> None:
+    def __init__(self, files: Index, roots: Sequence[str]) -> None:
         self._folder = files.folder
         self._roots = hashlib.sha256(b"\0".join(map(os.fsencode, roots))).hexdigest()
         self.least = files.least

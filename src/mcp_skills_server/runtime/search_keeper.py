@@ -59,7 +59,7 @@ class SearchKeeper:
 
         The disk is looked at once.
         """
-        files, permissions = self._skill_set.keeper.files, self._skill_set.permissions
+        files, permissions = self._skill_set.keeper.index, self._skill_set.permissions
         if self._looked or files is None or not self._skill_set.loaded.is_set():
             return None
         self._looked = True

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
-from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -25,7 +24,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.catalog.watch import Watcher, events
 from mcp_skills_server.catalog.watch import watcher as module
-from mcp_skills_server.catalog.watch.events import TreeEvents, is_ignored_below, open_events
+from mcp_skills_server.catalog.watch.events import DirectoryEvents, is_ignored_below
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes, Skill
 
@@ -40,7 +39,7 @@ def heard() -> Iterator[Heard]:
 def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where events come from: the watch of this system, and that of the others, which works on Linux too."""
     if request.param == "trees":
-        monkeypatch.setattr(module, "open_events", TreeEvents)
+        monkeypatch.setattr(events, "_WATCHES_TREES", True)
     return request.param
 
 
@@ -68,7 +67,7 @@ def test_an_edit_while_the_watch_is_armed_is_not_lost(
 ) -> None:
     """One just before the directory is watched, one before it is looked into, one after its file was read."""
     plant(tmp_path, skills("one"))
-    real, real_read, done = module.open_events, disk.read, list[str]()
+    real, real_read, done = DirectoryEvents, disk.read, list[str]()
 
     def write(now: str) -> None:
         if now == moment and not done:
@@ -94,27 +93,13 @@ def test_an_edit_while_the_watch_is_armed_is_not_lost(
         write("read")
         return raw
 
-    monkeypatch.setattr(module, "open_events", arm)
+    monkeypatch.setattr(module, "DirectoryEvents", arm)
     monkeypatch.setattr(disk, "read", read)
     registry = Registry([tmp_path])
     told = Told(registry)
     with Watcher(registry):
         told.until(version("one", 2))
     assert done == [moment]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="a watch for each directory")
-def test_the_first_look_arms_the_watch_and_each_directory_is_listed_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(tmp_path, skills("one", "two/three") | {"one/references/rules.md": "x"})
-    real, listed = os.scandir, list[object]()
-    registry = Registry([tmp_path])
-    monkeypatch.setattr(os, "scandir", lambda *where: listed.append(where) or real(*where))
-    watcher = Watcher(registry)
-    with watcher:
-        assert watcher.armed.wait(DEADLINE)
-        assert len(listed) == 5
 
 
 @pytest.mark.usefixtures("source")
@@ -251,9 +236,10 @@ def test_a_root_that_is_gone_at_the_start_is_waited_for(tmp_path: Path) -> None:
 def test_systems_without_inotify_have_the_events_of_whole_trees(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "sys", SimpleNamespace(platform="darwin"))
-    with closing(open_events([str(tmp_path)], threading.Event(), hidden=True)) as opened:
-        assert isinstance(opened, TreeEvents)
+    monkeypatch.setattr(events, "_WATCHES_TREES", True)
+    with closing(DirectoryEvents([str(tmp_path)], threading.Event(), hidden=True)) as opened:
+        opened.enter(str(tmp_path), "")
+        assert opened.arm() and not opened.arm()
         plant(tmp_path, {".later": "x"})
         plant(tmp_path, skills(".claude/one"))
         assert str(tmp_path / ".claude") in {path[: len(str(tmp_path / ".claude"))] for path in opened.wait(DEADLINE)}
@@ -265,7 +251,7 @@ def test_where_arming_fails_each_time_the_folder_is_served_and_followed_all_the_
     def broken(*_: object, **__: object) -> None:
         raise ValueError("not what anybody expects")
 
-    monkeypatch.setattr(module, "open_events", broken)
+    monkeypatch.setattr(module, "DirectoryEvents", broken)
     plant(tmp_path, skills("one"))
     with watching(tmp_path) as (_, seen):
         edit(tmp_path, "one", 2)
@@ -302,9 +288,9 @@ def test_a_watch_that_breaks_is_armed_again_and_told_once(
     def opened(*arguments: Any, **options: Any) -> Any:
         if next(tries) < 2:
             raise RuntimeError("broken")
-        return open_events(*arguments, **options)
+        return DirectoryEvents(*arguments, **options)
 
-    monkeypatch.setattr(module, "open_events", opened)
+    monkeypatch.setattr(module, "DirectoryEvents", opened)
     plant(tmp_path, skills("one"))
     with watching(tmp_path) as (_, seen):
         assert "arming it again" in heard.next()
@@ -333,7 +319,8 @@ def test_what_no_event_told_of_is_found_by_the_reconcile(tmp_path: Path, monkeyp
 
         def enter(self, _top: str, _location: str) -> None: ...
 
-        def check(self) -> None: ...
+        def arm(self) -> bool:
+            return False
 
         def wait(self, _seconds: float) -> set[str]:
             self._stop.wait(0.01)
@@ -341,7 +328,7 @@ def test_what_no_event_told_of_is_found_by_the_reconcile(tmp_path: Path, monkeyp
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(module, "open_events", Deaf)
+    monkeypatch.setattr(module, "DirectoryEvents", Deaf)
     with watching(plant(tmp_path, skills("one")), reconcile=0.05) as (_, seen):
         edit(tmp_path, "one", 2)
         seen.until(version("one", 2))

@@ -100,7 +100,7 @@ def test_a_client_that_reads_during_a_burst_hears_of_it_once_all_the_same(reposi
 def test_what_a_reader_found_is_told_though_no_event_tells_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "open_events", Scripted)
+    monkeypatch.setattr(module, "DirectoryEvents", Scripted)
     plant(tmp_path, skills("one"))
     with watching(tmp_path) as (registry, seen):
         edit(tmp_path, "one", 2)
@@ -122,7 +122,8 @@ class Scripted:
 
     def enter(self, _top: str, _location: str) -> None: ...
 
-    def check(self) -> None: ...
+    def arm(self) -> bool:
+        return False
 
     def wait(self, seconds: float) -> set[str]:
         if not self.script:
@@ -147,7 +148,7 @@ def test_a_burst_with_pauses_is_one_look_and_a_lone_edit_after_it_another(
     script = [(5.0, "a/x"), (5.01, "b/x"), (5.1, "c/x"), (5.3, "d/x"), (5.5, "e/x"), (8.0, "a/x")]
     monkeypatch.setattr(Scripted, "script", script)
     monkeypatch.setattr(Scripted, "now", 0.0)
-    monkeypatch.setattr(module, "open_events", Scripted)
+    monkeypatch.setattr(module, "DirectoryEvents", Scripted)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: Scripted.now))
     registry = Registry([plant(tmp_path, skills("a"))])
     done, real = threading.Event(), registry.refresh

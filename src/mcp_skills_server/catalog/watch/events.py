@@ -1,7 +1,7 @@
-"""Sources of file events: what one is, and the one for each platform.
+"""File events of the directories that a scan enters, by watchfiles.
 
-On Linux each directory that is scanned gets a watch of its own (inotify.py). Elsewhere the system watches a whole tree
-at once and follows no links in it, so watchfiles is enough.
+On Linux the system watches single directories (inotify), so each one is named: no link is followed, and a directory
+that no scan enters costs nothing. Elsewhere the system watches a whole tree at once.
 """
 
 from __future__ import annotations
@@ -9,18 +9,25 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server.catalog.tree import MOST_LEVELS
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format.ignored import is_entered
 
-_GROUP_MS: Final = 20
-_STEP_MS: Final = 10
+if TYPE_CHECKING:
+    from watchfiles._rust_notify import RustNotify
+
+_WATCHES_TREES: Final = sys.platform != "linux"
+_STEP_MS: Final = 20
+"""The pause between two looks for events. An idle server wakes that often; half of it doubled the cost of idling."""
 _POLL_MS: Final = 200
+_ADDED: Final = 1
 _DELETED: Final = 3
+_TRIES: Final = 10
 
 
 class CannotWatchError(SkillsServerError):
@@ -31,93 +38,184 @@ class WatchLostError(SkillsServerError):
     """Events were lost, or a root is another directory now: arm anew and look everywhere."""
 
 
-class Events(Protocol):
-    """Events of some directories: of those that a scan looks into, from the moment before it does."""
+class DirectoryEvents:
+    """Events below some roots.
+
+    A scan calls `enter` for each directory, `arm` then watches them, and another scan finds what changed before. Once
+    `arm` has nothing new to watch, nothing can be missed. Directories that come later are watched by themselves: `wait`
+    reports a new directory once all below it is watched, so a scan of it misses nothing.
+
+    Watches are kept in groups, because watchfiles cannot add a directory to a watch. A new group absorbs the smaller
+    ones, so there are few, and a directory is watched anew only as often as the logarithm of their number.
+
+    Args:
+        tops: the roots, absolute and resolved. One that is absent is passed over.
+        stop: ends a wait.
+        hidden: whether scans enter dot folders outside of skills.
+    """
+
+    def __init__(self, tops: Sequence[str], stop: threading.Event, *, hidden: bool) -> None:
+        self._tops = list(dict.fromkeys(tops))
+        self._stop = stop
+        self._hidden = hidden
+        self._entered: set[str] = set()
+        self._groups: list[tuple[set[str], RustNotify]] = []
+        self._denied: set[str] = set()
+        """Directories that must not be read."""
+        self._pending: set[tuple[int, str]] = set()
+        """Events of groups that were absorbed."""
 
     def enter(self, top: str, location: str) -> None:
-        """A scan of this root is about to look into this directory below it: have its events from now on.
+        """Note that a scan of the root `top` enters the directory `location` below it."""
+        self._entered.add(f"{top}{os.sep}{location}" if location else top)
 
-        The directories above it were entered before. Raises nothing; `check` does.
-        """
-        ...
-
-    def check(self) -> None:
-        """Whether all that was entered is watched.
+    def arm(self) -> bool:
+        """Watch the directories that were entered. Return False when all of them are watched already.
 
         Raises:
-            CannotWatchError: the system would not watch one of them.
+            CannotWatchError: the system refuses to watch one of them.
+            WatchLostError: they come and go too fast.
         """
-        ...
+        entered, self._entered = self._entered, set()
+        if _WATCHES_TREES:
+            entered &= set(self._tops)
+        new = entered.difference(*(watched for watched, _ in self._groups))
+        self._denied |= {each for each in new if not os.access(each, os.R_OK)}
+        new = {each for each in new - self._denied if os.path.isdir(each)}
+        if new:
+            self._watch(new)
+        return bool(new)
 
     def wait(self, seconds: float) -> set[str]:
-        """The absolute paths that changed, as soon as there are any; none when the time is over or at the stop.
+        """Return the absolute paths that changed, as soon as there are any; none after that time or at the stop.
 
         Raises:
-            CannotWatchError: a new directory cannot be watched.
-            WatchLostError: what happened is not known.
+            CannotWatchError: the system refuses to watch a new directory.
+            WatchLostError: a root is gone, or new directories come and go too fast.
         """
-        ...
+        end = time.monotonic() + seconds
+        while not self._stop.is_set() and time.monotonic() < end:
+            changes, self._pending = self._pending, set()
+            if not self._groups:
+                self._stop.wait(_STEP_MS / 1000)
+            for _, notify in self._groups:
+                changes |= _events_of(notify, max(1, _STEP_MS // len(self._groups)))
+            changes = {each for each in changes if not is_ignored_below(each[1], self._tops, hidden=self._hidden)}
+            if any(kind == _DELETED and path in self._tops for kind, path in changes):
+                raise WatchLostError("a root is gone")  # the next directory of this path may even have its inode
+            if not _WATCHES_TREES:
+                self._watch_new(changes)
+            if changes:
+                return {path for _, path in changes}
+        return set()
 
     def close(self) -> None:
         """Give back what the system holds for it."""
-        ...
+        for _, notify in self._groups:
+            notify.close()
+        self._groups.clear()
+
+    def _watch_new(self, changes: Iterable[tuple[int, str]]) -> None:
+        """Watch the directories that came, with all below them, until a listing shows no other."""
+        came = [path for kind, path in changes if kind == _ADDED or self._may_be_allowed_now(path)]
+        watched: set[str] = set()
+        while new := {each for path in came for each in self._directories(path)} - watched - self._denied:
+            self._watch(new)
+            watched |= new
+
+    def _may_be_allowed_now(self, path: str) -> bool:
+        """Tell whether `path`, which was denied, or a directory below it, may have other permissions now."""
+        found = {each for each in self._denied if each == path or each.startswith(path + os.sep)}
+        self._denied -= found
+        return bool(found)
+
+    def _directories(self, path: str) -> Iterator[str]:
+        """Yield a directory and those below it that a scan enters."""
+        top = max((each for each in self._tops if f"{path}{os.sep}".startswith(each + os.sep)), key=len, default=path)
+        if path.count(os.sep) - top.count(os.sep) > MOST_LEVELS or os.path.islink(path) or not os.path.isdir(path):
+            return
+        if not os.access(path, os.R_OK):
+            self._denied.add(path)
+            return
+        yield path
+        with suppress(OSError), os.scandir(path) as entries:
+            for entry in entries:
+                if is_entered(entry.name, hidden=self._hidden) and entry.is_dir(follow_symlinks=False):
+                    yield from self._directories(entry.path)
+
+    def _watch(self, directories: set[str]) -> None:
+        """Watch directories in a group of their own, which absorbs the groups that are no larger."""
+        absorbed: list[RustNotify] = []
+        while self._groups and len(self._groups[-1][0]) <= len(directories):
+            smaller, notify = self._groups.pop()
+            directories = directories | smaller
+            absorbed.append(notify)
+        try:
+            directories, notify = _opened(directories)
+            self._groups.append((directories, notify))
+            for each in absorbed:
+                self._pending |= _events_of(each, 1)
+        finally:
+            for each in absorbed:
+                each.close()
 
 
-def open_events(tops: Sequence[str], stop: threading.Event, *, hidden: bool) -> Events:
-    """Watch what scans of these resolved directories see; `hidden` is whether they look into dot folders.
+def _events_of(notify: RustNotify, step_ms: int) -> set[tuple[int, str]]:
+    """Return what watchfiles has heard, or hears within a step."""
+    changes = notify.watch(step_ms, step_ms, step_ms, None)
+    return set() if isinstance(changes, str) else changes
 
-    A directory that is absent is passed over. The watch is armed by a scan of them that calls `enter`.
+
+def _opened(directories: set[str]) -> tuple[set[str], RustNotify]:
+    """Watch those of the directories that are there.
 
     Raises:
-        CannotWatchError: the system gives no events for all of them.
+        CannotWatchError: the system refuses.
+        WatchLostError: they come and go too fast.
     """
-    if sys.platform == "linux":
-        from mcp_skills_server.catalog.watch.inotify import DirectoryEvents
+    # Not `watchfiles.watch`: that generator cannot tell when the watch is armed.
+    from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
 
-        return DirectoryEvents(tops, MOST_LEVELS, stop, hidden=hidden)
-    return TreeEvents(tops, stop, hidden=hidden)
-
-
-class TreeEvents:
-    """Events of whole trees, for systems that have them. Links to directories are not followed there."""
-
-    def __init__(self, tops: Sequence[str], stop: threading.Event, *, hidden: bool) -> None:
-        from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
-
-        self._tops = [top for top in tops if os.path.isdir(top)]
-        self._stop = stop
-        self._hidden = hidden
+    for _ in range(_TRIES):
+        there = {each for each in directories if os.path.isdir(each) and os.access(each, os.R_OK)}
         try:
-            # The backend itself and not watchfiles.watch(), whose generator cannot tell when the watch is armed.
-            self._notify = RustNotify(self._tops, False, False, _POLL_MS, True, True)
-        except FileNotFoundError:
-            raise WatchLostError("a root went while the watch was armed") from None
+            # To ignore denied directories would ignore the limit of watches, too.
+            return there, RustNotify(sorted(there), False, False, _POLL_MS, _WATCHES_TREES, False)
+        except (FileNotFoundError, PermissionError):
+            continue  # one of them went or changed since
         except (OSError, WatchfilesRustInternalError) as error:
-            raise CannotWatchError(f"no file events from this system ({error})") from None
+            raise CannotWatchError(_reason(str(error))) from None
+    raise WatchLostError("directories come and go faster than they can be watched")
 
-    def enter(self, top: str, location: str) -> None:
-        """As in `Events`; the system watches all of a tree already."""
 
-    def check(self) -> None:
-        """As in `Events`."""
+def _reason(error: str) -> str:
+    if _WATCHES_TREES:
+        return f"no file events from this system ({error})"
+    if "limit" in error:
+        return (
+            "not enough inotify watches for every directory "
+            f"(fs.inotify.max_user_watches is {_limit('watches')}); raise the limit with sysctl"
+        )
+    return (
+        f"no file events ({error}): no inotify instance is left (fs.inotify.max_user_instances is "
+        f"{_limit('instances')}), or no file descriptor; raise the limit with sysctl or ulimit -n"
+    )
 
-    def wait(self, seconds: float) -> set[str]:
-        """As in `Events`."""
-        changes = self._notify.watch(_GROUP_MS, _STEP_MS, max(1, round(seconds * 1000)), self._stop)
-        if isinstance(changes, str):
-            return set()
-        if any(kind == _DELETED and path in self._tops for kind, path in changes):
-            raise WatchLostError("a root is gone")  # the next directory of this path may even have its inode
-        return {path for _, path in changes if not is_ignored_below(path, self._tops, hidden=self._hidden)}
 
-    def close(self) -> None:
-        """As in `Events`."""
-        with suppress(RuntimeError):
-            self._notify.close()
+def _limit(what: str) -> str:
+    """Return what Linux allows one user: the lower of the system's limit and that of the user namespace."""
+    found: list[int] = []
+    for path in (f"/proc/sys/fs/inotify/max_user_{what}", f"/proc/sys/user/max_inotify_{what}"):
+        try:
+            with open(path, encoding="ascii") as file:
+                found.append(int(file.read()))
+        except (OSError, ValueError):
+            continue
+    return str(min(found)) if found else "not known"
 
 
 def is_ignored_below(path: str, roots: Iterable[str], *, hidden: bool = False) -> bool:
-    """Whether no scan enters a part of `path`, below whichever root. A root's own path may hold anything."""
+    """Tell whether no scan enters a part of `path`, below whichever root. A root's own path may hold anything."""
     found = False
     for root in roots:
         if path == root:

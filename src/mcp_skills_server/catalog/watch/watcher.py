@@ -1,10 +1,10 @@
 """Events -> registry.refresh -> the registry's listeners.
 
-The scan arms the watch as it goes: each directory is watched just before it is looked into, so no edit is lost and
-nothing is looked at twice. Events say where to look, the scan says what changed. After a while everything is looked
-at, and the watch armed anew, because events do get lost (NFS, containers, mounts). Where the system gives no events,
-the scan is repeated instead. Runs in a thread of its own: a scan takes half a second in a large tree, and the client
-has its answer to `initialize` before.
+A first scan answers clients and names the directories to watch; a second one, once they are watched, finds what changed
+in between. Events say where to look, the scan says what changed. After a while everything is scanned and the watch
+armed anew, because events do get lost (NFS, containers, mounts). Where the system gives no events, the scan is repeated
+instead. Runs in a thread of its own: a scan takes half a second in a large tree, and the client has its answer to
+`initialize` before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root, link_state
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.watch.burst import Burst
-from mcp_skills_server.catalog.watch.events import CannotWatchError, WatchLostError, open_events
+from mcp_skills_server.catalog.watch.events import CannotWatchError, DirectoryEvents, WatchLostError
 
 logger = logging.getLogger(__name__)
 
@@ -147,13 +147,14 @@ class Watcher:
         # Where they lead now, and not at the start: a root may be a link that is moved.
         targets = _targets(roots)
         tops = [*(os.path.realpath(root.given) for root in roots), *targets]
-        with closing(open_events(tops, self._stop, hidden=self._registry.limits.hidden)) as events:
+        with closing(DirectoryEvents(tops, self._stop, hidden=self._registry.limits.hidden)) as events:
             if not self._registry.loaded.is_set():
                 self._registry.load(events.enter)
             else:
+                self._registry.refresh_deferred(events.enter)
+            while events.arm():
                 # What is found may be the first half of a burst whose second half comes as events.
                 self._registry.refresh_deferred(events.enter)
-            events.check()
             states = _link_states(roots)
             if moved := [path for path, (judged, now) in states.items() if judged != now]:
                 self._registry.refresh(moved)

@@ -1,0 +1,392 @@
+"""The index: what is known of local skills, kept between processes in one SQLite file of the cache directory.
+
+It saves work and changes nothing that a client sees: a scan takes from it what a SKILL.md said and the digest of a file
+only under the stat signature that the file has now. Everything in it may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
+
+import mcp_skills_server
+from mcp_skills_server.catalog.index_folder import IndexFolder, UnusableFileError
+from mcp_skills_server.model import SKILL_MD, Json, Problem, Reading, Skill, Standing
+
+if TYPE_CHECKING:
+    import sqlite3
+
+logger = logging.getLogger(__name__)
+
+LEAST_SKILLS: Final = 200
+"""A smaller root is not kept unless a folder was named for the index: its scan takes a tenth of a second."""
+SHAPES_A_READING: Final = ("format", "validation", "model", "catalog", "codes.py")
+"""The source that decides what a SKILL.md says and what is wrong with it."""
+_NAME: Final = "skills.sqlite3"
+_VERSION: Final = 1
+_SCHEMA: Final = f"""
+    -- The roots, each for one state of the code that reads skills. `used` is a day since 1970.
+    CREATE TABLE root (id INTEGER PRIMARY KEY, path BLOB, code TEXT, used INTEGER, UNIQUE (path, code));
+    -- What was known of a skill: `record` is JSON, `signature` that of its SKILL.md, `opening` how its body begins.
+    CREATE TABLE skill (
+        root INTEGER REFERENCES root ON DELETE CASCADE, directory TEXT, signature TEXT, record TEXT, opening TEXT,
+        PRIMARY KEY (root, directory)
+    );
+    PRAGMA user_version = {_VERSION};
+"""
+_BATCH: Final = 100
+"""Skills in one transaction: other processes wait for some milliseconds at most."""
+_BUSY_S: Final = 5.0
+_DAY_S: Final = 86400
+_UNUSED_DAYS: Final = 30
+_OF_THE_MOMENT: Final = frozenset(("unreadable", "skill-md-too-large"))
+"""Problems of a SKILL.md whose bytes were not read: the next process must try."""
+
+Digests: TypeAlias = "Mapping[str, tuple[str, str]]"
+"""The digest of each file and the signature that it stands for, by its place below the root. Not yet judged."""
+
+
+class StoredSkill(NamedTuple):
+    """What was known of one skill.
+
+    Attributes:
+        digests: of its files.
+        signature: of the SKILL.md that was read, "" where none was.
+        reading: what it said, None where that is not known. Its problems have no place.
+    """
+
+    digests: Digests
+    signature: str
+    reading: Reading | None
+
+
+_NOTHING: Final = StoredSkill({}, "", None)
+
+
+class StoredSkills:
+    """The skills of one root as the index has them, decoded one by one when they are asked for.
+
+    Args:
+        records: by directory below the root.
+        opening: returns how the body of the skill in a directory begins, for the signature of its SKILL.md.
+    """
+
+    def __init__(self, records: Mapping[str, str], opening: Callable[[str, str], str]) -> None:
+        self._records = records
+        self._opening = opening
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __contains__(self, directory: str) -> bool:
+        return directory in self._records
+
+    @property
+    def directories(self) -> Iterable[str]:
+        """Of all skills, below the root."""
+        return self._records
+
+    def skill(self, directory: str) -> StoredSkill:
+        """Return what was known of the skill in this directory; a record that means nothing is as good as none."""
+        record = self._records.get(directory)
+        if record is None:
+            return _NOTHING
+        try:
+            return _decode(json.loads(record), lambda signature: self._opening(directory, signature))
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            return _NOTHING
+
+
+class Index:
+    """The index of one user. Any thread and any number of processes may use it.
+
+    A file that is damaged, of another format or that others may write is replaced, with one line in the log. Where the
+    folder cannot be written, nothing is kept.
+
+    Args:
+        folder: where the file lies; it is made when there is something to keep.
+        least: the fewest skills that a root must have to be kept.
+    """
+
+    def __init__(self, folder: Path, least: int = LEAST_SKILLS) -> None:
+        self.folder = IndexFolder(folder)
+        self.path = folder / _NAME
+        self.least = least
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+
+    def skills(self, root_path: str) -> StoredSkills | None:
+        """Return what an earlier process left of a root, None where there is nothing.
+
+        Args:
+            root_path: the root, absolute and resolved.
+        """
+        query = "SELECT directory, record FROM skill JOIN root ON root = id WHERE path = ? AND code = ?"
+        found = self._do(lambda connection: connection.execute(query, _key(root_path)).fetchall(), create=False)
+        if not found:
+            return None
+        return StoredSkills(dict(found), partial(self._read_opening, root_path))
+
+    def save(self, root_path: str, changed: Sequence[Skill], gone: Iterable[str], pause: Callable[[], bool]) -> bool:
+        """Keep skills of a root. Return whether all of them were kept.
+
+        Args:
+            root_path: the root, absolute and resolved.
+            changed: the skills that are new or have changed.
+            gone: the directories of skills that are no longer there.
+            pause: called between two transactions; returns whether to stop.
+        """
+        if self._do(lambda connection: _forget(connection, root_path, gone), create=True) is None:
+            return False
+        for first in range(0, len(changed), _BATCH):
+            rows = [row for skill in changed[first : first + _BATCH] if (row := encode(skill)) is not None]
+            if self._do(lambda connection, rows=rows: _insert(connection, root_path, rows), create=True) is None:
+                return False
+            if pause():
+                return False
+        return True
+
+    def close(self) -> None:
+        """Give back the file."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+
+    def _read_opening(self, root_path: str, directory: str, signature: str) -> str:
+        query = (
+            "SELECT opening FROM skill JOIN root ON root = id "
+            "WHERE path = ? AND code = ? AND directory = ? AND signature = ?"
+        )
+        values = (*_key(root_path), directory, signature)
+        found = self._do(lambda connection: connection.execute(query, values).fetchone(), create=False)
+        if not found:
+            raise LookupError(directory)
+        return str(found[0])
+
+    def _do(self, work: Callable[[sqlite3.Connection], Any], *, create: bool) -> Any:
+        """Return what `work` returns in one transaction; None where there is no file to use."""
+        with self._lock:
+            try:
+                if self._connection is None and not self._is_there(create=create):
+                    return None
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    self._discard("it is a link")
+                return None
+            except UnusableFileError as error:
+                self._discard(str(error))
+                return None
+            import sqlite3  # late: a start without an index needs none
+
+            try:
+                connection = self._connection or self._open()
+                with connection:
+                    return work(connection)
+            except UnusableFileError as error:
+                self._discard(str(error))
+            except sqlite3.OperationalError as error:  # locked for too long, a full disk, a disk that cannot be written
+                logger.debug("the index %s cannot be used: %s", self.path, error)
+            except sqlite3.DatabaseError as error:
+                self._discard(f"it is damaged ({error})")
+            return None
+
+    def _is_there(self, *, create: bool) -> bool:
+        """Tell whether there is a file that this user alone can have written; `create` makes it where there is none.
+
+        Raises:
+            OSError: it cannot be opened or made.
+            UnusableFileError: another user may have written it.
+        """
+        if create:
+            self.folder.make()
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o600))
+        try:
+            self.folder.open(_NAME).close()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _open(self) -> sqlite3.Connection:
+        """Open the file.
+
+        Raises:
+            UnusableFileError: it has another format.
+            sqlite3.Error: it is damaged, or locked for too long.
+        """
+        import sqlite3
+
+        connection = sqlite3.connect(self.path, timeout=_BUSY_S, check_same_thread=False, isolation_level=None)
+        try:
+            _prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return connection
+
+    def _discard(self, reason: str) -> None:
+        logger.info("the index of an earlier start, %s, is not used: %s; it is built anew", self.path, reason)
+        self.close()
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(OSError):
+                os.unlink(f"{self.path}{suffix}")
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    """Make the tables of a new file, and check the format of another."""
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == _VERSION:
+        return
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("BEGIN IMMEDIATE")  # of several processes that find a new file, one makes the tables
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 0 and not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+        for statement in _SCHEMA.split(";"):
+            connection.execute(statement)
+        version = _VERSION
+    connection.execute("COMMIT")
+    if version != _VERSION:
+        raise UnusableFileError("it has another format")
+
+
+def _key(root_path: str) -> tuple[bytes, str]:
+    return os.fsencode(root_path), code_mark(*SHAPES_A_READING)
+
+
+def _root_id(connection: sqlite3.Connection, root_path: str) -> int:
+    """Return the number of a root, which is in use from now on; drop the roots that no server used for a month."""
+    today = int(time.time()) // _DAY_S
+    connection.execute("DELETE FROM root WHERE used < ?", (today - _UNUSED_DAYS,))
+    statement = "INSERT INTO root (path, code, used) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET used = excluded.used"
+    connection.execute(statement, (*_key(root_path), today))
+    (found,) = connection.execute("SELECT id FROM root WHERE path = ? AND code = ?", _key(root_path)).fetchone()
+    return int(found)
+
+
+def _forget(connection: sqlite3.Connection, root_path: str, directories: Iterable[str]) -> bool:
+    connection.execute("BEGIN IMMEDIATE")
+    root = _root_id(connection, root_path)
+    connection.executemany("DELETE FROM skill WHERE root = ? AND directory = ?", ((root, each) for each in directories))
+    return True
+
+
+def _insert(connection: sqlite3.Connection, root_path: str, rows: Sequence[tuple[str, str, str, str]]) -> bool:
+    connection.execute("BEGIN IMMEDIATE")
+    root = _root_id(connection, root_path)
+    connection.executemany("REPLACE INTO skill VALUES (?, ?, ?, ?, ?)", ((root, *row) for row in rows))
+    return True
+
+
+def encode(skill: Skill) -> tuple[str, str, str, str] | None:
+    """Return directory, signature, record and opening of a skill, None where nothing can be said of it.
+
+    A file that was so young at its scan that a later write could leave the same signature is left out.
+    """
+    files = {
+        file.location: (file.digest, file.signature)
+        for file in skill.files.values()
+        if file.mtime_reliable and file.digest and file.signature
+    }
+    manifest, reading = skill.files.get(SKILL_MD), skill.reading
+    read: list[Any] | None = None
+    signature = ""
+    if manifest is not None and manifest.mtime_reliable and manifest.digest and manifest.signature:
+        problems = [(each.code, each.severity, each.message, each.hint, each.line) for each in reading.problems]
+        if not any(code in _OF_THE_MOMENT for code, *_ in problems):
+            signature = manifest.signature
+            read = [signature, reading.frontmatter, reading.heading, int(reading.standing), problems, reading.headings]
+    if read is None and not files:
+        return None
+    try:
+        opening = reading.opening.read() if isinstance(reading.opening, _Opening) else reading.opening_text
+        record = json.dumps([files, read], separators=(",", ":"))
+        opening.encode()
+        return skill.directory, signature, record, opening if read is not None else ""
+    except (LookupError, ValueError, TypeError, RecursionError):  # a number of thousands of digits, say
+        return None
+
+
+class _Opening:
+    """How a body begins, which only a search wants to know: it stays in the index until it is asked for."""
+
+    __slots__ = ("_read", "_signature")
+
+    def __init__(self, read: Callable[[str], str], signature: str) -> None:
+        self._read = read
+        self._signature = signature
+
+    def __call__(self) -> str:
+        try:
+            return self.read()
+        except LookupError:
+            return ""
+
+    def read(self) -> str:
+        """Return the text.
+
+        Raises:
+            LookupError: the index has it no more.
+        """
+        return self._read(self._signature)
+
+
+def _decode(record: Any, opening: Callable[[str], str]) -> StoredSkill:
+    digests, read = record
+    if not isinstance(digests, dict):
+        raise ValueError
+    digests = cast("Digests", digests)
+    if read is None:
+        return StoredSkill(digests, "", None)
+    signature, fields, heading, standing, problems, headings = read
+    reading = Reading(
+        cast("dict[str, Json]", fields),
+        _text_or_none(heading),
+        Standing(standing),
+        tuple(map(_problem, problems)),
+        tuple(str(each) for each in headings),
+        _Opening(opening, str(signature)),
+    )
+    return StoredSkill(digests, str(signature), reading)
+
+
+def _problem(fields: Sequence[Any]) -> Problem:
+    code, severity, message, hint, line = fields
+    if severity not in ("error", "warning") or not (line is None or isinstance(line, int)):
+        raise ValueError
+    return Problem(str(code), severity, str(message), str(hint), line)
+
+
+def _text_or_none(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise ValueError
+
+
+@cache
+def code_mark(*names: str) -> str:
+    """Return a text that changes with the code in these packages and modules: by version and time stamps of the source.
+
+    The source is looked at once, near the start: a process goes on with the code that it began with.
+    """
+    top = Path(mcp_skills_server.__file__).parent
+    marks: list[tuple[str, int, int]] = []
+    for name in names:
+        place = top / name
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            with suppress(OSError):  # in an archive of Python code the version alone counts
+                found = path.stat()
+                marks.append((path.relative_to(top).as_posix(), found.st_size, found.st_mtime_ns))
+    return hashlib.sha256(repr((mcp_skills_server.__version__, marks)).encode()).hexdigest()[:32]

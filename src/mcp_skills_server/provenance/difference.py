@@ -1,4 +1,4 @@
-"""What is different between two states of a skill, what a reviewer must see first before the rest.
+"""Diff of two states of a skill, with what a reviewer must see first.
 
 First the description and what the skill may use, then scripts, hidden text and links; then every other field of the
 frontmatter, and a unified diff of the text files. All of it is foreign text: who prints it escapes it.

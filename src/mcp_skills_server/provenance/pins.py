@@ -1,4 +1,4 @@
-"""Whether a skill is the one that the lock file names. What is not is never served, and is said to be so."""
+"""Gate of the registry: serve only skills that the lock file names, and report the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder that is published to, as the disk has it: what lies there, proved, and how files are put and deleted."""
+"""Output folder of `publish`: verify, write and delete files in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run of `publish` is about to do, and which places of an output folder can be this program's."""
+"""Plan of a run of `publish`: what to write and delete, and which paths can be this program's."""
 
 from __future__ import annotations
 

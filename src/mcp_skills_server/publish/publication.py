@@ -1,4 +1,4 @@
-"""A catalogue as Agent Skills Discovery publishes it: makes an edition of each snapshot, and packs its skills.
+"""Publication of a catalogue by Agent Skills Discovery: makes an edition of each snapshot, and packs its skills.
 
 An edition is made of one snapshot and never changes. Its artifacts are set aside before anybody can see its index:
 what an index names can be fetched and has the digest that it says, whatever happens on the disk meanwhile. A skill is

@@ -1,4 +1,4 @@
-"""What `publish` writes down: which files of a folder are ours, and what the next run need not read again.
+"""Record of `publish`: which files of a folder are ours, and what the next run need not read again.
 
 The record lies beside the tree and is as public as the tree is: the same skills give the same bytes. It proves what is
 ours by digest, so a false one costs nobody a file. The memory has stat results of this machine, lies in the user's

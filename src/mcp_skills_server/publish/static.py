@@ -1,4 +1,4 @@
-"""A publication as a tree of files for any web server: what the live server would answer, byte for byte.
+"""Static export of a publication for any web server, byte for byte what the live server would answer.
 
 A run costs what has changed. A file is made beside the tree and takes its place by a rename; the indexes come last, and
 what they no longer name goes after that. So a visitor, or whoever comes after a crash, finds everything that an index

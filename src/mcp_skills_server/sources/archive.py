@@ -1,4 +1,4 @@
-"""An archive of the operator's: unpacked as a tree, and unpacked anew when the archive changes."""
+"""Archive source: a local archive, unpacked as a tree and again when it changes."""
 
 from __future__ import annotations
 

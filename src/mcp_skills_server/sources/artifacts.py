@@ -1,4 +1,4 @@
-"""The files of one skill that an index names: downloaded, and proved before anybody has them."""
+"""Download and verify the files of one skill that an index names."""
 
 from __future__ import annotations
 

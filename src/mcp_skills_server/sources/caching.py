@@ -1,4 +1,4 @@
-"""What the headers of an answer say about time: how long it stays fresh, and when to come again.
+"""HTTP caching: how long a response stays fresh, and when to retry.
 
 Pure: headers and the present moment in, seconds out (RFC 9111). A private cache: `s-maxage` is not for us.
 """

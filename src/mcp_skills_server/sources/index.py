@@ -1,4 +1,4 @@
-"""The index of a site: the copy of it while that is fresh, or that of the first place where there is one."""
+"""Index of a site: the cached copy while that is fresh, else from the first URL that has one."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def downloader_for(places: Sequence[str], settings: FetchSettings) -> Asyn
 async def find_index(
     url: str, places: Sequence[str], settings: FetchSettings, downloader: Downloader, known: IndexRecord | None
 ) -> FoundIndex:
-    """The index of the site at `url`, which is at one of `index_urls(url)`; `known` is what is remembered of it.
+    """Return the index of the site at `url`: `known` while that is fresh, else from `index_urls(url)`.
 
     Raises:
         IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.

@@ -1,4 +1,4 @@
-"""The kinds of sources, in the order in which they are tried: the text that the operator gives decides."""
+"""Table of the kinds of sources, in the order in which they are tried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a refresh did, for people and for the commands that print it."""
+"""Report of a fetch, for people and for the commands that print it."""
 
 from __future__ import annotations
 

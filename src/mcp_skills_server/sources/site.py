@@ -1,4 +1,4 @@
-"""A site that publishes skills: copied into a folder of the cache, skill by skill.
+"""Site source: a publisher's skills, copied into a folder of the cache, skill by skill.
 
 The folder is the same for as long as the site is, and a skill in it is replaced whole by a rename. A tree for each
 revision would be linked together from the one before, which changes the ctime of every file and so makes the registry

@@ -1,4 +1,4 @@
-"""URLs that the operator or a publisher wrote: what of them people may read, and which can be fetched from. Pure."""
+"""URLs of operators and publishers: redact them for people, and check them. Pure."""
 
 from __future__ import annotations
 

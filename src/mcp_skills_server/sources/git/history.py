@@ -1,4 +1,4 @@
-"""What led to the commit that is served of a repository: its last commits, fetched when somebody looks at them.
+"""History of a served repository: its last commits, fetched on demand.
 
 They lie in a repository of their own beside the one that skills are fetched into, so that nothing of what is served
 depends on it; it is removed and fetched anew when another commit is served. A commit comes with its trees, and of the

@@ -1,4 +1,4 @@
-"""The commits that touched some paths, with their differences, as a repository tells them: a bounded number of them.
+"""Bounded `git log` with patches for some paths.
 
 Nothing that the repository, its configuration or the user's could name is started, and nothing is fetched. All of it is
 foreign text: what ends a field is made up for each call, so that no author and no message can end one.

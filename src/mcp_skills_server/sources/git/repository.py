@@ -1,4 +1,4 @@
-"""A bare repository of ours with the objects of one remote: the names there, its newest commit, its files' bytes.
+"""Bare, partial clone of one remote: its refs, its newest commit, its blobs.
 
 Nothing is ever checked out. Of one folder the trees come with the commit, and blobs when they are asked for, where the
 server can do that (`--filter=blob:none`); of a whole repository only large blobs wait to be asked for. All that lies

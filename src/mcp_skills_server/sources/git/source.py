@@ -1,4 +1,4 @@
-"""A folder of a git repository: its skills as one commit has them, each fetched and written where it is different."""
+"""Git source: the skills of a folder at one commit; only those that differ are fetched and written."""
 
 from __future__ import annotations
 

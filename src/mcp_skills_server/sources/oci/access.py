@@ -1,4 +1,4 @@
-"""How a registry admits us: without a name, by a password (Basic) or by tokens (Bearer); remembered between requests.
+"""Authentication at a registry: anonymous, Basic or Bearer tokens, kept between requests.
 
 A password goes to the registry that it was stored for, and to the token server that this registry names over https.
 """

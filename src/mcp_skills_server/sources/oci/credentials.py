@@ -1,4 +1,4 @@
-"""Who the operator is to a registry: what `docker login` wrote, and the credential helpers that it names."""
+"""Credentials for registries: what `docker login` wrote, and the credential helpers that it names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers of an artifact or an image to the skills in them. Pure.
+"""Read the skills in the layers of an artifact or an image. Pure.
 
 A later layer covers an earlier one, whiteouts remove what lies below. A skill is a directory with a SKILL.md; where it
 lies in the image does not matter. What belongs to no skill is left out, and a skill that brings what is never served is

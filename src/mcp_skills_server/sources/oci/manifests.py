@@ -81,7 +81,7 @@ class Collection:
 
     @property
     def chosen(self) -> tuple[Descriptor, ...]:
-        """The manifests that are to be read."""
+        """The manifests to read."""
         if not self.platforms:
             return self.entries
         preferred = [each for name in _PREFERRED for each in self.entries if each.platform == name]

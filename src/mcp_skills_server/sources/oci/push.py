@@ -1,4 +1,4 @@
-"""Skills to a registry: one artifact, or a collection of artifacts in one repository.
+"""Push skills to a registry: one artifact, or a collection in one repository.
 
 The same files give the same digests on any machine, so what the registry has already is not sent again. A tag is moved
 last: whoever reads it sees the old or the new, whole.

@@ -1,4 +1,4 @@
-"""What a manifest of a registry names: the artifacts of it, and the skills in each."""
+"""Read the artifacts that a manifest of a registry names, and the skills in each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an artifact of a registry is named: `oci://REGISTRY/REPOSITORY[:TAG][@sha256:…]`. Pure."""
+"""Names of artifacts of a registry: `oci://REGISTRY/REPOSITORY[:TAG][@sha256:…]`. Pure."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class OciReference:
 
     @property
     def wanted(self) -> str:
-        """What the registry is asked for: the digest where there is one, else the tag."""
+        """The digest if there is one, else the tag."""
         return self.digest or self.tag or LATEST
 
     @property

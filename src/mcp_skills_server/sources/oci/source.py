@@ -1,4 +1,4 @@
-"""An artifact of a registry as a source: copied into a folder of the cache, skill by skill.
+"""OCI source: an artifact of a registry, copied into a folder of the cache, skill by skill.
 
 The folder stays the same for as long as the name does, for the reason that `site` gives. While nothing is new, a look
 costs one HEAD and a stat of each file; a start costs one HEAD and the proof of what an earlier process left.

@@ -12,7 +12,7 @@ import pytest
 
 from mcp_skills_server.sources.download import Downloader
 from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
-from mcp_skills_server.sources.http import HttpClient
+from mcp_skills_server.sources.http import Hop, HttpClient
 from mcp_skills_server.sources.settings import Bounds, OriginPolicy
 from sources.fetching import ALLOWED, BRIEF, get
 from sources.publishers import (
@@ -47,6 +47,39 @@ def test_one_connection_serves_several_downloads(site: Publisher) -> None:
 
     assert anyio.run(run) == 5
     assert len(site._serving) == 1
+
+
+def test_a_server_may_close_what_was_kept(site: Publisher) -> None:
+    site.routes["/a"] = then_close(answer(b"a"))
+
+    async def run() -> None:
+        async with HttpClient(Bounds()) as http:
+            downloader = Downloader(http, site.url, ALLOWED)
+            for _ in range(5):
+                assert (await downloader.get(f"{site.url}/a", 1)).body == b"a"
+
+    anyio.run(run)
+
+
+@pytest.mark.parametrize("content", [None, b"once"])
+def test_what_broke_off_before_the_answer_is_asked_again_unless_it_may_have_effects(
+    site: Publisher, content: bytes | None
+) -> None:
+    begun = iter([b"", answer(b"a")])
+    site.routes["/a"] = lambda _: iter([next(begun)])
+
+    async def run() -> bytes:
+        async with HttpClient(Bounds()) as http:
+            method = "GET" if content is None else "POST"
+            allow = lambda _: Hop(private=True)  # noqa: E731
+            return (await http.request(method, f"{site.url}/a", {}, allow, max_bytes=1, content=content)).body
+
+    if content is None:
+        assert anyio.run(run) == b"a"
+    else:
+        with pytest.raises(UnreachableError, match="broke off"):
+            anyio.run(run)
+    assert len(site.asked) == (2 if content is None else 1)
 
 
 def test_not_modified_only_when_that_was_asked(site: Publisher) -> None:

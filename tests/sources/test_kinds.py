@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,10 @@ def test_an_address_that_git_takes_is_told_how_it_is_written(given: str, said: s
     with pytest.raises(UsageError, match=re.escape(said)) as caught:
         open_source(given, SourceSettings(tmp_path / "cache"))
     assert "secret" not in str(caught.value)
+
+
+def test_only_a_source_over_http_loads_the_http_client() -> None:
+    names = "mcp_skills_server.sources.git.source, mcp_skills_server.sources.kinds"
+    code = f"import sys, {names}; print('httpcore2' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -1,4 +1,4 @@
-"""What is different between two states of a skill, what a reviewer must see first before the rest.
+"""Diff of two states of a skill, with what a reviewer must see first.
 
 First the description and what the skill may use, then scripts, hidden text and links; then every other field of the
 frontmatter, and a unified diff of the text files. All of it is foreign text: who prints it escapes it.
@@ -48,12 +48,12 @@ class Difference:
 
 
 def compare(path: str, before: Files | None, after: Files | None) -> Difference | None:
-    """The difference between two states of a skill, None of which means that it is not there; None if there is none."""
+    """Compare two states of a skill, each None if the skill is absent; return None if they are equal."""
     if before == after:
         return None
-    kind = "added" if before is None else "removed" if after is None else "changed"
     if after is None:
-        return Difference(path, kind, (), ())
+        return Difference(path, "removed", (), ())
+    kind = "added" if before is None else "changed"
     old, new = before or {}, after
     first = [*_fields(old, new, first=True), *_scripts(old, new), *_hidden(old, new), *_links(old, new)]
     if before is None:  # all of it is new: what it is, and no diff against nothing
@@ -62,7 +62,7 @@ def compare(path: str, before: Files | None, after: Files | None) -> Difference 
 
 
 def _fields(old: Files, new: Files, *, first: bool) -> Iterator[str]:
-    """Each field of the frontmatter that is another one: those that decide, or all others."""
+    """List the fields of the frontmatter that differ: those that decide, or all others."""
     before, after = _frontmatter(old), _frontmatter(new)
     names = [*_FIRST] if first else sorted((before.keys() | after.keys()) - {*_FIRST})
     for name in names:
@@ -91,7 +91,7 @@ def _scripts(old: Files, new: Files) -> Iterator[str]:
 
 
 def _hidden(old: Files, new: Files) -> Iterator[str]:
-    """Text that no reviewer would see in the diff."""
+    """List hidden text, which no reviewer would see in the diff."""
     for each in sorted(new):
         if old.get(each) == new[each]:
             continue
@@ -154,24 +154,24 @@ def _unified(path: str, before: bytes, after: bytes) -> Iterator[str]:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a file. A last one that does not end is another line than one that does."""
+    """Split a file into lines. A last line without a newline differs from one with it."""
     lines = text.split("\n")
     last = lines.pop()
     return [*lines, f"{last}\n\\ No newline at end of file"] if last else lines
 
 
 def _common(old: list[str], new: list[str]) -> int:
-    """How many lines both begin with."""
+    """Return the number of lines that both begin with."""
     return next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
 
 
 def _moved(line: str, by: int) -> str:
-    """The head of a part with its line numbers counted from the file's beginning."""
+    """Return the header of a hunk with its line numbers counted from the beginning of the file."""
     return re.sub(r"(?<=[-+])\d+", lambda found: str(int(found[0]) + by), line)
 
 
 def _text(raw: bytes) -> str | None:
-    """The bytes as text, None where they are none."""
+    """Decode bytes as text, or return None if they are binary."""
     if b"\0" in raw:
         return None
     try:

@@ -48,7 +48,7 @@ class LockedSource:
 
 
 def parse(text: str) -> tuple[LockedSource, ...]:
-    """The sources of a lock file's text.
+    """Parse the text of a lock file into its sources.
 
     Raises:
         ValueError: it is no lock file; the message says why, and where.
@@ -83,7 +83,7 @@ def _source(number: int, found: Any) -> LockedSource:
 
 
 def text_of(sources: Sequence[LockedSource]) -> str:
-    """The text of a lock file: the sources in their order, the skills of each in the order of their paths."""
+    """Return the text of a lock file: sources in their order, the skills of each sorted by path."""
     import tomli_w  # only those who write one need it
 
     tables = [
@@ -93,7 +93,7 @@ def text_of(sources: Sequence[LockedSource]) -> str:
 
 
 def read(path: Path) -> tuple[LockedSource, ...]:
-    """The sources of a lock file.
+    """Read the sources of a lock file.
 
     Raises:
         UsageError: it is not there, cannot be read, or is no lock file.
@@ -128,7 +128,7 @@ def write(path: Path, sources: Sequence[LockedSource]) -> None:
 
 
 def _mode(path: Path) -> int:
-    """The mode of the file that is there, else what a new file has: it is made to be shared."""
+    """Return the mode of the existing file, or that of a new one: the file is made to be shared."""
     try:
         return path.stat().st_mode & 0o777
     except OSError:

@@ -1,4 +1,4 @@
-"""Whether a skill is the one that the lock file names. What is not is never served, and is said to be so."""
+"""Gate of the registry: serve only skills that the lock file names, and report the others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Pins:
         self._elsewhere = elsewhere
 
     def __call__(self, reader: Reader, skill: Skill) -> Refusal | None:
-        """Why this skill is not served, None where it is the one that was locked.
+        """Return why this skill is not served, or None if it is the one that was locked.
 
         Raises:
             StaleFileError: a file changed meanwhile or cannot be read.
@@ -47,7 +47,7 @@ class Pins:
         return None
 
     def unserved(self, reader: Reader, served: Mapping[str, Skill]) -> list[str]:
-        """The locked skills that are not served, by path.
+        """Return the paths of locked skills that are not served.
 
         Args:
             reader: of the registry.

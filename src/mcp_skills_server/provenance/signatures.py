@@ -94,7 +94,7 @@ class Verifier:
                 raise UsageError(f"{reason}; give --trust-root FILE") from None
 
     def asked(self) -> str | None:
-        """What is proved: another text for other keys, and where there are certificates each day.
+        """Return a text that differs for other keys, and with certificates for each day.
 
         None where that cannot be said: of an identity, and of a key that cannot be read any more.
         """
@@ -161,7 +161,7 @@ def _is_certificate(raw: bytes) -> bool:
 
 
 def sign(files: Files, key: Path, password: bytes | None = None, certificates: Sequence[Path] = ()) -> bytes:
-    """The signature of a skill.
+    """Sign a skill and return the signature.
 
     Args:
         files: all of it; a signature among them is not signed.
@@ -197,7 +197,7 @@ def _unusable(path: Path, what: str, error: Exception) -> UsageError:
 
 
 def _library() -> Any:
-    """The library, which takes a third of a second to load."""
+    """Import the library, which takes a third of a second."""
     try:
         import model_signing
     except ImportError:
@@ -213,7 +213,7 @@ def _read(path: Path) -> bytes:
 
 
 def _written(place: Path, files: Files) -> Path:
-    """The files as a folder, since the library reads folders. No link and no other file is in it."""
+    """Write the files into a folder, since the library reads folders. Nothing else is in it."""
     skill = place / "skill"
     skill.mkdir()
     for path, raw in files.items():
@@ -238,7 +238,7 @@ def _refusal(make: Callable[[], _Config], skill: Path, signature: Path) -> Unsig
 
 
 def _bundle(raw: bytes) -> dict[str, Any]:
-    """The signature as it came, with what every signature has.
+    """Parse a signature and check its required parts.
 
     Raises:
         UnsignedError: it is none.
@@ -269,7 +269,7 @@ def _has_other_names(value: Any) -> bool:
 
 
 def _check_all_is_signed(bundle: Mapping[str, Any], files: Files) -> None:
-    """Whoever signs can name paths to ignore, and what is ignored would be served unsigned."""
+    """Refuse a signature with paths to ignore, which would be served unsigned."""
     try:
         signed = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))["predicate"]["resources"]
         names = {str(each["name"]) for each in signed}
@@ -282,7 +282,7 @@ def _check_all_is_signed(bundle: Mapping[str, Any], files: Files) -> None:
 
 
 def _check_is_valid(bundle: Mapping[str, Any]) -> None:
-    """The library asks whether a certificate was valid when it was made; nobody proves when it signed."""
+    """Check that the certificate is valid today. The library checks the day of issue alone."""
     chain = bundle["verificationMaterial"].get("x509CertificateChain")
     if chain is None:
         return

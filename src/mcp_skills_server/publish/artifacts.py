@@ -77,12 +77,12 @@ class Artifacts:
             self._artifacts[artifact.path] = artifact
 
     def get(self, path: str) -> tuple[Artifact, Slot] | None:
-        """The artifact that is served here and its bytes, None where there is none or its time is over."""
+        """Return the artifact at a path and its bytes, or None if there is none or its time is over."""
         artifact, slot = self._artifacts.get(path), self._slots.get(path)
         return (artifact, slot) if artifact and slot and self._is_kept(path) else None
 
     def read(self, artifact: Artifact) -> bytes:
-        """The bytes of an artifact.
+        """Read the bytes of an artifact.
 
         Raises:
             StaleFileError: it was never set aside, or is not kept any more.
@@ -92,7 +92,7 @@ class Artifacts:
         return self._slots[artifact.path].read()
 
     def unpacked(self, artifact: Artifact) -> archive.Files:
-        """The files of an artifact that was set aside.
+        """Unpack an artifact that was set aside.
 
         Raises:
             KeyError: it is not kept any more.
@@ -105,12 +105,12 @@ class Artifacts:
         return files
 
     def former(self, name: str) -> Published | None:
-        """What was published under a name before, as long as its artifact is kept."""
+        """Return what was published under a name before, as long as its artifact is kept."""
         former = self._former.get(name)
         return former if former is not None and self._is_kept(former.artifact.path) else None
 
     def renew(self, before: Edition | None, made: Edition) -> None:
-        """This edition follows that one: keep what it names, and decide what becomes of all else."""
+        """Keep what the new edition names, and retire what only the one before it named."""
         now = self._clock()
         named = {each.artifact.path for each in made.skills.values()}
         for each in before.skills.values() if before else ():
@@ -167,7 +167,7 @@ class _Segment:
             return self.size - len(raw)
 
     def read(self, offset: int, size: int) -> bytes:
-        """These bytes."""
+        """Read `size` bytes at an offset."""
         if sys.platform != "win32":
             return os.pread(self._descriptor, size, offset)
         with self._lock:
@@ -190,7 +190,7 @@ class Slot:
     size: int
 
     def read(self, start: int = 0, length: int | None = None) -> bytes:
-        """The bytes from `start` on, as many as there are up to `length`."""
+        """Read the bytes from `start` on, at most `length`."""
         left = self.size - start
         return self.segment.read(self.offset + start, left if length is None else min(length, left))
 
@@ -217,7 +217,7 @@ class Spool:
         return Slot(self._current, self._current.append(raw), len(raw))
 
     def tidy(self, slots: Mapping[str, Slot]) -> dict[str, Slot]:
-        """Copies of those of these slots whose files are mostly waste, so that the files can go when these are used.
+        """Copy the slots whose files are mostly waste, so that the files can be deleted once the copies are used.
 
         Raises:
             OSError: there is no place for the copies.

@@ -1,4 +1,4 @@
-"""What a publication gives out: editions, the skills in them, and the files that they consist of."""
+"""Editions of a publication, their skills, and the files that they consist of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder that is published to, as the disk has it: what lies there, proved, and how files are put and deleted."""
+"""Output folder of `publish`: verify, write and delete files in it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class OutputFolder:
         self.replaced = frozenset()
 
     def digest(self, path: str) -> str | None:
-        """The sha256 in hex of a regular file, read unless it is known; None where nothing is, "" for all else."""
+        """Return the sha256 in hex of a regular file, None if nothing is there, "" for anything else."""
         if (seen := self._seen.get(path)) is not None:
             return seen[0]
         if path.rpartition("/")[0] not in self._folders and not self._is_way(path):
@@ -75,11 +75,11 @@ class OutputFolder:
         return digest
 
     def settled(self, path: str) -> str | None:
-        """The signature of a regular file whose bytes cannot have changed without changing it, None of all others."""
+        """Return the stat signature of a regular file if it proves the bytes, else None."""
         return record.settled(f"{self.path}/{path}")
 
     def digest_of_ours(self, path: str) -> str | None:
-        """The same; "", too, where it lies behind a link, for then it is not ours."""
+        """As `digest`, but "" behind a link, where nothing is ours."""
         try:
             return self.digest(path)
         except UsageError:
@@ -108,11 +108,11 @@ class OutputFolder:
         return True
 
     def read(self, path: str) -> bytes | None:
-        """The bytes of a regular file, None where there is none."""
+        """Read a regular file, or return None if there is none."""
         return _read(self.path, path)
 
     def known(self, paths: Iterable[str]) -> dict[str, tuple[str, str]]:
-        """Digests and signatures of those that have been still for long enough to be known by a look from now on."""
+        """Return digests and signatures of the files that are old enough for their signature to prove their bytes."""
         files: dict[str, tuple[str, str]] = {}
         for path in self._seen.keys() & set(paths):
             digest, mark, settled = self._seen[path]
@@ -187,14 +187,14 @@ class OutputFolder:
 
 
 def parent_folders(folder: str) -> Iterable[str]:
-    """The folders that a folder lies in, "" for the outermost."""
+    """Yield the folders above a folder, ending with "" for the outermost."""
     while folder:
         folder = os.path.dirname(folder)
         yield folder
 
 
 def _read(top: str, path: str) -> bytes | None:
-    """The bytes of a regular file, None where there is none; links are not followed."""
+    """Read a regular file, or return None if there is none; links are not followed."""
     place = os.path.join(top, path)
     try:
         if not stat.S_ISREG(os.lstat(place).st_mode):

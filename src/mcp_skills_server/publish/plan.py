@@ -1,4 +1,4 @@
-"""What a run of `publish` is about to do, and which places of an output folder can be this program's."""
+"""Plan of a run of `publish`: what to write and delete, and which paths can be this program's."""
 
 from __future__ import annotations
 
@@ -142,5 +142,5 @@ def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozens
 
 
 def hex_of(digest: str) -> str:
-    """The 64 hex digits of a digest."""
+    """Return the 64 hex digits of a digest."""
     return digest.removeprefix("sha256:")

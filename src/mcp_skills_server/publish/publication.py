@@ -1,4 +1,4 @@
-"""A catalogue as Agent Skills Discovery publishes it: makes an edition of each snapshot, and packs its skills.
+"""Publication of a catalogue by Agent Skills Discovery: makes an edition of each snapshot, and packs its skills.
 
 An edition is made of one snapshot and never changes. Its artifacts are set aside before anybody can see its index:
 what an index names can be fetched and has the digest that it says, whatever happens on the disk meanwhile. A skill is
@@ -92,13 +92,13 @@ class Publication:
 
     @property
     def current(self) -> Edition | None:
-        """The edition of the catalogue as it is now, or None when it has to be made first. Takes no time."""
+        """The edition of the catalogue as it is now, or None if it has to be made first."""
         made = self.latest
         good = made is not None and made.snapshot is self.registry.snapshot and self._clock() < self._good_until
         return made if good else None
 
     def edition(self) -> Edition:
-        """The edition of the catalogue as it is now. Takes as long as reading and packing what has changed.
+        """Return the edition of the catalogue as it is now, reading and packing what changed.
 
         Raises:
             OSError: there is no place to set artifacts aside. `latest` is still good.
@@ -111,7 +111,7 @@ class Publication:
             return made
 
     def _still(self) -> Edition | None:
-        """The latest edition if a look at what changes no snapshot finds nothing new."""
+        """Return the latest edition if no file mode changed, which no snapshot shows."""
         made = self.latest
         if made is None or made.snapshot is not self.registry.snapshot or not self._settled:
             return None
@@ -171,7 +171,7 @@ class Publication:
         return found if found and found.skill.path == skill.path else None
 
     def _pack(self, skill: Skill) -> Published | str:
-        """The skill packed and set aside, or why it cannot be published.
+        """Pack a skill and set it aside, or return why it cannot be published.
 
         Raises:
             StaleFileError: a file is not the one that was scanned.
@@ -211,11 +211,11 @@ class Publication:
     # What an edition names
 
     def artifact(self, path: str) -> tuple[Artifact, Slot] | None:
-        """The artifact that is served here and its bytes, of the latest edition or of one not long before; or None."""
+        """Return the artifact at a path and its bytes, of the latest edition or a recent one, or None."""
         return self._artifacts.get(path)
 
     def file(self, edition: Edition, name: str, path: str) -> Published | None:
-        """The skill of discovery 0.1.0 that has this file: of this edition, or else of one not long before."""
+        """Return the skill of discovery 0.1.0 with this file, of this edition or a recent one."""
         found = edition.skills.get(name) if name in edition.older else None
         if found is not None and path in found.skill.files:
             return found
@@ -223,7 +223,7 @@ class Publication:
         return former if former is not None and path in former.skill.files else None
 
     def read(self, published: Published, path: str) -> bytes:
-        """The bytes that a file had when its skill was published.
+        """Read the bytes that a file had when its skill was published.
 
         Raises:
             KeyError: the skill is not kept any more.
@@ -234,7 +234,7 @@ class Publication:
             return self.unpacked(published)[path][0]
 
     def unpacked(self, published: Published) -> archive.Files:
-        """All files of a skill as they were published.
+        """Return all files of a skill as they were published.
 
         Raises:
             KeyError: the skill is not kept any more.
@@ -242,7 +242,7 @@ class Publication:
         return self._artifacts.unpacked(published.artifact)
 
     def tree(self, edition: Edition) -> Iterator[Item]:
-        """Every file that an edition consists of. The indexes come last.
+        """Yield every file of an edition, the indexes last.
 
         What is read is what was set aside, whatever happens on the disk meanwhile. Of a skill that was `known`, nothing
         was: to read its artifact raises StaleFileError, and so does another file of it that has changed.
@@ -264,12 +264,12 @@ class Publication:
 
 
 def _modes(skill: Skill) -> tuple[bool, ...]:
-    """What of an archive can change without the skill's becoming another one."""
+    """Return the modes of the files, which can change without changing the skill."""
     return tuple([file.executable for file in skill.files.values()])
 
 
 def _broken(snapshot: Snapshot) -> Iterable[tuple[str, str]]:
-    """Every skill that breaks the specification, and how."""
+    """Yield every skill that breaks the specification, and how."""
     for path in snapshot.paths(Standing.UNUSABLE):
         skill = snapshot.skills[path]
         if skill.standing < Standing.VALID:

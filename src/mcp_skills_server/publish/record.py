@@ -1,4 +1,4 @@
-"""What `publish` writes down: which files of a folder are ours, and what the next run need not read again.
+"""Record of `publish`: which files of a folder are ours, and what the next run need not read again.
 
 The record lies beside the tree and is as public as the tree is: the same skills give the same bytes. It proves what is
 ours by digest, so a false one costs nobody a file. The memory has stat results of this machine, lies in the user's
@@ -45,7 +45,7 @@ class PublishRecord:
     retired: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def encode(self) -> bytes:
-        """The bytes of the file: the same record, the same bytes."""
+        """Encode the record; equal records give equal bytes."""
         fields = {
             "format": _FORMAT,
             "retired": dict(sorted(self.retired.items())),
@@ -55,7 +55,7 @@ class PublishRecord:
 
 
 def decode_record(raw: bytes) -> PublishRecord:
-    """What these bytes say.
+    """Decode these bytes.
 
     Raises:
         ValueError: they are no record of this version.
@@ -70,13 +70,13 @@ def decode_record(raw: bytes) -> PublishRecord:
 
 
 def encode_journal(files: Mapping[str, Iterable[str]]) -> bytes:
-    """What a run is about to write: by path, the digests that may be found there after it was killed."""
+    """Encode the digests that a run is about to write, by path, so that the next run knows them after a crash."""
     fields = {"format": _FORMAT, "files": {path: sorted(digests) for path, digests in sorted(files.items())}}
     return json.dumps(fields, ensure_ascii=False, separators=_LINES).encode() + b"\n"
 
 
 def decode_journal(raw: bytes) -> dict[str, set[str]]:
-    """What these bytes say.
+    """Decode these bytes.
 
     Raises:
         ValueError: they are no journal of this version.
@@ -123,7 +123,7 @@ class Memory:
         self._files = {path: (str(digest), str(mark)) for path, (digest, mark) in fields["files"].items()}
 
     def artifact(self, skill: Skill) -> Artifact | None:
-        """What this very skill was packed to, None where that is not known. Its files get the digests they had."""
+        """Return what this skill was packed to, or None if unknown. Its files get their digests."""
         self._load()
         mark, place, digests = self._skills.get(skill.path, ("", "", []))
         if mark != self._mark(skill) or len(digests) != len(skill.files) or not mark:
@@ -141,7 +141,7 @@ class Memory:
         return artifact
 
     def digest(self, path: str, mark: str) -> str | None:
-        """The digest, in hex, of a file of the tree that has this stat signature, None where that is not known."""
+        """Return the digest in hex of a file of the tree with this stat signature, or None if unknown."""
         self._load()
         digest, known = self._files.get(path, ("", ""))
         return digest if known == mark and digest else None
@@ -175,7 +175,7 @@ class Memory:
 
 
 def settled(path: str) -> str | None:
-    """The signature of a regular file whose bytes cannot have changed without changing it, None of all others."""
+    """Return the stat signature of a regular file if it proves the bytes, else None."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -189,7 +189,7 @@ def is_settled(found: os.stat_result) -> bool:
 
 
 def _mark_of(skill: Skill) -> str:
-    """What changes when a file of the skill does, "" while one of them is too young to tell."""
+    """Return a signature over the files of a skill, or "" while one is too young to prove its bytes."""
     if not all(file.mtime_reliable and file.signature for file in skill.files.values()):
         return ""
     marks = [(path, file.signature, file.executable) for path, file in skill.files.items()]

@@ -1,4 +1,4 @@
-"""A publication as a tree of files for any web server: what the live server would answer, byte for byte.
+"""Static export of a publication for any web server, byte for byte what the live server would answer.
 
 A run costs what has changed. A file is made beside the tree and takes its place by a rename; the indexes come last, and
 what they no longer name goes after that. So a visitor, or whoever comes after a crash, finds everything that an index
@@ -87,14 +87,14 @@ class StaticSite:
             self._check_owner()
 
     def known(self, skill: Skill) -> Artifact | None:
-        """The artifact of a skill that was published before and has not changed since, if it lies ready (`known`)."""
+        """Return the artifact of a skill that was published before and is unchanged, if it is still there."""
         found = self._memory.artifact(skill)
         if found is None or self._folder.digest(found.path[1:]) != hex_of(found.digest):
             return None
         return found
 
     def check(self, publication: Publication) -> list[OutdatedFile]:
-        """What is not as it would be published, in path order; nothing is written.
+        """Return what differs from a publication, in path order, without writing.
 
         Artifacts that stay for a while are no difference.
 
@@ -147,7 +147,7 @@ class StaticSite:
         self._kept()
 
     def _kept(self) -> tuple[PublishRecord, dict[str, set[str]]]:
-        """The record, and what a run that was killed was about to write: by path, the digests that may be there."""
+        """Return the record, and by path the digests that a killed run was about to write."""
         raws = self._folder.read(RECORD), self._folder.read(JOURNAL)
         if self._read is None or self._read[0] != raws:
             try:
@@ -162,7 +162,7 @@ class StaticSite:
         return self._read[1], self._read[2]
 
     def _claims(self) -> dict[str, set[str]]:
-        """By path, the digests that a file of ours can have, after a run that was killed too."""
+        """Return by path the digests that a file of ours can have, killed runs included."""
         kept, begun = self._kept()
         claims = {path: {digest} for path, digest in kept.files.items() if is_place(path)}
         for path in filter(is_place, begun):

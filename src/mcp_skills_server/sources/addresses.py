@@ -1,4 +1,4 @@
-"""Which addresses a stranger's URL may lead to: those of the public internet and no other.
+"""SSRF filter: which addresses a stranger's URL may lead to.
 
 A publisher, a redirect or a name server may name an address inside the operator's network, where routers, databases
 and cloud metadata answer whoever asks. Names are judged by what they resolve to, and by nothing else. Pure.
@@ -72,7 +72,7 @@ def is_loopback(host: str) -> bool:
 
 
 def literal(host: str) -> str | None:
-    """The address that a host of a URL spells, None for a name.
+    """Return the address that the host of a URL spells, or None for a name.
 
     `127.1`, `0x7f000001` and `2130706433` spell one too: resolvers read them so.
     """
@@ -90,5 +90,5 @@ def literal(host: str) -> str | None:
 
 
 def refused(addresses: Iterable[str]) -> str | None:
-    """The first of these that is not public, None where all are."""
+    """Return the first of these addresses that is not public, or None."""
     return next((address for address in addresses if not is_public(address)), None)

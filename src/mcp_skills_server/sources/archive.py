@@ -1,4 +1,4 @@
-"""An archive of the operator's: unpacked as a tree, and unpacked anew when the archive changes."""
+"""Archive source: a local archive, unpacked as a tree and again when it changes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Archive:
         """The digest over the files of each skill of the tree that was unpacked last, by its folder."""
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always looked at
-        """The digest of its bytes, which are read where the file looks different.
+        """Return the digest of the archive, which is read again if its stat result changed.
 
         Raises:
             UnreachableError: it cannot be read.

@@ -1,4 +1,4 @@
-"""The files of one skill that an index names: downloaded, and proved before anybody has them."""
+"""Download and verify the files of one skill that an index names."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _unpacked(entry: Entry, answer: Response, limits: UnpackLimits) -> Files:
 
 
 async def _files(entry: Entry, downloader: Downloader, limits: UnpackLimits) -> Files:
-    """The files of a skill of discovery 0.1.0, one by one; nothing proves them but their names."""
+    """Download the files of a skill of discovery 0.1.0, which has no digests."""
     # WK1-14
     check_names(entry.files)
     files: dict[str, tuple[bytes, bool]] = {}

@@ -1,4 +1,4 @@
-"""Have all skills of a site together stay below a limit of bytes.
+"""Byte quota over all skills of a site together.
 
 An archive is two hundred times as large as what was downloaded, and limits for each skill still add up.
 """
@@ -26,7 +26,7 @@ class UnpackedBudget:
         self._lock = Lock()
 
     def hold(self, name: str, size: int) -> None:
-        """A skill has so many bytes."""
+        """Set the size of a skill."""
         with self._lock:
             self._hold(name, size)
 
@@ -42,7 +42,7 @@ class UnpackedBudget:
 
     @contextmanager
     def taken(self, name: str, size: int) -> Generator[None]:
-        """The same, and then it has them; what it had before if the `with` fails.
+        """Reserve bytes for a skill; if the `with` fails, it has what it had before.
 
         Raises:
             UnacceptableError: as for `check`.

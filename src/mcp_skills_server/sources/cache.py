@@ -1,4 +1,4 @@
-"""The folder of the cache that a source has, and how the cache stays below a size.
+"""Cache folders of sources, with leases and least-recently-used eviction.
 
     CACHE/KIND/NAME/        what is kept of one source; what is in it is the source's own matter
     CACHE/used/KIND-NAME/   a locked file of each process that uses it

@@ -1,4 +1,4 @@
-"""What the headers of an answer say about time: how long it stays fresh, and when to come again.
+"""HTTP caching: how long a response stays fresh, and when to retry.
 
 Pure: headers and the present moment in, seconds out (RFC 9111). A private cache: `s-maxage` is not for us.
 """
@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
+UNSAID_S = 300.0
+"""Seconds between two requests for an index whose headers say nothing, or after a failure."""
 LONGEST_S = 86_400.0
 """Nothing is believed for more than a day, so that a mistaken header cannot freeze a copy for years."""
 
 
 def directives(headers: Mapping[str, str]) -> dict[str, str]:
-    """The directives of Cache-Control, in lower case, with their arguments. Of one that stands twice the first counts.
+    """Parse Cache-Control into its directives, in lower case. Of a repeated one the first counts.
 
     Names of `headers` are in lower case, here and below.
     """
@@ -28,7 +30,7 @@ def directives(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def fresh_s(headers: Mapping[str, str], now: float) -> float | None:
-    """For how many seconds from `now` (of the epoch) the answer may be used unasked; None where it does not say.
+    """Return for how many seconds from `now` a response stays fresh, or None if it does not say.
 
     0 for `no-cache`, `no-store` and for what cannot be understood; never more than `LONGEST_S`.
     """
@@ -38,8 +40,7 @@ def fresh_s(headers: Mapping[str, str], now: float) -> float | None:
     if "max-age" in found:
         life: float | None = _seconds(found["max-age"])
     elif "expires" in headers:
-        expires, date = _moment(headers["expires"]), _moment(headers.get("date", ""))
-        life = 0.0 if expires is None else expires - (now if date is None else date)
+        life = _until(headers["expires"], headers, now)
     else:
         return None
     if life is None:
@@ -53,16 +54,25 @@ def may_store(headers: Mapping[str, str]) -> bool:
 
 
 def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
-    """In how many seconds the server asks to come again, from 0 to `LONGEST_S`; None where it does not say.
+    """Return the seconds of Retry-After, from 0 to `LONGEST_S`, or None if there is none.
 
     A date is measured from the answer's own, for our clock may be another.
     """
     text = headers.get("retry-after", "")
     wait = _seconds(text)
     if wait is None:
-        moment, date = _moment(text), _moment(headers.get("date", ""))
-        wait = None if moment is None else moment - (now if date is None else date)
-    return None if wait is None else min(max(wait, 0.0), LONGEST_S)
+        wait = _until(text, headers, now)
+    if wait is None:
+        return None
+    return min(max(wait, 0.0), LONGEST_S)
+
+
+def _until(text: str, headers: Mapping[str, str], now: float) -> float | None:
+    """Return the seconds from the date of a response to another date, or None if that is none."""
+    moment, date = _moment(text), _moment(headers.get("date", ""))
+    if moment is None:
+        return None
+    return moment - (now if date is None else date)
 
 
 def _seconds(text: str) -> float | None:

@@ -19,7 +19,7 @@ from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.files import read_tree
 from mcp_skills_server.sources.folder import FetchedFolder, SkillState, Staged
-from mcp_skills_server.sources.records import IndexRecord, SkillRecord, epoch_s
+from mcp_skills_server.sources.records import IndexRecord, SkillRecord, epoch_s, wanted_since
 from mcp_skills_server.sources.report import REFUSED, FetchReport, SkillRefusal
 from mcp_skills_server.sources.settings import FetchSettings
 from mcp_skills_server.sources.source import Source, SourceTree
@@ -47,7 +47,7 @@ async def copy(source: Source, directory: str | PathLike[str], settings: FetchSe
 
 
 def skills_of(tree: Path) -> Iterator[tuple[str, Path]]:
-    """Name and folder of each outermost skill of a tree, in the order of their places."""
+    """Yield name and folder of each outermost skill of a tree, in path order."""
     todo = [tree]
     while todo:
         here = todo.pop()
@@ -104,10 +104,7 @@ def _copy(
         missing = sorted((settings.wanted or frozenset()) - offered)
         refused += [SkillRefusal(name, "it has no skill of this name", "publisher") for name in missing]
         gone, pruned = _gone(folder, origin, offered, settings, refused)
-        known = folder.index(origin)
-        wanted = settings.wanted
-        joined = None if wanted is None or (known is not None and known.wanted is None) else wanted
-        names = None if joined is None else tuple(sorted(joined.union((known.wanted or ()) if known else ())))
+        names = wanted_since(folder.index(origin), settings.wanted)
         folder.put_index(IndexRecord(origin, origin, origin, origin, "", wanted=names))
     return FetchReport(
         origin,

@@ -1,4 +1,4 @@
-"""Why a download fails, named by whose fault it is: the publisher's or the network's.
+"""Errors of sources, by whose fault they are: the publisher's or the network's.
 
 The first stays until the publisher or the caller's settings change; the second may be gone a minute later. What is
 wrong with bytes that did arrive is reported by the packages that read them (IndexRefusedError, ProofFailedError,

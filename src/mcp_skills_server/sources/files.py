@@ -24,7 +24,7 @@ _PIECE: Final = 1 << 16
 
 
 def file_digest(path: str) -> str:
-    """sha256 of a regular file in hex.
+    """Return the sha256 of a regular file in hex.
 
     Raises:
         OSError: it cannot be read, or is a link.
@@ -40,7 +40,7 @@ def file_digest(path: str) -> str:
 
 
 def tree_digests(place: str | Path) -> dict[str, str] | None:
-    """sha256 in hex of every file below, by path; None when there is anything but directories and regular files.
+    """Return the sha256 in hex of every file by path, or None if there is anything but folders and files.
 
     Raises:
         OSError: a file cannot be read.
@@ -76,7 +76,7 @@ class Written(NamedTuple):
 
 
 def read_tree(place: Path) -> dict[str, tuple[bytes, bool]]:
-    """The files of a tree that `write_tree` made, in path order.
+    """Read the files of a tree that `write_tree` made, in path order.
 
     Raises:
         OSError: a file cannot be read, or there is something else among them.
@@ -93,7 +93,7 @@ def read_tree(place: Path) -> dict[str, tuple[bytes, bool]]:
 
 
 def write_tree(top: str | Path, files: Files, *, durable: bool = True, umask: bool = True) -> Written:
-    """These files below a new directory; what is there before is deleted. With `durable` all of it is then on the disk.
+    """Write files below a new directory, which replaces one that is there. With `durable` all is on the disk then.
 
     Modes are 0755 and 0644, less what the process's umask takes away unless `umask` is False.
 
@@ -123,7 +123,7 @@ def write_tree(top: str | Path, files: Files, *, durable: bool = True, umask: bo
 
 
 def write_file(path: str | Path, raw: bytes, mode: int, *, durable: bool = True, umask: bool = True) -> os.stat_result:
-    """A new file, and what the system says of it. With `durable` its bytes are then on the disk.
+    """Write a new file and return its stat result. With `durable` its bytes are on the disk then.
 
     Raises:
         OSError: it is there already, or cannot be written.

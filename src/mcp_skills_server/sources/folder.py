@@ -136,7 +136,7 @@ class FetchedFolder:
     def look(
         self, name: str, recorded: Mapping[str, SkillRecord] | None = None
     ) -> tuple[SkillState, SkillRecord | None]:
-        """What stands in the place of this skill, and its record where something does. Every file is read and proved.
+        """Return what is in the place of a skill, and its record. Every file is read and verified.
 
         Args:
             name: of the skill.
@@ -159,11 +159,11 @@ class FetchedFolder:
         return SkillState.EDITED, record
 
     def records(self, *, but: Collection[str] = ()) -> list[SkillRecord]:
-        """All records, by name, but those of these skills; also of skills that somebody deleted."""
+        """Return the records by name, without those of some skills. Deleted skills may have one."""
         return read_records(self._directory, but=but)
 
     def size(self, record: SkillRecord) -> int:
-        """Bytes of the files of a skill that are there, as far as the record names them."""
+        """Return the bytes of the files of a skill that its record names."""
         total = 0
         for path in {*record.files, *(record.former or ())}:
             with suppress(OSError):
@@ -287,7 +287,7 @@ class FetchedFolder:
         return True
 
     def index(self, key: str) -> IndexRecord | None:
-        """What is known of the index of this key."""
+        """Return the record of the index with this key."""
         return read_index(self._directory, key)
 
     def put_index(self, index: IndexRecord) -> None:

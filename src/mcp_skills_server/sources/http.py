@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
@@ -39,6 +41,7 @@ _KEEP_ALIVE_S: Final = 4.0
 _MAX_ADDRESSES: Final = 4
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 _HEADERS: Final = {"Accept-Encoding": "identity", "User-Agent": f"mcp-skills-server/{__version__}"}
+_DISCONNECTED: Final = (httpcore2.RemoteProtocolError, httpcore2.ReadError, httpcore2.WriteError)
 _BROKEN: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
 
 
@@ -190,16 +193,26 @@ class HttpClient:
         timeouts = {"connect": wait, "read": wait, "write": wait, "pool": self._bounds.download_s}
         pool = self._pool(url, private=private)
         extensions = {"timeout": timeouts}
+
+        def asked() -> AbstractAsyncContextManager[httpcore2.Response]:
+            return pool.stream(method, place, headers=list(headers.items()), content=content, extensions=extensions)
+
         try:
-            async with pool.stream(
-                method, place, headers=list(headers.items()), content=content, extensions=extensions
-            ) as stream:
+            async with AsyncExitStack() as stack:
+                try:
+                    stream = await stack.enter_async_context(asked())
+                except _DISCONNECTED:
+                    # The server may have closed an idle connection just then (RFC 9112, 9.3.1).
+                    if content is not None:
+                        raise
+                    stream = await stack.enter_async_context(asked())
                 found = _joined(stream.headers)
-                most = limits[0] if 200 <= stream.status < 300 else limits[1]
+                is_success = 200 <= stream.status < 300
+                most = limits[0] if is_success else limits[1]
                 body = b""
-                if method != "HEAD" and (most or 200 <= stream.status < 300):
+                if method != "HEAD" and (most or is_success):
                     body = await self._read(url, most, found, stream)
-                return Response(stream.status, url, found, body)
+            return Response(stream.status, url, found, body)
         except UnreachableError:
             raise
         except httpcore2.TimeoutException:
@@ -244,14 +257,17 @@ class HttpClient:
         if key not in self._pools:
             if secure and self._tls is None:  # reading all certificates takes a while, and plain http needs none
                 self._tls = httpcore2.default_ssl_context()
-            self._pools[key] = httpcore2.AsyncConnectionPool(
+            pool = partial(
+                httpcore2.AsyncConnectionPool,
                 ssl_context=self._tls if secure else None,
                 max_connections=self._connections,
                 max_keepalive_connections=self._connections,
                 keepalive_expiry=_KEEP_ALIVE_S,
-                proxy=_proxy_of(proxy) if proxy else None,
-                network_backend=None if proxy else _PinningBackend(self._resolver, private=private),
             )
+            if proxy:
+                self._pools[key] = pool(proxy=_proxy_of(proxy))
+            else:
+                self._pools[key] = pool(network_backend=_PinningBackend(self._resolver, private=private))
         return self._pools[key]
 
     def _proxy(self, url: str) -> str:

@@ -1,4 +1,4 @@
-"""The index of a site: the copy of it while that is fresh, or that of the first place where there is one."""
+"""Index of a site: the cached copy while that is fresh, else from the first URL that has one."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ from mcp_skills_server.sources.urls import check_fetchable, shown
 _REPOSITORY: Final = re.compile(r"https?://[^/?#]+/[^/?#]+/[^/?#]+/?")
 """An address as of a repository at a forge: owner and name."""
 SOONEST_S: Final = 60.0
-UNSAID_S: Final = 300.0
-"""An index is asked for no sooner than after the first, and after the second where nothing is said or something
-failed."""
+"""Seconds at least between two requests for an index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +37,14 @@ class FoundIndex:
 
     @property
     def digest(self) -> str:
-        """It is another one where the index, or the address that its URLs are relative to, is another."""
+        """The digest over the index and its base URL."""
         return index_digest(self.record)
 
     @property
     def next_check_s(self) -> float:
-        """In how many seconds it makes sense to ask again, by the cache headers."""
+        """The seconds until the next poll, by the cache headers."""
         left = self.record.left_s(records.epoch_s())
-        return max(left, SOONEST_S) if left > 0 else UNSAID_S
+        return max(left, SOONEST_S) if left > 0 else caching.UNSAID_S
 
 
 def index_digest(record: IndexRecord) -> str:
@@ -56,7 +54,7 @@ def index_digest(record: IndexRecord) -> str:
 
 
 def index_urls(url: str) -> list[str]:
-    """Where the index of a site may be, in the order to ask. The first is the key of the index.
+    """Return the URLs where the index of a site may be, in the order to try. The first is its key.
 
     Raises:
         UsageError: it is no http or https URL; the message shows no secret of it.
@@ -67,7 +65,7 @@ def index_urls(url: str) -> list[str]:
 
 @asynccontextmanager
 async def downloader_for(places: Sequence[str], settings: FetchSettings) -> AsyncGenerator[Downloader]:
-    """What downloads the index at one of these places, and what it names."""
+    """Open a downloader for the index at one of these places, and for what it names."""
     async with HttpClient(settings.bounds, connections=settings.connections) as http:
         yield Downloader(http, places[0], settings.trust)
 
@@ -75,7 +73,7 @@ async def downloader_for(places: Sequence[str], settings: FetchSettings) -> Asyn
 async def find_index(
     url: str, places: Sequence[str], settings: FetchSettings, downloader: Downloader, known: IndexRecord | None
 ) -> FoundIndex:
-    """The index of the site at `url`, which is at one of `index_urls(url)`; `known` is what is remembered of it.
+    """Return the index of the site at `url`: `known` while that is fresh, else from `index_urls(url)`.
 
     Raises:
         IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.

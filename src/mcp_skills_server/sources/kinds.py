@@ -1,4 +1,4 @@
-"""The kinds of sources, in the order in which they are tried: the text that the operator gives decides."""
+"""Table of the kinds of sources, in the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -99,12 +99,12 @@ _SSH: Final = re.compile(r"(?:ssh://([^/]+)/|([\w.-]+@[\w.-]+):)(.+)")
 
 
 def kind_of(given: str, kinds: Sequence[Kind] = KINDS) -> Kind:
-    """The kind of source that a text names."""
+    """Return the kind of source that a text names."""
     return next(kind for kind in kinds if kind.matches(given))
 
 
 def open_source(given: str, settings: SourceSettings, kinds: Sequence[Kind] = KINDS) -> Source:
-    """The source that a text names.
+    """Open the source that a text names.
 
     Raises:
         UsageError: it names none, or the source is refused.
@@ -118,6 +118,6 @@ def open_source(given: str, settings: SourceSettings, kinds: Sequence[Kind] = KI
 
 
 def split(texts: str) -> list[str]:
-    """The roots of a list that is separated as in PATH; not within `https://host:8443`, nor before a tag of oci://."""
+    """Split a list of roots as in PATH, but not within `https://host:8443` nor before a tag of oci://."""
     found = [each for each in re.split(rf"{re.escape(os.pathsep)}(?!//|\d+(?:[/{os.pathsep}]|$))", texts) if each]
     return rejoined(found) if os.pathsep == ":" else found

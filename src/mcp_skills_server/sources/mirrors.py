@@ -1,4 +1,4 @@
-"""The sources among the roots: each that is no folder is given to the registry as a folder that is kept current."""
+"""Mirrors of the roots that are not local folders: each is a folder that is kept current."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class IndexRecord:
     wanted: tuple[str, ...] | None = None
 
     def left_s(self, now: float) -> float:
-        """For how many seconds from `now` (of the epoch) it may still be used unasked; 0 when it may not.
+        """Return for how many seconds from `now` (of the epoch) the index stays fresh; 0 if it is stale.
 
         A time that is still to come was written by a clock that was ahead, or this one is behind: no promise holds.
         """
@@ -97,12 +97,12 @@ class IndexRecord:
 
 
 def read_record(directory: str | os.PathLike[str], name: str) -> SkillRecord | None:
-    """The record of one skill in a folder, None where there is none. Needs no lock."""
+    """Read the record of one skill in a folder, or return None. Needs no lock."""
     return _read(os.path.join(directory, RECORDS), f"{name}.json", _record_from)
 
 
 def read_records(directory: str | os.PathLike[str], *, but: Collection[str] = ()) -> list[SkillRecord]:
-    """The records of a folder by name, but those of these skills; none where nothing was ever fetched into it.
+    """Return the records of a folder by name, without those of some skills.
 
     Needs no lock.
     """
@@ -110,12 +110,12 @@ def read_records(directory: str | os.PathLike[str], *, but: Collection[str] = ()
 
 
 def read_index(directory: str | os.PathLike[str], key: str) -> IndexRecord | None:
-    """What is known of the index of this key, None where nothing is. Needs no lock."""
+    """Read the record of the index with this key, or return None. Needs no lock."""
     return _read(os.path.join(directory, INDEXES), index_file_name(key), _index_from)
 
 
 def read_indexes(directory: str | os.PathLike[str]) -> list[IndexRecord]:
-    """What a folder was fetched from. Needs no lock."""
+    """Read the records of all indexes that a folder was fetched from. Needs no lock."""
     return _all(os.path.join(directory, INDEXES), _index_from)
 
 
@@ -128,7 +128,7 @@ def _all(folder: str, make: Callable[[dict[str, Any], str], _T], but: Collection
 
 
 def _read(folder: str, name: str, make: Callable[[dict[str, Any], str], _T]) -> _T | None:
-    """What a file of ours says; None where it is missing or says nothing that is understood."""
+    """Read a file of ours, or return None if it is missing or cannot be understood."""
     try:
         with open(f"{folder}/{name}", "rb", buffering=0) as file:
             return make(json.loads(file.read()), name)
@@ -180,26 +180,26 @@ class IndexHistory:
         return digest in self.digests[:-1]
 
     def then(self, digest: str) -> IndexHistory:
-        """The history once this index is there."""
+        """Return the history with this index as the current one."""
         return IndexHistory((*(each for each in self.digests if each != digest), digest)[-MOST_INDEXES:])
 
     def encoded(self) -> bytes:
-        """As it is written."""
+        """Encode the history for its file."""
         return json.dumps({"version": 1, "digests": self.digests}).encode()
 
 
 def _body_digest(index: IndexRecord) -> str:
-    """What an index is remembered by: its bytes, wherever they came from."""
+    """Return the digest of the bytes of an index."""
     return hashlib.sha256(index.body.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def history_path(directory: str | os.PathLike[str], place: str) -> Path:
-    """The file with the history of this place, in a folder of fetched skills."""
+    """Return the file with the history of this place, in a folder of fetched skills."""
     return Path(directory, HISTORIES, index_file_name(place))
 
 
 def read_history(directory: str | os.PathLike[str], place: str) -> IndexHistory | None:
-    """The history of an index, empty where nothing was seen yet; None where its file cannot be understood.
+    """Read the history of an index, empty before the first; return None if its file cannot be understood.
 
     Args:
         directory: a folder of fetched skills.
@@ -256,11 +256,22 @@ def enter_index(
     return warnings
 
 
+def wanted_since(known: IndexRecord | None, wanted: frozenset[str] | None) -> tuple[str, ...] | None:
+    """Return the names that an update is to bring: all that were ever asked for, or None for all."""
+    if wanted is None:
+        return None
+    if known is None:
+        return tuple(sorted(wanted))
+    if known.wanted is None:
+        return None
+    return tuple(sorted(wanted.union(known.wanted)))
+
+
 def index_file_name(key: str) -> str:
-    """The name of the file for the index of this key."""
+    """Return the file name for the index with this key."""
     return f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
 def epoch_s() -> float:
-    """Seconds of the epoch, whole ones."""
+    """Return the time in whole seconds since the epoch."""
     return float(int(time.time()))

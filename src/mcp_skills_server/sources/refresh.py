@@ -26,11 +26,12 @@ from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources import artifacts, folder, records
 from mcp_skills_server.sources.artifacts import Proved
 from mcp_skills_server.sources.budget import UnpackedBudget
+from mcp_skills_server.sources.caching import UNSAID_S
 from mcp_skills_server.sources.download import Downloader
 from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
 from mcp_skills_server.sources.folder import FetchedFolder, SkillState, Staged
-from mcp_skills_server.sources.index import UNSAID_S, FoundIndex, downloader_for, find_index, index_urls
-from mcp_skills_server.sources.records import IndexRecord, SkillRecord
+from mcp_skills_server.sources.index import FoundIndex, downloader_for, find_index, index_urls
+from mcp_skills_server.sources.records import SkillRecord, wanted_since
 from mcp_skills_server.sources.report import Fault, FetchReport, SkillRefusal
 from mcp_skills_server.sources.settings import FetchSettings
 from mcp_skills_server.sources.stage import ConflictError
@@ -42,7 +43,7 @@ _T = TypeVar("_T")
 
 
 async def look(url: str, settings: FetchSettings | None = None) -> tuple[str, Index]:
-    """The address and the index of a site. Nothing else is asked for, nothing is written.
+    """Download the index of a site and return it with its URL. Nothing is written.
 
     Raises:
         UsageError: it is no URL.
@@ -91,13 +92,6 @@ async def bring(found: FoundIndex, directory: str | PathLike[str], settings: Fet
         async with downloader_for([found.record.source], settings) as downloader:
             deadline = anyio.current_time() + settings.limits.total_s
             return await _Refresh(opened, downloader, found, settings, None).run(deadline)
-
-
-def _joined(known: IndexRecord | None, wanted: frozenset[str] | None) -> tuple[str, ...] | None:
-    """What an update is to bring: all that was ever asked for."""
-    if wanted is None or (known is not None and known.wanted is None):
-        return None
-    return tuple(sorted(wanted.union(known.wanted or () if known else ())))
 
 
 class _Refresh:
@@ -163,7 +157,7 @@ class _Refresh:
         # An index that promised what is not there may be older than its artifacts: ask anew next time.
         fresh_s = 0.0 if self._in_doubt else self._record.fresh_s
         body = self._record.body if self._record.validators or self._record.left_s(records.epoch_s()) else ""
-        wanted = _joined(self._folder.index(self._record.source), self._settings.wanted)
+        wanted = wanted_since(self._folder.index(self._record.source), self._settings.wanted)
         try:
             self._folder.put_index(replace(self._record, body=body, fresh_s=fresh_s, wanted=wanted))
         except OSError as error:
@@ -275,7 +269,7 @@ class _Refresh:
             return self._folder.stage(record, found.files, force=self._settings.force)
 
     def _report(self) -> FetchReport:
-        """What became of each skill. Those that are gone are removed where that is asked for."""
+        """Report what became of each skill, and prune those that are gone if that is asked for."""
         refused = list(self._refused.values())
         index, wanted = self._index, self._settings.wanted
         warnings = [*index.warnings, *sorted(self._warnings)]

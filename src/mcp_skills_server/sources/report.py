@@ -1,4 +1,4 @@
-"""What a refresh did, for people and for the commands that print it."""
+"""Report of a fetch, for people and for the commands that print it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.model import Problem, printable
-from mcp_skills_server.sources.index import UNSAID_S
+from mcp_skills_server.sources.caching import UNSAID_S
 from mcp_skills_server.sources.urls import relative_to_site
 
 REFUSED: Final = "source-refused"
@@ -32,12 +32,12 @@ class SkillRefusal:
     fault: Fault
 
     def __str__(self) -> str:
-        """All of it as one line."""
+        """Return the refusal as one line."""
         return f"{self.name}: {self.reason}"
 
 
 def sorted_out(refused: Iterable[SkillRefusal], origin: str) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
-    """(lines for what may be gone with the next look, Problems for what stays until the publisher corrects it)."""
+    """Sort refusals into lines for transient ones, and Problems for those that the publisher must correct."""
     lines: list[str] = []
     problems: list[Problem] = []
     for each in refused:
@@ -50,7 +50,7 @@ def sorted_out(refused: Iterable[SkillRefusal], origin: str) -> tuple[tuple[str,
 
 
 def refused_by(origin: str, name: str, reason: str) -> Problem:
-    """The Problem of a skill that a source does not take."""
+    """Return the Problem of a skill that a source does not take."""
     return problem(REFUSED, printable(reason)).at(f"{origin}/{printable(name)}", printable(name))
 
 

@@ -1,4 +1,4 @@
-"""What the operator allows sources to do, and what they may cost."""
+"""Settings of sources: what the operator allows, and what it may cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A site that publishes skills: copied into a folder of the cache, skill by skill.
+"""Site source: a publisher's skills, copied into a folder of the cache, skill by skill.
 
 The folder is the same for as long as the site is, and a skill in it is replaced whole by a rename. A tree for each
 revision would be linked together from the one before, which changes the ctime of every file and so makes the registry
@@ -13,10 +13,10 @@ from pathlib import Path
 from mcp_skills_server.dialects.wellknown import IndexRefusedError
 from mcp_skills_server.format.uris import bare
 from mcp_skills_server.sources.cache import CacheFolder
-from mcp_skills_server.sources.caching import LONGEST_S
+from mcp_skills_server.sources.caching import LONGEST_S, UNSAID_S
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.folder import FetchedFolder
-from mcp_skills_server.sources.index import UNSAID_S, FoundIndex, downloader_for, find_index, index_digest, index_urls
+from mcp_skills_server.sources.index import FoundIndex, downloader_for, find_index, index_digest, index_urls
 from mcp_skills_server.sources.records import epoch_s, read_index
 from mcp_skills_server.sources.refresh import bring
 from mcp_skills_server.sources.report import sorted_out
@@ -55,7 +55,7 @@ class Site:
         FetchedFolder.recover(self._folder)
 
     async def resolve(self, *, anew: bool = False) -> Revision:
-        """Its index; the copy of that while it is fresh.
+        """Return the index, or the copy of it while that is fresh.
 
         Raises:
             SourceError: there is no index that can be used.

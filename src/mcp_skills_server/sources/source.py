@@ -1,4 +1,4 @@
-"""Where skills come from: what every kind of source answers, and nothing about any kind.
+"""Protocol of a source of skills, for every kind.
 
 A source says what is there now (`resolve`, cheap) and brings it as a folder (`materialise`). When to ask, what to do
 where it fails, and what is served meanwhile is the same for all kinds: see `follower`. A new kind is one module with a
@@ -86,7 +86,7 @@ LAST_RETRY_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often to ask.
+    """How often to poll.
 
     Attributes:
         check_s: seconds to the next check after a revision that is not complete.

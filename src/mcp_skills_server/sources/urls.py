@@ -1,4 +1,4 @@
-"""URLs that the operator or a publisher wrote: what of them people may read, and which can be fetched from. Pure."""
+"""URLs of operators and publishers: redact them for people, and check them. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from mcp_skills_server.model import printable
 
 
 def shown(url: str) -> str:
-    """The same for people, not longer than a line."""
+    """Return a URL for people: without secrets, at most a line."""
     plain = printable(bare(url))
     return plain if len(plain) <= 120 else f"{plain[:117]}..."
 
 
 def relative_to_site(site: str, message: str) -> str:
-    """A message as it stands behind the name of the site that it is about: the site's own addresses are paths alone.
+    """Shorten the site's own URLs in a message to their paths, for a line that begins with the site's name.
 
     What is no site has no such addresses: its messages stay as they are.
     """

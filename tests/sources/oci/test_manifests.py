@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci import manifests
-from mcp_skills_server.sources.oci.manifests import Collection, Descriptor, Manifest, decode_manifest
+from mcp_skills_server.sources.oci.manifests import Collection, Descriptor, ImageManifest, decode_manifest
 
 D = "sha256:" + "d" * 64
 LAYER = {"mediaType": "a/b", "digest": D, "size": 7}
@@ -27,7 +27,7 @@ def encoded(**data: Any) -> bytes:
 
 def test_a_manifest_is_its_layers() -> None:
     raw = encoded(layers=[LAYER, {**LAYER, "annotations": {"a": "b", "c": 7}}], annotations={"x": "y"})
-    assert decode_manifest(raw, 10) == Manifest(
+    assert decode_manifest(raw, 10) == ImageManifest(
         (Descriptor("a/b", D, 7), Descriptor("a/b", D, 7, {"a": "b"})), {"x": "y"}
     )
 
@@ -81,7 +81,7 @@ def test_an_index_of_skills_is_a_collection_also_where_they_name_platforms() -> 
 def test_what_is_written_is_read() -> None:
     layer, config = Descriptor(manifests.CONTENT, D, 7), Descriptor(manifests.CONFIG, D, 2)
     raw = manifests.skill_manifest(config, layer, {"a": "é"})
-    assert decode_manifest(raw, 1) == Manifest((layer,), {"a": "é"})
+    assert decode_manifest(raw, 1) == ImageManifest((layer,), {"a": "é"})
     assert json.loads(raw)["artifactType"] == manifests.SKILL
     described = Descriptor(manifests.MANIFEST, D, len(raw), {manifests.SKILL_NAME: "a"})
     assert decode_manifest(manifests.collection_index("all", [described]), 1) == Collection(
@@ -111,4 +111,4 @@ def test_any_manifest_is_read_or_refused(data: Any) -> None:
         found = decode_manifest(json.dumps(data).encode(), 5)
     except UnacceptableError:
         return
-    assert isinstance(found, Manifest | Collection)
+    assert isinstance(found, ImageManifest | Collection)

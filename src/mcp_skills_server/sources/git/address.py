@@ -41,13 +41,17 @@ class GitAddress:
 
     @property
     def shown(self) -> str:
-        """All of it, as people write it. It holds no secret."""
-        at, mark = f"@{self.ref}" if self.ref else "", f"#{self.folder}" if self.folder else ""
-        return f"git+{self.url}{at}{mark}"
+        """The whole address as people write it. It holds no secret."""
+        text = f"git+{self.url}"
+        if self.ref:
+            text += f"@{self.ref}"
+        if self.folder:
+            text += f"#{self.folder}"
+        return text
 
     @property
     def commit(self) -> str | None:
-        """The commit that `ref` pins; None where it is a name, which may come to mean another commit."""
+        """The commit that `ref` pins, or None for a branch or tag, which may move."""
         return self.ref if is_commit(self.ref) else None
 
     @property
@@ -57,7 +61,7 @@ class GitAddress:
 
     @property
     def name(self) -> str:
-        """What a clone of it would be called: the last part of the folder, or of the repository."""
+        """The name that a clone would have: the last part of the folder or of the repository."""
         return (self.folder or unquote(self.url)).rstrip("/").rpartition("/")[2].removesuffix(".git") or "skills"
 
 
@@ -72,7 +76,7 @@ def is_git(given: str) -> bool:
 
 
 def parse_address(given: str, *, http: bool = False) -> GitAddress:
-    """The address that a text is. With `http` plain http is allowed to other machines, too.
+    """Parse an address. `http` allows plain http to other machines.
 
     Raises:
         UsageError: it is none, or one that is refused.

@@ -1,4 +1,4 @@
-"""What led to the commit that is served of a repository: its last commits, fetched when somebody looks at them.
+"""History of a served repository: its last commits, fetched on demand.
 
 They lie in a repository of their own beside the one that skills are fetched into, so that nothing of what is served
 depends on it; it is removed and fetched anew when another commit is served. A commit comes with its trees, and of the
@@ -59,7 +59,7 @@ class Histories:
         """Commit, until when, and why, by the folder of the source."""
 
     def of(self, served: str, origin: str, place: str, without: Sequence[str] = ()) -> History:
-        """What led to a skill as it is served now. Blocks, for up to half a minute where it has to be fetched.
+        """Return the commits behind a skill as it is served. Blocks up to half a minute to fetch them.
 
         Args:
             served: the folder of the source that is served.
@@ -99,7 +99,7 @@ _FAILED: Final = "The history could not be read."
 
 
 def _folder(record: TreeRecord, place: str) -> str | None:
-    """The folder in the repository of a skill that lies there in what is served; None where it is unknown."""
+    """Return the folder in the repository of a skill, given where it is served, or None if unknown."""
     for folder, kept in record.skills.items():
         if place == kept.place or place.startswith(f"{kept.place}/"):
             return "/".join(each for each in (folder, place[len(kept.place) + 1 :]) if each)

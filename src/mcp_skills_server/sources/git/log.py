@@ -1,4 +1,4 @@
-"""The commits that touched some paths, with their differences, as a repository tells them: a bounded number of them.
+"""Bounded `git log` with patches for some paths.
 
 Nothing that the repository, its configuration or the user's could name is started, and nothing is fetched. All of it is
 foreign text: what ends a field is made up for each call, so that no author and no message can end one.
@@ -63,7 +63,7 @@ class Commit:
 
 
 def pathspecs(folder: str, without: Sequence[str] = ()) -> list[str]:
-    """What names a folder to git, but for some folders in it and for what is never served for its name.
+    """Return git pathspecs for a folder, without some folders in it and without what is never served.
 
     Args:
         folder: from the top of the repository, with `/`; "" for all of it.
@@ -77,7 +77,7 @@ def pathspecs(folder: str, without: Sequence[str] = ()) -> list[str]:
 
 
 def read_log(git: Git, places: Sequence[str], *revisions: str) -> list[Commit] | None:
-    """The last commits that touched these places, the newest first; None where git tells none. Blocks.
+    """Return the last commits that touched these places, newest first, or None if git fails. Blocks.
 
     Args:
         git: the program, for the repository.
@@ -99,7 +99,7 @@ def read_log(git: Git, places: Sequence[str], *revisions: str) -> list[Commit] |
 
 
 def changed_blobs(git: Git, places: Sequence[str], *revisions: str) -> set[str]:
-    """The ids of all files that `read_log` would compare.
+    """Return the ids of all blobs that `read_log` would compare.
 
     Raises:
         GitFailedError: git cannot tell.

@@ -1,4 +1,4 @@
-"""The folder that is served of a repository, with a record of what was put there: each skill whole, by a rename.
+"""Working tree that is served of a repository, with a record of it; each skill is replaced atomically.
 
 It is the same folder for as long as the source is, and only what is different is replaced, as of a site and for the
 same reason: a tree for each commit would be read all again. A skill is current where every file of it has the size,
@@ -97,7 +97,7 @@ class WorkingTree:
         return self._stage.exists()
 
     def read(self) -> TreeRecord:
-        """What is there by the record; nothing where that cannot be understood. It is read where it looks different."""
+        """Return the record, empty if it cannot be understood. It is read again if its stat result changed."""
         try:
             signature = _signature(os.stat(self._record))
             if self._read is None or self._read[0] != signature:
@@ -107,7 +107,7 @@ class WorkingTree:
             return TreeRecord()
 
     def changed(self, record: TreeRecord) -> set[str]:
-        """Those of the record's skills, by their folders in the repository, that are not there as they were written."""
+        """Return the skills of the record, by folder in the repository, that differ from what was written."""
         found: dict[str, dict[str, Signature]] = {}
         for folder, kept in record.skills.items():
             found[folder] = {}
@@ -208,7 +208,7 @@ class WorkingTree:
 
 
 def _walk(top: Path, prefix: str, out: dict[str, Signature]) -> None:
-    """The signature of every file below, by path; what is never served is passed over, and a link has none."""
+    """Collect the stat signature of every served file below, by path; links have none."""
     with suppress(OSError), os.scandir(top) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -223,7 +223,7 @@ def _signature(found: os.stat_result) -> Signature:
 
 
 def _parents(place: str) -> list[str]:
-    """The folders above a place, the outermost first."""
+    """Return the folders above a place, the outermost first."""
     parts = place.split("/")
     return ["/".join(parts[:length]) for length in range(1, len(parts))]
 

@@ -115,7 +115,7 @@ class Git:
         """What the last command that was done wrote on stderr."""
 
     def run(self, *arguments: str, seconds: float, given: bytes = b"", most: int = 1 << 20) -> bytes:
-        """What git writes on stdout. Blocks.
+        """Run a command of git and return its stdout. Blocks.
 
         Args:
             arguments: the command and its own; `-c` may stand before it.
@@ -135,7 +135,7 @@ class Git:
 
     @contextmanager
     def stream(self, *arguments: str, seconds: float, given: bytes = b"") -> Generator[IO[bytes]]:
-        """The same, with its stdout to be read within the `with`."""
+        """Run a command of git, with its stdout to be read within the `with`."""
         git = shutil.which("git")
         if git is None:
             raise UnreachableError("the program git is not installed; install git 2.30 or newer")
@@ -189,7 +189,7 @@ class Git:
             _end(process)
 
     def _words(self, program: str, given: int) -> list[str]:
-        """The command line up to git's own command, with limits on what it writes and holds where a system has them.
+        """Return the command line before git's own command, with resource limits where a system has them.
 
         `given` is the descriptor that becomes its stdin.
         """
@@ -221,7 +221,7 @@ class Git:
 
 @contextmanager
 def _stdin(given: bytes) -> Generator[int]:
-    """A descriptor of a file with these bytes, at its beginning."""
+    """Open a temporary file with these bytes as a descriptor at its beginning."""
     with tempfile.TemporaryFile() as file:
         file.write(given)
         file.seek(0)
@@ -238,7 +238,7 @@ def _stdin(given: bytes) -> Generator[int]:
 
 @contextmanager
 def _lifeline() -> Generator[int]:
-    """The end of a pipe that is read to its end when this process is no more, or has no more use for it."""
+    """Open a pipe whose reading end sees end-of-file once this process ends or leaves the `with`."""
     reading, writing = os.pipe()
     try:
         yield reading

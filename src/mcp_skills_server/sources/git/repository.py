@@ -1,4 +1,4 @@
-"""A bare repository of ours with the objects of one remote: the names there, its newest commit, its files' bytes.
+"""Bare, partial clone of one remote: its refs, its newest commit, its blobs.
 
 Nothing is ever checked out. Of one folder the trees come with the commit, and blobs when they are asked for, where the
 server can do that (`--filter=blob:none`); of a whole repository only large blobs wait to be asked for. All that lies
@@ -133,7 +133,7 @@ class Repository:
         self._git.end()
 
     def resolve(self) -> Tip:
-        """What the address names now, by one `ls-remote`; without one for a commit.
+        """Resolve the address to a commit, by one `ls-remote` unless it names a commit.
 
         Raises:
             SourceError: that cannot be known now.
@@ -143,7 +143,12 @@ class Repository:
         if self._address.commit is not None:
             return Tip(self._address.commit, "")
         self._make(40)
-        names = [ref] if ref.startswith("refs/") else [f"refs/heads/{ref}", f"refs/tags/{ref}"] if ref else ["HEAD"]
+        if not ref:
+            names = ["HEAD"]
+        elif ref.startswith("refs/"):
+            names = [ref]
+        else:
+            names = [f"refs/heads/{ref}", f"refs/tags/{ref}"]
         # A tag may be an object of its own, whose commit is listed under this name.
         peeled = [f"{name}^{{}}" for name in names if not name.startswith("refs/heads/")]
         with self._said():
@@ -195,7 +200,7 @@ class Repository:
             return False
 
     def roots(self) -> Sequence[str]:
-        """The commits here whose parents were left at the remote."""
+        """Return the shallow commits, whose parents were not fetched."""
         try:
             return (self._directory / "shallow").read_text(encoding="ascii").split()
         except FileNotFoundError:
@@ -249,7 +254,7 @@ class Repository:
         return False
 
     def entries(self, commit: str, folder: str) -> list[TreeEntry]:
-        """All files below a folder of a commit, links and submodules included.
+        """List all files below a folder of a commit, links and submodules included.
 
         Raises:
             UnacceptableError: there is no such folder, or too much in it.
@@ -276,7 +281,7 @@ class Repository:
 
     @contextmanager
     def blobs(self, object_ids: Sequence[str]) -> Generator[IO[bytes]]:
-        """What `git cat-file --batch` writes for these blobs, in their order.
+        """Stream the output of `git cat-file --batch` for these blobs, in their order.
 
         Raises:
             SourceError: it cannot be read.
@@ -329,7 +334,7 @@ class Repository:
 
     @contextmanager
     def _said(self) -> Generator[None]:
-        """What git says becomes a line for people; where it is none of the usual, the objects here may be at fault."""
+        """Translate a failure of git for people. An unknown one may come from damaged objects, so clear them."""
         try:
             yield
         except GitFailedError as error:
@@ -339,7 +344,7 @@ class Repository:
             raise UnreachableError(known or f"git could not fetch it ({_last_line(error.said)})") from None
 
     def _make(self, id_length: int) -> None:
-        """An empty repository where there is none of this kind of ids."""
+        """Make an empty repository for ids of this length, if there is none."""
         place = self._directory
         kind = "\tobjectformat = sha256\n" if id_length == 64 else ""
         config = (

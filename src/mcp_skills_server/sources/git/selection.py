@@ -59,7 +59,7 @@ class Selection:
 
 
 def select(entries: Iterable[TreeEntry], *, hidden: bool) -> Selection:
-    """The skills among these entries; with `hidden` also those in dot folders of people."""
+    """Find the skills among these entries; with `hidden` also those in dot folders."""
     listed = list(entries)
     folders = {
         entry.path[: -len(_SKILL_MD)].rstrip(b"/")
@@ -100,7 +100,7 @@ def select(entries: Iterable[TreeEntry], *, hidden: bool) -> Selection:
 
 
 def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tuple[Files, list[str]]:
-    """The files of a skill from what `git cat-file --batch` writes for its objects, in the order of `skill.files`.
+    """Read the files of a skill from `git cat-file --batch`, in the order of `skill.files`.
 
     All that it writes for the skill is read, also where the skill is refused.
 
@@ -154,7 +154,7 @@ def _add(skill: WantedSkill, entry: TreeEntry) -> None:
 
 
 def _owner(folder: bytes, known: dict[bytes, WantedSkill | None]) -> WantedSkill | None:
-    """The skill that what lies in this folder belongs to. Each folder is looked up once, however much lies in it."""
+    """Return the skill that owns a folder. Each folder is looked up once, however much it holds."""
     way: list[bytes] = []
     while folder not in known and folder:
         way.append(folder)
@@ -166,7 +166,7 @@ def _owner(folder: bytes, known: dict[bytes, WantedSkill | None]) -> WantedSkill
 
 
 def _size(head: bytes, object_id: str) -> int:
-    """The size in the line that stands before an object."""
+    """Parse the size in the header of an object."""
     parts = head.split()
     if len(parts) != 3 or parts[:2] != [object_id.encode(), b"blob"]:
         raise EOFError

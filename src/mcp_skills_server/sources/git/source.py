@@ -1,4 +1,4 @@
-"""A folder of a git repository: its skills as one commit has them, each fetched and written where it is different."""
+"""Git source: the skills of a folder at one commit; only those that differ are fetched and written."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ class GitFolder:
 
     @property
     def pace(self) -> Pace:
-        """How often to ask."""
+        """How often to poll."""
         every = self.refresh_s or self._settings.refresh_s
         return Pace(every, min(every, _FIRST_RETRY_S), max(every, LAST_RETRY_S))
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always looked at
-        """The commit that its address names.
+        """Resolve the address to a commit.
 
         Raises:
             SourceError: that cannot be known now, or there is none.
@@ -202,7 +202,7 @@ class GitFolder:
     def _files(
         self, tip: Tip, wanted: Sequence[WantedSkill], *, used: int
     ) -> Generator[tuple[WantedSkill, Files | str, list[str], list[str]]]:
-        """Each skill with its files, or why it is refused, what is to be said of it, and its pointers of Git LFS."""
+        """Yield each skill with its files or refusal, its notes, and its Git LFS pointers."""
         ids = [object_id for skill in wanted for _, object_id, _ in skill.files]
         if not ids:
             return
@@ -228,7 +228,7 @@ class GitFolder:
                 yield skill, files, notes, pointers
 
     def _name(self, files: Files) -> str:
-        """What the folder of a skill is called that is the whole of what is served: by its own name."""
+        """Return the folder name of a skill at the root of the repository, by its own name."""
         raw = next((raw for path, (raw, _) in files.items() if path == SKILL_MD), b"")
         document = frontmatter.parse(raw)
         for name in ((document.frontmatter or {}).get("name"), self._address.name):

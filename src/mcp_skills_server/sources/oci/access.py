@@ -1,4 +1,4 @@
-"""How a registry admits us: without a name, by a password (Basic) or by tokens (Bearer); remembered between requests.
+"""Authentication at a registry: anonymous, Basic or Bearer tokens, kept between requests.
 
 A password goes to the registry that it was stored for, and to the token server that this registry names over https.
 """
@@ -95,7 +95,7 @@ class Access:
         self._looked = False
 
     async def header(self, ask: Ask) -> str | None:
-        """The value of Authorization by what is known, None where nothing is.
+        """Return the Authorization by what is known so far, or None.
 
         Raises:
             SourceError: a new token is needed, and cannot be had.
@@ -110,7 +110,7 @@ class Access:
         return f"Bearer {self._token.value}"
 
     async def admit(self, header: str, ask: Ask) -> str | None:
-        """The value of Authorization after the registry has answered 401 with this WWW-Authenticate; None without hope.
+        """Return the Authorization that answers this WWW-Authenticate of a 401, or None if there is none.
 
         Raises:
             SourceError: a token is needed, and cannot be had.
@@ -127,7 +127,7 @@ class Access:
         return await self.header(ask)
 
     async def _fetch(self, challenge: Challenge, ask: Ask) -> _BearerToken:
-        """A token of the server that the registry names."""
+        """Fetch a token from the server that the registry names."""
         realm, service = challenge.parameters.get("realm", ""), challenge.parameters.get("service")
         try:
             realm = wellknown.absolute(realm, realm)

@@ -1,4 +1,4 @@
-"""Who the operator is to a registry: what `docker login` wrote, and the credential helpers that it names."""
+"""Credentials for registries: what `docker login` wrote, and the credential helpers that it names."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Credentials:
 
     @property
     def basic(self) -> str:
-        """The value of the header Authorization for the scheme Basic."""
+        """The value of Authorization for the scheme Basic."""
         return "Basic " + base64.b64encode(f"{self.username}:{self.secret}".encode()).decode("ascii")
 
 
 def find_credentials(registry: str, environment: Mapping[str, str] | None = None) -> Credentials | None:
-    """The credentials for a registry, None where there are none. It may run a credential helper, and wait for it.
+    """Find the credentials for a registry, or None. It may run a credential helper, and wait for it.
 
     Raises:
         UsageError: the configuration or the helper that it names cannot be used. No message shows a secret.
@@ -66,7 +66,7 @@ def find_credentials(registry: str, environment: Mapping[str, str] | None = None
 
 
 def _files(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Docker's configuration, and the file of the same form that podman writes."""
+    """Yield the configuration of Docker, and podman's file of the same form."""
     docker = environment.get("DOCKER_CONFIG")
     home = environment.get("HOME") or environment.get("USERPROFILE") or ""
     if docker or home:
@@ -89,7 +89,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _keys(registry: str) -> list[str]:
-    """How a configuration may name a registry; a helper is asked for the first."""
+    """Return the names that a configuration may have for a registry; a helper is asked for the first."""
     plain = registry.lower()
     own = [plain, f"https://{plain}", f"http://{plain}", f"https://{plain}/v1/", f"https://{plain}/v2/"]
     return [_HUB_KEY, "index.docker.io", *own] if plain == "docker.io" else own
@@ -113,7 +113,7 @@ def _stored(auths: Mapping[str, Any], keys: list[str], path: Path) -> Credential
 
 
 def _ask(name: str, server: str, path: Path) -> Credentials | None:
-    """What a credential helper answers; it speaks JSON on stdout."""
+    """Ask a credential helper, which answers with JSON on stdout."""
     program = f"docker-credential-{name}"
     if not _HELPER.fullmatch(name):
         raise UsageError(f"{_shown(path)} names a credential helper whose name is none; correct it")

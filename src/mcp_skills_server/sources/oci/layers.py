@@ -1,4 +1,4 @@
-"""Layers of an artifact or an image to the skills in them. Pure.
+"""Read the skills in the layers of an artifact or an image. Pure.
 
 A later layer covers an earlier one, whiteouts remove what lies below. A skill is a directory with a SKILL.md; where it
 lies in the image does not matter. What belongs to no skill is left out, and a skill that brings what is never served is
@@ -49,7 +49,7 @@ class Contents:
 def read_layers(
     layers: Sequence[tuple[Descriptor, bytes]], names: Iterable[str], limits: UnpackLimits, *, hidden: bool
 ) -> Contents:
-    """The skills in these layers, the lowest of which comes first.
+    """Read the skills in these layers, the lowest of which comes first.
 
     Args:
         layers: what is said of each, and its bytes.
@@ -85,7 +85,7 @@ def read_layers(
 
 
 def _merge(layers: Sequence[tuple[Descriptor, bytes]]) -> tuple[dict[str, tuple[bytes, bool]], list[str]]:
-    """The files of all layers, one upon the other, and warnings."""
+    """Merge the files of all layers, one upon the other; also return warnings."""
     merged: dict[str, tuple[bytes, bool]] = {}
     warnings: list[str] = []
     left = LIMITS.bytes
@@ -141,14 +141,14 @@ def _cover(merged: dict[str, tuple[bytes, bool]], files: Files) -> None:
 
 
 def _above(path: str) -> Iterator[str]:
-    """The directories that a path lies in, the innermost first and "" for the root last."""
+    """Yield the directories above a path, the innermost first and "" for the root last."""
     while path:
         path = path.rpartition("/")[0]
         yield path
 
 
 def _held(merged: Files, *, hidden: bool) -> tuple[dict[str, dict[str, tuple[bytes, bool]]], list[str]]:
-    """The files of each skill by its directory, "" for the root, and the paths that belong to none.
+    """Group files by the directory of their skill, "" for the root, and list those of no skill.
 
     Of skills that lie in each other the outermost counts.
     """
@@ -169,7 +169,7 @@ def _basename(path: str) -> str:
 
 
 def _root_name(files: Files, names: Iterable[str]) -> str:
-    """What a skill at the root is called, so that a directory can have that name."""
+    """Return the name of a skill at the root that a directory can have."""
     own = (frontmatter.parse(files[SKILL_MD][0]).frontmatter or {}).get("name")
     for name in (str(own or ""), *names):
         if name and "/" not in name and not is_ignored(name):
@@ -200,6 +200,6 @@ def _check(name: str, files: Files, limits: UnpackLimits) -> None:
 
 
 def candidate_names(entry: Mapping[str, str], artifact: Mapping[str, str], repository: str) -> list[str]:
-    """What a skill at the root may be called, by the annotations of its entry and its manifest, and its repository."""
+    """Return names for a skill at the root: by the annotations of entry and manifest, then by the repository."""
     said = (each.get(key, "") for each in (entry, artifact) for key in (SKILL_NAME, TITLE))
     return [each for each in said if each] + [_basename(repository)]

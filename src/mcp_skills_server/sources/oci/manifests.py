@@ -55,7 +55,7 @@ class Descriptor:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class ImageManifest:
     """A manifest: layers of files.
 
     Attributes:
@@ -81,15 +81,15 @@ class Collection:
 
     @property
     def chosen(self) -> tuple[Descriptor, ...]:
-        """The manifests that are to be read."""
+        """The manifests to read."""
         if not self.platforms:
             return self.entries
         preferred = [each for name in _PREFERRED for each in self.entries if each.platform == name]
         return tuple(preferred or self.entries)[:1]
 
 
-def decode_manifest(raw: bytes, most: int) -> Manifest | Collection:
-    """A manifest, or an index of at most `most` entries.
+def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
+    """Decode a manifest, or an index of at most `most` entries.
 
     Raises:
         UnacceptableError: it is neither, or what it names cannot be proved.
@@ -103,7 +103,7 @@ def decode_manifest(raw: bytes, most: int) -> Manifest | Collection:
         layers = _list(found["layers"])
         if len(layers) > MOST_LAYERS:
             raise UnacceptableError(f"its manifest has {len(layers)} layers, at most {MOST_LAYERS} are read")
-        return Manifest(tuple(map(_descriptor, layers)), _texts(found.get("annotations")))
+        return ImageManifest(tuple(map(_descriptor, layers)), _texts(found.get("annotations")))
     if isinstance(found.get("manifests"), list):
         entries = _list(found["manifests"])
         if len(entries) > most:
@@ -137,7 +137,7 @@ def _descriptor(given: object) -> Descriptor:
 
 
 def skill_manifest(config: Descriptor, layer: Descriptor, annotations: Mapping[str, str]) -> bytes:
-    """The manifest of one skill as it is pushed: the same content gives the same bytes."""
+    """Encode the manifest of one skill; the same content gives the same bytes."""
     return _encode(
         {
             "schemaVersion": 2,
@@ -151,7 +151,7 @@ def skill_manifest(config: Descriptor, layer: Descriptor, annotations: Mapping[s
 
 
 def collection_index(name: str, entries: Iterable[Descriptor]) -> bytes:
-    """The index of a collection as it is pushed."""
+    """Encode the index of a collection."""
     return _encode(
         {
             "schemaVersion": 2,

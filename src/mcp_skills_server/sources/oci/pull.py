@@ -105,7 +105,7 @@ class Holdings:
         return state is SkillState.KEPT and known == (self._source, digest)
 
     def record(self, name: str, digest: str) -> SkillRecord:
-        """The record of a skill that this artifact brings."""
+        """Return the record of a skill that this artifact brings."""
         return SkillRecord(name, self._source, self._source, digest, epoch_s(), {})
 
     def remember(
@@ -231,7 +231,7 @@ class _Pull:
         return await _blocking(self._finish, digest)
 
     def _missing(self, wanted: list[WantedArtifact]) -> list[WantedArtifact]:
-        """What must be asked for. The skills of what is there are counted."""
+        """Return the artifacts to download, and count the skills of those that are here."""
         for record in self._folder.records():
             if record.source == self._source:
                 self._budget.hold(record.name, self._folder.size(record))
@@ -265,7 +265,7 @@ class _Pull:
             await self._put(wanted, name, files)
 
     def _claim(self, wanted: WantedArtifact, found: Contents) -> dict[str, Files]:
-        """Those of the skills of an artifact that no artifact before it brings."""
+        """Return the skills of an artifact that no artifact before it brings."""
         self._warnings += [f"{wanted.label}: {line}" for line in found.warnings]
         for name, reason in found.refused.items():
             self._refuse(wanted, name, reason, ContentRefusedError(reason))
@@ -314,7 +314,7 @@ class _Pull:
                 self._refuse_here(wanted, staged.name, error)
 
     def _lose(self, digest: str, name: str) -> None:
-        """An artifact does not bring this skill after all."""
+        """Note that an artifact does not bring this skill after all."""
         names = self._brought.pop(digest, None)
         if names is not None:
             self._partial[digest] = [each for each in names if each != name]
@@ -373,7 +373,7 @@ class _Pull:
 
 
 def _key(name: str) -> str:
-    """The same for names that some platform cannot tell apart."""
+    """Return a key that is equal for names that some platform cannot tell apart."""
     return normalize("NFC", name).casefold()
 
 

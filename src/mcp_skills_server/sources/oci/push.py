@@ -1,4 +1,4 @@
-"""Skills to a registry: one artifact, or a collection of artifacts in one repository.
+"""Push skills to a registry: one artifact, or a collection in one repository.
 
 The same files give the same digests on any machine, so what the registry has already is not sent again. A tag is moved
 last: whoever reads it sees the old or the new, whole.
@@ -123,7 +123,7 @@ async def push_collection(client: RegistryClient, reference: OciReference, packa
 
 
 async def _present(client: RegistryClient, reference: OciReference) -> frozenset[str]:
-    """The manifests that the index of the tag names now, and that the registry has therefore."""
+    """Return the manifests that the index of the tag names now, so that the registry has them."""
     try:
         _, raw = await client.manifest(reference.wanted)
         found = manifests.decode_manifest(raw, _MOST_ENTRIES)
@@ -176,7 +176,7 @@ def _make(package: Package) -> _BuiltArtifact:
 
 
 def _config(package: Package) -> bytes:
-    """The metadata of the skill as JSON, so that a registry can show it without unpacking anything."""
+    """Encode the metadata of the skill as JSON, which a registry can show without unpacking."""
     known = package.frontmatter
     tools = known.get("allowed-tools")
     found = {

@@ -1,4 +1,4 @@
-"""What a manifest of a registry names: the artifacts of it, and the skills in each."""
+"""Read the artifacts that a manifest of a registry names, and the skills in each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci import layers, manifests
 from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.layers import Contents
-from mcp_skills_server.sources.oci.manifests import Collection, Manifest
+from mcp_skills_server.sources.oci.manifests import Collection, ImageManifest
 from mcp_skills_server.sources.oci.reference import OciReference
 from mcp_skills_server.sources.settings import FetchSettings
 
@@ -42,16 +42,16 @@ class WantedArtifact:
     place: int
     digest: str
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
-    manifest: Manifest | Collection | None = None
+    manifest: ImageManifest | Collection | None = None
 
     @property
     def name(self) -> str:
-        """The skill that it brings as far as that is said, "" where it is not."""
+        """The name of its skill, or "" if the index does not tell."""
         return self.annotations.get(manifests.SKILL_NAME, "")
 
     @property
     def label(self) -> str:
-        """What people read before its contents are known."""
+        """The name for people before the contents are known."""
         return self.name or self.digest[:19]
 
 
@@ -77,15 +77,15 @@ class ArtifactReader:
         self._unpackers = anyio.CapacityLimiter(_UNPACKERS)
 
     async def wanted(self, digest: str) -> list[WantedArtifact]:
-        """The artifacts that the manifest of this digest names: itself, or those of a collection.
+        """Return the artifacts that this manifest names: itself, or those of a collection.
 
         Raises:
             ContentRefusedError: it is none that can be read.
             SourceError: it cannot be had.
         """
         found = await self._manifest(digest)
-        if isinstance(found, Manifest) or found.platforms:
-            annotations = found.annotations if isinstance(found, Manifest) else dict[str, str]()
+        if isinstance(found, ImageManifest) or found.platforms:
+            annotations = found.annotations if isinstance(found, ImageManifest) else dict[str, str]()
             return [WantedArtifact(0, digest, annotations, found)]
         entries = {each.digest: each for each in found.chosen}
         if not entries:
@@ -93,7 +93,7 @@ class ArtifactReader:
         return [WantedArtifact(place, each.digest, each.annotations) for place, each in enumerate(entries.values())]
 
     async def contents(self, wanted: WantedArtifact) -> Contents:
-        """The skills of an artifact, its layers downloaded and proved.
+        """Download and verify the layers of an artifact, and return its skills.
 
         Raises:
             ContentRefusedError: nothing of it is taken.
@@ -111,8 +111,8 @@ class ArtifactReader:
         except (ArchiveRefusedError, UnacceptableError) as error:
             raise ContentRefusedError(str(error)) from None
 
-    async def _artifact(self, wanted: WantedArtifact) -> Manifest:
-        """The manifest of an artifact; where it is an index of platforms, that of one of them."""
+    async def _artifact(self, wanted: WantedArtifact) -> ImageManifest:
+        """Return the manifest of an artifact; of an index of platforms, that of one of them."""
         found = wanted.manifest or await self._manifest(wanted.digest)
         if isinstance(found, Collection) and found.platforms:
             found = await self._manifest(found.chosen[0].digest)
@@ -120,7 +120,7 @@ class ArtifactReader:
             raise ContentRefusedError("it is a collection in a collection, which is not read")
         return found
 
-    async def _manifest(self, digest: str) -> Manifest | Collection:
+    async def _manifest(self, digest: str) -> ImageManifest | Collection:
         _, raw = await self._client.manifest(digest)
         try:
             return manifests.decode_manifest(raw, self._most_entries)

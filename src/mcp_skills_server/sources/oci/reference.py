@@ -1,4 +1,4 @@
-"""How an artifact of a registry is named: `oci://REGISTRY/REPOSITORY[:TAG][@sha256:…]`. Pure."""
+"""Names of artifacts of a registry: `oci://REGISTRY/REPOSITORY[:TAG][@sha256:…]`. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class OciReference:
     digest: str | None
 
     def __str__(self) -> str:
-        """As an operator writes it."""
+        """Return the name as an operator writes it."""
         spelled = next(spelled for spelled, scheme in _SCHEMES.items() if scheme == self.scheme)
         tag = f":{self.tag}" if self.tag else ""
         digest = f"@{self.digest}" if self.digest else ""
@@ -49,7 +49,7 @@ class OciReference:
 
     @property
     def wanted(self) -> str:
-        """What the registry is asked for: the digest where there is one, else the tag."""
+        """The digest if there is one, else the tag."""
         return self.digest or self.tag or LATEST
 
     @property
@@ -75,7 +75,7 @@ def is_oci(text: str) -> bool:
 
 
 def rejoined(texts: Iterable[str]) -> list[str]:
-    """What was split at colons, with the tags and digests of artifacts where they belong.
+    """Join again what was split at colons, so that tags and digests stay with their artifacts.
 
     What follows an artifact without a tag is its tag, unless it holds a slash, as the paths of roots should.
     """
@@ -95,7 +95,7 @@ def is_digest(text: object) -> bool:
 
 
 def parse_reference(text: str, *, http: bool = False) -> OciReference:
-    """The artifact that a text names. A name without tag and digest means the tag `latest`.
+    """Parse the name of an artifact. Without tag and digest it means the tag `latest`.
 
     Args:
         text: as an operator writes it.
@@ -124,9 +124,9 @@ def parse_reference(text: str, *, http: bool = False) -> OciReference:
     if len(repository) > _LONGEST or not all(map(_SEGMENT.fullmatch, repository.split("/"))):
         hint = "; write it in lower case" if repository != repository.lower() else f"; {_EXAMPLE}"
         raise UsageError(f"{shown}: {quoted(repository)} cannot be the name of a repository{hint}")
-    reference = OciReference(
-        _SCHEMES[spelled], registry, repository, tag or (None if digest else LATEST), digest if at else None
-    )
+    if not tag and not digest:
+        tag = LATEST
+    reference = OciReference(_SCHEMES[spelled], registry, repository, tag or None, digest or None)
     if reference.scheme == "http" and not http and not addresses.is_loopback(reference.host):
         raise UsageError(f"{shown} is plain http, which anybody on the way can change; --allow-http allows it")
     return reference

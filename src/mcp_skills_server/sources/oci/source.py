@@ -1,4 +1,4 @@
-"""An artifact of a registry as a source: copied into a folder of the cache, skill by skill.
+"""OCI source: an artifact of a registry, copied into a folder of the cache, skill by skill.
 
 The folder stays the same for as long as the name does, for the reason that `site` gives. While nothing is new, a look
 costs one HEAD and a stat of each file; a start costs one HEAD and the proof of what an earlier process left.
@@ -71,12 +71,12 @@ class Oci:
 
     @property
     def pace(self) -> Pace:
-        """How often to ask."""
+        """How often to poll."""
         every = self.refresh_s or self._default_refresh_s
         return Pace(every, min(every, _FIRST_RETRY_S), max(every, LAST_RETRY_S))
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
-        """The digest of its manifest, by one HEAD; where the digest was given, it is that without a question.
+        """Resolve the name to the digest of its manifest, by one HEAD unless it has a digest.
 
         Raises:
             SourceError: it cannot be had now.
@@ -128,7 +128,7 @@ class Oci:
 
 
 def _signature(top: Path) -> int:
-    """Another one when any file or directory of the folder is, but for ours: by a stat of each."""
+    """Return a stat signature over all files and directories of the folder, but for ours."""
     total, todo = 0, [os.fspath(top)]
     while todo:
         place = todo.pop()

@@ -11,7 +11,7 @@ import click
 from mcp_skills_server.commands.fields import flag, option, takes
 from mcp_skills_server.commands.options import RootOptions, given_or_configured, make_registry, roots, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, say_table
-from mcp_skills_server.commands.problem_lines import annotation, as_json, in_order, remark_problems, shortened
+from mcp_skills_server.commands.problem_lines import annotation, as_json, check, in_order, remark_problems, shortened
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Standing
@@ -75,8 +75,6 @@ def list_(options: ListOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server list ~/skills
       mcp-skills-server list ~/skills --format json
     """
-    from mcp_skills_server.commands.checking import check
-
     registry = make_registry(roots, options)
     registry.load()
     snapshot = registry.snapshot
@@ -208,8 +206,6 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server validate ./my-skill
       mcp-skills-server validate ~/skills --strict --format github
     """
-    from mcp_skills_server.commands.checking import check
-
     registry = make_registry(roots, options)
     registry.load()
     passed = _report_passed(registry)

@@ -8,16 +8,22 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from mcp_skills_server.commands.printing import remark
+from mcp_skills_server.commands.printing import progress, remark
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.model import Problem
+    from mcp_skills_server.model import Problem, Skill
 
 _OF_A_KIND: Final = 20
+
+
+def check(registry: Registry, skills: Collection[Skill]) -> None:
+    """Run the deep checks of these skills, which the registry then knows."""
+    for skill in progress(skills, length=len(skills), label="Checking skills"):
+        registry.checks.of(skill)
 
 
 def in_order(problems: Iterable[Problem]) -> list[Problem]:

@@ -16,7 +16,7 @@ from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.cli import cli
 from mcp_skills_server.commands.config_file import Configuration, ConfigurationError, parse
 from mcp_skills_server.commands.config_option import configuration_of, oauth_of
-from mcp_skills_server.commands.config_schema import READERS, parameters
+from mcp_skills_server.commands.config_keys import READERS, parameters
 from mcp_skills_server.commands.fields import variables_of
 from mcp_skills_server.commands.serve import serve
 from mcp_skills_server.errors import UsageError

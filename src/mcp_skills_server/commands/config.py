@@ -59,7 +59,7 @@ def show(words: tuple[str, ...]) -> None:
 
     The words are those that the command gets, --config FILE among them. What may be a secret is masked.
     """
-    from mcp_skills_server.commands.config_schema import READERS, reader
+    from mcp_skills_server.commands.config_keys import READERS, reader
 
     name, given = (words[0], words[1:]) if words and words[0] in READERS else (READERS[0], words)
     command = reader(name)
@@ -153,7 +153,7 @@ def _principal(who: str, groups: Sequence[str], configuration: Configuration) ->
         UsageError: there is no such token, or groups are given for who has none.
     """
     from mcp_skills_server.access.principal import Principal
-    from mcp_skills_server.commands.config_schema import reader
+    from mcp_skills_server.commands.config_keys import reader
 
     kind, _, name = who.partition(":")
     if kind == "group":

@@ -103,12 +103,13 @@ def oauth_of(context: click.Context) -> OAuthSettings | None:
     """
     configuration = configuration_of(context)
     settings = None if configuration is None else configuration.oauth
-    given = [context.params.get(f"oauth_{key}") for key in ("issuer", "audience", "resource")]
-    if given == [None, None, None]:
+    given = {key: context.params.get(f"oauth_{key}") for key in ("issuer", "audience", "resource")}
+    options = {key: value for key, value in given.items() if value is not None}
+    if not options:
         return settings
-    from mcp_skills_server.commands.config_oauth import overridden
+    from mcp_skills_server.commands.config_keys import overridden
 
-    return overridden(settings, *given)
+    return overridden(settings, options)
 
 
 def issuer_of(context: click.Context) -> ResourceServer | None:

@@ -47,7 +47,7 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "catalog/unchanged.py",
         "commands/approve.py",
         "commands/config_option.py",
-        "commands/metrics_options.py",
+        "commands/serve_http.py",
         "commands/reloading.py",
         "provenance/proofs.py",
         "provenance/signatures.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -13,11 +14,10 @@ from click.core import ParameterSource
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions
 from mcp_skills_server.commands.fields import Grouped, option, switch, takes
-from mcp_skills_server.commands.granting import make_views
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
-from mcp_skills_server.commands.opening import Followed, open_followed
-from mcp_skills_server.commands.options import RootType
-from mcp_skills_server.commands.running import FollowOptions, leave, say_that_it_waits
+from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served
+from mcp_skills_server.commands.options import FollowOptions, RootType
+from mcp_skills_server.commands.running import leave, say_that_it_waits
 from mcp_skills_server.commands.script_options import ScriptOptions
 from mcp_skills_server.commands.serve import serve
 
@@ -77,14 +77,14 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
     log_to_stderr(options.log_level)
     from mcp_skills_server.acp.proxy import SkillsOffer, run
 
-    followed: list[Followed] = []
+    opened: list[OpenedRoots] = []
 
     def open_skills() -> tuple[Views, Callable[[], None]]:
-        followed.append(open_followed(roots, options, configuration_of(context)))
-        served, start, _ = followed[0]
-        views = make_views(served.registry, configuration_of(context), local=True)
-        follow_configuration(context, views, served.sources)
-        return views, start
+        found = open_served(roots, options, configuration_of(context))
+        opened.append(found)
+        views = make_views(found.registry, configuration_of(context), local=True)
+        follow_configuration(context, views, found)
+        return views, partial(found.follow, options)
 
     offer = None
     if roots or options.lock is not None:
@@ -92,7 +92,7 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
         offer = SkillsOffer(words, open_skills)
     say_that_it_waits("an editor that speaks ACP")
     code = run(agent, offer, grace=options.grace)
-    for each in followed:
+    for each in opened:
         each.stop()
     leave(code)
 

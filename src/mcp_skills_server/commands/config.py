@@ -12,8 +12,8 @@ from click.core import ParameterSource
 from mcp_skills_server.access.grants import LOCAL, MAY
 from mcp_skills_server.commands.config_option import configuration_of, oauth_of, tokens_of
 from mcp_skills_server.commands.fields import Grouped, is_secret, key_of, many, option, takes, variables_of
+from mcp_skills_server.commands.options import FollowOptions
 from mcp_skills_server.commands.printing import say, say_json, say_table
-from mcp_skills_server.commands.running import FollowOptions
 from mcp_skills_server.errors import UsageError, listed, quoted
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from mcp_skills_server.access.tokens import Token, TokenLines, Tokens
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
+    from mcp_skills_server.commands.opening import OpenedRoots
     from mcp_skills_server.commands.reloading import Reloader
-    from mcp_skills_server.commands.relocking import FollowedSources
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ def quotas_of(context: click.Context) -> QuotaSettings:
 def follow_configuration(
     context: click.Context,
     views: Views,
-    sources: FollowedSources,
+    sources: OpenedRoots,
     tokens: Tokens | None = None,
     *,
     rates: Rates | None = None,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.access.tokens import Token, Tokens
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
-    from mcp_skills_server.commands.relocking import FollowedSources
+    from mcp_skills_server.commands.opening import OpenedRoots
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Reloader:
         self,
         context: click.Context,
         configuration: Configuration | None,
-        sources: FollowedSources | None,
+        sources: OpenedRoots | None,
         tokens: Tokens | None,
         *,
         views: Views,

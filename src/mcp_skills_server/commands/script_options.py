@@ -14,7 +14,6 @@ from mcp_skills_server.errors import RequestError, UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.rpc.methods import ExecutionSettings
     from mcp_skills_server.runtime.runtime import Runtime
 
 _COUNT: Final = click.IntRange(min=1)
@@ -111,13 +110,6 @@ class ExecutionOptions(Options):
 
 class RuntimeOptions(ScriptOptions, ExecutionOptions):
     """All that says what may run."""
-
-
-def execution_settings(options: ExecutionOptions) -> ExecutionSettings:
-    """What the Skills Protocol may run."""
-    from mcp_skills_server.rpc.methods import ExecutionSettings
-
-    return ExecutionSettings(code=options.allow_code)
 
 
 def _reference(given: str) -> str:

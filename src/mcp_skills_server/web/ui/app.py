@@ -115,7 +115,7 @@ class Ui:
             _templates(),
             settings,
             http.sites,
-            UsageReports(ui.usage),
+            UsageReports(ui.counts),
             Revisions(runtime.registry),
             local=ui.once is not None,
             open=self._viewers.is_open,

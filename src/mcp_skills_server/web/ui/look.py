@@ -18,7 +18,7 @@ from mcp_skills_server.model import Skill, Snapshot
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.sources.git.history import Histories
-from mcp_skills_server.telemetry.usage_store import By, Line, Report
+from mcp_skills_server.telemetry.usage_store import By, Line, Report, UsageStore
 from mcp_skills_server.web.ui.activity import Activity
 from mcp_skills_server.web.ui.live import Live
 from mcp_skills_server.web.ui.revisions import Revisions
@@ -41,26 +41,26 @@ class UsageReports:
     """The reports of the counts, not made anew for every page.
 
     Args:
-        report: makes one; None where nothing is counted.
+        counts: None where nothing is counted.
     """
 
-    def __init__(self, report: Callable[[By], Report] | None) -> None:
-        self._report = report
+    def __init__(self, counts: UsageStore | None) -> None:
+        self._counts = counts
         self._made: dict[By, tuple[float, Report | None]] = {}
 
     @property
     def are_kept(self) -> bool:
         """Whether anything is counted."""
-        return self._report is not None
+        return self._counts is not None
 
     def read(self, by: By = "skill") -> Report | None:
         """A report, None where there is none. Reads a file."""
-        if self._report is None:
+        if self._counts is None:
             return None
         made, found = self._made.get(by, (-_USAGE_S, None))
         if time.monotonic() - made >= _USAGE_S:
             try:
-                found = self._report(by)
+                found = self._counts.report(by, USAGE_DAYS)
             except UsageError:
                 found = None
             self._made[by] = time.monotonic(), found

@@ -369,7 +369,7 @@ def test_the_configuration_of_the_deployment_is_right() -> None:
 
 def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
     from mcp_skills_server.commands.opening import open_served
-    from mcp_skills_server.commands.script_options import make_runtime
+    from mcp_skills_server.commands.runtime_options import make_runtime
     from mcp_skills_server.commands.serve import ServeOptions
     from mcp_skills_server.errors import RequestError
     from mcp_skills_server.runtime.scripts.policy import ExecutionPolicy

@@ -12,13 +12,12 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
-from mcp_skills_server.commands.embedding_options import EmbeddingOptions
 from mcp_skills_server.commands.fields import Grouped, option, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served
 from mcp_skills_server.commands.options import FollowOptions, RootType
 from mcp_skills_server.commands.running import leave, say_that_it_waits
-from mcp_skills_server.commands.script_options import ScriptOptions
+from mcp_skills_server.commands.runtime_options import EmbeddingOptions, ScriptOptions
 from mcp_skills_server.commands.serve import serve
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.commands.fields import option, takes
+from mcp_skills_server.commands.lock import Offer, elsewhere, offered, read_lock
 from mcp_skills_server.commands.options import RootOptions, reading
-from mcp_skills_server.commands.pinning import Offer, elsewhere, offered, read_lock
 from mcp_skills_server.commands.printing import say, say_lines
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.kinds import kind_of

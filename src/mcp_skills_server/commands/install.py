@@ -118,8 +118,8 @@ def install(context: click.Context, options: InstallOptions, host: str, roots: t
 
 def _report_problems(roots: Sequence[str]) -> None:
     """Print on stderr what `validate` finds in these folders and archives; no address is fetched."""
+    from mcp_skills_server.commands.look import check, remark_problems
     from mcp_skills_server.commands.options import RootOptions, make_registry
-    from mcp_skills_server.commands.problem_lines import check, remark_problems
     from mcp_skills_server.sources.kinds import kind_of
 
     local = [root for root in roots if kind_of(root).is_path]
@@ -133,8 +133,7 @@ def _report_problems(roots: Sequence[str]) -> None:
 
 def _local_entry(host: Host, command: list[str], roots: Sequence[str]) -> dict[str, Any]:
     """Return the entry that has the host start this server."""
-    from mcp_skills_server.hosts.edit import entry_for
-    from mcp_skills_server.hosts.ownership import words_of
+    from mcp_skills_server.hosts.edit import entry_for, words_of
 
     for root in roots:
         if _ENDPOINT.fullmatch(root):
@@ -182,7 +181,7 @@ def _edit(
     dry_run: bool,
 ) -> None:
     from mcp_skills_server.hosts import disk, edit
-    from mcp_skills_server.hosts.ownership import words_of
+    from mcp_skills_server.hosts.edit import words_of
 
     found = disk.read(path)
     if entry:

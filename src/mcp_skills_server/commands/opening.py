@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from mcp_skills_server.access.grants import LOCAL, Grants
-from mcp_skills_server.commands.options import FollowOptions, cache_folder, open_roots
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.commands.options import FollowOptions, RootOptions, cache_folder, open_roots
 from mcp_skills_server.commands.running import make_watcher, take_in
 from mcp_skills_server.errors import UsageError
 
@@ -83,7 +86,7 @@ class OpenedRoots:
         """
         if self.lock is None or self.pins is None:
             return ""
-        from mcp_skills_server.commands.pinning import locked_roots  # not for every start
+        from mcp_skills_server.commands.lock import locked_roots  # not for every start
         from mcp_skills_server.sources.faults import SourceError
 
         try:
@@ -135,7 +138,7 @@ def open_served(
         if not given:
             raise UsageError("there is nothing to serve; give a ROOT, a folder that holds skills, or --lock FILE")
     else:
-        from mcp_skills_server.commands.pinning import locked_roots
+        from mcp_skills_server.commands.lock import locked_roots
 
         locked = locked_roots(options.lock, given)
         given = [each.given for each in locked]
@@ -206,7 +209,7 @@ def _refusal(lock: str, unserved: Sequence[str], registry: Registry) -> str:
 
 def pinned(entries: Mapping[str, LockedSource]) -> tuple[dict[str, Mapping[str, str]], dict[str, frozenset[str]]]:
     """Return the locked skills of each folder, and those that another revision of its source has."""
-    from mcp_skills_server.commands.pinning import elsewhere
+    from mcp_skills_server.commands.lock import elsewhere
 
     locked = [*entries.values()]
     return (
@@ -255,3 +258,35 @@ def make_views(registry: Registry, configuration: Configuration | None, *, local
             LOCAL,
         )
     return Views(registry, grants)
+
+
+@contextmanager
+def open_registry(
+    *roots: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None = None, allow_private: bool = False
+) -> Generator[Registry]:
+    """Open a registry of any roots, and keep those current that are fetched while the context is open.
+
+    Args:
+        roots: folders, archives, `https://` sites, `git+https://` repositories, `oci://` artifacts, as `serve` takes
+            them. The earlier one wins where two have a skill of one path.
+        cache_dir: the directory for copies of what is fetched; the user's cache unless given.
+        allow_private: also fetch from private addresses.
+
+    Yields:
+        The registry, not yet loaded.
+
+    Raises:
+        UsageError: a root does not exist, or cannot be read or fetched.
+    """
+    cache = None if cache_dir is None else os.fspath(cache_dir)
+    options = RootOptions(cache_dir=cache, allow_private=allow_private)
+    registry, mirrors = open_roots([os.fspath(each) for each in roots], options)
+    if mirrors is not None:
+        mirrors.report_to(registry.note)
+        mirrors.start(partial(take_in, registry))
+    try:
+        yield registry
+    finally:
+        if mirrors is not None:
+            mirrors.stop()
+        registry.close()

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.roots import Limits
     from mcp_skills_server.sources.mirrors import Mirrors
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+_ROOTS: Final = "MCP_SKILLS_ROOTS"
+_COUNT = click.IntRange(min=1)
+
 
 def cache_folder(given: str | None) -> Path:
     """The folder of caches: the one that `--cache-dir` named, or the user's."""
@@ -43,11 +47,6 @@ def index_files(given: str | None) -> IndexFiles:
 def publish_memory(given: str | None) -> Path:
     """Where it is kept which files `publish` need not read again."""
     return cache_folder(given) / "publish"
-
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-_ROOTS: Final = "MCP_SKILLS_ROOTS"
-_COUNT = click.IntRange(min=1)
 
 
 class RootType(click.Path):

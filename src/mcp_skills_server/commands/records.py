@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from mcp_skills_server.telemetry.usage import Usage
     from mcp_skills_server.telemetry.usage_store import UsageStore
 
+logger = logging.getLogger(__name__)
+OFF: Final = "off"
+_SQLITE: Final = "sqlite:"
+
 
 class AuditOptions(Options):
     """What is recorded for whoever answers for the server."""
@@ -53,12 +57,6 @@ def start_audit(options: AuditOptions, *, stdout_is_free: bool) -> AuditLog | No
     audit = AuditLog(options.audit_log, required=options.audit_required)
     audit.start()
     return audit
-
-
-logger = logging.getLogger(__name__)
-
-OFF: Final = "off"
-_SQLITE: Final = "sqlite:"
 
 
 class StoreType(LocatedType):

@@ -13,7 +13,7 @@ from mcp_skills_server.commands.opening import make_views, open_served
 from mcp_skills_server.commands.options import FollowOptions, roots_or_lock
 from mcp_skills_server.commands.records import AuditOptions, start_audit
 from mcp_skills_server.commands.running import end_on_signals, leave, on_hangup, say_that_it_waits
-from mcp_skills_server.commands.script_options import RuntimeOptions, make_runtime
+from mcp_skills_server.commands.runtime_options import RuntimeOptions, make_runtime
 
 
 class RpcOptions(FollowOptions, RuntimeOptions, AuditOptions):
@@ -41,8 +41,7 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
     import anyio
 
     from mcp_skills_server.rpc.methods import ExecutionSettings, Methods
-    from mcp_skills_server.rpc.server import Rpc
-    from mcp_skills_server.rpc.stdio import serve
+    from mcp_skills_server.rpc.server import Rpc, serve
     from mcp_skills_server.telemetry.log import log_requests
 
     log_requests()

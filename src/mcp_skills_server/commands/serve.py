@@ -13,7 +13,6 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, quotas_of
-from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr, request_level
 from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served
@@ -28,7 +27,7 @@ from mcp_skills_server.commands.running import (
     say_that_it_waits,
     settle_after_load,
 )
-from mcp_skills_server.commands.script_options import RuntimeOptions, make_runtime
+from mcp_skills_server.commands.runtime_options import EmbeddingOptions, RuntimeOptions, make_embeddings, make_runtime
 from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError, missing_extra
 

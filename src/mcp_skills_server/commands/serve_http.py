@@ -60,6 +60,9 @@ _NEVER_EMPTY: Final = {
     "MCP_SKILLS_OAUTH_AUDIENCE": "an audience",
 }
 """What is set where a server is not for everybody, and what it is to have."""
+_RELOAD: Final = "skills_config_last_reload"
+_PAGE_IDLE_S: Final = 12 * 3600.0
+"""A session of the page ends after so many seconds without a request, as in memory."""
 
 
 def serve_over_http(service: Service, options: ServeOptions) -> None:
@@ -198,9 +201,6 @@ def _check_grants(configuration: Configuration | None, tokens: Collection[object
             )
 
 
-_RELOAD: Final = "skills_config_last_reload"
-
-
 def _make_metrics(
     service: Service, options: ServeOptions, reloader: Reloader, tokens: Tokens, shared: Shared | None
 ) -> Metrics | None:
@@ -275,10 +275,6 @@ def _names_us(names: Container[str], header: str) -> bool:
         ip_address(name)
         return True
     return name in names
-
-
-_PAGE_IDLE_S: Final = 12 * 3600.0
-"""A session of the page ends after so many seconds without a request, as in memory."""
 
 
 class Shared(NamedTuple):

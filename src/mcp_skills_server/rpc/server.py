@@ -7,8 +7,10 @@ what it may be answered in bytes. A bug is -32603 for the client and a traceback
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, Final, cast
 
+import anyio
 import anyio.lowlevel
 
 from mcp_skills_server.access.principal import Principal
@@ -20,6 +22,7 @@ from mcp_skills_server.rpc.messages import MAX_BATCH, CallError
 from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.telemetry import events
+from mcp_skills_server.transport.pipes import Pipes
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +30,8 @@ MAX_MESSAGE: Final = 8 << 20
 """Bytes of a message."""
 MAX_ANSWERS: Final = 8 << 20
 """Bytes of answers in one batch; what comes after is refused."""
+_AT_ONCE: Final = 32
+"""Messages that are being answered; a line behind them waits to be read."""
 
 
 class Rpc:
@@ -118,3 +123,26 @@ def _over(message: object) -> bytes | None:
         return None
     reason = "the answers to this batch are too long already; ask for this by itself"
     return _error(messages.id_of(message), CallError(reason, code=INTERNAL_ERROR))
+
+
+async def serve(rpc: Rpc) -> None:
+    """Answer lines until stdin ends, nobody reads stdout any more, or SIGTERM or SIGINT comes."""
+    pipes = Pipes(rpc.max_message)
+    await pipes.serve(partial(_answer_lines, rpc, pipes))
+
+
+async def _answer_lines(rpc: Rpc, pipes: Pipes) -> None:
+    places = anyio.Semaphore(_AT_ONCE)
+    async with anyio.create_task_group() as tasks:
+
+        async def work(line: bytes | None) -> None:
+            try:
+                answer = rpc.too_long() if line is None else await rpc.answer(line)
+                if answer is not None:
+                    await pipes.send(answer + b"\n")
+            finally:
+                places.release()
+
+        async for line in pipes.lines():
+            await places.acquire()
+            tasks.start_soon(work, line)

@@ -23,8 +23,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.web.ui import live
-from mcp_skills_server.web.ui.changes import MOST, Difference, Scan, Scans
-from mcp_skills_server.web.ui.live import KEPT, Feed, Live, Stream
+from mcp_skills_server.web.ui.live import KEPT, MOST_DIFFERENCES, Difference, Feed, Live, Scan, Scans, Stream
 from mcp_skills_server.web.ui.pages import live as page
 from web.http_wire import Server
 from web.ui.serving import get, page_serving, words
@@ -102,7 +101,7 @@ def test_files_of_a_skill_inside_are_that_ones_alone(tmp_path: Path, others: int
 def test_never_more_are_kept_than_so_many_and_numbers_only_grow() -> None:
     feed, seen = Feed(), 0
     for _ in range(3):
-        feed.take(came(*(f"skill-{number:04}" for number in range(MOST))))
+        feed.take(came(*(f"skill-{number:04}" for number in range(MOST_DIFFERENCES))))
         assert len(feed.latest()) == KEPT and feed.latest()[0].number == feed.number > seen
         assert feed.latest()[-1].number > seen
         seen = feed.number

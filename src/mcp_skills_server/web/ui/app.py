@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.view import View, retry_when_stale
@@ -37,14 +38,11 @@ from mcp_skills_server.web.failures import FailedAuthentications
 from mcp_skills_server.web.forwarded import PREFIX
 from mcp_skills_server.web.places import PLACE, Place
 from mcp_skills_server.web.settings import HttpSettings
-from mcp_skills_server.web.ui import estimate, foreign
 from mcp_skills_server.web.ui.activity import Activity
 from mcp_skills_server.web.ui.entrance import Entrance
-from mcp_skills_server.web.ui.headers import with_headers
 from mcp_skills_server.web.ui.live import Live
 from mcp_skills_server.web.ui.look import BASE, Look, Site, UsageReports, base, file_address, prefix, skill_address
 from mcp_skills_server.web.ui.pages import (
-    activity,
     catalogue,
     file,
     history,
@@ -56,6 +54,7 @@ from mcp_skills_server.web.ui.pages import (
     triggers,
     usage,
 )
+from mcp_skills_server.web.ui.render import ESTIMATE_RULE, marked, plain, tokens, visible
 from mcp_skills_server.web.ui.revisions import Revisions
 from mcp_skills_server.web.ui.session import Viewer, Viewers
 from mcp_skills_server.web.ui.settings import UiSettings
@@ -67,6 +66,19 @@ _STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript"}
 _NOT_THERE: Final = "There is no such page. It may be of a skill that is gone, or that you may not read."
 
 PageOf: TypeAlias = Callable[[Request, Look], Awaitable[Response]]
+CSP: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "content-security-policy": CSP,
+    "x-content-type-options": "nosniff",
+    # With "no-referrer" a browser sends the forms of a page with `Origin: null`, and nobody could tell whose they are.
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +103,8 @@ VIEWS: Final = (
     _View("/live", live.page, "Live"),
     _View("/live/events", live.events),
     _View("/sources", sources.page, "Sources"),
-    _View("/runs", activity.runs, "Runs", admin=True),
-    _View("/clients", activity.clients, "Clients", admin=True),
+    _View("/runs", live.runs, "Runs", admin=True),
+    _View("/clients", live.clients, "Clients", admin=True),
 )
 
 
@@ -280,15 +292,15 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(  # pyright: ignore[reportUnknownMemberType]
-        visible=foreign.visible,
-        marked=foreign.marked,
-        plain=foreign.plain,
-        tokens=estimate.tokens,
+        visible=visible,
+        marked=marked,
+        plain=plain,
+        tokens=tokens,
         spark=spark,
         moment=_moment,
     )
     made.globals.update(  # pyright: ignore[reportUnknownMemberType]
-        skill_address=skill_address, file_address=file_address, token_rule=estimate.RULE
+        skill_address=skill_address, file_address=file_address, token_rule=ESTIMATE_RULE
     )
     return made
 
@@ -296,3 +308,16 @@ def _templates() -> Environment:
 def _moment(seconds: float | None) -> str:
     """A moment of UTC, for people."""
     return "never" if seconds is None else time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+
+
+def with_headers(send: Send) -> Send:
+    """What sends an answer with the headers that every one has; its own are kept."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in _HEADERS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return sending

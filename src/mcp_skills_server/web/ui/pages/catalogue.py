@@ -21,10 +21,9 @@ from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.full_text import NoFullTextError
 from mcp_skills_server.telemetry.usage_store import Line
-from mcp_skills_server.web.ui.look import Look, base
+from mcp_skills_server.web.ui.look import Look, base, shown_problem, source_name
 from mcp_skills_server.web.ui.pages.problems import survey_of
-from mcp_skills_server.web.ui.sources import shown_problem, source_name
-from mcp_skills_server.web.ui.why import reasons
+from mcp_skills_server.web.ui.pages.triggers import reasons
 
 PART: Final = 100
 """Skills that one answer has."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import Final
 
+from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -63,3 +64,16 @@ class _Events(StreamingResponse):
                 await super().__call__(scope, receive, send)
         finally:
             self._stream.close()
+
+
+async def runs(_: Request, look: Look) -> Response:
+    """The latest runs. A skill that the viewer may not read is not named."""
+    found = await to_thread.run_sync(look.site.activity.runs)
+    skills = {each.started.skill for each in found}
+    readable = {each for each in skills if not each or look.may_read(each)}
+    return look.page("runs.html", runs=found, readable=readable)
+
+
+async def clients(_: Request, look: Look) -> Response:
+    """The latest clients."""
+    return look.page("clients.html", clients=await to_thread.run_sync(look.site.activity.clients))

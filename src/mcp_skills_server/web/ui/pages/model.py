@@ -22,8 +22,8 @@ from mcp_skills_server.server import fragments, methods, prompts
 from mcp_skills_server.server.front import eras
 from mcp_skills_server.server.front.eras import Era
 from mcp_skills_server.server.requests import Caller, Handler
-from mcp_skills_server.web.ui.estimate import tokens
 from mcp_skills_server.web.ui.look import Look
+from mcp_skills_server.web.ui.render import tokens
 
 ERAS: Final[Mapping[str, Era]] = {"modern": eras.MODERN, "legacy": eras.LEGACY}
 MOST_CUT: Final = 100

@@ -17,8 +17,7 @@ from starlette.responses import Response
 from mcp_skills_server.catalog.checks import Survey
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Problem, Skill
-from mcp_skills_server.web.ui.look import Look, base
-from mcp_skills_server.web.ui.sources import shown_problem
+from mcp_skills_server.web.ui.look import Look, base, shown_problem
 
 PART: Final = 50
 """Problems that one answer has."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,23 +19,62 @@ from mcp_skills_server.dialects import prompts, runtime
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import arguments, frontmatter, hidden, identity, media
 from mcp_skills_server.format.fields import text as text_of
+from mcp_skills_server.hosts.edit import entry_for, snippet
+from mcp_skills_server.hosts.table import HOSTS
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, SkillFile, Standing
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage_store import Line
 from mcp_skills_server.web.forwarded import HOST
-from mcp_skills_server.web.ui.estimate import tokens
-from mcp_skills_server.web.ui.hosts import Snippet, snippets
-from mcp_skills_server.web.ui.look import Look, prefix
+from mcp_skills_server.web.ui.look import Look, prefix, shown_problem, source_name
 from mcp_skills_server.web.ui.pages.problems import REFRESH_S, file_of, survey_of
-from mcp_skills_server.web.ui.render import rendered
-from mcp_skills_server.web.ui.sources import shown_problem, source_name
+from mcp_skills_server.web.ui.render import rendered, tokens
 
+_NAME: Final = "skills"
+_PROGRAM: Final = "mcp-skills-server"
 GONE: Final = "This skill is not there any more, or you may not read it. It may have been moved, renamed or deleted."
 _MOST_RAW: Final = 200_000
 """Characters of a SKILL.md that are shown; the raw file has all of them."""
 _GIVEN: Final = "arg."
 _DEEPEST: Final = 8
 """Folders in each other that the tree of files shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """Something to copy.
+
+    Attributes:
+        key: a word of its own.
+        title: where it belongs.
+        text: what to copy.
+    """
+
+    key: str
+    title: str
+    text: str
+
+
+def snippets(roots: Sequence[str], url: str = "", *, needs_token: bool = False) -> list[Snippet]:
+    """What to copy for each host that starts a server of these roots; for a server at a URL, what most hosts take."""
+    if url:
+        entry: dict[str, object] = {"type": "http", "url": url}
+        header = ' --header "Authorization: Bearer YOUR-TOKEN"' if needs_token else ""
+        if needs_token:
+            entry["headers"] = {"Authorization": "Bearer YOUR-TOKEN"}
+        return [
+            Snippet("json", "A host that reads mcpServers", json.dumps({"mcpServers": {_NAME: entry}}, indent=2)),
+            Snippet("claude", "Claude Code", f"claude mcp add --transport http {_NAME} {shlex.quote(url)}{header}"),
+        ]
+    command = Snippet(
+        "install",
+        "By the command line",
+        "\n".join(shlex.join([_PROGRAM, "install", host, *roots]) for host in HOSTS),
+    )
+    entries = [
+        Snippet(key, host.title, snippet(host, _NAME, entry_for(host, [_PROGRAM], roots)))
+        for key, host in HOSTS.items()
+    ]
+    return [command, *entries]
 
 
 @dataclass(frozen=True, slots=True)

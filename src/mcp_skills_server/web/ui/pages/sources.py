@@ -10,8 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mcp_skills_server.model import Standing
-from mcp_skills_server.web.ui.look import Look
-from mcp_skills_server.web.ui.sources import source_name
+from mcp_skills_server.web.ui.look import Look, source_name
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.follower import SourceState

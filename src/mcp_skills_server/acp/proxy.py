@@ -170,7 +170,7 @@ class _Proxy:
         return code
 
     def _is_over(self, now: float) -> bool:
-        """Whether the conversation is to end, and nothing was read or written for the grace."""
+        """Tell whether the conversation is to end, and nothing was read or written for the grace."""
         return self._gone is not None and now - max(self._gone, self._active) > self._grace
 
     def signal(self, number: int) -> None:

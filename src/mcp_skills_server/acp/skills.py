@@ -80,7 +80,7 @@ class AcpSkills:
             self._watcher.stop()
 
     def capability(self) -> dict[str, Json]:
-        """What belongs into `_meta` of the agent's capabilities in the answer to `initialize`."""
+        """Return what belongs into `_meta` of the agent's capabilities in the answer to `initialize`."""
         return acp.capability()
 
     def initialized(self, capabilities: object, version: int = _LATEST) -> None:
@@ -88,7 +88,7 @@ class AcpSkills:
         self._takes = acp.takes(version, _plain(capabilities))
 
     def updates(self, session_id: str, commands: Sequence[Any] = ()) -> list[tuple[str, dict[str, Any]]]:
-        """The notifications that carry all skills now, as (method, params), for a writer of your own.
+        """Return the notifications that carry all skills now, as (method, params), for a writer of your own.
 
         Args:
             session_id: of the session.
@@ -167,6 +167,6 @@ class AcpSkills:
 
 
 def _plain(value: Any) -> Any:
-    """A value of the SDK's as JSON has it."""
+    """Return a value of the SDK's as JSON has it."""
     dump = getattr(value, "model_dump", None)
     return value if dump is None else dump(mode="json", by_alias=True, exclude_none=True)

@@ -97,7 +97,7 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
 
 
 def _words(context: click.Context, roots: Sequence[str]) -> list[str]:
-    """The command line of a server of these roots with what was asked for here. It starts in another folder.
+    """Return the command line of a server of these roots with what was asked for here. It starts in another folder.
 
     The options travel as words even if they came from the environment, for an agent may give its servers none. -P
     keeps the folder that it starts in out of the modules' path.
@@ -110,7 +110,7 @@ def _words(context: click.Context, roots: Sequence[str]) -> list[str]:
 
 
 def _given(context: click.Context) -> Iterator[str]:
-    """The options that were given and that `serve` has, too, as words."""
+    """Yield the options that were given and that `serve` has, too, as words."""
     known = {each.name: each for each in serve.params}
     for parameter in context.command.params:
         name = parameter.name or ""

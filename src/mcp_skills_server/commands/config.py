@@ -178,7 +178,7 @@ def _reason(grant: Grant, path: str, names: Collection[str], place: str) -> dict
 
 
 def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
-    """What the file says of single roots, and of who may what."""
+    """Return what the file says of single roots, and of who may what."""
     if configuration is None:
         return []
     granted = zip(configuration.grants or (), configuration.grant_lines, strict=True)
@@ -236,7 +236,7 @@ def _oauth(context: click.Context, command: click.Command) -> list[tuple[str, st
 
 
 def _quotas(configuration: Configuration | None) -> list[tuple[str, str, str]]:
-    """What the file says of quotas."""
+    """Return what the file says of quotas."""
     if configuration is None:
         return []
     return [
@@ -263,7 +263,7 @@ def _shown(parameter: click.Parameter, value: Any) -> str:
 
 
 def _without_secrets(text: str) -> str:
-    """An address without user name, password and query; anything else as it is."""
+    """Return an address without user name, password and query; anything else as it is."""
     if "://" not in text:
         return text
     from mcp_skills_server.format.uris import bare

@@ -122,7 +122,7 @@ class Configuration:
     raw: bytes = field(default=b"", compare=False, repr=False)
 
     def rules_of(self, root: str) -> SourceRules | None:
-        """The rules of a root, however its path is written; None where there are none."""
+        """Return the rules of a root, however its path is written; None where there are none."""
         return self.sources.get(_absolute(root, os.getcwd()))
 
 
@@ -144,7 +144,7 @@ def read(path: str, *, again: bool = False) -> Configuration:
 
 
 def parse(raw: bytes, path: str) -> Configuration:
-    """The same of its bytes; relative paths are from the folder of `path`.
+    """Return the same of its bytes; relative paths are from the folder of `path`.
 
     Raises:
         ConfigurationError: something is wrong with it.
@@ -276,7 +276,7 @@ def _are_tables(value: Any) -> TypeGuard[list[dict[str, Any]]]:
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    """The key that was probably meant: of an option as on the command line or of a variable, or with a slip."""
+    """Return the key that was probably meant: of an option as on the command line or of a variable, or with a slip."""
     plain = name.lower().replace("_", "-").removeprefix("--").removeprefix("mcp-skills-")
     for each in (plain, plain.removeprefix("no-")):
         if each in known:
@@ -328,7 +328,7 @@ def _configuration(
 
 
 def _from_here(parameter: click.Parameter, value: Any, folder: str) -> Any:
-    """A value with paths that do not depend on where a command is started."""
+    """Return a value with paths that do not depend on where a command is started."""
     if isinstance(value, list):
         return [_from_here(parameter, each, folder) for each in cast("list[Any]", value)]
     if isinstance(parameter.type, RootType):

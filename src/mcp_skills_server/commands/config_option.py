@@ -63,7 +63,7 @@ class ConfigOptions(Options):
 
 
 def configuration_of(context: click.Context) -> Configuration | None:
-    """What the file of this command says; None where none was given."""
+    """Return what the file of this command says; None where none was given."""
     return context.meta.get(_READ)
 
 
@@ -113,7 +113,7 @@ def oauth_of(context: click.Context) -> OAuthSettings | None:
 
 
 def issuer_of(context: click.Context) -> ResourceServer | None:
-    """What takes the tokens of the issuer that this command names; None where it names none.
+    """Return what takes the tokens of the issuer that this command names; None where it names none.
 
     Raises:
         UsageError: as for `oauth_of`.

@@ -108,7 +108,7 @@ def _between(before: Offer | None, after: Offer, only: set[str] | None) -> Itera
 
 
 def _same(before: Offer, after: Offer, path: str) -> bool:
-    """Whether nothing is different; the digests that are known already say so without the bytes."""
+    """Tell whether nothing is different; the digests that are known already say so without the bytes."""
     one, other = before.skills[path], after.skills[path]
     modes = [(each, file.executable) for each, file in one.files.items()]
     if modes != [(each, file.executable) for each, file in other.files.items()]:

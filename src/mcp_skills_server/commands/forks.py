@@ -23,7 +23,7 @@ def processors() -> int:
 
 
 def may_fork() -> bool:
-    """Whether a fork of this process can do what it likes: no other thread may hold a lock in it for ever."""
+    """Tell whether a fork of this process can do what it likes: no other thread may hold a lock in it for ever."""
     return sys.platform == "linux" and threading.active_count() == 1
 
 

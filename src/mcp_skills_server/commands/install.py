@@ -245,7 +245,7 @@ def _absolute(roots: Sequence[str]) -> list[str]:
 
 
 def _command(given: str | None) -> list[str]:
-    """What the host is to start. Links stay as they are: an update of the program moves what they lead to."""
+    """Return what the host is to start. Links stay as they are: an update of the program moves what they lead to."""
     if given is not None:
         if os.path.basename(given) == given and given:
             return [given]

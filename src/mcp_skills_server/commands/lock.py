@@ -56,7 +56,7 @@ class Offer(NamedTuple):
     registry: Registry
 
     def digests(self) -> dict[str, str]:
-        """The digest over all files of each skill.
+        """Return the digest over all files of each skill.
 
         Raises:
             UsageError: a file changes all the time or cannot be read.
@@ -102,7 +102,7 @@ def offered(
 
 
 def read_lock(path: str) -> tuple[LockedSource, ...]:
-    """The sources of a lock file, with paths as they are from the current folder.
+    """Return the sources of a lock file, with paths as they are from the current folder.
 
     Raises:
         UsageError: there is none, or it is none.
@@ -115,7 +115,7 @@ def read_lock(path: str) -> tuple[LockedSource, ...]:
 
 
 def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
-    """The entries of the lock file for these roots, for all that it names where none is given.
+    """Return the entries of the lock file for these roots, for all that it names where none is given.
 
     Raises:
         UsageError: the lock file cannot be read, or does not name a root.
@@ -130,7 +130,7 @@ def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
 
 
 def elsewhere(locked: Sequence[LockedSource], source: LockedSource) -> frozenset[str]:
-    """The skills that other entries of the same source have, which come from other revisions of it."""
+    """Return the skills that other entries of the same source have, which come from other revisions of it."""
     others = (each for each in locked if each.given == source.given and each is not source)
     return frozenset(path for each in others for path in each.skills)
 
@@ -304,7 +304,7 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
 
 
 def _after(moved: Moved, chosen: set[str]) -> list[LockedSource]:
-    """The entries of a source once the chosen skills have moved."""
+    """Return the entries of a source once the chosen skills have moved."""
     rest = {*moved.added, *moved.removed, *moved.changed} - chosen
     if not rest:
         return [moved.newest]

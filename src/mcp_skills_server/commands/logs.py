@@ -33,7 +33,7 @@ Level = Literal["debug", "info", "warning", "error"]
 
 
 def log_level(default: Level) -> Level:
-    """The field of the option for what is logged on stderr."""
+    """Return the field of the option for what is logged on stderr."""
     return option(default, "What is logged on stderr.", type=click.Choice(["debug", "info", "warning", "error"]))
 
 
@@ -41,7 +41,7 @@ Format = Literal["text", "json"]
 
 
 def log_format() -> Format:
-    """The field of the option for the form of lines on stderr."""
+    """Return the field of the option for the form of lines on stderr."""
     return option(
         "text",
         "The form of what is logged. json: an object a line, with time, level, message and what it is about.",
@@ -106,7 +106,7 @@ class Lines(logging.StreamHandler[TextIO]):
 
 
 def _parts(lines: Iterable[str]) -> Iterator[str]:
-    """The lines in parts that a pipe takes whole, so that those of several processes do not mix."""
+    """Yield the lines in parts that a pipe takes whole, so that those of several processes do not mix."""
     part, size = list[str](), 0
     for line in lines:
         long = len(line.encode(errors="backslashreplace"))
@@ -136,7 +136,7 @@ class Seldom(logging.Filter):
         """By place: when a record last passed, and how many have not passed since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record passes. One that does learns how many before it did not."""
+        """Tell whether the record passes. One that does learns how many before it did not."""
         if record.name.partition(".")[0] == _OURS and not getattr(record, "repeats", False):
             return True
         place, now = (record.name, record.pathname, record.lineno), self._now()
@@ -172,7 +172,7 @@ class _Json(logging.Formatter):
         self._request = request_id
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line."""
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         left_out: int = getattr(record, "left_out", 0)
         fields: dict[str, Any] = {

@@ -86,7 +86,7 @@ def as_json(problem: Problem) -> dict[str, Any]:
 
 
 def annotation(problem: Problem) -> str:
-    """A problem as a workflow of GitHub shows it beside its line."""
+    """Return a problem as a workflow of GitHub shows it beside its line."""
 
     def escaped(text: str, more: str = "") -> str:
         for character in "%\r\n" + more:
@@ -101,7 +101,7 @@ def annotation(problem: Problem) -> str:
 
 
 def _above(paths: list[str]) -> str:
-    """The folder that all of these are in."""
+    """Return the folder that all of these are in."""
     try:
         return os.path.commonpath(paths)
     except ValueError:  # of several roots, of which not all are absolute
@@ -338,7 +338,7 @@ def _report_passed(registry: Registry) -> list[dict[str, Any]]:
 
 
 def _mirrored(registry: Registry) -> list[Root]:
-    """The roots that are no folders."""
+    """Return the roots that are no folders."""
     return [root for root in registry.roots if root.origin is not None]
 
 

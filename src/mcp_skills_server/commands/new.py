@@ -55,7 +55,7 @@ def new(options: NewOptions, name: str) -> None:
 
 
 def bundle(name: str, description: str) -> dict[str, str]:
-    """The files of a new skill by their paths.
+    """Return the files of a new skill by their paths.
 
     Raises:
         UsageError: the name or the description breaks a rule of the format.

@@ -186,7 +186,7 @@ def open_served(
 
 
 def _signature_gate(keys: Sequence[str], cache_dir: str | None) -> Sequence[Gate]:
-    """The gate that lets pass what one of these keys has signed; none where there are no keys."""
+    """Return the gate that lets pass what one of these keys has signed; none where there are no keys."""
     if not keys:
         return ()
     from pathlib import Path
@@ -239,7 +239,7 @@ def _placed(before: Mapping[str, LockedSource], locked: Sequence[LockedSource], 
 
 
 def make_views(registry: Registry, configuration: Configuration | None, *, local: bool) -> Views:
-    """What each principal has of a registry.
+    """Return what each principal has of a registry.
 
     Args:
         registry: all skills.

@@ -29,7 +29,7 @@ _COUNT = click.IntRange(min=1)
 
 
 def cache_folder(given: str | None) -> Path:
-    """The folder of caches: the one that `--cache-dir` named, or the user's."""
+    """Return the folder of caches: the one that `--cache-dir` named, or the user's."""
     from pathlib import Path
 
     from mcp_skills_server.directories import cache_directory
@@ -45,7 +45,7 @@ def index_files(given: str | None) -> IndexFiles:
 
 
 def publish_memory(given: str | None) -> Path:
-    """Where it is kept which files `publish` need not read again."""
+    """Return where it is kept which files `publish` need not read again."""
     return cache_folder(given) / "publish"
 
 
@@ -60,12 +60,12 @@ class RootType(click.Path):
 
 
 def roots(command: _F) -> _F:
-    """The argument for the folders, archives, sites and repositories that hold skills."""
+    """Return the argument for the folders, archives, sites and repositories that hold skills."""
     return _roots(command, required=True, metavar="ROOT...")
 
 
 def roots_or_lock(command: _F) -> _F:
-    """The same where a lock file may name them."""
+    """Return the same where a lock file may name them."""
     return _roots(command, required=False, metavar="[ROOT...]")
 
 
@@ -214,7 +214,7 @@ class PartialOptions(Options):
 
 
 def open_folder(given: str, options: LimitOptions) -> Registry:
-    """A registry of one folder of the operator's own, not yet loaded.
+    """Return a registry of one folder of the operator's own, not yet loaded.
 
     Raises:
         UsageError: it is no folder.
@@ -240,7 +240,7 @@ def reading() -> Generator[None]:
 def make_registry(
     given: Sequence[str], options: RootOptions, *, proved: bool = False, indexed: bool = False
 ) -> Registry:
-    """A registry of these roots, sites fetched now.
+    """Return a registry of these roots, sites fetched now.
 
     Args:
         given: the roots.
@@ -274,7 +274,7 @@ def open_roots(
     gates: Callable[[Sequence[str]], Sequence[Gate]] = lambda _: (),
     refresh_s: Sequence[float] = (),
 ) -> tuple[Registry, Mirrors | None]:
-    """A registry of these roots, and what keeps those current that are no folders, if there are such.
+    """Return a registry of these roots, and what keeps those current that are no folders, if there are such.
 
     Args:
         given: the roots.

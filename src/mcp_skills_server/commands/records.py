@@ -65,7 +65,7 @@ class StoreType(LocatedType):
     name = "store"
 
     def located(self, value: str, folder: str) -> str:
-        """The file from `folder` on; all else as it is."""
+        """Return the file from `folder` on; all else as it is."""
         if not value.startswith(_SQLITE) or value == _SQLITE:
             return value
         return _SQLITE + os.path.normpath(os.path.join(folder, value.removeprefix(_SQLITE)))
@@ -100,7 +100,7 @@ class Counting(NamedTuple):
 
 
 def store_at(store: str | None, *, make: bool = True) -> UsageStore | None:
-    """The store of this name, a file of the user's own by default.
+    """Return the store of this name, a file of the user's own by default.
 
     Args:
         store: as `--usage` has it.

@@ -118,7 +118,7 @@ class RuntimeOptions(ScriptOptions, ExecutionOptions):
 
 
 def _reference(given: str) -> str:
-    """A skill as the policy compares it, of `[ORIGIN#]PATH`."""
+    """Return a skill as the policy compares it, of `[ORIGIN#]PATH`."""
     from mcp_skills_server.runtime.scripts.policy import canonical
 
     origin, mark, path = given.rpartition("#")
@@ -154,7 +154,7 @@ def make_runtime(
     runs: int | None = None,
     wait_for_sandbox: bool = True,
 ) -> Runtime:
-    """The runtime of a server's sessions.
+    """Return the runtime of a server's sessions.
 
     Args:
         registry: the skills.
@@ -227,11 +227,11 @@ class ModelType(LocatedType):
     name = "model"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        """The folder with its absolute path, or the address as it is."""
+        """Return the folder with its absolute path, or the address as it is."""
         return self.located(value, os.getcwd())
 
     def located(self, value: str, folder: str) -> str:
-        """The folder from `folder` on, or the address as it is."""
+        """Return the folder from `folder` on, or the address as it is."""
         return value if "://" in value else os.path.normpath(os.path.join(folder, value))
 
 

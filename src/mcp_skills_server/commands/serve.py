@@ -237,7 +237,7 @@ class RedisType(click.ParamType[str]):
     name = "redis"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        """The address as it is."""
+        """Return the address as it is."""
         from mcp_skills_server.shared.address import redis_settings
 
         redis_settings(value)
@@ -299,7 +299,7 @@ class ServeOptions(
 
 
 def known_methods() -> frozenset[str]:
-    """The methods of all protocols; what clients call beside them is not named in metrics and traces."""
+    """Return the methods of all protocols; what clients call beside them is not named in metrics and traces."""
     from mcp_skills_server.dialects import skills_protocol
     from mcp_skills_server.server.front.eras import LEGACY, MODERN
 

@@ -309,7 +309,7 @@ def make_shared(
     follows: bool,
     runtime_sessions: int | None = None,
 ) -> Shared | None:
-    """What is shared, not yet started; None where nothing is, and then nothing of it is imported.
+    """Return what is shared, not yet started; None where nothing is, and then nothing of it is imported.
 
     Args:
         options: where Redis is.

@@ -94,7 +94,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
 
 
 def _counts(options: UsageOptions) -> UsageStore | None:
-    """What a server has counted where this looks for it; None where there is nothing.
+    """Return what a server has counted where this looks for it; None where there is nothing.
 
     Raises:
         UsageError: it cannot be used.

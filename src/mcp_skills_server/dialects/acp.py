@@ -45,24 +45,24 @@ _FIELDS: Final = frozenset(("name", "description", "license", "compatibility", "
 
 
 def messages_of(message: object) -> list[Params]:
-    """The objects of one message or a batch."""
+    """Return the objects of one message or a batch."""
     several = cast("list[object]", message) if isinstance(message, list) else [message]
     return [cast("Params", each) for each in several if isinstance(each, dict)]
 
 
 def as_dict(value: object) -> Params:
-    """The value where it is an object, else an empty one."""
+    """Return the value where it is an object, else an empty one."""
     return cast("Params", value) if isinstance(value, dict) else {}
 
 
 def list_in(holder: Mapping[str, Any] | None, key: str) -> list[Any]:
-    """A field where it is an array, else an empty one."""
+    """Return a field where it is an array, else an empty one."""
     value = (holder or {}).get(key)
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def as_version(value: object) -> int | None:
-    """The value where it is a version of the protocol."""
+    """Return the value where it is a version of the protocol."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
@@ -100,22 +100,22 @@ class Answer:
 
 
 def may_ask(raw: bytes) -> bool:
-    """Whether a request that `asked` knows may be in these bytes, without parsing them."""
+    """Tell whether a request that `asked` knows may be in these bytes, without parsing them."""
     return _MAY_ASK.search(raw) is not None  # some writers of JSON put a backslash before a slash
 
 
 def may_answer(raw: bytes) -> bool:
-    """Whether an answer may be in these bytes."""
+    """Tell whether an answer may be in these bytes."""
     return _MAY_ANSWER.search(raw) is not None
 
 
 def may_update(raw: bytes) -> bool:
-    """Whether a notification that `updated` knows may be in these bytes."""
+    """Tell whether a notification that `updated` knows may be in these bytes."""
     return b"available_" in raw and _MAY_UPDATE.search(raw) is not None
 
 
 def asked(message: object) -> list[Hello | Setup | Ending]:
-    """The requests of a client that matter here, of one message or a batch."""
+    """Return the requests of a client that matter here, of one message or a batch."""
     out: list[Hello | Setup | Ending] = []
     for each in messages_of(message):
         method, params = each.get("method"), as_dict(each.get("params"))
@@ -134,7 +134,7 @@ def asked(message: object) -> list[Hello | Setup | Ending]:
 
 
 def answered(message: object) -> list[Answer]:
-    """The answers of an agent, of one message or a batch."""
+    """Return the answers of an agent, of one message or a batch."""
     out: list[Answer] = []
     for each in messages_of(message):
         key = _key(each.get("id"))
@@ -148,7 +148,7 @@ def answered(message: object) -> list[Answer]:
 
 
 def opened(setup: Setup, answer: Answer) -> str | None:
-    """The session that an answer to a setup opens."""
+    """Return the session that an answer to a setup opens."""
     if answer.result is None:
         return None
     session_id = answer.result.get("sessionId")
@@ -156,12 +156,12 @@ def opened(setup: Setup, answer: Answer) -> str | None:
 
 
 def spoken(hello: Hello, answer: Answer) -> int:
-    """The version that client and agent agreed on."""
+    """Return the version that client and agent agreed on."""
     return as_version((answer.result or {}).get("protocolVersion")) or hello.version
 
 
 def starts_servers(version: int, result: Params) -> bool:
-    """Whether the agent that answered `initialize` so can start MCP servers: all of version 1 do."""
+    """Tell whether the agent that answered `initialize` so can start MCP servers: all of version 1 do."""
     if version < 2:
         return True
     capabilities = as_dict(result.get("capabilities"))
@@ -184,7 +184,7 @@ def server(name: str, words: Sequence[str], version: int) -> dict[str, Any]:
 
 
 def with_server(text: str, make: Callable[[str], Mapping[str, Any]]) -> str:
-    """A client's message as text, with one more MCP server in every setup of a session.
+    """Return a client's message as text, with one more MCP server in every setup of a session.
 
     Nothing else changes, not a blank. `make` makes the server of a name that no other server there has. A message that
     cannot be changed so is returned as it is.
@@ -218,7 +218,7 @@ def with_server(text: str, make: Callable[[str], Mapping[str, Any]]) -> str:
 
 
 def _setup_params(message: object) -> Params | None:
-    """The params of a setup whose list of MCP servers can be added to."""
+    """Return the params of a setup whose list of MCP servers can be added to."""
     each = as_dict(message)
     params = each.get("params")
     if "id" not in each or each.get("method") not in SETUPS or not isinstance(params, dict):
@@ -245,7 +245,7 @@ class _Places:
         self._decoder = json.JSONDecoder()
 
     def skip(self, place: int) -> int:
-        """The next place that is no blank."""
+        """Return the next place that is no blank."""
         match = self._BLANKS.match(self.text, place)
         return match.end() if match else place
 
@@ -269,7 +269,7 @@ class _Places:
         return found
 
     def adding(self, params: int, new: str) -> tuple[int, int, str]:
-        """What to put where, so that the list of servers of these params has one more."""
+        """Return what to put where, so that the list of servers of these params has one more."""
         start, end = self.member(params, "mcpServers")
         if start >= 0 and self.text[start] != "[":
             return start, end, f"[{new}]"  # null
@@ -303,7 +303,7 @@ class Available:
 
 
 def split_tools(value: Json) -> list[str]:
-    """The tools of `allowed-tools`, a text with blanks or commas between them or a list of texts.
+    """Return the tools of `allowed-tools`, a text with blanks or commas between them or a list of texts.
 
     Nothing is split within parentheses. One that is never closed is a character like another.
     """
@@ -358,7 +358,7 @@ def entry(skill: Skill) -> AvailableSkill:
 
 
 def refusal(value: object) -> str | None:
-    """Why this is no AvailableSkill, in one line, or None where it is one."""
+    """Return why this is no AvailableSkill, in one line, or None where it is one."""
     if not isinstance(value, dict):
         return "it is no object"
     fields = cast("dict[str, object]", value)
@@ -382,7 +382,7 @@ def refusal(value: object) -> str | None:
 
 
 def available(snapshot: Snapshot) -> Available:
-    """The skills of a snapshot that ACP can show: valid ones, one of each name.
+    """Return the skills of a snapshot that ACP can show: valid ones, one of each name.
 
     ACP knows a skill by its name alone. Of several the one of the earlier root is shown, then that of the first path.
     """
@@ -402,7 +402,7 @@ def available(snapshot: Snapshot) -> Available:
 
 
 def read_skills(params: object) -> Available | None:
-    """What a client reads out of the params of `session/update` or of the extension notification.
+    """Return what a client reads out of the params of `session/update` or of the extension notification.
 
     Both forms are taken, `metadata` beside `_meta`, and tools as one text; fields that are not known are passed over.
     What still is no AvailableSkill is left out, by its place in the list. None where the params carry no skills.
@@ -469,18 +469,18 @@ def takes(version: int, capabilities: object) -> Takes:
 
 
 def capability() -> dict[str, Json]:
-    """What an agent that sends skills puts into its capabilities' `_meta`."""
+    """Return what an agent that sends skills puts into its capabilities' `_meta`."""
     return {OURS: {NESTED: {}, NOTIFICATION: {}}}
 
 
 def skills_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any] | None = None) -> AvailableSkillsUpdate:
-    """The draft's own update: the last one that the agent itself sent, if it did, with our skills added."""
+    """Return the draft's own update: the last one that the agent itself sent, if it did, with our skills added."""
     merged = _merged(list_in(theirs, "availableSkills"), skills)
     return cast("AvailableSkillsUpdate", {**(theirs or {}), "sessionUpdate": SKILLS_UPDATE, "availableSkills": merged})
 
 
 def commands_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The agent's last update of its commands, empty where it sent none, with the skills in `_meta`.
+    """Return the agent's last update of its commands, empty where it sent none, with the skills in `_meta`.
 
     No skill becomes a command: a command is called by the user, a skill is chosen by the agent.
     """
@@ -507,7 +507,7 @@ def notifications(
     *,
     extension: bool = True,
 ) -> list[tuple[str, Params]]:
-    """The notifications that carry all skills of a session to a client: (method, params) of one or two.
+    """Return the notifications that carry all skills of a session to a client: (method, params) of one or two.
 
     Args:
         session_id: of the session.
@@ -529,12 +529,12 @@ def notifications(
 
 
 def kinds(takes: Takes) -> frozenset[str]:
-    """The kinds of the agent's own updates that a client that takes this gets again, with ours."""
+    """Return the kinds of the agent's own updates that a client that takes this gets again, with ours."""
     return frozenset((SKILLS_UPDATE if takes.nested else COMMANDS_UPDATE, *([EXTENSION_METHOD] * takes.extension)))
 
 
 def message(method: str, params: Params) -> bytes:
-    """A notification as a line.
+    """Return a notification as a line.
 
     Raises:
         ValueError: the agent's own part holds what JSON cannot.

@@ -38,12 +38,12 @@ _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def is_site(text: str) -> bool:
-    """Whether this is the address of a site rather than a path."""
+    """Tell whether this is the address of a site rather than a path."""
     return text[:8].lower().startswith(("https://", "http://"))
 
 
 def candidates(url: str) -> list[str]:
-    """Where the index of a site may be, in the order to ask; go on only when there is none.
+    """Return where the index of a site may be, in the order to ask; go on only when there is none.
 
     An address with a query or that ends in `.json` is the index itself. Otherwise 0.2.0 comes before 0.1.0, and the
     place below the address's own path before the root of its origin, the one that RFC 8615 knows.
@@ -79,7 +79,7 @@ def origin(url: str) -> str:
 
 
 def absolute(base: str, url: str) -> str:
-    """The URL made absolute, without a fragment. ValueError says why it cannot be fetched.
+    """Return the URL made absolute, without a fragment. ValueError says why it cannot be fetched.
 
     A backslash, a blank or a line break is read in different ways by different clients, so none of them may stand.
     """
@@ -101,7 +101,7 @@ def absolute(base: str, url: str) -> str:
 
 
 def is_bad_0_1(path: str) -> bool:
-    """Whether the path is none that WK1-7...9 allow."""
+    """Tell whether the path is none that WK1-7...9 allow."""
     return bool(_BAD_0_1.search(path)) or path.startswith("/") or ".." in path.split("/")
 
 
@@ -136,7 +136,7 @@ class Artifact:
 
 
 def choose(snapshot: Snapshot) -> Choice:
-    """The skills of an index 0.2.0: every valid one whose name is its own.
+    """Return the skills of an index 0.2.0: every valid one whose name is its own.
 
     An index knows a skill by its name alone. Of skills that share one, none is published: to prefer one would let a
     new skill take over the name of an old one unseen. Copies of one skill are one: a nested skill that was fetched lies
@@ -155,7 +155,7 @@ def choose(snapshot: Snapshot) -> Choice:
 
 
 def _is_copy(skill: Skill, other: Skill) -> bool:
-    """Whether two skills have the same files, as far as their digests are known."""
+    """Tell whether two skills have the same files, as far as their digests are known."""
     if skill.files.keys() != other.files.keys():
         return False
     pairs = [(file, other.files[path]) for path, file in skill.files.items()]
@@ -189,7 +189,7 @@ def artifact(name: str, digest: str, suffix: str = "") -> Artifact:
 
 
 def index(published: Iterable[tuple[Skill, Artifact]], base: str = "") -> dict[str, Json]:
-    """The index 0.2.0 of these skills with their artifacts.
+    """Return the index 0.2.0 of these skills with their artifacts.
 
     `base` is what stands before the artifacts' paths: "" for path-absolute URLs, or an absolute URL; a relative URL
     would be read in two ways behind a redirect.
@@ -208,7 +208,7 @@ def index(published: Iterable[tuple[Skill, Artifact]], base: str = "") -> dict[s
 
 
 def index_0_1(published: Iterable[tuple[Skill, str]]) -> dict[str, Json]:
-    """The index 0.1.0 of these skills, each with a digest of all of it.
+    """Return the index 0.1.0 of these skills, each with a digest of all of it.
 
     `version` is none of that version's fields; a client that caches looks there for news.
     """
@@ -220,12 +220,12 @@ def index_0_1(published: Iterable[tuple[Skill, str]]) -> dict[str, Json]:
 
 
 def encode(index: Mapping[str, Json]) -> bytes:
-    """An index as the bytes of its file: live and static publishers send the same."""
+    """Return an index as the bytes of its file: live and static publishers send the same."""
     return _encoded(index).encode() + b"\n"
 
 
 def amended(index: bytes, entries: bytes) -> bytes | None:
-    """An index with these entries, those of another one, in the places of its own of the same names.
+    """Return an index with these entries, those of another one, in the places of its own of the same names.
 
     Both are as `encode` made them. Nothing else of the index is read. None where an entry has no place.
     """
@@ -335,7 +335,7 @@ class Index:
 
 
 def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> Index:
-    """What an index offers, and why the rest of it cannot be used.
+    """Return what an index offers, and why the rest of it cannot be used.
 
     `url` is what the index's own URLs are relative to: the address that answered, after redirects (RFC 3986 5.1.3).
     Fields that are not known are passed over. Of entries that share a name the first counts.
@@ -387,7 +387,7 @@ class Judgement(NamedTuple):
 
 
 def judge_unpacked(entry: Entry, files: Files) -> Judgement:
-    """Whether these files are the skill that the entry describes, and whether it describes it as they do.
+    """Tell whether these files are the skill that the entry describes, and whether it describes it as they do.
 
     Of descriptions white space is not compared: publishers fold them in different ways.
     """

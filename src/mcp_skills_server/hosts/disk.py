@@ -38,7 +38,7 @@ class Found:
 
 
 def read(path: Path) -> Found:
-    """The file at this path, or that there is none.
+    """Return the file at this path, or that there is none.
 
     Raises:
         UsageError: it is not a regular file, too large, or unreadable.
@@ -80,7 +80,7 @@ def replace(found: Found, new: bytes) -> Path | None:
 
 
 def _back_up(found: Found) -> Path | None:
-    """A copy of the old file beside it. One that says the same already is enough; no other is written over."""
+    """Return a copy of the old file beside it. One that says the same already is enough; no other is written over."""
     if found.raw is None:
         return None
     number = 0

@@ -41,7 +41,7 @@ _TAKE_A_VALUE: Final = frozenset(
 
 
 def entry_for(host: Host, command: Sequence[str], roots: Sequence[str]) -> dict[str, Any]:
-    """An entry that has the host start this command with these roots, over stdio."""
+    """Return an entry that has the host start this command with these roots, over stdio."""
     words = [*command, "serve", *roots]
     if host.shape == "local":
         return {"type": "local", "command": words}
@@ -183,7 +183,7 @@ def _checked(new: str, wanted: Mapping[str, Any], host: Host) -> bytes:
 
 
 def words_of(entry: object) -> list[str]:
-    """The words that an entry starts, in each form that hosts have; nothing for one that starts no program."""
+    """Return the words that an entry starts, in each form that hosts have; nothing for one that starts no program."""
     if not isinstance(entry, Mapping):
         return []
     fields = cast("Mapping[str, object]", entry)
@@ -218,7 +218,7 @@ def _is_this_program(words: Sequence[str]) -> bool:
 
 
 def _python_runs_this(words: Sequence[str]) -> bool:
-    """Whether Python, given these words, runs our module or our script."""
+    """Tell whether Python, given these words, runs our module or our script."""
     position = 0
     while position < len(words):
         word = words[position]
@@ -247,5 +247,5 @@ def _behind_options(words: Sequence[str]) -> Sequence[str]:
 
 
 def _base(word: str) -> str:
-    """A program's name without its folder and what Windows puts behind it."""
+    """Return a program's name without its folder and what Windows puts behind it."""
     return _SUFFIX.sub("", re.split(r"[\\/]", word)[-1].lower())

@@ -48,7 +48,7 @@ class Platform:
 
     @classmethod
     def of(cls, system: str, home: Path, project: Path, environment: Mapping[str, str]) -> Platform:
-        """The folders on this `system`, as `sys.platform` names it."""
+        """Return the folders on this `system`, as `sys.platform` names it."""
 
         def folder(variable: str, otherwise: Path) -> Path:
             return Path(environment[variable]) if environment.get(variable) else otherwise
@@ -240,7 +240,7 @@ HOSTS: Final[Mapping[str, Host]] = {
 
 
 def location(host: Host, platform: Platform, *, project: bool = False) -> Path:
-    """The host's configuration file on this platform, whether it exists or not.
+    """Return the host's configuration file on this platform, whether it exists or not.
 
     Raises:
         UsageError: the host has no file for a project, or one of several cannot be preferred.

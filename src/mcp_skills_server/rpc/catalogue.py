@@ -93,7 +93,7 @@ class Catalogue:
         return self._by_name.get(name, ())
 
     def names(self) -> Iterable[str]:
-        """The names of all skills."""
+        """Return the names of all skills."""
         return self._by_name
 
 
@@ -117,12 +117,12 @@ class Catalogues:
         self.problems: tuple[Problem, ...] = ()
 
     def known(self, snapshot: Snapshot) -> Catalogue | None:
-        """The catalogue of this snapshot, if it was made already."""
+        """Return the catalogue of this snapshot, if it was made already."""
         made = self._made
         return made[1] if made is not None and made[0] is snapshot else None
 
     def make(self, snapshot: Snapshot, *, last: bool) -> Catalogue:
-        """The catalogue of this snapshot. Reads every `skill.toml` that was not read yet.
+        """Return the catalogue of this snapshot. Reads every `skill.toml` that was not read yet.
 
         Args:
             snapshot: the skills.

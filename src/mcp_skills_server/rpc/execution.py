@@ -245,7 +245,7 @@ def _seconds(timeout_ms: int | None) -> float | None:
 
 
 def _languages(extensions: Iterable[str]) -> list[str]:
-    """What may be asked for, of these extensions: names, and extensions that have none."""
+    """Return what may be asked for, of these extensions: names, and extensions that have none."""
     names = {name for name, extension in _EXTENSIONS.items() if extension in extensions}
     return sorted(names | {each[1:] for each in extensions if each not in _EXTENSIONS.values()})
 

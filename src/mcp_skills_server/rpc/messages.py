@@ -51,7 +51,7 @@ class Call:
 
 
 def parse(raw: bytes) -> Any:
-    """The JSON of a message.
+    """Return the JSON of a message.
 
     Raises:
         CallError: it is none.
@@ -63,7 +63,7 @@ def parse(raw: bytes) -> Any:
 
 
 def call(message: object) -> Call:
-    """The call that a message is.
+    """Return the call that a message is.
 
     Raises:
         CallError: it is none; `id_of` has what to answer it by.
@@ -89,13 +89,13 @@ def call(message: object) -> Call:
 
 
 def id_of(message: object) -> Id:
-    """What to answer a message by that is no call: its id as far as it has one, else null."""
+    """Return what to answer a message by that is no call: its id as far as it has one, else null."""
     found = cast(dict[str, Any], message).get("id") if isinstance(message, dict) else None
     return cast(Id, found) if _is_id(found) else None
 
 
 def wants_answer(message: object) -> bool:
-    """Whether a message is to be answered, whatever becomes of it: a notification is not."""
+    """Tell whether a message is to be answered, whatever becomes of it: a notification is not."""
     return not isinstance(message, dict) or "id" in message
 
 
@@ -104,5 +104,5 @@ def _is_id(value: object) -> bool:
 
 
 def result(id_: Id, value: Mapping[str, Json]) -> dict[str, Any]:
-    """An answer."""
+    """Return an answer."""
     return {"jsonrpc": "2.0", "id": id_, "result": value}

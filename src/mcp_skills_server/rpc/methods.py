@@ -153,7 +153,7 @@ class Methods:
     async def from_view(
         self, request: _R, handle: Callable[[Methods, View, _R, Client], Awaitable[Result]], client: Client
     ) -> Result:
-        """What a method answers from the skills as they are, once they were read.
+        """Return what a method answers from the skills as they are, once they were read.
 
         Raises:
             CallError, RequestError: it cannot be answered.
@@ -255,7 +255,7 @@ class Methods:
         return known or await off_loop(False, lambda: catalogues.make(view.snapshot, last=view.last_try))
 
     async def _find(self, catalogue: Catalogue, name: str, version: str | None) -> Entry:
-        """The skill of this name, in this version or the latest.
+        """Return the skill of this name, in this version or the latest.
 
         Raises:
             CallError: there is none. The message has what there is.
@@ -274,7 +274,7 @@ class Methods:
         return found
 
     async def _bytes(self, view: View, entry: Entry, path: str) -> bytes | None:
-        """The bytes of a file, None if the skill has no such file."""
+        """Return the bytes of a file, None if the skill has no such file."""
         if entry.skill is None:
             return guide.files().get(path)
         return await view.read(entry.skill, path) if path in entry.skill.files else None
@@ -311,7 +311,7 @@ _TABLE: Final[dict[str, _Work]] = {
 
 
 def _after(cursor: str | None, kind: str) -> Key | None:
-    """The key to go on after.
+    """Return the key to go on after.
 
     Raises:
         CallError: the cursor is none of ours, or one of another list.
@@ -331,7 +331,7 @@ def _after(cursor: str | None, kind: str) -> Key | None:
 
 
 def _about(name: str, version: str | None) -> dict[str, Json]:
-    """What an error is about."""
+    """Return what an error is about."""
     return {"name": clipped(name)} if version is None else {"name": clipped(name), "version": clipped(version)}
 
 

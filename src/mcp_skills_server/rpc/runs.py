@@ -24,14 +24,14 @@ _NODE: Final = "Node.js v"
 
 
 def failed(kind: str, message: str) -> Run:
-    """A run that was not begun."""
+    """Return a run that was not begun."""
     return Run(_new_id(), message[:MAX_SUMMARY], error=(kind, message))
 
 
 def ended(
     title: str, outcome: Outcome, result: bytes | None, blobs: tuple[str, ...], *, called: bool, remark: str
 ) -> Run:
-    """A run that has ended, well or not.
+    """Return a run that has ended, well or not.
 
     Args:
         title: what the summary calls what ran.
@@ -65,7 +65,7 @@ def _new_id() -> str:
 
 
 def _returned(result: bytes | None) -> tuple[Json, tuple[str, str] | None]:
-    """The output that the launcher wrote down, and the error."""
+    """Return the output that the launcher wrote down, and the error."""
     if result is None:
         return None, None
     try:
@@ -84,7 +84,7 @@ def _returned(result: bytes | None) -> tuple[Json, tuple[str, str] | None]:
 
 
 def _printed(outcome: Outcome) -> Json:
-    """What a program printed: JSON if it is JSON, else text."""
+    """Return what a program printed: JSON if it is JSON, else text."""
     try:
         return cast(Json, jsonrpc.parse(outcome.stdout.encode("utf-8", "replace")))
     except jsonrpc.JsonError:

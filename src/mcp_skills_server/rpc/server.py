@@ -49,7 +49,7 @@ class Rpc:
     async def answer(
         self, raw: bytes, owner: Owner = None, principal: Principal | None = None, address: str | None = None
     ) -> bytes | None:
-        """The answer to a message, a call or a batch of them; None where none is wanted.
+        """Return the answer to a message, a call or a batch of them; None where none is wanted.
 
         Args:
             raw: the message.
@@ -91,7 +91,7 @@ class Rpc:
         return max(1, min(len(cast(list[Any], message)), MAX_BATCH)) if isinstance(message, list) else 1
 
     def too_long(self) -> bytes:
-        """The answer to a message that was not read to its end."""
+        """Return the answer to a message that was not read to its end."""
         message = f"Invalid Request: the message has more than {self.max_message:,} bytes"
         return _error(None, CallError(message, code=INVALID_REQUEST))
 

@@ -35,7 +35,7 @@ def receipt(
     shows: Shows = "text",
     note: str | None = None,
 ) -> ToolResult:
-    """The answer of loading and unloading: what is active now, in order, and what came with it.
+    """Return the answer of loading and unloading: what is active now, in order, and what came with it.
 
     Args:
         active: the loaded skills, the latest last.
@@ -83,7 +83,7 @@ def news(added: int, removed: int, *, uncounted: bool = False) -> str:
 def text_file(
     path: str, text: str, start: int, most_lines: int | None, most_characters: int, *, start_character: int = 1
 ) -> ToolResult:
-    """The answer of reading a text file: its exact text, or whole lines of it and word of where to go on.
+    """Return the answer of reading a text file: its exact text, or whole lines of it and word of where to go on.
 
     The parts that the words lead through make the exact text again. Of a line that is longer than an answer comes a
     part; `start_character` is where in the first line to begin.
@@ -118,14 +118,14 @@ def text_file(
 
 
 def _part(text: str, *notes: str) -> ToolResult:
-    """The text as it is; what there is to say of it stands in blocks of their own."""
+    """Return the text as it is; what there is to say of it stands in blocks of their own."""
     if remark := hidden.remark(text):
         notes = (*notes, f"[{remark}]")
     return _result(text, more=[{"type": "text", "text": each} for each in notes])
 
 
 def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> ToolResult:
-    """The answer of reading any other file: a picture or sound as such, for the rest a link to the resource.
+    """Return the answer of reading any other file: a picture or sound as such, for the rest a link to the resource.
 
     `target` is its URI, None where `resources/read` does not serve it.
     """
@@ -160,7 +160,7 @@ def made_file(path: str, raw: bytes, most_bytes: int) -> ToolResult:
 
 
 def outcome(run: Mapping[str, Json]) -> ToolResult:
-    """The answer of running a script. One that failed is marked as an error too; its exit code says which."""
+    """Return the answer of running a script. One that failed is marked as an error too; its exit code says which."""
     code = run["exit_code"]
     ended = "was stopped by the server" if code is None else f"ended with exit code {code}"
     state = "was stopped at the time limit" if run["timed_out"] else ended
@@ -191,7 +191,7 @@ def _left_files(run: Mapping[str, Json]) -> list[str]:
 
 
 def failure(message: str) -> ToolResult:
-    """What went wrong, for the model to put right."""
+    """Return what went wrong, for the model to put right."""
     return {"content": [{"type": "text", "text": message}], "isError": True}
 
 
@@ -306,7 +306,7 @@ def listing(
 
 
 def nothing_fits(near: Sequence[str]) -> str:
-    """What a model reads whose question found nothing.
+    """Return what a model reads whose question found nothing.
 
     Args:
         near: names of skills that look like words of the question.
@@ -325,7 +325,7 @@ def entry(
     version: str | None = None,
     tags: Sequence[Json] = (),
 ) -> dict[str, Json]:
-    """A skill as the listing and the search show it, marked with its problems."""
+    """Return a skill as the listing and the search show it, marked with its problems."""
     out: dict[str, Json] = {"name": name, "description": hidden.without(skill.description), "location": location}
     more: dict[str, Json] = {
         "title": title,
@@ -338,7 +338,7 @@ def entry(
 
 
 def _without_repeats(entries: Sequence[Mapping[str, Json]]) -> list[str]:
-    """The descriptions; for one that stood before, if that is shorter, at which skill it stands."""
+    """Return the descriptions; for one that stood before, if that is shorter, at which skill it stands."""
     first: dict[str, str] = {}
     out: list[str] = []
     for each in entries:

@@ -125,7 +125,7 @@ class BlobRequest:
 
 
 def listing(params: Mapping[str, Any]) -> Listing:
-    """What a call of `list_skills` asks for.
+    """Return what a call of `list_skills` asks for.
 
     Raises:
         RequestError: a param is not what it must be. So do all functions of this kind.
@@ -142,19 +142,19 @@ def listing(params: Mapping[str, Any]) -> Listing:
 
 
 def description(params: Mapping[str, Any]) -> Description:
-    """What a call of `describe_skill` asks for. Raises as `listing`."""
+    """Return what a call of `describe_skill` asks for. Raises as `listing`."""
     name, version = _needed(params, "name"), _text(params, "version")
     detail = _choice(params, "detail", ("manifest", "summary", "full"), "summary")
     return Description(name, version, cast(Literal["manifest", "summary", "full"], detail))
 
 
 def file_request(params: Mapping[str, Any]) -> FileRequest:
-    """What a call of `read_skill_file` asks for. Raises as `listing`."""
+    """Return what a call of `read_skill_file` asks for. Raises as `listing`."""
     return FileRequest(_needed(params, "name"), _text(params, "version"), _needed(params, "path"))
 
 
 def execution(params: Mapping[str, Any]) -> Execution:
-    """What a call of `execute_skill` asks for. Raises as `listing`."""
+    """Return what a call of `execute_skill` asks for. Raises as `listing`."""
     return Execution(
         _needed(params, "name"),
         _text(params, "version"),
@@ -165,7 +165,7 @@ def execution(params: Mapping[str, Any]) -> Execution:
 
 
 def code_execution(params: Mapping[str, Any]) -> CodeExecution:
-    """What a call of `run_code` asks for. Raises as `listing`."""
+    """Return what a call of `run_code` asks for. Raises as `listing`."""
     return CodeExecution(
         _needed(params, "language").lower(),
         _needed(params, "code"),
@@ -186,7 +186,7 @@ def blob_content(params: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def blob_request(params: Mapping[str, Any]) -> BlobRequest:
-    """What a call of `read_blob` asks for. Raises as `listing`."""
+    """Return what a call of `read_blob` asks for. Raises as `listing`."""
     mode = _choice(params, "mode", ("sample_head", "sample_tail", "full"), "sample_head")
     most = _integer(params, "max_bytes", None if mode == "full" else SAMPLE_BYTES)
     blob_id = _needed(params, "blob_id")

@@ -16,7 +16,7 @@ from mcp_skills_server.model import Json
 def skill_list(
     manifests: Iterable[Manifest], detail: Literal["names", "summary"], next_cursor: str | None
 ) -> dict[str, Json]:
-    """A page of skills. Hidden characters of descriptions are left out."""
+    """Return a page of skills. Hidden characters of descriptions are left out."""
     fields = ("name", "version") if detail == "names" else ("name", "version", "description", "namespace", "kind")
     entries: list[Json] = [
         {field: _seen(each.fields[field]) if field == "description" else each.fields[field] for field in fields}
@@ -32,7 +32,7 @@ def _seen(value: Json) -> Json:
 def skill_description(
     manifest: Manifest, frontmatter: Mapping[str, Json] | None, content: str | None
 ) -> dict[str, Json]:
-    """A skill; what is None is left out."""
+    """Return a skill; what is None is left out."""
     skill: dict[str, Json] = {"manifest": dict(manifest.fields)}
     if frontmatter is not None:
         skill["skill_md_frontmatter"] = dict(frontmatter)
@@ -42,7 +42,7 @@ def skill_description(
 
 
 def content(text: str) -> dict[str, Json]:
-    """A file, or the guide."""
+    """Return a file, or the guide."""
     return {"content": text}
 
 
@@ -81,17 +81,17 @@ def run(done: Run) -> dict[str, Json]:
 
 
 def refusal(kind: str, message: str) -> dict[str, Json]:
-    """What a blob method answers that does not do its work."""
+    """Return what a blob method answers that does not do its work."""
     return {"status": "failed", "summary": message, "error": _error(kind, message)}
 
 
 def blob_made(blob_id: str, size: int) -> dict[str, Json]:
-    """A new blob."""
+    """Return a new blob."""
     return {"blob_id": blob_id, "size_bytes": size}
 
 
 def blob_part(raw: bytes, request: BlobRequest) -> dict[str, Json]:
-    """The part of a blob that is asked for, cut between characters. What is no text comes in base64."""
+    """Return the part of a blob that is asked for, cut between characters. What is no text comes in base64."""
     most = len(raw) if request.max_bytes is None else request.max_bytes
     tail = request.mode == "sample_tail"
     part = raw[-most:] if tail else raw[:most]

@@ -209,17 +209,17 @@ class Ui:
         return self._runtime.over(self._views.of(principal))
 
     def _is_admin(self, principal: Principal | None) -> bool:
-        """Whether somebody may see what is for the operator."""
+        """Tell whether somebody may see what is for the operator."""
         return self.site.local or self._views.may_admin(principal)
 
     def _sees_others(self, principal: Principal | None) -> bool:
-        """Whether somebody may see what others do: nobody who proves nothing, unless it is granted."""
+        """Tell whether somebody may see what others do: nobody who proves nothing, unless it is granted."""
         return self.site.local or (
             self._views.may_admin(principal) and (principal is not None or self._views.are_restricted)
         )
 
     async def _stays(self, request: Request, viewer: Viewer, runtime: Runtime) -> bool:
-        """Whether who asked is still the same viewer, and sees the same skills."""
+        """Tell whether who asked is still the same viewer, and sees the same skills."""
         now = await self._viewers.viewer(request, renew=False)
         return now == viewer and self._runtime_of(viewer.principal) is runtime
 
@@ -306,12 +306,12 @@ def _templates() -> Environment:
 
 
 def _moment(seconds: float | None) -> str:
-    """A moment of UTC, for people."""
+    """Return a moment of UTC, for people."""
     return "never" if seconds is None else time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 
 def with_headers(send: Send) -> Send:
-    """What sends an answer with the headers that every one has; its own are kept."""
+    """Return what sends an answer with the headers that every one has; its own are kept."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -93,7 +93,7 @@ class Scans:
         self.since = now()
 
     def latest(self) -> list[Scan]:
-        """The scans, the last one at the end."""
+        """Return the scans, the last one at the end."""
         return [*self._kept]
 
     def note(self, changes: Changes, snapshot: Snapshot) -> Scan | None:
@@ -117,7 +117,7 @@ def _differences(changes: Changes, snapshot: Snapshot) -> tuple[Difference, ...]
 
 
 def _difference(path: str, paths: Sequence[str], changes: Changes, snapshot: Snapshot) -> Difference | None:
-    """What is different of one of the skills that differ; None where that is about skills inside it alone."""
+    """Return what is different of one of the skills that differ; None where that is about skills inside it alone."""
     before, after = changes.before.get(path), changes.after.get(path)
     if before is None or after is None:
         there = after or before
@@ -187,7 +187,7 @@ class Feed:
                 loop.call_soon_threadsafe(self.wake)
 
     def latest(self) -> list[Change]:
-        """The changes, the last one first."""
+        """Return the changes, the last one first."""
         with self._lock:
             return [*reversed(self._changes)]
 
@@ -250,7 +250,7 @@ class Live:
                 feed.take(scan)
 
     def feed(self, skills: SkillSet) -> Feed:
-        """The changes of a set of skills, also those from before somebody looked at it."""
+        """Return the changes of a set of skills, also those from before somebody looked at it."""
         with self._lock:
             found = self._feeds.get(skills)
             if found is None:
@@ -267,7 +267,7 @@ class Live:
             feed.wake()
 
     def open(self, skills: SkillSet, owner: Owner, after: int, stays: Callable[[], Awaitable[bool]]) -> Stream:
-        """A stream of server-sent events: one `change` for whatever happened since the last one.
+        """Return a stream of server-sent events: one `change` for whatever happened since the last one.
 
         An owner who opens too many has the oldest one ended, with the event `replaced`.
 

@@ -52,11 +52,11 @@ class UsageReports:
 
     @property
     def are_kept(self) -> bool:
-        """Whether anything is counted."""
+        """Tell whether anything is counted."""
         return self._counts is not None
 
     def read(self, by: By = "skill") -> Report | None:
-        """A report, None where there is none. Reads a file."""
+        """Return a report, None where there is none. Reads a file."""
         if self._counts is None:
             return None
         made, found = self._made.get(by, (-_USAGE_S, None))
@@ -144,12 +144,12 @@ class Look:
         )
 
     def may_read(self, path: str) -> bool:
-        """Whether the viewer may know of the skill of this path, although it may be gone."""
+        """Tell whether the viewer may know of the skill of this path, although it may be gone."""
         permissions = self.runtime.skill_set.permissions
         return permissions is None or permissions.reads(path)
 
     def page(self, template: str, status: int = 200, **values: object) -> Response:
-        """The response that a template makes of these values, which find the look itself under `look`."""
+        """Return the response that a template makes of these values, which find the look itself under `look`."""
         return HTMLResponse(self.site.templates.get_template(template).render(look=self, base=base(), **values), status)
 
 
@@ -159,12 +159,12 @@ def base() -> str:
 
 
 def skill_address(skill: Skill | str, view: str = "skills") -> str:
-    """The address of a view about one skill."""
+    """Return the address of a view about one skill."""
     return f"{base()}/{view}/{quote(skill if isinstance(skill, str) else skill.path)}"
 
 
 def file_address(skill: Skill | str, file: str, view: str = "files") -> str:
-    """The address of a view about one file of a skill."""
+    """Return the address of a view about one file of a skill."""
     return f"{skill_address(skill, view)}?file={quote(file)}"
 
 
@@ -177,7 +177,7 @@ def source_name(look: Look, root: int) -> str:
 
 
 def shown_problem(look: Look, problem: Problem) -> Problem:
-    """A problem as a viewer reads it: where folders lie on the server's disk is the operator's matter."""
+    """Return a problem as a viewer reads it: where folders lie on the server's disk is the operator's matter."""
     hint = problem.hint and without_folders(look, problem.hint)
     return problem._replace(message=without_folders(look, problem.message), hint=hint)
 

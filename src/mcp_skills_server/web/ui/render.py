@@ -52,7 +52,7 @@ _TAGS: Final = frozenset((
 
 
 def marked(text: str) -> Markup:
-    """The text, escaped, with its hidden characters visible."""
+    """Return the text, escaped, with its hidden characters visible."""
     parts: list[Markup] = []
     for number, (before, code) in enumerate(_pieces(text)):
         parts.append(escape(before))
@@ -64,7 +64,7 @@ def marked(text: str) -> Markup:
 
 
 def plain(text: object, most: int = 0) -> str:
-    """A name where no markup can be, such as in a title or an option: its hidden characters as `[U+202E]`."""
+    """Return a name where no markup can be, such as in a title or an option: its hidden characters as `[U+202E]`."""
     return "".join(f"{before}[{code}]" if code else before for before, code in _pieces(_cut(str(text), most)))
 
 
@@ -89,12 +89,12 @@ def _pieces(text: str) -> Iterator[tuple[str, str]]:
 
 
 def is_raster_name(path: str) -> bool:
-    """Whether a file of this name may be a raster picture."""
+    """Tell whether a file of this name may be a raster picture."""
     return path.lower().endswith(_RASTER_NAMES)
 
 
 def raster_type(raw: bytes) -> str | None:
-    """The media type of the picture that these bytes begin, None where they are none."""
+    """Return the media type of the picture that these bytes begin, None where they are none."""
     if raw.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if raw.startswith(b"\xff\xd8\xff"):
@@ -180,14 +180,14 @@ class _Renderer(RendererHTML):
         self._closing: list[str] = []
 
     def render(self, tokens: Sequence[Token], options: Any, env: Any) -> str:
-        """The tokens as HTML."""
+        """Return the tokens as HTML."""
         return "".join(
             self.renderInline(token.children or [], options, env) if token.type == "inline" else self._one(token)
             for token in tokens
         )
 
     def renderInline(self, tokens: Sequence[Token], options: Any, env: Any) -> str:  # noqa: ARG002, N802
-        """The tokens within a block as HTML."""
+        """Return the tokens within a block as HTML."""
         return "".join(map(self._one, tokens))
 
     def _one(self, token: Token) -> str:
@@ -241,7 +241,7 @@ class _Renderer(RendererHTML):
         return f'<span class="note">[picture: {marked(words)} ({marked(_shown(src))})]</span>'
 
     def _file(self, target: str) -> str | None:
-        """The file of the skill that is meant, None where it is none."""
+        """Return the file of the skill that is meant, None where it is none."""
         if _SCHEME.match(target) or target.startswith(("/", "#", "\\")):
             return None
         try:

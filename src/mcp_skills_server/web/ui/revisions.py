@@ -78,7 +78,7 @@ class Revisions:
         threading.Thread(target=self._follow, name="skills-revisions", daemon=True).start()
 
     def of(self, path: str) -> list[Revision]:
-        """The changes of a skill, the newest first."""
+        """Return the changes of a skill, the newest first."""
         with self._lock:
             return [*reversed(self._found.get(path, ()))]
 

@@ -114,17 +114,17 @@ class Viewers:
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody may look."""
+        """Tell whether everybody may look."""
         return self._policy.is_open and not self._private
 
     @property
     def is_private(self) -> bool:
-        """Whether somebody opened the page for himself, by an address that lets in once."""
+        """Tell whether somebody opened the page for himself, by an address that lets in once."""
         return self._private
 
     @property
     def takes_tokens(self) -> bool:
-        """Whether a token of the operator lets somebody in."""
+        """Tell whether a token of the operator lets somebody in."""
         return bool(self._policy.tokens)
 
     async def viewer(self, request: Request, *, renew: bool = True) -> Viewer | None:
@@ -230,7 +230,7 @@ class Viewers:
         return viewer
 
     def _holds(self, viewer: Viewer) -> bool:
-        """Whether what was shown still lets its bearer in."""
+        """Tell whether what was shown still lets its bearer in."""
         shown = viewer.admission
         if shown is None:
             return True
@@ -239,7 +239,7 @@ class Viewers:
 
 
 def is_of_own_page(request: Request) -> bool:
-    """Whether a POST comes from a page of ours. A browser says so; who says nothing is refused."""
+    """Tell whether a POST comes from a page of ours. A browser says so; who says nothing is refused."""
     site = request.headers.get("sec-fetch-site")
     if site is not None and site != "same-origin":
         return False

@@ -29,7 +29,7 @@ _MARKDOWN: Final = (".md", ".markdown")
 
 
 async def page(request: Request, look: Look) -> Response:
-    """The view of a file."""
+    """Return the view of a file."""
     skill, path = _file_of(request, look)
     file = skill.files[path]
     text, picture, html = None, False, None
@@ -61,7 +61,7 @@ async def page(request: Request, look: Look) -> Response:
 
 
 async def raw(request: Request, look: Look) -> Response:
-    """The exact bytes: text as plain text, raster pictures as such, everything else to be kept in a file."""
+    """Return the exact bytes: text as plain text, raster pictures as such, everything else to be kept in a file."""
     skill, path = _file_of(request, look)
     content = await _read(request, look, skill, path)
     kind = raster_type(content) if is_raster_name(path) else None

@@ -63,7 +63,7 @@ def _is_whole(repository: Path) -> bool:
 
 
 async def page(request: Request, look: Look) -> Response:
-    """The view of a skill's history."""
+    """Return the view of a skill's history."""
     skill = skill_of(request, look)
     events.concerns([skill])
     return look.page(
@@ -75,7 +75,7 @@ async def page(request: Request, look: Look) -> Response:
 
 
 def _by_git(look: Look, skill: Skill) -> History:
-    """What git knows, for whoever may see all of a folder: also what was another skill's once."""
+    """Return what git knows, for whoever may see all of a folder: also what was another skill's once."""
     if not look.is_admin:
         return History()
     registry = look.runtime.registry

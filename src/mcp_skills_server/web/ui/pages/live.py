@@ -20,7 +20,7 @@ _TYPE: Final = "text/event-stream"
 
 
 async def page(request: Request, look: Look) -> Response:
-    """The view, or with `part` in the query nothing but the changes."""
+    """Return the view, or with `part` in the query nothing but the changes."""
     feed = look.site.live.feed(look.runtime.skill_set)
     changes, skills = feed.latest(), look.snapshot.skills
     there = {each.what.path for each in changes if each.what.path in skills}
@@ -31,7 +31,7 @@ async def page(request: Request, look: Look) -> Response:
 
 
 async def events(request: Request, look: Look) -> Response:
-    """The stream that says that there are more."""
+    """Return the stream that says that there are more."""
     if request.method == "HEAD":
         return Response(media_type=_TYPE)
     skills = look.runtime.skill_set
@@ -67,7 +67,7 @@ class _Events(StreamingResponse):
 
 
 async def runs(_: Request, look: Look) -> Response:
-    """The latest runs. A skill that the viewer may not read is not named."""
+    """Return the latest runs. A skill that the viewer may not read is not named."""
     found = await to_thread.run_sync(look.site.activity.runs)
     skills = {each.started.skill for each in found}
     readable = {each for each in skills if not each or look.may_read(each)}
@@ -75,5 +75,5 @@ async def runs(_: Request, look: Look) -> Response:
 
 
 async def clients(_: Request, look: Look) -> Response:
-    """The latest clients."""
+    """Return the latest clients."""
     return look.page("clients.html", clients=await to_thread.run_sync(look.site.activity.clients))

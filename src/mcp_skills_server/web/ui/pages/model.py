@@ -78,7 +78,7 @@ class Channel:
 
     @property
     def is_cut(self) -> bool:
-        """Whether something is missing in it."""
+        """Tell whether something is missing in it."""
         return bool(self.cut or self.named or self.unnamed)
 
 
@@ -113,7 +113,7 @@ class Answer:
 
 
 async def page(request: Request, look: Look) -> Response:
-    """The view, for one era and one dialect."""
+    """Return the view, for one era and one dialect."""
     era = request.query_params.get("era", "")
     era = era if era in ERAS else "modern"
     dialects = [AUTO, *(each.name for each in look.site.settings.spoken.dialects)]
@@ -140,7 +140,7 @@ async def page(request: Request, look: Look) -> Response:
 
 
 def channels(look: Look) -> Iterator[Channel]:
-    """The texts that a model reads unasked; none where tools are not offered, or there is no skill."""
+    """Yield the texts that a model reads unasked; none where tools are not offered, or there is no skill."""
     briefing = look.runtime.briefing
     limit = briefing.characters(UNKNOWN)
     overview = briefing.overview
@@ -156,7 +156,7 @@ def channels(look: Look) -> Iterator[Channel]:
 
 
 def channel(title: str, text: str, limit: int, overview: Overview, shown: Shown) -> Channel:
-    """A text with what of the skills it does not show."""
+    """Return a text with what of the skills it does not show."""
     count = len(overview.offers)
     if shown.names is not None:
         # The names that are there say enough of themselves; what is missing comes first.
@@ -201,14 +201,14 @@ async def _answers(look: Look, era: Era, dialects: Sequence[str]) -> AsyncIterat
 
 
 async def _listed(look: Look, era: Era, method: str, handler: Handler, caller: Caller) -> tuple[bytes, int, bool]:
-    """The first page of a list as it is sent, how many entries it has, and whether there are more."""
+    """Return the first page of a list as it is sent, how many entries it has, and whether there are more."""
     result = await handler(look.view, look.site.settings, caller, {})
     entries = result[method.partition("/")[0]]
     return fragments.dump(era.written(method, result)), len(entries), result.get("nextCursor") is not None
 
 
 def _served(look: Look) -> Callable[[View], Awaitable[Served]]:
-    """What the server has beside skills, for a skill's dependencies."""
+    """Return what the server has beside skills, for a skill's dependencies."""
 
     async def served(view: View) -> Served:
         settings = look.site.settings

@@ -63,7 +63,7 @@ class Shown:
 
 
 async def page(request: Request, look: Look) -> Response:
-    """The view, for problems of one severity or one code."""
+    """Return the view, for problems of one severity or one code."""
     given = request.query_params
     severity, code, start = given.get("severity", ""), given.get("code", ""), given.get("from", "")
     severity = severity if severity in _SEVERITIES else ""
@@ -127,7 +127,7 @@ async def _shown(look: Look, problem: Problem) -> Shown:
 
 
 def file_of(problem: Problem, place: str, files: Mapping[str, object]) -> str:
-    """The path in its skill of the file that a problem names; "" where it names none of its files.
+    """Return the path in its skill of the file that a problem names; "" where it names none of its files.
 
     Args:
         problem: the problem.
@@ -139,7 +139,7 @@ def file_of(problem: Problem, place: str, files: Mapping[str, object]) -> str:
 
 
 def lines_around(raw: bytes, line: int) -> Sequence[SourceLine]:
-    """The lines of a file around this one, counted from 1; empty where there is no such line."""
+    """Return the lines of a file around this one, counted from 1; empty where there is no such line."""
     lines = raw.split(b"\n", line + _AROUND)[: line + _AROUND]
     if line > len(lines):
         return ()

@@ -138,7 +138,7 @@ class Folder:
 
 
 async def page(request: Request, look: Look) -> Response:
-    """The view of a skill; with `there` in the query nothing but whether there is one."""
+    """Return the view of a skill; with `there` in the query nothing but whether there is one."""
     skill = skill_of(request, look)
     if "there" in request.query_params:
         events.concerns([skill])
@@ -191,7 +191,7 @@ def _problems(look: Look, skill: Skill, survey: Survey) -> list[tuple[str, Probl
 
 
 def tree_of(skill: Skill, digests: Mapping[str, str]) -> Folder:
-    """The files of a skill by their folders. What lies deeper than a person looks keeps its path as its name."""
+    """Return the files of a skill by their folders. What lies deeper than a person looks keeps its path as its name."""
     top = Folder()
     for path, file in skill.files.items():
         *above, name = path.split("/", _DEEPEST)
@@ -205,7 +205,7 @@ def tree_of(skill: Skill, digests: Mapping[str, str]) -> Folder:
 
 
 def skill_of(request: Request, look: Look) -> Skill:
-    """The skill that the address names.
+    """Return the skill that the address names.
 
     Raises:
         HTTPException: 404, there is none that the viewer may see.

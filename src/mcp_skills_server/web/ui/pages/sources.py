@@ -38,12 +38,12 @@ class Row:
 
 
 async def page(_: Request, look: Look) -> Response:
-    """The view."""
+    """Return the view."""
     return look.page("sources.html", rows=rows(look))
 
 
 def rows(look: Look) -> list[Row]:
-    """The roots that the viewer has a skill of; all of them for who may see what the operator sees."""
+    """Return the roots that the viewer has a skill of; all of them for who may see what the operator sees."""
     states = {each.name: each for each in look.site.sources()}
     lost = {each.path: each.message for each in look.runtime.registry.snapshot.problems if each.code == "root-missing"}
     counts = Counter(skill.root for skill in look.snapshot.skills.values())

@@ -36,7 +36,7 @@ _SHOWN: Final = 3
 
 
 def reasons(skill: Skill, question: str) -> Sequence[tuple[str, Sequence[str]]]:
-    """The texts in which words of the question stand, or other forms of them, with these words.
+    """Return the texts in which words of the question stand, or other forms of them, with these words.
 
     It tells what a person can see. The ranking also knows of words that look alike and of meanings; where only those
     found the skill, there is nothing here.
@@ -53,7 +53,7 @@ def reasons(skill: Skill, question: str) -> Sequence[tuple[str, Sequence[str]]]:
 
 
 def _has_form(asked: str, there: Sequence[str], listed: str) -> bool:
-    """Whether one of these words is another form of the one that was asked for."""
+    """Tell whether one of these words is another form of the one that was asked for."""
     return f"\n{asked[:_STEM]}" in listed and any(
         len(each) >= _STEM and asked.startswith(each[: max(_STEM, len(each) - 2)]) and abs(len(asked) - len(each)) < 4
         for each in there
@@ -95,14 +95,14 @@ class Ranking:
 
 
 async def page(request: Request, look: Look) -> Response:
-    """The view, with the ranking where there is a prompt."""
+    """Return the view, with the ranking where there is a prompt."""
     prompt = request.query_params.get("prompt", "").strip()[:LONGEST]
     ranking = await to_thread.run_sync(rank, look, prompt) if prompt else Ranking()
     return look.page("triggers.html", prompt=prompt, ranking=ranking, compared=_COMPARED)
 
 
 def rank(look: Look, prompt: str) -> Ranking:
-    """The ranking that `skills_search` has for these words. It may ask the embeddings, and take two seconds."""
+    """Return the ranking that `skills_search` has for these words. It may ask the embeddings, and take two seconds."""
     search, offered = look.runtime.searches.of(look.runtime.skill_set), partial(_is_offered, look)
     try:
         hits = search.scored(prompt, MOST, offered, by_meaning=True)

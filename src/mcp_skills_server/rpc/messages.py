@@ -1,21 +1,25 @@
-"""Calls of the Skills Protocol, out of messages of JSON-RPC 2.0. Pure.
+"""Calls of the Skills Protocol, out of messages of JSON-RPC 2.0, and answers to them.
 
 Whatever is wrong with a message is an answer with the standard's code, never an exception that reaches the transport.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, Id
+from mcp_skills_server.dialects.skills_protocol import Run
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Json
 
 MAX_BATCH: Final = 100
 """Calls of one batch."""
+MAX_SUMMARY: Final = 200
+"""Characters of a summary."""
 
 
 class CallError(RequestError):
@@ -106,3 +110,13 @@ def _is_id(value: object) -> bool:
 def result(id_: Id, value: Mapping[str, Json]) -> dict[str, Any]:
     """Return an answer."""
     return {"jsonrpc": "2.0", "id": id_, "result": value}
+
+
+def failed(kind: str, message: str) -> Run:
+    """Return the result of a run that was not begun."""
+    return Run(new_run_id(), message[:MAX_SUMMARY], error=(kind, message))
+
+
+def new_run_id() -> str:
+    """Return an identifier for a run."""
+    return f"run_{secrets.token_hex(8)}"

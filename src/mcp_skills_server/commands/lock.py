@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 import click
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
 
 DEFAULT: Final = "skills.lock"
+Kind: TypeAlias = Literal["changed", "added", "removed"]
+_KINDS: Final[tuple[Kind, ...]] = ("changed", "added", "removed")
 
 
 class LockFileOptions(Options):
@@ -188,23 +190,22 @@ class Moved:
     newest: LockedSource
 
     @property
-    def added(self) -> list[str]:
-        """Skills that are not locked."""
-        return sorted(self.newest.skills.keys() - self.source.skills.keys())
+    def kinds(self) -> dict[str, Kind]:
+        """Return what happened to each skill that differs, by its path, in their order."""
+        before, now = self.source.skills, self.newest.skills
+        out: dict[str, Kind] = {}
+        for path in sorted(before.keys() | now.keys()):
+            if path not in before:
+                out[path] = "added"
+            elif path not in now:
+                out[path] = "removed"
+            elif before[path] != now[path]:
+                out[path] = "changed"
+        return out
 
-    @property
-    def removed(self) -> list[str]:
-        """Locked skills that are not there any more."""
-        return sorted(self.source.skills.keys() - self.newest.skills.keys())
-
-    @property
-    def changed(self) -> list[str]:
-        """Skills with other files."""
-        both = self.source.skills.keys() & self.newest.skills.keys()
-        return sorted(each for each in both if self.source.skills[each] != self.newest.skills[each])
-
-    def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.changed)
+    def of_kind(self, kind: Kind) -> list[str]:
+        """Return the paths of the skills to which this happened."""
+        return [path for path, each in self.kinds.items() if each == kind]
 
 
 @click.command()
@@ -260,9 +261,9 @@ def outdated(options: OutdatedOptions) -> int:
     else:
         for each in found:
             _say(each)
-        if not any(found):
+        if not any(each.kinds for each in found):
             remark(f"nothing is new: the skills are as {options.lock} has them")
-    return int(any(found))
+    return int(any(each.kinds for each in found))
 
 
 @click.command()
@@ -289,13 +290,12 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
     out: list[LockedSource] = []
     count = 0
     for each in moved:
-        chosen = {*each.added, *each.removed, *each.changed}
+        chosen = each.kinds
         if names and each.source.given not in names:
-            chosen &= {*names}
-        out += _after(each, chosen)
+            chosen = {path: kind for path, kind in chosen.items() if path in names}
+        out += _after(each, {*chosen})
         count += len(chosen)
-        for path in sorted(chosen):
-            kind = "added" if path in each.added else "removed" if path in each.removed else "changed"
+        for path, kind in chosen.items():
             say(f"{kind:8} {path}")
     write_lock(options.lock, _served(_joined(out)))
     if not count:
@@ -305,7 +305,7 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
 
 def _after(moved: Moved, chosen: set[str]) -> list[LockedSource]:
     """Return the entries of a source once the chosen skills have moved."""
-    rest = {*moved.added, *moved.removed, *moved.changed} - chosen
+    rest = moved.kinds.keys() - chosen
     if not rest:
         return [moved.newest]
     if not chosen:
@@ -374,12 +374,12 @@ def _say_what_is_left_out(registry: Registry) -> None:
 
 
 def _say(moved: Moved) -> None:
-    if not moved:
+    if not moved.kinds:
         return
     before, after = (each.revision.removeprefix("sha256:")[:12] for each in (moved.source, moved.newest))
     say(f"{moved.source.given}: {before} -> {after}" if before != after else f"{moved.source.given}:")
-    for kind, paths in (("changed", moved.changed), ("added", moved.added), ("removed", moved.removed)):
-        for path in paths:
+    for kind in _KINDS:
+        for path in moved.of_kind(kind):
             say(f"  {kind:8} {path}")
 
 
@@ -388,7 +388,5 @@ def _as_json(moved: Moved) -> dict[str, Any]:
         "from": moved.source.given,
         "locked": moved.source.revision,
         "newest": moved.newest.revision,
-        "changed": moved.changed,
-        "added": moved.added,
-        "removed": moved.removed,
+        **{kind: moved.of_kind(kind) for kind in _KINDS},
     }

@@ -190,8 +190,12 @@ def words_of(entry: object) -> list[str]:
     words: list[object] = []
     for key in ("command", "args"):
         value = fields.get(key)
-        words += cast("list[object]", value) if isinstance(value, list) else [] if value is None else [value]
-    return [word for word in words if isinstance(word, str)] if all(isinstance(word, str) for word in words) else []
+        if isinstance(value, list):
+            words += cast("list[object]", value)
+        elif value is not None:
+            words.append(value)
+    texts = [word for word in words if isinstance(word, str)]
+    return texts if len(texts) == len(words) else []
 
 
 def starts_this_server(words: Sequence[str], command: Sequence[str]) -> bool:

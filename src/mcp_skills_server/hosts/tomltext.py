@@ -156,8 +156,10 @@ def _statements(text: str) -> Iterator[_Statement]:
             if tries > _TRIES:
                 raise UsageError("a value in it is too long to be edited here; change the file by hand") from None
             continue
-        header = waiting.lstrip()[0] == "["
-        yield _Statement(("array" if _is_array(parsed) else "table") if header else "value", _path(parsed), start, end)
+        kind = "value"
+        if waiting.lstrip()[0] == "[":
+            kind = "array" if _is_array(parsed) else "table"
+        yield _Statement(kind, _path(parsed), start, end)
         waiting, tries = "", 0
 
 

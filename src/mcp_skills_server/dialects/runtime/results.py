@@ -130,7 +130,11 @@ def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> T
     `target` is its URI, None where `resources/read` does not serve it.
     """
     kind = media.media_type(path) or "application/octet-stream"
-    shown = "image" if kind in _IMAGES else "audio" if kind.startswith("audio/") else None
+    shown = ""
+    if kind in _IMAGES:
+        shown = "image"
+    elif kind.startswith("audio/"):
+        shown = "audio"
     if shown and len(raw) <= most_bytes:
         block: Json = {"type": shown, "data": b64encode(raw).decode("ascii"), "mimeType": kind}
         return _result(f"{path} ({kind}, {len(raw):,} bytes)", more=[block])  # some hosts show their model text alone

@@ -117,7 +117,9 @@ def rank(look: Look, prompt: str) -> Ranking:
                 alike = search.find(hit.skill.description or hit.skill.name, _NEIGHBOURS, offered)
                 candidates = dict.fromkeys([*found[:_COMPARED], *alike])
                 near = [each for each in overlaps(hit.skill, candidates) if each.share >= _LEAST][:_SHOWN]
-            share = 1.0 if hit.score is None else max(0.0, hit.score / best) if best > 0 else 0.0
+            share = 1.0
+            if hit.score is not None:
+                share = max(0.0, hit.score / best) if best > 0 else 0.0
             places.append(Ranked(hit.skill, hit.score, share, reasons(hit.skill, prompt), near))
     except NoFullTextError as error:
         return Ranking(trouble=str(error))

@@ -48,7 +48,7 @@ _AT: Final = re.compile(r" ?\(at (?:line (\d+), column \d+|end of document)\)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ConfigurationFault:
     """One thing that is wrong.
 
     Attributes:
@@ -72,7 +72,7 @@ class Fault:
 class ConfigurationError(SkillsServerError, ValueError):
     """A configuration file cannot be used. `faults` are all that is wrong with it, in the order of their lines."""
 
-    def __init__(self, file: str, faults: Sequence[Fault]) -> None:
+    def __init__(self, file: str, faults: Sequence[ConfigurationFault]) -> None:
         more = f" (and {len(faults) - 1:,} more; see 'mcp-skills-server config check')" if len(faults) > 1 else ""
         super().__init__(faults[0].show(file) + more)
         self.faults = tuple(faults)
@@ -135,10 +135,14 @@ def read(path: str, *, again: bool = False) -> Configuration:
     try:
         raw, _ = read_regular(path, _MOST_BYTES, wait=not again)
     except OSError as error:
-        fault = Fault(0, "", f"it cannot be read ({error.strerror})", "give the path of a TOML file that you may read")
+        fault = ConfigurationFault(
+            0, "", f"it cannot be read ({error.strerror})", "give the path of a TOML file that you may read"
+        )
         raise ConfigurationError(path, [fault]) from None
     if len(raw) > _MOST_BYTES:
-        fault = Fault(0, "", f"it has more than {_MOST_BYTES:,} bytes", "give the path of a configuration file")
+        fault = ConfigurationFault(
+            0, "", f"it has more than {_MOST_BYTES:,} bytes", "give the path of a configuration file"
+        )
         raise ConfigurationError(path, [fault])
     return parse(raw, path)
 
@@ -153,13 +157,15 @@ def parse(raw: bytes, path: str) -> Configuration:
         text = raw.decode().removeprefix("\ufeff")
         given = tomllib.loads(text)
     except UnicodeDecodeError as error:
-        fault = Fault(raw.count(b"\n", 0, error.start) + 1, "", "this is not UTF-8", "save the file as UTF-8")
+        fault = ConfigurationFault(
+            raw.count(b"\n", 0, error.start) + 1, "", "this is not UTF-8", "save the file as UTF-8"
+        )
         raise ConfigurationError(path, [fault]) from None
     except RecursionError:
-        raise ConfigurationError(path, [Fault(0, "", "it is nested too deeply", _PAGE)]) from None
+        raise ConfigurationError(path, [ConfigurationFault(0, "", "it is nested too deeply", _PAGE)]) from None
     except ValueError as error:  # also a number that is too long
         raise ConfigurationError(path, [_syntax(raw, str(error))]) from None
-    reading = _Reading(lines_of(text))
+    reading = _FileReading(lines_of(text))
     options = reading.options(given)
     tables = {name: reading.tables(name, given[name]) for name in TABLES if name in given}
     reading.check_sources(tables.get("source", []), options.get("roots", []))
@@ -175,18 +181,18 @@ def parse(raw: bytes, path: str) -> Configuration:
 # What is wrong
 
 
-def _syntax(raw: bytes, message: str) -> Fault:
+def _syntax(raw: bytes, message: str) -> ConfigurationFault:
     found = _AT.search(message)
     line = raw.rstrip().count(b"\n") + 1
     if found is not None and found[1]:
         line = int(found[1])
     reason = _AT.sub("", message)
-    return Fault(
+    return ConfigurationFault(
         line, "", f"this is not TOML: {reason[:1].lower()}{reason[1:]}", "write key = value; text is in quotes"
     )
 
 
-class _Reading:
+class _FileReading:
     """Reads the values of one file, and collects the faults in them.
 
     Args:
@@ -195,7 +201,7 @@ class _Reading:
 
     def __init__(self, lines: Mapping[_Place, int]) -> None:
         self._lines = lines
-        self.faults: list[Fault] = []
+        self.faults: list[ConfigurationFault] = []
 
     def line(self, *place: str | int) -> int:
         """Return the line of a key, or of the nearest table around it; 0 where neither is known."""
@@ -204,7 +210,7 @@ class _Reading:
     def blame(self, place: _Place, what: str, hint: str) -> None:
         """Note a fault."""
         key = ".".join(each for each in place if isinstance(each, str))
-        self.faults.append(Fault(self.line(*place), key, what, hint))
+        self.faults.append(ConfigurationFault(self.line(*place), key, what, hint))
 
     def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a file gives for options, by key."""
@@ -288,7 +294,11 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
 
 def _configuration(
-    options: Mapping[str, Any], tables: Mapping[str, Sequence[dict[str, Any]]], file: str, reading: _Reading, raw: bytes
+    options: Mapping[str, Any],
+    tables: Mapping[str, Sequence[dict[str, Any]]],
+    file: str,
+    reading: _FileReading,
+    raw: bytes,
 ) -> Configuration:
     folder = os.path.dirname(file)
     sources: dict[str, SourceRules] = {}

@@ -54,7 +54,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableKeys:
     """One table.
 
     Attributes:
@@ -197,8 +197,8 @@ _RATE: Final = Key("a whole number from 1 to 1,000,000", _whole(click.IntRange(1
 _SCOPES: Final = _list_of(_text_that(_SCOPE.fullmatch))
 _URL: Final = _text_that(is_safe)
 
-TABLES: Final[Mapping[str, Table]] = {
-    "source": Table(
+TABLES: Final[Mapping[str, TableKeys]] = {
+    "source": TableKeys(
         {
             "from": Key("text in quotes, any ROOT", _text, 'from = "ROOT"'),
             "scripts": Key("true or false", _flag),
@@ -208,7 +208,7 @@ TABLES: Final[Mapping[str, Table]] = {
         "write a table [[source]] with from = ROOT",
         is_array=True,
     ),
-    "grant": Table(
+    "grant": TableKeys(
         {
             "who": Key(_GRANT_WHO, _list_of(_text_that(is_who), least=1), _GRANT_WHO),
             "skills": Key(_GRANT_SKILLS, _list_of(_pattern, least=1), _GRANT_SKILLS),
@@ -218,7 +218,7 @@ TABLES: Final[Mapping[str, Table]] = {
         is_array=True,
         least=1,
     ),
-    "oauth": Table(
+    "oauth": TableKeys(
         {
             "issuer": Key(
                 'the https URL of the issuer as its metadata has it, such as "https://login.example"',
@@ -241,7 +241,7 @@ TABLES: Final[Mapping[str, Table]] = {
         },
         "write a table [oauth] with issuer and audience",
     ),
-    "quota": Table(
+    "quota": TableKeys(
         {
             "requests-per-minute": _RATE,
             "failed-authentications-per-minute": _RATE,

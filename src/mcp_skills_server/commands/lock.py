@@ -42,7 +42,7 @@ class LockFileOptions(Options):
     lock: str = option(DEFAULT, "The lock file.", show_default=True, metavar="FILE")
 
 
-class Offer(NamedTuple):
+class SourceOffer(NamedTuple):
     """A source at one moment.
 
     Attributes:
@@ -70,7 +70,7 @@ class Offer(NamedTuple):
 @contextmanager
 def offered(
     given: Sequence[str], options: RootOptions, pin: str | None = None
-) -> Generator[tuple[Registry, list[Offer]]]:
+) -> Generator[tuple[Registry, list[SourceOffer]]]:
     """Open these roots together, as `serve` does: of two skills with one path the earlier root offers it.
 
     Args:
@@ -91,7 +91,7 @@ def offered(
             snapshot = registry.snapshot
             revisions = mirrors.revisions() if mirrors is not None else {}
             offers = [
-                Offer(root, revisions.get(found.given, ""), {}, registry)
+                SourceOffer(root, revisions.get(found.given, ""), {}, registry)
                 for root, found in zip(given, registry.roots, strict=True)
             ]
             for path in snapshot.paths(Standing.LENIENT):
@@ -354,7 +354,7 @@ def _moved(locked: Sequence[LockedSource], options: RootOptions) -> list[Moved]:
     return out
 
 
-def _locked(offer: Offer) -> LockedSource:
+def _locked(offer: SourceOffer) -> LockedSource:
     return LockedSource(offer.given, offer.revision, offer.digests())
 
 

@@ -54,7 +54,7 @@ def log_to_stderr(level: str, form: Format = "text") -> None:
 
     What the protocol's library logs at debug holds whole messages, and with them bodies and session handles.
     """
-    handler = Lines(sys.stderr)
+    handler = LineHandler(sys.stderr)
     handler.addFilter(Seldom())
     handler.setFormatter(_Json() if form == "json" else _OneLine("mcp-skills-server: %(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=_of_others(level))
@@ -71,7 +71,7 @@ def _of_others(level: str) -> int:
     return max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()])
 
 
-class Lines(logging.StreamHandler[TextIO]):
+class LineHandler(logging.StreamHandler[TextIO]):
     """Writes lines in the order in which things happened, those of requests many at once.
 
     Requests are logged a moment later (`telemetry/later.py`), so any other line has them written first.

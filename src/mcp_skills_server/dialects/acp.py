@@ -193,7 +193,7 @@ def with_server(text: str, make: Callable[[str], Mapping[str, Any]]) -> str:
         ValueError: it is no JSON.
     """
     wanted: Any = json.loads(text)
-    places = _Places(text)
+    places = _JsonPlaces(text)
     first = places.skip(0)
     several = isinstance(wanted, list)
     messages = cast("list[object]", wanted) if several else [wanted]
@@ -235,7 +235,7 @@ def _names() -> Iterator[str]:
         number += 1
 
 
-class _Places:
+class _JsonPlaces:
     """Where the values of a JSON text stand. The text has been parsed before, so it is well formed."""
 
     _BLANKS: Final = re.compile(r"[ \t\r\n]*")

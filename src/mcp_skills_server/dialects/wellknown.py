@@ -407,7 +407,7 @@ def judge_unpacked(entry: Entry, files: Files) -> Judgement:
     return Judgement(None, None if same else f"its {SKILL_MD} describes it otherwise than the index")
 
 
-class _RefusedError(SkillsServerError, ValueError):
+class _EntryRefusedError(SkillsServerError, ValueError):
     """An entry cannot be used, for this reason."""
 
     def __init__(self, reason: str, *, broken: bool = True) -> None:
@@ -443,12 +443,12 @@ def _entries(
         fields = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
         try:
             if not isinstance(item, dict):
-                raise _RefusedError("it is no object")
+                raise _EntryRefusedError("it is no object")
             entry = read(fields)
             if entry.name in entries:
-                raise _RefusedError("an entry before it has the same name")
+                raise _EntryRefusedError("an entry before it has the same name")
             entries[entry.name] = entry
-        except _RefusedError as refused:
+        except _EntryRefusedError as refused:
             name = fields.get("name")
             label = printable(name[:64]) if isinstance(name, str) else ""
             unusable.append(Unusable(position, label, str(refused), refused.broken))
@@ -458,39 +458,39 @@ def _entries(
 def _entry(fields: Mapping[str, Any], base: str) -> Entry:
     kind = fields.get("type")
     if not isinstance(kind, str):
-        raise _RefusedError("it has no type")
+        raise _EntryRefusedError("it has no type")
     if kind not in {SKILL_MD_KIND, ARCHIVE_KIND}:
-        raise _RefusedError(f"its type {quoted(kind)} is not known", broken=False)
+        raise _EntryRefusedError(f"its type {quoted(kind)} is not known", broken=False)
     name, description = _described(fields)
     digest = fields.get("digest")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-        raise _RefusedError("its digest is not 'sha256:' and 64 hex digits in lower case")
+        raise _EntryRefusedError("its digest is not 'sha256:' and 64 hex digits in lower case")
     url = fields.get("url")
     if not isinstance(url, str):
-        raise _RefusedError("it has no url")
+        raise _EntryRefusedError("it has no url")
     try:
         return Entry(name, description, cast("Kind", kind), absolute(base, url), digest)
     except ValueError as error:
-        raise _RefusedError(f"its url {quoted(url)}: {error}") from None
+        raise _EntryRefusedError(f"its url {quoted(url)}: {error}") from None
 
 
 def _entry_0_1(fields: Mapping[str, Any], base: str, limits: IndexLimits) -> Entry:
     name, description = _described(fields)
     listed = fields.get("files")
     if not isinstance(listed, list) or not all(isinstance(path, str) for path in cast("list[Any]", listed)):
-        raise _RefusedError("it has no list 'files' of paths")
+        raise _EntryRefusedError("it has no list 'files' of paths")
     paths = cast("list[str]", listed)
     if SKILL_MD not in paths:
-        raise _RefusedError(f"its files are without {SKILL_MD}")
+        raise _EntryRefusedError(f"its files are without {SKILL_MD}")
     if len(paths) > limits.files:
-        raise _RefusedError(f"it has {len(paths)} files, at most {limits.files} are fetched")
+        raise _EntryRefusedError(f"it has {len(paths)} files, at most {limits.files} are fetched")
     bad = next((path for path in paths if is_bad_0_1(path)), None)
     if bad is not None:
-        raise _RefusedError(f"discovery 0.1.0 does not allow the file name {quoted(bad)}")
+        raise _EntryRefusedError(f"discovery 0.1.0 does not allow the file name {quoted(bad)}")
     try:
         archive.check_paths(paths)
     except ArchiveRefusedError as error:
-        raise _RefusedError(str(error)) from None
+        raise _EntryRefusedError(str(error)) from None
     return Entry(name, description, None, "", "", {path: urljoin(base, f"{name}/{quote(path)}") for path in paths})
 
 
@@ -499,12 +499,12 @@ def _described(fields: Mapping[str, Any]) -> tuple[str, str]:
     given: dict[str, Json] = {key: fields[key] for key in ("name", "description") if key in fields}
     broken = next(_broken(Document(given, {}, "", 1, ()), str(given.get("name"))), None)
     if broken:
-        raise _RefusedError(broken)
+        raise _EntryRefusedError(broken)
     description = str(given["description"])
     try:
         description.encode()
     except UnicodeEncodeError:
-        raise _RefusedError("its description holds half a character") from None
+        raise _EntryRefusedError("its description holds half a character") from None
     return str(given["name"]), description
 
 

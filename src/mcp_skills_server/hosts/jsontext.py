@@ -36,7 +36,7 @@ def read(text: str, form: Form) -> dict[str, Any]:
 
 def put(text: str, path: Sequence[str], value: object, form: Form) -> str:
     """The text with `value` at `path`. Of an object that is there, only the members that `value` names change."""
-    document = _Document(text if text.strip() else "{}\n", form)
+    document = _JsonText(text if text.strip() else "{}\n", form)
     inside = document.at(0)
     for depth, key in enumerate(path):
         member = inside.find(key)
@@ -59,7 +59,7 @@ def put(text: str, path: Sequence[str], value: object, form: Form) -> str:
 
 def drop(text: str, path: Sequence[str], form: Form) -> str:
     """Return the text without the member at `path`, which must be there."""
-    document = _Document(text, form)
+    document = _JsonText(text, form)
     inside = document.at(0)
     for key in path[:-1]:
         member = inside.find(key)
@@ -121,7 +121,7 @@ def _blanked(text: str, form: Form) -> tuple[str, list[int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Member:
+class _JsonMember:
     """Where a member stands: its key's quote, its value, the end of that, and a comma after it."""
 
     key: str
@@ -137,16 +137,16 @@ class _Inside:
 
     opening: int
     closing: int
-    members: Sequence[_Member]
+    members: Sequence[_JsonMember]
 
-    def find(self, key: str) -> _Member | None:
+    def find(self, key: str) -> _JsonMember | None:
         found = [member for member in self.members if member.key == key]
         if len(found) > 1:
             raise UsageError(f"the key {key!r} stands there twice; keep one of the two")
         return found[0] if found else None
 
 
-class _Document:
+class _JsonText:
     """A text with its places."""
 
     def __init__(self, text: str, form: Form) -> None:
@@ -164,7 +164,7 @@ class _Document:
 
     def at(self, place: int) -> _Inside:
         """Return the object that begins at or behind this place."""
-        plain, members = self._plain, list[_Member]()
+        plain, members = self._plain, list[_JsonMember]()
         opening = self._skip(place)
         position = self._skip(opening + 1)
         while plain[position] != "}":
@@ -175,17 +175,17 @@ class _Document:
             comma = behind if plain[behind] == "," else None
             if comma is None:
                 comma = next((each for each in self._trailing if end <= each < behind), None)
-            members.append(_Member(key, position, value, end, comma))
+            members.append(_JsonMember(key, position, value, end, comma))
             position = self._skip(behind + 1) if plain[behind] == "," else behind
         return _Inside(opening, position, members)
 
-    def object_of(self, member: _Member) -> _Inside:
+    def object_of(self, member: _JsonMember) -> _Inside:
         """Return the object that is a member's value."""
         if self._plain[member.value] != "{":
             raise UsageError(f"{member.key!r} is not an object")
         return self.at(member.value)
 
-    def value(self, member: _Member) -> Any:
+    def value(self, member: _JsonMember) -> Any:
         """Return a member's value."""
         return self._decoder.raw_decode(self._plain, member.value)[0]
 
@@ -211,7 +211,7 @@ class _Document:
         new = f"{before}{text[last.end : place]}{self._break}{child}{self._on_lines(key, value, child)}{behind}"
         return text[: last.end] + new + text[place:]
 
-    def replace(self, inside: _Inside, member: _Member, value: object) -> str:
+    def replace(self, inside: _Inside, member: _JsonMember, value: object) -> str:
         """Return the text with another value of a member."""
         if self._own_line(inside.members[0]):
             new = dump(value, self._unit).replace("\n", self._break + self._indent(member.start))
@@ -255,7 +255,7 @@ class _Document:
         match = _INDENT.match(self.text, place)
         return match.end() if match else place
 
-    def _own_line(self, member: _Member) -> bool:
+    def _own_line(self, member: _JsonMember) -> bool:
         """Tell whether the member is the first on its line."""
         place = member.start - len(self._indent_before(member.start))
         return place > 0 and self.text[place - 1] in "\r\n"

@@ -32,7 +32,7 @@ from mcp_skills_server.format.portions import portion
 from mcp_skills_server.model import SKILL_MD, Json, printable
 from mcp_skills_server.rpc import guide
 from mcp_skills_server.rpc.blobs import Blobs
-from mcp_skills_server.rpc.catalogue import Catalogue, Catalogues, Entry, Key
+from mcp_skills_server.rpc.catalogue import Catalogue, Catalogues, Key, SkillVersion
 from mcp_skills_server.rpc.messages import CallError, failed
 from mcp_skills_server.runtime.quota import Owner, QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
@@ -71,7 +71,7 @@ class ExecutionSettings:
     code: bool = False
 
 
-class Client(NamedTuple):
+class RpcClient(NamedTuple):
     """Who calls.
 
     Attributes:
@@ -134,7 +134,7 @@ class Methods:
             message = f"Method not found: {printable(method[:100])!r}; there are {', '.join(dialect.METHODS)}"
             raise CallError(message, code=METHOD_NOT_FOUND)
         try:
-            return await work(self, params, Client(owner, principal))
+            return await work(self, params, RpcClient(owner, principal))
         except CallError:
             raise
         except QuotaError as error:
@@ -149,7 +149,7 @@ class Methods:
             raise CallError(message, about) from None
 
     async def from_view(
-        self, request: _R, handle: Callable[[Methods, View, _R, Client], Awaitable[Result]], client: Client
+        self, request: _R, handle: Callable[[Methods, View, _R, RpcClient], Awaitable[Result]], client: RpcClient
     ) -> Result:
         """Return what a method answers from the skills as they are, once they were read.
 
@@ -163,7 +163,7 @@ class Methods:
 
     # Discovery
 
-    async def _list(self, view: View, request: Listing, _client: Client) -> Result:
+    async def _list(self, view: View, request: Listing, _client: RpcClient) -> Result:
         kind = f"{dialect.LIST} {request.namespace or ''}"
         after = _after(request.cursor, kind)
         catalogue = await self._catalogue(view)
@@ -173,14 +173,14 @@ class Methods:
         cursor = None if more is None else cursors.encode(kind, f"{more.manifest.name} {more.manifest.version.text}")
         return dialect.skill_list((entry.manifest for entry in page), request.detail, cursor)
 
-    async def _describe(self, view: View, request: Description, _client: Client) -> Result:
+    async def _describe(self, view: View, request: Description, _client: RpcClient) -> Result:
         entry = await self._find(await self._catalogue(view), request.name, request.version)
         frontmatter = None if request.detail == "manifest" else entry.frontmatter
         raw = await self._bytes(view, entry, SKILL_MD) if request.detail == "full" else None
         content = None if raw is None else raw.decode("utf-8", "replace")
         return dialect.skill_description(entry.manifest, frontmatter, content)
 
-    async def _read(self, view: View, request: FileRequest, client: Client) -> Result:
+    async def _read(self, view: View, request: FileRequest, client: RpcClient) -> Result:
         entry = await self._find(await self._catalogue(view), request.name, request.version)
         about = _about(request.name, request.version) | {"path": clipped(request.path)}
         file = None if entry.skill is None else entry.skill.files.get(request.path)
@@ -195,12 +195,12 @@ class Methods:
                 raise CallError(printable(f"{request.path[:200]!r} is no text, and content is a string"), about)
             return dialect.content(text)
 
-    async def _guide(self, _params: Mapping[str, Any], _client: Client) -> Result:
+    async def _guide(self, _params: Mapping[str, Any], _client: RpcClient) -> Result:
         return dialect.content(guide.files()[SKILL_MD].decode("utf-8"))
 
     # Execution
 
-    async def _execute(self, view: View, request: Execution, client: Client) -> Result:
+    async def _execute(self, view: View, request: Execution, client: RpcClient) -> Result:
         entry = await self._find(await self._catalogue(view), request.name, request.version)
         if self._executor is None:
             return dialect.run(failed(dialect.DISABLED, _NO_SCRIPTS))
@@ -212,7 +212,7 @@ class Methods:
             await self._executor.run(entry.manifest, entry.skill, request, client.owner, permissions=permissions)
         )
 
-    async def _run_code(self, view: View, request: CodeExecution, client: Client) -> Result:
+    async def _run_code(self, view: View, request: CodeExecution, client: RpcClient) -> Result:
         executor = self._executor
         if executor is None or not self._settings.code:
             return dialect.run(failed(dialect.DISABLED, _NO_CODE if executor is not None else _NO_SCRIPTS))
@@ -222,14 +222,14 @@ class Methods:
         permissions = view.skill_set.permissions
         return dialect.run(await executor.run_code(request, skills, client.owner, permissions=permissions))
 
-    async def _create_blob(self, params: Mapping[str, Any], client: Client) -> Result:
+    async def _create_blob(self, params: Mapping[str, Any], client: RpcClient) -> Result:
         content, kind = dialect.blob_content(params)
         if self._executor is None:
             return dialect.refusal(dialect.DISABLED, _NO_SCRIPTS)
         raw = content.encode("utf-8")
         return dialect.blob_made(self._blobs.add(raw, kind, client.owner), len(raw))
 
-    async def _read_blob(self, params: Mapping[str, Any], _client: Client) -> Result:
+    async def _read_blob(self, params: Mapping[str, Any], _client: RpcClient) -> Result:
         request = dialect.blob_request(params)
         if self._executor is None:
             return dialect.refusal(dialect.DISABLED, _NO_SCRIPTS)
@@ -252,7 +252,7 @@ class Methods:
         known = catalogues.known(view.snapshot)
         return known or await off_loop(False, lambda: catalogues.make(view.snapshot, last=view.last_try))
 
-    async def _find(self, catalogue: Catalogue, name: str, version: str | None) -> Entry:
+    async def _find(self, catalogue: Catalogue, name: str, version: str | None) -> SkillVersion:
         """Return the skill of this name, in this version or the latest.
 
         Raises:
@@ -271,7 +271,7 @@ class Methods:
             raise CallError(printable(message), _about(name, version))
         return found
 
-    async def _bytes(self, view: View, entry: Entry, path: str) -> bytes | None:
+    async def _bytes(self, view: View, entry: SkillVersion, path: str) -> bytes | None:
         """Return the bytes of a file, None if the skill has no such file."""
         if entry.skill is None:
             return guide.files().get(path)
@@ -288,14 +288,14 @@ class _OfSkills(Generic[_R]):
     """
 
     parse: Callable[[Mapping[str, Any]], _R]
-    handle: Callable[[Methods, View, _R, Client], Awaitable[Result]]
+    handle: Callable[[Methods, View, _R, RpcClient], Awaitable[Result]]
 
-    async def __call__(self, methods: Methods, params: Mapping[str, Any], client: Client) -> Result:
+    async def __call__(self, methods: Methods, params: Mapping[str, Any], client: RpcClient) -> Result:
         """Answer a call, once the skills were read."""
         return await methods.from_view(self.parse(params), self.handle, client)
 
 
-_Work: TypeAlias = Callable[[Methods, Mapping[str, Any], Client], Awaitable[Result]]
+_Work: TypeAlias = Callable[[Methods, Mapping[str, Any], RpcClient], Awaitable[Result]]
 _TABLE: Final[dict[str, _Work]] = {
     dialect.LIST: _OfSkills(dialect.listing, Methods._list),  # pyright: ignore[reportPrivateUsage]
     dialect.DESCRIBE: _OfSkills(dialect.description, Methods._describe),  # pyright: ignore[reportPrivateUsage]
@@ -333,10 +333,10 @@ def _about(name: str, version: str | None) -> dict[str, Json]:
     return {"name": clipped(name)} if version is None else {"name": clipped(name), "version": clipped(version)}
 
 
-def _weight(entry: Entry) -> int:
+def _weight(entry: SkillVersion) -> int:
     """About how many bytes it takes in a list."""
     return _NAMES_BYTES + 6 * len(str(entry.manifest.fields["description"]))
 
 
-def _paths(entry: Entry) -> list[str]:
+def _paths(entry: SkillVersion) -> list[str]:
     return list(guide.files() if entry.skill is None else entry.skill.files)

@@ -41,7 +41,16 @@ from mcp_skills_server.web.settings import HttpSettings
 from mcp_skills_server.web.ui.activity import Activity
 from mcp_skills_server.web.ui.entrance import Entrance
 from mcp_skills_server.web.ui.live import Live
-from mcp_skills_server.web.ui.look import BASE, Look, Site, UsageReports, base, file_address, prefix, skill_address
+from mcp_skills_server.web.ui.look import (
+    BASE,
+    Look,
+    PageContext,
+    UsageReports,
+    base,
+    file_address,
+    prefix,
+    skill_address,
+)
 from mcp_skills_server.web.ui.pages import (
     catalogue,
     file,
@@ -82,7 +91,7 @@ _HEADERS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
+class _PageView:
     path: str
     page: PageOf
     title: str = ""
@@ -91,20 +100,20 @@ class _View:
 
 
 VIEWS: Final = (
-    _View("/", catalogue.page, "Skills"),
-    _View("/skills/{path:path}", skill.page),
-    _View("/files/{path:path}", file.page),
-    _View("/raw/{path:path}", file.raw),
-    _View("/history/{path:path}", history.page),
-    _View("/model", model.page, "What the model sees"),
-    _View("/try", triggers.page, "Trigger playground"),
-    _View("/problems", problems.page, "Problems"),
-    _View("/usage", usage.page, "Usage"),
-    _View("/live", live.page, "Live"),
-    _View("/live/events", live.events),
-    _View("/sources", sources.page, "Sources"),
-    _View("/runs", live.runs, "Runs", admin=True),
-    _View("/clients", live.clients, "Clients", admin=True),
+    _PageView("/", catalogue.page, "Skills"),
+    _PageView("/skills/{path:path}", skill.page),
+    _PageView("/files/{path:path}", file.page),
+    _PageView("/raw/{path:path}", file.raw),
+    _PageView("/history/{path:path}", history.page),
+    _PageView("/model", model.page, "What the model sees"),
+    _PageView("/try", triggers.page, "Trigger playground"),
+    _PageView("/problems", problems.page, "Problems"),
+    _PageView("/usage", usage.page, "Usage"),
+    _PageView("/live", live.page, "Live"),
+    _PageView("/live/events", live.events),
+    _PageView("/sources", sources.page, "Sources"),
+    _PageView("/runs", live.runs, "Runs", admin=True),
+    _PageView("/clients", live.clients, "Clients", admin=True),
 )
 
 
@@ -123,7 +132,7 @@ class Ui:
         self._runtime = runtime
         self._views = views
         self._viewers = Viewers(http.policy, ui.once, FailedAuthentications(http.rates), store=http.page_sessions)
-        self.site = Site(
+        self.site = PageContext(
             _templates(),
             settings,
             http.sites,
@@ -166,7 +175,7 @@ class Ui:
 
     # Views
 
-    def _answer(self, view: _View) -> Callable[[Request], Awaitable[Response]]:
+    def _answer(self, view: _PageView) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             viewer = await self._viewers.viewer(request)
             if viewer is None:
@@ -178,7 +187,7 @@ class Ui:
 
         return answer
 
-    async def _shown(self, request: Request, viewer: Viewer, view: _View) -> Response:
+    async def _shown(self, request: Request, viewer: Viewer, view: _PageView) -> Response:
         who = viewer.principal
         runtime = self._runtime_of(who)
         if not runtime.registry.loaded.is_set():
@@ -233,7 +242,7 @@ class Ui:
         async def page(_: Request, __: Look) -> Response:
             raise HTTPException(404, _NOT_THERE)
 
-        return await self._answer(_View("/*", page))(request)
+        return await self._answer(_PageView("/*", page))(request)
 
     @staticmethod
     def _message(look: Look, words: str, status: int, *, refresh: bool = False) -> Response:

@@ -44,7 +44,7 @@ _HEARTBEAT: Final = ":\n\n"
 _REPLACED: Final = "event: replaced\ndata: 1\n\n"
 
 
-class Difference(NamedTuple):
+class SkillDifference(NamedTuple):
     """One skill that differs.
 
     Attributes:
@@ -62,7 +62,7 @@ class Difference(NamedTuple):
     more: int = 0
 
 
-class Scan(NamedTuple):
+class ScanChanges(NamedTuple):
     """What one scan found.
 
     Attributes:
@@ -73,7 +73,7 @@ class Scan(NamedTuple):
 
     number: int
     time: float
-    differences: tuple[Difference, ...]
+    differences: tuple[SkillDifference, ...]
 
 
 class Scans:
@@ -88,21 +88,21 @@ class Scans:
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
-        self._kept: deque[Scan] = deque()
+        self._kept: deque[ScanChanges] = deque()
         self._weight = 0
         self.since = now()
 
-    def latest(self) -> list[Scan]:
+    def latest(self) -> list[ScanChanges]:
         """Return the scans, the last one at the end."""
         return [*self._kept]
 
-    def note(self, changes: Changes, snapshot: Snapshot) -> Scan | None:
+    def note(self, changes: Changes, snapshot: Snapshot) -> ScanChanges | None:
         """Keep what a scan found, after which the skills are these; None where that is nothing to show."""
         found, now = _differences(changes, snapshot), self._now()
         if not found:
             return None
         last = self._kept[-1].number if self._kept else 0
-        scan = Scan(max(int(now * 1000), last + 1), now, found)
+        scan = ScanChanges(max(int(now * 1000), last + 1), now, found)
         self._kept.append(scan)
         self._weight += len(scan.differences)
         while self._weight > MOST_DIFFERENCES and len(self._kept) > 1:
@@ -110,19 +110,19 @@ class Scans:
         return scan
 
 
-def _differences(changes: Changes, snapshot: Snapshot) -> tuple[Difference, ...]:
+def _differences(changes: Changes, snapshot: Snapshot) -> tuple[SkillDifference, ...]:
     paths = sorted(changes.before.keys() | changes.after.keys())
     found = (_difference(path, paths, changes, snapshot) for path in paths[-MOST_DIFFERENCES:])
     return tuple(each for each in found if each is not None)
 
 
-def _difference(path: str, paths: Sequence[str], changes: Changes, snapshot: Snapshot) -> Difference | None:
+def _difference(path: str, paths: Sequence[str], changes: Changes, snapshot: Snapshot) -> SkillDifference | None:
     """Return what is different of one of the skills that differ; None where that is about skills inside it alone."""
     before, after = changes.before.get(path), changes.after.get(path)
     if before is None or after is None:
         there = after or before
         name = clipped(there.name if there is not None else path)
-        return Difference("vanished" if after is None else "appeared", path, name)
+        return SkillDifference("vanished" if after is None else "appeared", path, name)
     old, new = before.files, after.files
     files = sorted(each for each in old.keys() | new.keys() if old.get(each) is not new.get(each))
     inside = _inside(before, after, paths, snapshot)
@@ -130,7 +130,7 @@ def _difference(path: str, paths: Sequence[str], changes: Changes, snapshot: Sna
     if inside and not own:
         return None  # each of those is a difference of its own
     shown = tuple(own[:_FILES])
-    return Difference("changed", path, clipped(after.name), shown, len(own) - len(shown))
+    return SkillDifference("changed", path, clipped(after.name), shown, len(own) - len(shown))
 
 
 def _inside(before: Skill, after: Skill, paths: Sequence[str], snapshot: Snapshot) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ class Change(NamedTuple):
 
     number: int
     time: float
-    what: Difference
+    what: SkillDifference
 
 
 class Feed:
@@ -172,7 +172,7 @@ class Feed:
         self.number = 0
         """Of the last change."""
 
-    def take(self, scan: Scan) -> None:
+    def take(self, scan: ScanChanges) -> None:
         """Keep what a scan found of these skills, and wake who waits."""
         found = [each for each in scan.differences if self._reads(each.path)]
         if not found:
@@ -221,7 +221,7 @@ class Live:
         self._feeds: WeakKeyDictionary[SkillSet, Feed] = WeakKeyDictionary()
         self._scans = Scans()
         self._lock = threading.Lock()
-        self._places = Quota[Stream]("open live pages", MOST_STREAMS, share)
+        self._places = Quota[ChangeStream]("open live pages", MOST_STREAMS, share)
         self.is_closing = False
         """Whether all streams are to end."""
 
@@ -244,7 +244,7 @@ class Live:
 
         registry.subscribe(note)
 
-    def _give(self, scan: Scan | None) -> None:
+    def _give(self, scan: ScanChanges | None) -> None:
         if scan is not None:
             for feed in [*self._feeds.values()]:
                 feed.take(scan)
@@ -266,7 +266,7 @@ class Live:
         for feed in [*self._feeds.values()]:
             feed.wake()
 
-    def open(self, skills: SkillSet, owner: Owner, after: int, stays: Callable[[], Awaitable[bool]]) -> Stream:
+    def open(self, skills: SkillSet, owner: Owner, after: int, stays: Callable[[], Awaitable[bool]]) -> ChangeStream:
         """Return a stream of server-sent events: one `change` for whatever happened since the last one.
 
         An owner who opens too many has the oldest one ended, with the event `replaced`.
@@ -280,18 +280,18 @@ class Live:
         Raises:
             QuotaError: others have left no place.
         """
-        made = Stream(self, skills, after, stays)
+        made = ChangeStream(self, skills, after, stays)
         for oldest in self._places.claim(made, owner):
             oldest.is_replaced = True
             oldest.feed.wake()
         return made
 
-    def release(self, stream: Stream) -> None:
+    def release(self, stream: ChangeStream) -> None:
         """Count a stream no more."""
         self._places.release(stream)
 
 
-class Stream:
+class ChangeStream:
     """One stream; made by `Live.open`, and closed by whoever sends its lines.
 
     Attributes:

@@ -70,7 +70,7 @@ class UsageReports:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class PageContext:
     """What all viewers have in common.
 
     Attributes:
@@ -118,7 +118,7 @@ class Look:
         stays: whether the viewer may still see the same, for answers that take long.
     """
 
-    site: Site
+    site: PageContext
     runtime: Runtime
     view: View
     principal: Principal | None

@@ -71,7 +71,7 @@ class Viewer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Session:
+class _ViewerSession:
     viewer: Viewer
     used: float
 
@@ -109,7 +109,7 @@ class Viewers:
         self._private = once is not None
         self._failures = failures or FailedAuthentications()
         self._now = now
-        self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
+        self._sessions: OrderedDict[bytes, _ViewerSession] = OrderedDict()
         """By the hash of the id, the one used longest ago first."""
 
     @property
@@ -201,7 +201,7 @@ class Viewers:
             del self._sessions[key]
         while len(self._sessions) >= _MOST:
             self._sessions.popitem(last=False)
-        self._sessions[_hashed(cookie)] = _Session(replace(viewer, credential=""), self._now())
+        self._sessions[_hashed(cookie)] = _ViewerSession(replace(viewer, credential=""), self._now())
 
     async def _synchronise(self, cookie: str) -> None:
         """Take over the session that another replica began, and drop the one that another replica ended."""

@@ -83,7 +83,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SkillRow:
     """One skill of the list.
 
     Attributes:
@@ -118,7 +118,7 @@ class Found:
         trouble: why nothing could be searched, "" where it could.
     """
 
-    rows: Sequence[Row]
+    rows: Sequence[SkillRow]
     more: bool
     total: int | None
     trouble: str = ""
@@ -218,9 +218,9 @@ def _condition(asked: Asked, used: Mapping[str, Line] | None, survey: Survey) ->
     return accept
 
 
-def _row(look: Look, skill: Skill, asked: Asked, used: Mapping[str, Line] | None, survey: Survey) -> Row:
+def _row(look: Look, skill: Skill, asked: Asked, used: Mapping[str, Line] | None, survey: Survey) -> SkillRow:
     title, left_out = identity.title(skill) or "", reason_left_out(skill)
-    return Row(
+    return SkillRow(
         skill,
         title if title != skill.name else "",
         source_name(look, skill.root),

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from mcp_skills_server.model import Standing
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.server.callers import counted
-from mcp_skills_server.web.ui.live import Stream
+from mcp_skills_server.web.ui.live import ChangeStream
 from mcp_skills_server.web.ui.look import Look
 
 _TYPE: Final = "text/event-stream"
@@ -43,17 +43,17 @@ async def events(request: Request, look: Look) -> Response:
     except QuotaError as error:
         # What is no stream is not asked for again by a browser.
         return PlainTextResponse(f"{error}\n", 429, {"retry-after": "60"})
-    return _Events(stream)
+    return _EventStream(stream)
 
 
 def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
-class _Events(StreamingResponse):
+class _EventStream(StreamingResponse):
     """Sends a stream, and closes it however the connection ends."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: ChangeStream) -> None:
         self._stream = stream
         self._lines = stream.lines()
         super().__init__(self._lines, media_type=_TYPE, headers={"x-accel-buffering": "no"})

@@ -46,7 +46,7 @@ class SourceLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownProblem:
     """A problem as it is shown.
 
     Attributes:
@@ -109,21 +109,21 @@ def survey_of(look: Look) -> Survey:
     return replace(found, problems=[each for each in found.problems if each.skill])
 
 
-async def _shown(look: Look, problem: Problem) -> Shown:
+async def _shown(look: Look, problem: Problem) -> ShownProblem:
     skill, given = look.snapshot.skills.get(problem.skill), problem
     problem = shown_problem(look, given)
     if skill is None:
-        return Shown(problem, None, "")
+        return ShownProblem(problem, None, "")
     file = file_of(given, look.runtime.registry.roots[skill.root].show(skill.directory), skill.files)
     if problem.line is None or not file or skill.files[file].size > _MOST_BYTES:
-        return Shown(problem, skill, file)
+        return ShownProblem(problem, skill, file)
     try:
         raw = await look.view.read(skill, file)
     except StaleFileError:
         if not look.view.last_try:
             raise
-        return Shown(problem, skill, file)
-    return Shown(problem, skill, file, lines_around(raw, problem.line))
+        return ShownProblem(problem, skill, file)
+    return ShownProblem(problem, skill, file, lines_around(raw, problem.line))
 
 
 def file_of(problem: Problem, place: str, files: Mapping[str, object]) -> str:

@@ -119,7 +119,7 @@ class File:
 
 
 @dataclass(slots=True)
-class Folder:
+class FileTree:
     """A folder in the tree.
 
     Attributes:
@@ -131,7 +131,7 @@ class Folder:
     """
 
     name: str = ""
-    folders: dict[str, Folder] = field(default_factory=dict[str, "Folder"])
+    folders: dict[str, FileTree] = field(default_factory=dict[str, "FileTree"])
     files: list[File] = field(default_factory=list[File])
     count: int = 0
     size: int = 0
@@ -190,14 +190,14 @@ def _problems(look: Look, skill: Skill, survey: Survey) -> list[tuple[str, Probl
     return [(file_of(each, place, skill.files), shown_problem(look, each)) for each in found]
 
 
-def tree_of(skill: Skill, digests: Mapping[str, str]) -> Folder:
+def tree_of(skill: Skill, digests: Mapping[str, str]) -> FileTree:
     """Return the files of a skill by their folders. What lies deeper than a person looks keeps its path as its name."""
-    top = Folder()
+    top = FileTree()
     for path, file in skill.files.items():
         *above, name = path.split("/", _DEEPEST)
         at = top
         for each in ("", *above):
-            at = at if not each else at.folders.setdefault(each, Folder(each))
+            at = at if not each else at.folders.setdefault(each, FileTree(each))
             at.count += 1
             at.size += file.size
         at.files.append(File(path, name, file.size, digests.get(path, "")))

@@ -19,7 +19,7 @@ MOST_OTHERS: Final = 100
 """Principals that are shown, and host programs."""
 
 
-class _Table(NamedTuple):
+class _CountTable(NamedTuple):
     """What was counted of some that are no skills.
 
     Attributes:
@@ -58,13 +58,13 @@ async def page(request: Request, look: Look) -> Response:
     )
 
 
-def _others(look: Look) -> list[_Table]:
+def _others(look: Look) -> list[_CountTable]:
     """Return what was counted by principal and by host program, for who may know of them."""
     if not look.sees_others:
         return []
     by_principal, by_host = look.site.usage.read("principal"), look.site.usage.read("host")
     return [
-        _Table(kind, title, column, nameless, found.lines[:MOST_OTHERS])
+        _CountTable(kind, title, column, nameless, found.lines[:MOST_OTHERS])
         for kind, title, column, nameless, found in (
             ("principals", "By principal", "Principal", "anybody", by_principal),
             ("hosts", "By host program", "Host program", "did not say", by_host),

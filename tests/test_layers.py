@@ -40,7 +40,6 @@ PURE = (
     "hosts/edit.py",
     "hosts/jsontext.py",
     "hosts/tomltext.py",
-    "hosts/ownership.py",
 )
 NOT_IN_PURE_PACKAGES = {
     "os", "io", "pathlib", "shutil", "tempfile", "time", "datetime", "logging", "socket", "threading", "asyncio",

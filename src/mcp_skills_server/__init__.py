@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.roots import MirroredRoot as MirroredRoot
     from mcp_skills_server.catalog.view import View as View
     from mcp_skills_server.catalog.watch import Watcher as Watcher
-    from mcp_skills_server.commands.open_registry import open_registry as open_registry
+    from mcp_skills_server.commands.opening import open_registry as open_registry
     from mcp_skills_server.dialects.runtime import ToolResult as ToolResult
     from mcp_skills_server.errors import NotServedError as NotServedError
     from mcp_skills_server.errors import RequestError as RequestError
@@ -70,7 +70,7 @@ _HOMES = {
     "View": "catalog.view",
     "Watcher": "catalog.watch",
     "attach": "server.attach",
-    "open_registry": "commands.open_registry",
+    "open_registry": "commands.opening",
 }
 
 __all__ = [

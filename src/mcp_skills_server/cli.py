@@ -126,7 +126,7 @@ def _choice(error: click.BadParameter) -> str:
 
 
 def _variable(error: click.BadParameter) -> str | None:
-    """The environment variable that the bad value is from, None where it is from the command line."""
+    """Return the environment variable that the bad value is from, None where it is from the command line."""
     parameter, context = error.param, error.ctx
     if parameter is None or context is None or not parameter.name:
         return None
@@ -152,7 +152,7 @@ class _LazyGroup(click.Group):
         return [*COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The command of this name, if there is one."""
+        """Return the command of this name, if there is one."""
         if cmd_name not in COMMANDS:
             return None
         module, name, _ = COMMANDS[cmd_name]

@@ -22,17 +22,17 @@ REPEATS: Final[Mapping[str, bool]] = {"repeats": True}
 
 
 def clipped(text: str) -> str:
-    """The text as an error repeats it: whole up to 200 characters, then its beginning."""
+    """Return the text as an error repeats it: whole up to 200 characters, then its beginning."""
     return text if len(text) <= MOST_ECHOED else text[: MOST_ECHOED - 3] + "..."
 
 
 def quoted(text: str) -> str:
-    """The same in quotes, with escapes for what a terminal would act on."""
+    """Return the same in quotes, with escapes for what a terminal would act on."""
     return repr(clipped(text))
 
 
 def listed(names: Collection[str]) -> str:
-    """The first twenty of these as an error names them, and how many more there are; "none" of none."""
+    """Return the first twenty of these as an error names them, and how many more there are; "none" of none."""
     shown = ", ".join(map(clipped, islice(names, _MOST_LISTED)))
     left = len(names) - _MOST_LISTED
     return f"{shown} and {left} more" if left > 0 else shown or "none"
@@ -65,7 +65,7 @@ class UsageError(SkillsServerError, ValueError):
 
 
 def missing_extra(what: str, extra: str) -> UsageError:
-    """The error where `what` wants an extra of this package that is not installed."""
+    """Return the error where `what` wants an extra of this package that is not installed."""
     # By the clone and not by name: the package is on no index, where somebody else may take its name.
     return UsageError(f"the extra [{extra}] for {what} is not installed; in the clone: pip install '.[{extra}]'")
 

@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from mcp_skills_server.acp.shutdown import Shutdown
+from mcp_skills_server.acp.proxy import Shutdown
 from wire import DEADLINE
 
 

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.cli import cli
 from mcp_skills_server.commands.config_file import Configuration, ConfigurationError, parse
+from mcp_skills_server.commands.config_keys import READERS, parameters
 from mcp_skills_server.commands.config_option import configuration_of, oauth_of
-from mcp_skills_server.commands.config_schema import READERS, parameters
 from mcp_skills_server.commands.fields import variables_of
 from mcp_skills_server.commands.serve import serve
 from mcp_skills_server.errors import UsageError
@@ -369,7 +369,7 @@ def test_the_configuration_of_the_deployment_is_right() -> None:
 
 def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
     from mcp_skills_server.commands.opening import open_served
-    from mcp_skills_server.commands.script_options import make_runtime
+    from mcp_skills_server.commands.runtime_options import make_runtime
     from mcp_skills_server.commands.serve import ServeOptions
     from mcp_skills_server.errors import RequestError
     from mcp_skills_server.runtime.scripts.policy import ExecutionPolicy
@@ -379,7 +379,8 @@ def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
         write_skill(tmp_path / name / name)
     found = parse(b"roots = ['one']\n[[source]]\nfrom = 'two'\nscripts = false\n", f"{tmp_path}/c.toml")
     options = ServeOptions(allow_scripts=True, sandbox="off")
-    registry, _, scripts, _ = open_served(found.values["roots"], options, found)
+    opened = open_served(found.values["roots"], options, found)
+    registry, scripts = opened.registry, opened.scripts
     assert scripts == {f"{tmp_path}/two": False}
     registry.load()
     policy = ExecutionPolicy(registry, ScriptSettings(roots=scripts))

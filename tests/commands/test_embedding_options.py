@@ -10,7 +10,7 @@ import pytest
 
 from catalog.forest import DEADLINE
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.commands.embedding_options import KEY_VARIABLE, EmbeddingOptions, make_embeddings
+from mcp_skills_server.commands.runtime_options import KEY_VARIABLE, EmbeddingOptions, make_embeddings
 from mcp_skills_server.errors import UsageError
 from runtime.embeddings import tiny
 from wire import serving, write_skill

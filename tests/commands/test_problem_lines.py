@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from mcp_skills_server.cli import cli
 from mcp_skills_server.codes import problem
-from mcp_skills_server.commands.problem_lines import shortened
+from mcp_skills_server.commands.look import shortened
 from mcp_skills_server.model import Problem
 from wire import write_skill
 

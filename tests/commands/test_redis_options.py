@@ -16,7 +16,8 @@ from click.testing import CliRunner
 from catalog.forest import plant, skill_md, skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.cli import cli
-from mcp_skills_server.commands.redis_options import RedisOptions, Shared, make_shared
+from mcp_skills_server.commands.serve import RedisOptions
+from mcp_skills_server.commands.serve_http import Shared, make_shared
 from mcp_skills_server.errors import UsageError
 from shared.redis_servers import RealRedis, redis_server, until
 
@@ -26,8 +27,8 @@ SECRET = "very-secret-indeed"
 def test_nothing_is_made_or_imported_that_nobody_asked_for() -> None:
     code = """
 import sys
-from mcp_skills_server.commands.redis_options import RedisOptions, make_shared
-from mcp_skills_server.commands import serve
+from mcp_skills_server.commands.serve import RedisOptions
+from mcp_skills_server.commands.serve_http import make_shared
 from mcp_skills_server.web import app
 assert make_shared(RedisOptions(), None, None, follows=True) is None
 print(sorted(name for name in sys.modules if name.startswith(("redis", "mcp_skills_server.shared"))))

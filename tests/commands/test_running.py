@@ -13,7 +13,8 @@ import pytest
 from catalog.forest import plant, skills
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.commands.running import WatchOptions, make_watcher
+from mcp_skills_server.commands.options import WatchOptions
+from mcp_skills_server.commands.running import make_watcher
 from wire import DEADLINE
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")

@@ -9,18 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import skills_protocol as dialect
-from mcp_skills_server.dialects.skills_protocol import requests
-from mcp_skills_server.dialects.skills_protocol.requests import BlobRequest
+from mcp_skills_server.dialects.skills_protocol import BlobRequest
 from mcp_skills_server.errors import RequestError
 
 READERS = {
-    dialect.LIST: requests.listing,
-    dialect.DESCRIBE: requests.description,
-    dialect.READ: requests.file_request,
-    dialect.EXECUTE: requests.execution,
-    dialect.RUN_CODE: requests.code_execution,
-    dialect.CREATE_BLOB: requests.blob_content,
-    dialect.READ_BLOB: requests.blob_request,
+    dialect.LIST: dialect.listing,
+    dialect.DESCRIBE: dialect.description,
+    dialect.READ: dialect.file_request,
+    dialect.EXECUTE: dialect.execution,
+    dialect.RUN_CODE: dialect.code_execution,
+    dialect.CREATE_BLOB: dialect.blob_content,
+    dialect.READ_BLOB: dialect.blob_request,
 }
 ENOUGH: dict[str, dict[str, Any]] = {
     dialect.LIST: {},
@@ -44,20 +43,20 @@ def test_there_are_exactly_eight_methods() -> None:
 
 @pytest.mark.requirement("SP-1", "SP-2")
 def test_a_list_has_its_defaults() -> None:
-    request = requests.listing({})
+    request = dialect.listing({})
     assert (request.namespace, request.detail, request.limit, request.cursor) == (None, "names", 50, None)
 
 
 @pytest.mark.requirement("SP-9", "SP-10")
 def test_a_description_has_its_defaults() -> None:
-    request = requests.description({"name": "a"})
+    request = dialect.description({"name": "a"})
     assert (request.version, request.detail) == (None, "summary")
 
 
 @pytest.mark.requirement("SP-28")
 def test_a_blob_is_sampled_at_its_head_unless_told_otherwise() -> None:
-    assert requests.blob_request({"blob_id": "b"}) == BlobRequest("b", "sample_head", requests.SAMPLE_BYTES)
-    assert requests.blob_request({"blob_id": "b", "mode": "full"}) == BlobRequest("b", "full", None)
+    assert dialect.blob_request({"blob_id": "b"}) == BlobRequest("b", "sample_head", dialect.SAMPLE_BYTES)
+    assert dialect.blob_request({"blob_id": "b", "mode": "full"}) == BlobRequest("b", "full", None)
 
 
 @pytest.mark.parametrize("method", READERS)

@@ -10,8 +10,7 @@ import anyio
 import pytest
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.dialects import acp, prompts, resources, runtime, sep2076, sep2640
-from mcp_skills_server.dialects.skills_protocol import results
+from mcp_skills_server.dialects import acp, prompts, resources, runtime, sep2076, sep2640, skills_protocol
 from mcp_skills_server.format import hidden, identity, manifest
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import SKILL_MD, Json, Standing
@@ -59,7 +58,7 @@ def test_no_listing_has_hidden_characters() -> None:
     assert seen({key: value for key, value in cast("dict[str, Json]", acp.entry(each)).items() if key != "_meta"})
     assert seen(runtime.entry("tables", each, "skill://tables/SKILL.md", title=identity.title(each)))
     reported = manifest.read(None, {**FIELDS, "version": "1.0.0"}, "tables").manifest
-    assert reported is not None and seen(results.skill_list([reported], "summary", None))
+    assert reported is not None and seen(skills_protocol.skill_list([reported], "summary", None))
 
 
 @pytest.mark.requirement("S40-13")

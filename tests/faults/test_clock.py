@@ -45,7 +45,7 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "catalog/tree.py",
         "commands/approve.py",
         "commands/config_option.py",
-        "commands/metrics_options.py",
+        "commands/serve_http.py",
         "commands/reloading.py",
         "provenance/signature_gate.py",
         "provenance/signatures.py",
@@ -59,7 +59,7 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "telemetry/usage_store.py",
         "web/bearer.py",
         "web/guards.py",
-        "web/ui/changes.py",
+        "web/ui/live.py",
         "web/ui/revisions.py",
         "web/ui/session.py",
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_skills_server.hosts.ownership import starts_this_server, words_of
+from mcp_skills_server.hosts.edit import starts_this_server, words_of
 
 NOW = ["/opt/app/bin/mcp-skills-server"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.model import Json
-from mcp_skills_server.rpc.runs import MAX_SUMMARY, ended, failed
+from mcp_skills_server.rpc.execution import MAX_SUMMARY, ended, failed
 from mcp_skills_server.runtime.scripts.launch import NOT_STARTED
 from mcp_skills_server.runtime.scripts.outcome import OURS, Outcome
 

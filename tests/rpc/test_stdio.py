@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_skills_server.rpc import stdio
+from mcp_skills_server.rpc import server
 from mcp_skills_server.transport.pipes import Pipes
 from rpc.build import ACTIONS, Desk
 from wire import DEADLINE
@@ -45,9 +45,9 @@ class Held(Pipes):
 
 
 async def serve(monkeypatch: pytest.MonkeyPatch, pipes: Held) -> None:
-    monkeypatch.setattr(stdio, "Pipes", lambda _max_line: pipes)
+    monkeypatch.setattr(server, "Pipes", lambda _max_line: pipes)
     with anyio.fail_after(DEADLINE):
-        await stdio.serve(Desk(ACTIONS).rpc)
+        await server.serve(Desk(ACTIONS).rpc)
 
 
 async def test_it_ends_with_stdin_when_everything_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ async def test_it_ends_with_stdin_when_everything_is_answered(monkeypatch: pytes
 
 
 async def test_more_lines_than_are_answered_at_once_all_get_their_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdio, "_AT_ONCE", 2)
+    monkeypatch.setattr(server, "_AT_ONCE", 2)
     pipes = Held([GUIDE.replace(b"1,", b"%d," % number) for number in range(9)])
     await serve(monkeypatch, pipes)
     assert sorted(each["id"] for each in pipes.sent) == list(range(9))

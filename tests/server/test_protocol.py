@@ -142,8 +142,6 @@ def test_nothing_but_the_script_runner_can_run_a_program() -> None:
         "runtime/scripts/launch.py",
         "rpc/launcher.py",  # runs within such a process
         "acp/agent_process.py",  # of the agent that the operator names
-        "commands/checking.py",  # more of ourselves, which check files
-        "commands/forks.py",  # and which look at folders
         "sources/git/program.py",  # git, which runs nothing of a repository
         "sources/oci/credentials.py",  # the helpers that the user's docker has for passwords
     }

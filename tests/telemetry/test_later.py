@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.commands.logs import Lines
+from mcp_skills_server.commands.logs import LineHandler
 from mcp_skills_server.telemetry import events, later
 from mcp_skills_server.telemetry.events import Event
 from mcp_skills_server.telemetry.log import log_requests
@@ -139,7 +139,7 @@ def written() -> Iterator[tuple[logging.Handler, int]]:
     logger = logging.getLogger("mcp_skills_server")
     level = logger.level
     with os.fdopen(into, "w", buffering=1) as stream:
-        handler = Lines(stream)
+        handler = LineHandler(stream)
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         yield handler, out
@@ -179,7 +179,7 @@ class Writes(io.StringIO):
 @pytest.mark.parametrize("letter", ["ü", "x"])
 def test_many_lines_are_one_write_and_no_longer_than_a_pipe_takes_whole(letter: str) -> None:
     stream = Writes()
-    handler = Lines(stream)
+    handler = LineHandler(stream)
     for number in range(100):
         record = logging.makeLogRecord({"msg": f"{number:02} " + letter * 190, later.BATCHED: True})
         handler.handle(record)

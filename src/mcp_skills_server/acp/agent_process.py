@@ -142,7 +142,7 @@ class AgentProcess:
 
 
 def _ends_with_us() -> Callable[[], None]:
-    """What has the kernel send SIGTERM to the agent if this process is killed and can no longer do it itself.
+    """Return what has the kernel send SIGTERM to the agent if this process is killed and can no longer do it itself.
 
     It runs between fork and exec, which is safe while this process has no other thread: the agent is started before
     the first one. The kernel sends the signal when the thread that called this ends, and that is the main thread.

@@ -65,7 +65,7 @@ class Conversation:
         return acp.with_server(text, lambda name: acp.server(name, self._words, version)).encode("utf-8")
 
     def hear(self, lines: bytes) -> bytes:
-        """What to send the client behind these whole lines of the agent: lines, or nothing."""
+        """Return what to send the client behind these whole lines of the agent: lines, or nothing."""
         answers = bool(self._asked) and acp.may_answer(lines)
         if not answers and not acp.may_update(lines):
             return b""
@@ -81,7 +81,7 @@ class Conversation:
             return self._lines(due)
 
     def _answered(self, message: object) -> Iterable[str]:
-        """The sessions that these answers open."""
+        """Return the sessions that these answers open."""
         for answer in acp.answered(message):
             request = self._asked.pop(answer.key, None)
             if isinstance(request, Hello):
@@ -117,7 +117,7 @@ class Conversation:
         return lambda session_id: session_id in self._open or session_id in asked or None in asked
 
     def announce(self, skills: tuple[AvailableSkill, ...]) -> bytes:
-        """What to send the client now that these are the skills: nothing where they are the same as before."""
+        """Return what to send the client now that these are the skills: nothing where they are the same as before."""
         with self._lock:
             if skills == self._skills:
                 return b""
@@ -125,7 +125,7 @@ class Conversation:
             return self._lines(dict.fromkeys(self._open, True))
 
     def _lines(self, due: Mapping[str, bool]) -> bytes:
-        """The full snapshot for these sessions, with the extension notification where it is due."""
+        """Return the full snapshot for these sessions, with the extension notification where it is due."""
         skills = self._skills
         if skills is None:
             return b""
@@ -188,7 +188,7 @@ class _Theirs:
 
 
 def _read(line: bytes) -> tuple[str, object]:
-    """A line as text and as what it says, None where that cannot be read."""
+    """Return a line as text and as what it says, None where that cannot be read."""
     try:
         text = line.decode("utf-8")
         return text, json.loads(text)

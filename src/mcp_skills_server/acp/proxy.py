@@ -19,22 +19,19 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from mcp_skills_server.acp.agent_process import AgentProcess, NotStartedError
 from mcp_skills_server.acp.conversation import Conversation
-from mcp_skills_server.acp.shutdown import Shutdown
 from mcp_skills_server.dialects import acp
 from mcp_skills_server.dialects.acp import AvailableSkill
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.model import printable
 from mcp_skills_server.runtime.scripts.launch import NOT_STARTED
-from mcp_skills_server.transport.descriptors import claim, read, write
+from mcp_skills_server.transport.descriptors import claim, read, wait_for_hang_up, write
 from mcp_skills_server.transport.framing import LineBuffer
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.views import Views
 
 _T = TypeVar("_T")
-
 logger = logging.getLogger(__name__)
-
 _MAX_SETUP: Final = 256 << 10
 """Bytes of a message to the agent that is held until it is whole; no setup of a session is longer."""
 _PIECE: Final = 4096
@@ -44,6 +41,49 @@ _LINGER_S: Final = 0.5
 _OPENING_S: Final = 5.0
 """How long the setup of a session waits until it is known whether there are skills."""
 _LOOK_S: Final = 0.02
+
+
+class Shutdown:
+    """Waits for that.
+
+    An editor that has gone shows at once, even while the agent reads nothing and so nobody reads the editor.
+
+    Args:
+        editor: the descriptor that the editor writes to.
+
+    Attributes:
+        at_once: the grace begins now, whatever the agent still says.
+    """
+
+    def __init__(self, editor: int) -> None:
+        self.at_once = False
+        self._deaf = False
+        self._editor = editor
+        self._woken, self._waker = os.pipe()
+
+    def begin(self, *, at_once: bool = False, deaf: bool = False) -> None:
+        """The editor has gone. Safe in a handler of signals, and to call twice.
+
+        Args:
+            at_once: a signal wants the end.
+            deaf: it is the agent that reads no more, which alone is no reason to end it.
+        """
+        self.at_once = self.at_once or at_once
+        self._deaf = self._deaf or deaf
+        os.write(self._waker, b"x")  # no lock, for a second signal may come while the first is being handled
+
+    def wait(self) -> None:
+        """Wait for that. Where the agent reads no more, the editor's descriptor is closed on the way."""
+        open_ = True
+        while True:
+            if open_ and wait_for_hang_up(self._editor, self._woken):
+                return
+            os.read(self._woken, 1)
+            if not self._deaf or self.at_once:
+                return
+            if open_:
+                os.close(self._editor)
+                open_ = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +170,7 @@ class _Proxy:
         return code
 
     def _is_over(self, now: float) -> bool:
-        """Whether the conversation is to end, and nothing was read or written for the grace."""
+        """Tell whether the conversation is to end, and nothing was read or written for the grace."""
         return self._gone is not None and now - max(self._gone, self._active) > self._grace
 
     def signal(self, number: int) -> None:

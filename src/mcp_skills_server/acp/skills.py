@@ -25,7 +25,7 @@ _LATEST: Final = 1
 """The version of ACP that the SDK speaks."""
 
 
-class Connection(Protocol):
+class AgentConnection(Protocol):
     """What is used of the SDK's `AgentSideConnection`."""
 
     async def session_update(self, session_id: str, update: Any, /) -> None:
@@ -53,7 +53,7 @@ class AcpSkills:
         self.registry = roots if isinstance(roots, Registry) else Registry(roots)
         self._watcher = None if isinstance(roots, Registry) else Watcher(self.registry)
         self._takes = Takes()
-        self._sessions: dict[str, tuple[Connection, dict[str, Any]]] = {}
+        self._sessions: dict[str, tuple[AgentConnection, dict[str, Any]]] = {}
         self._found: tuple[Snapshot | None, tuple[AvailableSkill, ...]] = (None, ())
         self._announced: dict[str, tuple[AvailableSkill, ...]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -80,7 +80,7 @@ class AcpSkills:
             self._watcher.stop()
 
     def capability(self) -> dict[str, Json]:
-        """What belongs into `_meta` of the agent's capabilities in the answer to `initialize`."""
+        """Return what belongs into `_meta` of the agent's capabilities in the answer to `initialize`."""
         return acp.capability()
 
     def initialized(self, capabilities: object, version: int = _LATEST) -> None:
@@ -88,7 +88,7 @@ class AcpSkills:
         self._takes = acp.takes(version, _plain(capabilities))
 
     def updates(self, session_id: str, commands: Sequence[Any] = ()) -> list[tuple[str, dict[str, Any]]]:
-        """The notifications that carry all skills now, as (method, params), for a writer of your own.
+        """Return the notifications that carry all skills now, as (method, params), for a writer of your own.
 
         Args:
             session_id: of the session.
@@ -97,7 +97,7 @@ class AcpSkills:
         theirs = {acp.COMMANDS_UPDATE: {"availableCommands": [_plain(each) for each in commands]}}
         return acp.notifications(session_id, self._skills(), self._takes, theirs)
 
-    def announce(self, connection: Connection, session_id: str, commands: Sequence[Any] = ()) -> None:
+    def announce(self, connection: AgentConnection, session_id: str, commands: Sequence[Any] = ()) -> None:
         """Announce all skills of a session to its client now, and again after each change.
 
         Call it in `new_session` and `load_session`; it is sent behind their answers. Call it again when the agent's
@@ -153,7 +153,7 @@ class AcpSkills:
                     logger.warning("skills are not announced to session %s: %s", printable(session_id), error)
 
     async def _send(
-        self, connection: Connection, theirs: dict[str, Any], session_id: str, skills: Sequence[AvailableSkill]
+        self, connection: AgentConnection, theirs: dict[str, Any], session_id: str, skills: Sequence[AvailableSkill]
     ) -> None:
         from acp.schema import AvailableCommandsUpdate
 
@@ -167,6 +167,6 @@ class AcpSkills:
 
 
 def _plain(value: Any) -> Any:
-    """A value of the SDK's as JSON has it."""
+    """Return a value of the SDK's as JSON has it."""
     dump = getattr(value, "model_dump", None)
     return value if dump is None else dump(mode="json", by_alias=True, exclude_none=True)

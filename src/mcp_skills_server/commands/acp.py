@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
 from click.core import ParameterSource
 
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
-from mcp_skills_server.commands.embedding_options import EmbeddingOptions
 from mcp_skills_server.commands.fields import Grouped, option, switch, takes
-from mcp_skills_server.commands.granting import make_views
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
-from mcp_skills_server.commands.opening import Followed, open_followed
-from mcp_skills_server.commands.options import RootType
-from mcp_skills_server.commands.running import FollowOptions, leave, say_that_it_waits
-from mcp_skills_server.commands.script_options import ScriptOptions
+from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served
+from mcp_skills_server.commands.options import FollowOptions, RootType
+from mcp_skills_server.commands.running import leave, say_that_it_waits
+from mcp_skills_server.commands.runtime_options import EmbeddingOptions, ScriptOptions
 from mcp_skills_server.commands.serve import serve
 
 if TYPE_CHECKING:
@@ -77,14 +76,14 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
     log_to_stderr(options.log_level)
     from mcp_skills_server.acp.proxy import SkillsOffer, run
 
-    followed: list[Followed] = []
+    opened: list[OpenedRoots] = []
 
     def open_skills() -> tuple[Views, Callable[[], None]]:
-        followed.append(open_followed(roots, options, configuration_of(context)))
-        served, start, _ = followed[0]
-        views = make_views(served.registry, configuration_of(context), local=True)
-        follow_configuration(context, views, served.sources)
-        return views, start
+        found = open_served(roots, options, configuration_of(context))
+        opened.append(found)
+        views = make_views(found.registry, configuration_of(context), local=True)
+        follow_configuration(context, views, found)
+        return views, partial(found.follow, options)
 
     offer = None
     if roots or options.lock is not None:
@@ -92,13 +91,13 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
         offer = SkillsOffer(words, open_skills)
     say_that_it_waits("an editor that speaks ACP")
     code = run(agent, offer, grace=options.grace)
-    for each in followed:
+    for each in opened:
         each.stop()
     leave(code)
 
 
 def _words(context: click.Context, roots: Sequence[str]) -> list[str]:
-    """The command line of a server of these roots with what was asked for here. It starts in another folder.
+    """Return the command line of a server of these roots with what was asked for here. It starts in another folder.
 
     The options travel as words even if they came from the environment, for an agent may give its servers none. -P
     keeps the folder that it starts in out of the modules' path.
@@ -111,7 +110,7 @@ def _words(context: click.Context, roots: Sequence[str]) -> list[str]:
 
 
 def _given(context: click.Context) -> Iterator[str]:
-    """The options that were given and that `serve` has, too, as words."""
+    """Yield the options that were given and that `serve` has, too, as words."""
     known = {each.name: each for each in serve.params}
     for parameter in context.command.params:
         name = parameter.name or ""

@@ -10,7 +10,7 @@ import click
 from mcp_skills_server.commands.fields import flag, option, takes
 from mcp_skills_server.commands.options import RootOptions, given_or_configured, make_registry
 from mcp_skills_server.commands.printing import say
-from mcp_skills_server.commands.script_options import ApprovalOptions
+from mcp_skills_server.commands.runtime_options import ApprovalOptions
 from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Standing

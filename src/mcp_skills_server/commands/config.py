@@ -12,8 +12,8 @@ from click.core import ParameterSource
 from mcp_skills_server.access.grants import LOCAL, MAY
 from mcp_skills_server.commands.config_option import configuration_of, oauth_of, tokens_of
 from mcp_skills_server.commands.fields import Grouped, is_secret, key_of, many, option, takes, variables_of
+from mcp_skills_server.commands.options import FollowOptions
 from mcp_skills_server.commands.printing import say, say_json, say_table
-from mcp_skills_server.commands.running import FollowOptions
 from mcp_skills_server.errors import UsageError, listed, quoted
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def show(words: tuple[str, ...]) -> None:
 
     The words are those that the command gets, --config FILE among them. What may be a secret is masked.
     """
-    from mcp_skills_server.commands.config_schema import READERS, reader
+    from mcp_skills_server.commands.config_keys import READERS, reader
 
     name, given = (words[0], words[1:]) if words and words[0] in READERS else (READERS[0], words)
     command = reader(name)
@@ -69,8 +69,7 @@ def show(words: tuple[str, ...]) -> None:
             for each in command.params
             if each.name in made.params
         ]
-        found = configuration_of(made)
-        rows += _rules(found) + _oauth(made, command) + _quotas(found)
+        rows += _rules(configuration_of(made)) + _oauth(made, command)
     say_table([("KEY", "FROM", "VALUE"), *((key, origin, value) for key, value, origin in rows)])
 
 
@@ -153,7 +152,7 @@ def _principal(who: str, groups: Sequence[str], configuration: Configuration) ->
         UsageError: there is no such token, or groups are given for who has none.
     """
     from mcp_skills_server.access.principal import Principal
-    from mcp_skills_server.commands.config_schema import reader
+    from mcp_skills_server.commands.config_keys import reader
 
     kind, _, name = who.partition(":")
     if kind == "group":
@@ -178,38 +177,29 @@ def _reason(grant: Grant, path: str, names: Collection[str], place: str) -> dict
 
 
 def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
-    """What the file says of single roots, and of who may what."""
+    """Return what the file says of single roots, of grants and of quotas."""
     if configuration is None:
         return []
-    granted = zip(configuration.grants or (), configuration.grant_lines, strict=True)
-    return [
-        (
-            "source",
-            " ".join(
-                [
-                    _without_secrets(root),
-                    *([f"scripts={str(each.scripts).lower()}"] if each.scripts is not None else []),
-                    *([f"require-signature={','.join(each.require_signature)}"] if each.require_signature else []),
-                    *([f"refresh={each.refresh_s:g}"] if each.refresh_s is not None else []),
-                ]
-            ),
-            f"{configuration.file}:{each.line}",
-        )
-        for root, each in configuration.sources.items()
-    ] + [
-        (
-            "grant",
-            " ".join(
-                [
-                    f"who={','.join(each.who)}",
-                    f"skills={','.join(pattern.text for pattern in each.skills)}",
-                    f"may={','.join(['read', *sorted(each.may - {'read'})])}",
-                ]
-            ),
-            f"{configuration.file}:{line}",
-        )
-        for each, line in granted
-    ]
+    rows: list[tuple[str, str, str]] = []
+    for root, rules in configuration.sources.items():
+        words = [_without_secrets(root)]
+        if rules.scripts is not None:
+            words.append(f"scripts={str(rules.scripts).lower()}")
+        if rules.require_signature:
+            words.append(f"require-signature={','.join(rules.require_signature)}")
+        if rules.refresh_s is not None:
+            words.append(f"refresh={rules.refresh_s:g}")
+        rows.append(("source", " ".join(words), f"{configuration.file}:{rules.line}"))
+    for grant, line in zip(configuration.grants or (), configuration.grant_lines, strict=True):
+        who, skills = ",".join(grant.who), ",".join(pattern.text for pattern in grant.skills)
+        may = ",".join(["read", *sorted(grant.may - {"read"})])
+        rows.append(("grant", f"who={who} skills={skills} may={may}", f"{configuration.file}:{line}"))
+    for key, line in configuration.lines.items():
+        table, _, name = key.partition(".")
+        if table == "quota":
+            value = getattr(configuration.quotas, name.replace("-", "_"))
+            rows.append((key, str(value), f"{configuration.file}:{line}"))
+    return rows
 
 
 def _oauth(context: click.Context, command: click.Command) -> list[tuple[str, str, str]]:
@@ -235,21 +225,6 @@ def _oauth(context: click.Context, command: click.Command) -> list[tuple[str, st
     return [(f"oauth.{key}", value, given.get(f"oauth_{key}", place)) for key, value in shown.items()]
 
 
-def _quotas(configuration: Configuration | None) -> list[tuple[str, str, str]]:
-    """What the file says of quotas."""
-    if configuration is None:
-        return []
-    return [
-        (
-            key,
-            str(getattr(configuration.quotas, key.removeprefix("quota.").replace("-", "_"))),
-            f"{configuration.file}:{line}",
-        )
-        for key, line in configuration.lines.items()
-        if key.startswith("quota.")
-    ]
-
-
 def _shown(parameter: click.Parameter, value: Any) -> str:
     if value is None or value == ():
         return "-"
@@ -263,7 +238,7 @@ def _shown(parameter: click.Parameter, value: Any) -> str:
 
 
 def _without_secrets(text: str) -> str:
-    """An address without user name, password and query; anything else as it is."""
+    """Return an address without user name, password and query; anything else as it is."""
     if "://" not in text:
         return text
     from mcp_skills_server.format.uris import bare

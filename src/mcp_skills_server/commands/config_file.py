@@ -1,7 +1,7 @@
 """The configuration file: TOML whose keys are the names of options, `[[source]]` for what holds of one root, `[oauth]`
 for whose tokens are taken, `[[grant]]` for who may read what, and `[quota]` for how much one may take.
 
-What is wrong with one is found at once, all of it, and said with its line. What each key takes: `config_schema`. This
+What is wrong with one is found at once, all of it, and said with its line. What each key takes: `config_keys`. This
 module is imported only where there is such a file.
 """
 
@@ -10,19 +10,27 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, TypeGuard, cast
 
 import click
-from pydantic import ValidationError
 
-from mcp_skills_server.access.grants import EVERY_SKILL, Grant, Pattern, PatternError
+from mcp_skills_server.access.grants import EVERY_SKILL, Grant
 from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.access.settings import OAuthSettings
-from mcp_skills_server.commands import config_oauth, config_quota
-from mcp_skills_server.commands.config_schema import GRANT_TAKES, SOURCE_TAKES, model, parameters, takes
+from mcp_skills_server.commands.config_keys import (
+    NO_RESOURCE,
+    TABLES,
+    Key,
+    WrongValueError,
+    has_resource,
+    in_words,
+    oauth_settings,
+    option_keys,
+    parameters,
+)
 from mcp_skills_server.commands.fields import LocatedType
 from mcp_skills_server.commands.options import RootType
 from mcp_skills_server.durable import read_regular
@@ -31,22 +39,16 @@ from mcp_skills_server.hosts.tomltext import lines_of
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources.kinds import kind_of
 
-_TABLES: Final[Mapping[str, tuple[Mapping[str, str], str]]] = {
-    "source": (SOURCE_TAKES, "write a table [[source]] with from = ROOT"),
-    "grant": (GRANT_TAKES, 'write a table [[grant]] with who = ["*"] and skills = ["**"]'),
-    "oauth": (config_oauth.TAKES, "write a table [oauth] with issuer and audience"),
-    "quota": (config_quota.TAKES, "write a table [quota] with keys such as requests-per-minute = 600"),
-}
-"""By table: what its keys take, and what to write where it is none."""
 _MOST_BYTES: Final = 1 << 20
 _STREAM: Final = "-"
 """What stands where a path would, for stdin or stdout."""
 _PAGE: Final = "docs/configuration.md lists the keys"
+_Place: TypeAlias = "tuple[str | int, ...]"
 _AT: Final = re.compile(r" ?\(at (?:line (\d+), column \d+|end of document)\)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ConfigurationFault:
     """One thing that is wrong.
 
     Attributes:
@@ -70,7 +72,7 @@ class Fault:
 class ConfigurationError(SkillsServerError, ValueError):
     """A configuration file cannot be used. `faults` are all that is wrong with it, in the order of their lines."""
 
-    def __init__(self, file: str, faults: Sequence[Fault]) -> None:
+    def __init__(self, file: str, faults: Sequence[ConfigurationFault]) -> None:
         more = f" (and {len(faults) - 1:,} more; see 'mcp-skills-server config check')" if len(faults) > 1 else ""
         super().__init__(faults[0].show(file) + more)
         self.faults = tuple(faults)
@@ -120,7 +122,7 @@ class Configuration:
     raw: bytes = field(default=b"", compare=False, repr=False)
 
     def rules_of(self, root: str) -> SourceRules | None:
-        """The rules of a root, however its path is written; None where there are none."""
+        """Return the rules of a root, however its path is written; None where there are none."""
         return self.sources.get(_absolute(root, os.getcwd()))
 
 
@@ -133,16 +135,20 @@ def read(path: str, *, again: bool = False) -> Configuration:
     try:
         raw, _ = read_regular(path, _MOST_BYTES, wait=not again)
     except OSError as error:
-        fault = Fault(0, "", f"it cannot be read ({error.strerror})", "give the path of a TOML file that you may read")
+        fault = ConfigurationFault(
+            0, "", f"it cannot be read ({error.strerror})", "give the path of a TOML file that you may read"
+        )
         raise ConfigurationError(path, [fault]) from None
     if len(raw) > _MOST_BYTES:
-        fault = Fault(0, "", f"it has more than {_MOST_BYTES:,} bytes", "give the path of a configuration file")
+        fault = ConfigurationFault(
+            0, "", f"it has more than {_MOST_BYTES:,} bytes", "give the path of a configuration file"
+        )
         raise ConfigurationError(path, [fault])
     return parse(raw, path)
 
 
 def parse(raw: bytes, path: str) -> Configuration:
-    """The same of its bytes; relative paths are from the folder of `path`.
+    """Return the same of its bytes; relative paths are from the folder of `path`.
 
     Raises:
         ConfigurationError: something is wrong with it.
@@ -151,91 +157,132 @@ def parse(raw: bytes, path: str) -> Configuration:
         text = raw.decode().removeprefix("\ufeff")
         given = tomllib.loads(text)
     except UnicodeDecodeError as error:
-        fault = Fault(raw.count(b"\n", 0, error.start) + 1, "", "this is not UTF-8", "save the file as UTF-8")
+        fault = ConfigurationFault(
+            raw.count(b"\n", 0, error.start) + 1, "", "this is not UTF-8", "save the file as UTF-8"
+        )
         raise ConfigurationError(path, [fault]) from None
     except RecursionError:
-        raise ConfigurationError(path, [Fault(0, "", "it is nested too deeply", _PAGE)]) from None
+        raise ConfigurationError(path, [ConfigurationFault(0, "", "it is nested too deeply", _PAGE)]) from None
     except ValueError as error:  # also a number that is too long
         raise ConfigurationError(path, [_syntax(raw, str(error))]) from None
-    lines = lines_of(text)
-    faults: list[Fault] = []
-    values: dict[str, Any] = {}
-    try:
-        found = model().model_validate(given)
-        values = found.model_dump(exclude_unset=True, exclude={"oauth", "quota"})
-    except ValidationError as error:
-        faults = [_fault(each["type"], each["loc"], each["input"], lines) for each in error.errors(include_url=False)]
-    faults += [*_of_sources(given, lines), *_of_grants(given, lines)]
+    reading = _FileReading(lines_of(text))
+    options = reading.options(given)
+    tables = {name: reading.tables(name, given[name]) for name in TABLES if name in given}
+    reading.check_sources(tables.get("source", []), options.get("roots", []))
+    reading.check_grants(tables.get("grant", []))
     oauth = given.get("oauth")
-    if isinstance(oauth, dict) and not config_oauth.has_resource(cast("dict[str, Any]", oauth)):
-        faults.append(Fault(_line(["oauth", "audience"], lines), "oauth.audience", *config_oauth.NO_RESOURCE))
-    if faults:
-        raise ConfigurationError(path, sorted(faults, key=lambda each: each.line))
-    settings = config_oauth.settings_of(given["oauth"]) if "oauth" in given else None
-    made = _configuration(values, os.path.abspath(path), lines, settings)
-    quota: dict[str, Any] = given.get("quota", {})
-    where = {f"quota.{key}": _line(["quota", key], lines) for key in quota}
-    return replace(made, raw=raw, quotas=config_quota.settings_of(quota), lines={**made.lines, **where})
+    if isinstance(oauth, dict) and not has_resource(cast("dict[str, Any]", oauth)):
+        reading.blame(("oauth", "audience"), *NO_RESOURCE)
+    if reading.faults:
+        raise ConfigurationError(path, sorted(reading.faults, key=lambda each: each.line))
+    return _configuration(options, tables, os.path.abspath(path), reading, raw)
 
 
 # What is wrong
 
 
-def _syntax(raw: bytes, message: str) -> Fault:
+def _syntax(raw: bytes, message: str) -> ConfigurationFault:
     found = _AT.search(message)
     line = raw.rstrip().count(b"\n") + 1
     if found is not None and found[1]:
         line = int(found[1])
     reason = _AT.sub("", message)
-    return Fault(
+    return ConfigurationFault(
         line, "", f"this is not TOML: {reason[:1].lower()}{reason[1:]}", "write key = value; text is in quotes"
     )
 
 
-def _line(place: Sequence[str | int], lines: Mapping[tuple[str | int, ...], int]) -> int:
-    return next((lines[found] for end in range(len(place), 0, -1) if (found := tuple(place[:end])) in lines), 0)
+class _FileReading:
+    """Reads the values of one file, and collects the faults in them.
+
+    Args:
+        lines: where each key stands.
+    """
+
+    def __init__(self, lines: Mapping[_Place, int]) -> None:
+        self._lines = lines
+        self.faults: list[ConfigurationFault] = []
+
+    def line(self, *place: str | int) -> int:
+        """Return the line of a key, or of the nearest table around it; 0 where neither is known."""
+        return next((self._lines[place[:end]] for end in range(len(place), 0, -1) if place[:end] in self._lines), 0)
+
+    def blame(self, place: _Place, what: str, hint: str) -> None:
+        """Note a fault."""
+        key = ".".join(each for each in place if isinstance(each, str))
+        self.faults.append(ConfigurationFault(self.line(*place), key, what, hint))
+
+    def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a file gives for options, by key."""
+        return self._values(
+            {key: each for key, each in given.items() if key not in TABLES}, option_keys(), [*option_keys(), *TABLES]
+        )
+
+    def tables(self, name: str, given: Any) -> list[dict[str, Any]]:
+        """Return the tables of this name."""
+        table = TABLES[name]
+        found: Any = given if table.is_array else [given]
+        if not _are_tables(found) or len(found) < table.least:
+            self.blame((name,), f"this is {in_words(given)}", table.form)
+            return []
+        out: list[dict[str, Any]] = []
+        for number, each in enumerate(found):
+            at: _Place = (name, number) if table.is_array else (name,)
+            out.append(self._values(each, table.keys, [*table.keys], at))
+            for key, known in table.keys.items():
+                if known.missing and key not in each:
+                    self.blame((*at, key), "it is missing", f"write {known.missing}")
+        return out
+
+    def _values(
+        self, given: Mapping[str, Any], keys: Mapping[str, Key], known: Sequence[str], at: _Place = ()
+    ) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for name, value in given.items():
+            if name not in keys:
+                near = _nearest(name, known)
+                hint = f"write {near}" if near else _PAGE
+                if not near and not at and isinstance(value, dict):
+                    hint = f"put its keys at the top of the file; {_PAGE}"
+                self.blame((*at, name), "there is no such key", hint)
+                continue
+            try:
+                out[name] = keys[name].read(value)
+            except WrongValueError as error:
+                self.blame((*at, name), str(error), f"write {keys[name].takes}")
+        return out
+
+    def check_sources(self, sources: Sequence[Mapping[str, Any]], roots: Sequence[str]) -> None:
+        """Note the sources that stand twice, or whose refresh says nothing."""
+        seen = {*roots}
+        for number, source in enumerate(sources):
+            root = source.get("from")
+            if root is None:
+                continue
+            if root in seen:
+                self.blame(("source", number, "from"), "this root stands twice", "name it once")
+            seen.add(root)
+            kind = kind_of(root)
+            if "refresh" in source and not kind.is_asked:
+                what = f"nobody asks a {kind.name} so often: it is watched, or says itself how long it holds"
+                self.blame(("source", number, "refresh"), what, "leave it out")
+
+    def check_grants(self, grants: Sequence[Mapping[str, Any]]) -> None:
+        """Note the grants of administration of some skills alone."""
+        for number, grant in enumerate(grants):
+            skills = [each.text for each in grant.get("skills", ())]
+            if "admin" in grant.get("may", ()) and skills and EVERY_SKILL not in skills:
+                what = "admin is about all skills, and this grant is about some"
+                hint = f'write skills = ["{EVERY_SKILL}"], or leave out admin'
+                self.blame(("grant", number, "may"), what, hint)
 
 
-def _fault(kind: str, place: tuple[str | int, ...], value: Any, lines: Mapping[tuple[str | int, ...], int]) -> Fault:
-    """What pydantic found, in our words."""
-    line = _line(place, lines)
-    key = ".".join(each for each in place if isinstance(each, str))
-    if place[0] in _TABLES:
-        known, form = _TABLES[str(place[0])]
-        name = next((each for each in place[1:] if isinstance(each, str)), "")
-        if not name:
-            return Fault(line, key, f"this is {_kind(value)}", form)
-        words = known.get(name, "")
-    else:
-        name, known = str(place[0]), parameters()
-        words = takes(known[name]) if name in known else ""
-    if kind == "extra_forbidden":
-        near = _nearest(name, [*known, *(() if place[0] in _TABLES else _TABLES)])
-        hint = f"write {near}" if near else _PAGE
-        if not near and isinstance(value, dict):
-            hint = f"put its keys at the top of the file; {_PAGE}"
-        return Fault(line, key, "there is no such key", hint)
-    if kind == "missing":
-        if place[0] == "grant":
-            return Fault(line, key, "it is missing", f"write {words}")
-        return Fault(line, key, "it is missing", f'write {name} = "{config_oauth.EXAMPLES.get(name, "ROOT")}"')
-    what = f"this is {_kind(value)}" if kind.endswith("_type") else "it does not take this value"
-    if key == "grant.skills" and isinstance(value, str):
-        what = _no_pattern(value) or what
-    return Fault(line, key, what, f"write {words}")
-
-
-def _no_pattern(text: str) -> str:
-    """Why this is no pattern of skill paths; "" for one that is."""
-    try:
-        Pattern(text)
-    except PatternError as error:
-        return str(error)
-    return ""
+def _are_tables(value: Any) -> TypeGuard[list[dict[str, Any]]]:
+    return isinstance(value, list) and all(isinstance(each, dict) for each in cast("list[Any]", value))
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    """The key that was probably meant: of an option as on the command line or of a variable, or with a slip."""
+    """Return the key that was probably meant: of an option as on the command line or of a variable, or with a slip."""
     plain = name.lower().replace("_", "-").removeprefix("--").removeprefix("mcp-skills-")
     for each in (plain, plain.removeprefix("no-")):
         if each in known:
@@ -243,76 +290,55 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     return next(iter(get_close_matches(plain, known, 1)), "")
 
 
-def _kind(value: Any) -> str:
-    kinds = {bool: "true or false", str: "text", int: "a number", float: "a number", list: "a list", dict: "a table"}
-    return kinds.get(cast("type[Any]", type(value)), "a date or a time")
-
-
-def _of_sources(given: Mapping[str, Any], lines: Mapping[tuple[str | int, ...], int]) -> Iterator[Fault]:
-    """What is wrong with sources of which each key has its form."""
-    sources: Any = given.get("source")
-    roots: Any = given.get("roots")
-    listed: list[Any] = cast("list[Any]", roots) if isinstance(roots, list) else []
-    seen = {each for each in listed if isinstance(each, str)}
-    for number, each in enumerate(cast("list[Any]", sources) if isinstance(sources, list) else []):
-        source = cast("dict[str, Any]", each) if isinstance(each, dict) else {}
-        root = source.get("from")
-        if not isinstance(root, str) or not root:
-            continue
-        if root in seen:
-            place = ("source", number, "from")
-            yield Fault(_line(place, lines), "source.from", "this root stands twice", "name it once")
-        seen.add(root)
-        if "refresh" in source and not kind_of(root).is_asked:
-            place = ("source", number, "refresh")
-            what = f"nobody asks a {kind_of(root).name} so often: it is watched, or says itself how long it holds"
-            yield Fault(_line(place, lines), "source.refresh", what, "leave it out")
-
-
-def _of_grants(given: Mapping[str, Any], lines: Mapping[tuple[str | int, ...], int]) -> Iterator[Fault]:
-    """Which grants give what they cannot, of those of which each key has its form."""
-    grants: Any = given.get("grant")
-    for number, each in enumerate(cast("list[Any]", grants) if isinstance(grants, list) else []):
-        grant = cast("dict[str, Any]", each) if isinstance(each, dict) else {}
-        may, skills = grant.get("may"), grant.get("skills")
-        if not isinstance(may, list) or not isinstance(skills, list):
-            continue
-        if "admin" in may and EVERY_SKILL not in skills:
-            place = ("grant", number, "may")
-            what = "admin is about all skills, and this grant is about some"
-            yield Fault(_line(place, lines), "grant.may", what, f'write skills = ["{EVERY_SKILL}"], or leave out admin')
-
-
 # What is made of it
 
 
 def _configuration(
-    given: dict[str, Any], file: str, lines: Mapping[tuple[str | int, ...], int], oauth: OAuthSettings | None
+    options: Mapping[str, Any],
+    tables: Mapping[str, Sequence[dict[str, Any]]],
+    file: str,
+    reading: _FileReading,
+    raw: bytes,
 ) -> Configuration:
     folder = os.path.dirname(file)
     sources: dict[str, SourceRules] = {}
-    for number, each in enumerate(given.pop("source", ())):
-        keys = tuple(os.path.join(folder, key) for key in each.get("require_signature") or ())
-        root = _absolute(each["origin"], folder)
-        sources[root] = SourceRules(each.get("scripts"), keys, each.get("refresh"), _line(["source", number], lines))
-    grants = [
-        Grant(tuple(each["who"]), tuple(map(Pattern, each["skills"])), frozenset(each.get("may", ())))
-        for each in given.pop("grant", ())
-    ]
-    grant_lines = tuple(_line(["grant", number], lines) for number in range(len(grants)))
-    known = {each.name: (key, each) for key, each in parameters().items()}
-    values = {name: _from_here(known[name][1], value, folder) for name, value in given.items()}
-    where = {name: _line([known[name][0]], lines) for name in values}
+    for number, each in enumerate(tables.get("source", ())):
+        keys = tuple(os.path.join(folder, key) for key in each.get("require-signature", ()))
+        line = reading.line("source", number)
+        sources[_absolute(each["from"], folder)] = SourceRules(each.get("scripts"), keys, each.get("refresh"), line)
+    granted = tables.get("grant", ())
+    values: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    for key, value in options.items():
+        parameter = parameters()[key]
+        name = parameter.name or ""
+        values[name], lines[name] = _from_here(parameter, value, folder), reading.line(key)
     if sources:
         values["roots"] = [*values.get("roots", ()), *sources]
-        where.setdefault("roots", _line(["source"], lines))
-    if oauth is not None:
-        where["oauth"] = _line(["oauth"], lines)
-    return Configuration(file, values, sources, where, oauth, tuple(grants) or None, grant_lines)
+        lines.setdefault("roots", reading.line("source"))
+    oauth = None
+    if "oauth" in tables:
+        oauth, lines["oauth"] = oauth_settings(tables["oauth"][0]), reading.line("oauth")
+    (quota,) = tables.get("quota") or [{}]
+    lines |= {f"quota.{key}": reading.line("quota", key) for key in quota}
+    return Configuration(
+        file=file,
+        values=values,
+        sources=sources,
+        lines=lines,
+        oauth=oauth,
+        grants=tuple(
+            Grant(tuple(each["who"]), tuple(each["skills"]), frozenset(each.get("may", ()))) for each in granted
+        )
+        or None,
+        grant_lines=tuple(reading.line("grant", number) for number in range(len(granted))),
+        quotas=QuotaSettings(**{key.replace("-", "_"): value for key, value in quota.items()}),
+        raw=raw,
+    )
 
 
 def _from_here(parameter: click.Parameter, value: Any, folder: str) -> Any:
-    """A value with paths that do not depend on where a command is started."""
+    """Return a value with paths that do not depend on where a command is started."""
     if isinstance(value, list):
         return [_from_here(parameter, each, folder) for each in cast("list[Any]", value)]
     if isinstance(parameter.type, RootType):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from mcp_skills_server.access.tokens import Token, TokenLines, Tokens
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
+    from mcp_skills_server.commands.opening import OpenedRoots
     from mcp_skills_server.commands.reloading import Reloader
-    from mcp_skills_server.commands.relocking import FollowedSources
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class ConfigOptions(Options):
 
 
 def configuration_of(context: click.Context) -> Configuration | None:
-    """What the file of this command says; None where none was given."""
+    """Return what the file of this command says; None where none was given."""
     return context.meta.get(_READ)
 
 
@@ -103,16 +103,17 @@ def oauth_of(context: click.Context) -> OAuthSettings | None:
     """
     configuration = configuration_of(context)
     settings = None if configuration is None else configuration.oauth
-    given = [context.params.get(f"oauth_{key}") for key in ("issuer", "audience", "resource")]
-    if given == [None, None, None]:
+    given = {key: context.params.get(f"oauth_{key}") for key in ("issuer", "audience", "resource")}
+    options = {key: value for key, value in given.items() if value is not None}
+    if not options:
         return settings
-    from mcp_skills_server.commands.config_oauth import overridden
+    from mcp_skills_server.commands.config_keys import overridden
 
-    return overridden(settings, *given)
+    return overridden(settings, options)
 
 
 def issuer_of(context: click.Context) -> ResourceServer | None:
-    """What takes the tokens of the issuer that this command names; None where it names none.
+    """Return what takes the tokens of the issuer that this command names; None where it names none.
 
     Raises:
         UsageError: as for `oauth_of`.
@@ -137,7 +138,7 @@ def quotas_of(context: click.Context) -> QuotaSettings:
 def follow_configuration(
     context: click.Context,
     views: Views,
-    sources: FollowedSources,
+    sources: OpenedRoots,
     tokens: Tokens | None = None,
     *,
     rates: Rates | None = None,

@@ -10,8 +10,8 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.commands.fields import option, takes
+from mcp_skills_server.commands.lock import SourceOffer, elsewhere, offered, read_lock
 from mcp_skills_server.commands.options import RootOptions, reading
-from mcp_skills_server.commands.pinning import Offer, elsewhere, offered, read_lock
 from mcp_skills_server.commands.printing import say, say_lines
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.kinds import kind_of
@@ -65,7 +65,7 @@ def _since_lock(path: str, options: RootOptions) -> Iterable[Difference]:
 
 
 def _since(
-    each: LockedSource, locked: Sequence[LockedSource], after: Offer, options: RootOptions
+    each: LockedSource, locked: Sequence[LockedSource], after: SourceOffer, options: RootOptions
 ) -> Iterable[Difference]:
     from mcp_skills_server.provenance.difference import Difference
 
@@ -83,17 +83,17 @@ def _since(
         yield Difference(skill, kind, (), ("its locked text is no longer to be had from this source",))
 
 
-def _alone(opened: ExitStack, root: str, options: RootOptions, pin: str | None = None) -> Offer:
+def _alone(opened: ExitStack, root: str, options: RootOptions, pin: str | None = None) -> SourceOffer:
     _, (offer,) = opened.enter_context(offered([root], options, pin))
     return offer
 
 
-def _changed(source: LockedSource, after: Offer, others: frozenset[str]) -> set[str]:
+def _changed(source: LockedSource, after: SourceOffer, others: frozenset[str]) -> set[str]:
     now = after.digests()
     return {path for path in (source.skills.keys() | now.keys()) - others if source.skills.get(path) != now.get(path)}
 
 
-def _between(before: Offer | None, after: Offer, only: set[str] | None) -> Iterable[Difference]:
+def _between(before: SourceOffer | None, after: SourceOffer, only: set[str] | None) -> Iterable[Difference]:
     from mcp_skills_server.provenance.difference import compare
 
     there: Mapping[str, Skill] = before.skills if before is not None else {}
@@ -107,8 +107,8 @@ def _between(before: Offer | None, after: Offer, only: set[str] | None) -> Itera
             yield found
 
 
-def _same(before: Offer, after: Offer, path: str) -> bool:
-    """Whether nothing is different; the digests that are known already say so without the bytes."""
+def _same(before: SourceOffer, after: SourceOffer, path: str) -> bool:
+    """Tell whether nothing is different; the digests that are known already say so without the bytes."""
     one, other = before.skills[path], after.skills[path]
     modes = [(each, file.executable) for each, file in one.files.items()]
     if modes != [(each, file.executable) for each, file in other.files.items()]:
@@ -117,7 +117,7 @@ def _same(before: Offer, after: Offer, path: str) -> bool:
         return before.registry.digest_over(one) == after.registry.digest_over(other)
 
 
-def _files(offer: Offer, path: str) -> Files | None:
+def _files(offer: SourceOffer, path: str) -> Files | None:
     skill = offer.skills.get(path)
     if skill is None:
         return None

@@ -126,7 +126,7 @@ def _settings(options: FetchOptions) -> FetchSettings:
 
 
 def _proof(keys: tuple[str, ...]) -> Callable[[Mapping[str, bytes]], object] | None:
-    """What proves that one of these keys signed a skill."""
+    """Return what proves that one of these keys signed a skill."""
     if not keys:
         return None
     from pathlib import Path
@@ -154,7 +154,7 @@ def _origin(text: str) -> str:
 
 
 def _headers(given: tuple[str, ...], token_env: str | None) -> Generator[tuple[str, str]]:
-    """The headers of the options. No message shows a value: it may be a secret."""
+    """Yield the headers of the options. No message shows a value: it may be a secret."""
     for header in given:
         name, colon, value = (part.strip() for part in header.partition(":"))
         if not colon or not re.fullmatch(r"[A-Za-z0-9-]+", name) or not value.isascii() or not value.isprintable():
@@ -172,7 +172,7 @@ def _headers(given: tuple[str, ...], token_env: str | None) -> Generator[tuple[s
 
 
 def _known(folder: str, settings: FetchSettings) -> list[tuple[str, FetchSettings]]:
-    """What a folder was fetched from, each with settings for what was asked of it."""
+    """Return what a folder was fetched from, each with settings for what was asked of it."""
     from dataclasses import replace
 
     from mcp_skills_server.sources.records import read_indexes
@@ -191,7 +191,7 @@ def _known(folder: str, settings: FetchSettings) -> list[tuple[str, FetchSetting
 
 
 def _exit_code(command: Callable[..., int], *arguments: Any) -> int:
-    """The exit code of a command: 1 where the index is at fault, 2 where nothing answers or may be asked."""
+    """Return the exit code of a command: 1 where the index is at fault, 2 where nothing answers or may be asked."""
     from mcp_skills_server.dialects.wellknown import IndexRefusedError
     from mcp_skills_server.sources.faults import RollbackError, UnacceptableError, UnreachableError
     from mcp_skills_server.sources.urls import relative_to_site, shown
@@ -262,7 +262,7 @@ def _fetch(url: str, folder: str, settings: FetchSettings, options: GitOptions) 
 
 
 def _tree_source(url: str, settings: FetchSettings, options: GitOptions) -> Source | None:
-    """The source that is copied skill by skill from a tree; None for a site, whose index says what is new."""
+    """Return the source that is copied skill by skill from a tree; None for a site, whose index says what is new."""
     from pathlib import Path
 
     from mcp_skills_server.directories import cache_directory

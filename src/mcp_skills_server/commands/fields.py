@@ -53,7 +53,7 @@ class Options:
 
 
 def option(default: _T, words: str, *names: str, **more: Any) -> _T:
-    """A field for an option with a value.
+    """Return a field for an option with a value.
 
     Args:
         default: its value where none is given.
@@ -66,17 +66,17 @@ def option(default: _T, words: str, *names: str, **more: Any) -> _T:
 
 
 def many(words: str, *names: str, metavar: str, **more: Any) -> tuple[str, ...]:
-    """A field for an option that may be repeated."""
+    """Return a field for an option that may be repeated."""
     return option((), words, *names, metavar=metavar, multiple=True, **more)
 
 
 def flag(words: str, *names: str) -> bool:
-    """A field that is true where the option is given."""
+    """Return a field that is true where the option is given."""
     return option(False, words, *names, is_flag=True)
 
 
 def switch(default: bool, words: str, **more: Any) -> bool:
-    """A field for an option with an opposite, such as --watch and --no-watch."""
+    """Return a field for an option with an opposite, such as --watch and --no-watch."""
     return option(default, words, _SWITCH, show_default=True, **more)
 
 
@@ -124,7 +124,7 @@ class LocatedType(click.ParamType[str]):
     """A value that may be a path, or hold one."""
 
     def located(self, value: str, folder: str) -> str:
-        """The value as a file in `folder` has it: what is relative in it is so to that folder."""
+        """Return the value as a file in `folder` has it: what is relative in it is so to that folder."""
         raise NotImplementedError
 
 
@@ -145,12 +145,12 @@ class Grouped(click.Command):
 
 
 def heading_of(parameter: click.Parameter) -> str:
-    """The heading that an option's help stands below."""
+    """Return the heading that an option's help stands below."""
     return parameter.heading if isinstance(parameter, _Option) else Options.heading
 
 
 def is_secret(parameter: click.Parameter) -> bool:
-    """Whether nobody is shown the value of an option."""
+    """Tell whether nobody is shown the value of an option."""
     return isinstance(parameter, _Option) and parameter.secret
 
 

@@ -118,9 +118,8 @@ def install(context: click.Context, options: InstallOptions, host: str, roots: t
 
 def _report_problems(roots: Sequence[str]) -> None:
     """Print on stderr what `validate` finds in these folders and archives; no address is fetched."""
-    from mcp_skills_server.commands.checking import check
+    from mcp_skills_server.commands.look import check, remark_problems
     from mcp_skills_server.commands.options import RootOptions, make_registry
-    from mcp_skills_server.commands.problem_lines import remark_problems
     from mcp_skills_server.sources.kinds import kind_of
 
     local = [root for root in roots if kind_of(root).is_path]
@@ -134,8 +133,7 @@ def _report_problems(roots: Sequence[str]) -> None:
 
 def _local_entry(host: Host, command: list[str], roots: Sequence[str]) -> dict[str, Any]:
     """Return the entry that has the host start this server."""
-    from mcp_skills_server.hosts.edit import entry_for
-    from mcp_skills_server.hosts.ownership import words_of
+    from mcp_skills_server.hosts.edit import entry_for, words_of
 
     for root in roots:
         if _ENDPOINT.fullmatch(root):
@@ -183,7 +181,7 @@ def _edit(
     dry_run: bool,
 ) -> None:
     from mcp_skills_server.hosts import disk, edit
-    from mcp_skills_server.hosts.ownership import words_of
+    from mcp_skills_server.hosts.edit import words_of
 
     found = disk.read(path)
     if entry:
@@ -247,7 +245,7 @@ def _absolute(roots: Sequence[str]) -> list[str]:
 
 
 def _command(given: str | None) -> list[str]:
-    """What the host is to start. Links stay as they are: an update of the program moves what they lead to."""
+    """Return what the host is to start. Links stay as they are: an update of the program moves what they lead to."""
     if given is not None:
         if os.path.basename(given) == given and given:
             return [given]

@@ -1,36 +1,162 @@
-"""`lock`, `outdated` and `update`: which state of each source is served, and what it has become since."""
+"""`lock`, `outdated` and `update`: which state of each source is served, and what it has become since.
+
+`diff` and `serve --lock` read lock files by the functions here.
+"""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.commands.fields import option, takes
-from mcp_skills_server.commands.options import RootOptions, roots, without_skills
-from mcp_skills_server.commands.pinning import (
-    DEFAULT,
-    LockFileOptions,
-    Offer,
-    elsewhere,
-    offered,
-    read_lock,
-    write_lock,
-)
+from mcp_skills_server.commands.fields import Options, option, takes
+from mcp_skills_server.commands.options import RootOptions, open_roots, reading, roots, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json
 from mcp_skills_server.errors import UsageError, plural
-from mcp_skills_server.model import Standing
+from mcp_skills_server.model import Skill, Standing
+from mcp_skills_server.provenance import lock as lock_file
 from mcp_skills_server.provenance.lock import LockedSource
 from mcp_skills_server.sources.kinds import kind_of
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from mcp_skills_server.catalog.registry import Registry
+
+DEFAULT: Final = "skills.lock"
+Kind: TypeAlias = Literal["changed", "added", "removed"]
+_KINDS: Final[tuple[Kind, ...]] = ("changed", "added", "removed")
+
+
+class LockFileOptions(Options):
+    """Which lock file."""
+
+    lock: str = option(DEFAULT, "The lock file.", show_default=True, metavar="FILE")
+
+
+class SourceOffer(NamedTuple):
+    """A source at one moment.
+
+    Attributes:
+        given: the root.
+        revision: "" for a folder.
+        skills: by path, those that are served of it beside the other roots.
+        registry: reads their files.
+    """
+
+    given: str
+    revision: str
+    skills: dict[str, Skill]
+    registry: Registry
+
+    def digests(self) -> dict[str, str]:
+        """Return the digest over all files of each skill.
+
+        Raises:
+            UsageError: a file changes all the time or cannot be read.
+        """
+        with reading():
+            return {path: self.registry.digest_over(skill) for path, skill in self.skills.items()}
+
+
+@contextmanager
+def offered(
+    given: Sequence[str], options: RootOptions, pin: str | None = None
+) -> Generator[tuple[Registry, list[SourceOffer]]]:
+    """Open these roots together, as `serve` does: of two skills with one path the earlier root offers it.
+
+    Args:
+        given: the roots.
+        options: how they are read.
+        pin: the revision that is wanted of each, None for the newest.
+
+    Raises:
+        UsageError: a root cannot be had, or is the same folder as another one.
+    """
+    registry, mirrors = open_roots(given, options, pins=[pin] * len(given))
+    try:
+        if mirrors is not None:
+            mirrors.fetch(proved=True)
+        with registry:
+            if len(registry.roots) < len(given):
+                raise UsageError(f"{', '.join(given)}: two of these are the same folder; name it once")
+            snapshot = registry.snapshot
+            revisions = mirrors.revisions() if mirrors is not None else {}
+            offers = [
+                SourceOffer(root, revisions.get(found.given, ""), {}, registry)
+                for root, found in zip(given, registry.roots, strict=True)
+            ]
+            for path in snapshot.paths(Standing.LENIENT):
+                skill = snapshot.skills[path]
+                offers[skill.root].skills[path] = skill
+            yield registry, offers
+    finally:
+        if mirrors is not None:
+            mirrors.stop()
+
+
+def read_lock(path: str) -> tuple[LockedSource, ...]:
+    """Return the sources of a lock file, with paths as they are from the current folder.
+
+    Raises:
+        UsageError: there is none, or it is none.
+    """
+    folder = os.path.dirname(path)
+    return tuple(
+        replace(each, given=os.path.normpath(os.path.join(folder, each.given))) if kind_of(each.given).is_path else each
+        for each in lock_file.read(Path(path))
+    )
+
+
+def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
+    """Return the entries of the lock file for these roots, for all that it names where none is given.
+
+    Raises:
+        UsageError: the lock file cannot be read, or does not name a root.
+    """
+    locked = read_lock(path)
+    names = {_place(each.given) for each in locked}
+    for root in roots:
+        if _place(root) not in names:
+            raise UsageError(f"{root}: {path} does not name this root; lock it, or leave it out")
+    wanted = {_place(root) for root in roots} or names
+    return [each for each in locked if _place(each.given) in wanted]
+
+
+def elsewhere(locked: Sequence[LockedSource], source: LockedSource) -> frozenset[str]:
+    """Return the skills that other entries of the same source have, which come from other revisions of it."""
+    others = (each for each in locked if each.given == source.given and each is not source)
+    return frozenset(path for each in others for path in each.skills)
+
+
+def _place(given: str) -> str:
+    return os.path.abspath(given) if kind_of(given).is_path else given
+
+
+def write_lock(path: str, sources: Sequence[LockedSource]) -> None:
+    """Replace a lock file; relative paths are written as they are from its folder.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    folder = os.path.dirname(path) or "."
+    lock_file.write(
+        Path(path),
+        [
+            replace(each, given=Path(os.path.relpath(each.given, folder)).as_posix())
+            if kind_of(each.given).is_path and not os.path.isabs(each.given)
+            else each
+            for each in sources
+        ],
+    )
 
 
 class LockOptions(RootOptions):
@@ -64,23 +190,22 @@ class Moved:
     newest: LockedSource
 
     @property
-    def added(self) -> list[str]:
-        """Skills that are not locked."""
-        return sorted(self.newest.skills.keys() - self.source.skills.keys())
+    def kinds(self) -> dict[str, Kind]:
+        """Return what happened to each skill that differs, by its path, in their order."""
+        before, now = self.source.skills, self.newest.skills
+        out: dict[str, Kind] = {}
+        for path in sorted(before.keys() | now.keys()):
+            if path not in before:
+                out[path] = "added"
+            elif path not in now:
+                out[path] = "removed"
+            elif before[path] != now[path]:
+                out[path] = "changed"
+        return out
 
-    @property
-    def removed(self) -> list[str]:
-        """Locked skills that are not there any more."""
-        return sorted(self.source.skills.keys() - self.newest.skills.keys())
-
-    @property
-    def changed(self) -> list[str]:
-        """Skills with other files."""
-        both = self.source.skills.keys() & self.newest.skills.keys()
-        return sorted(each for each in both if self.source.skills[each] != self.newest.skills[each])
-
-    def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.changed)
+    def of_kind(self, kind: Kind) -> list[str]:
+        """Return the paths of the skills to which this happened."""
+        return [path for path, each in self.kinds.items() if each == kind]
 
 
 @click.command()
@@ -136,9 +261,9 @@ def outdated(options: OutdatedOptions) -> int:
     else:
         for each in found:
             _say(each)
-        if not any(found):
+        if not any(each.kinds for each in found):
             remark(f"nothing is new: the skills are as {options.lock} has them")
-    return int(any(found))
+    return int(any(each.kinds for each in found))
 
 
 @click.command()
@@ -165,13 +290,12 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
     out: list[LockedSource] = []
     count = 0
     for each in moved:
-        chosen = {*each.added, *each.removed, *each.changed}
+        chosen = each.kinds
         if names and each.source.given not in names:
-            chosen &= {*names}
-        out += _after(each, chosen)
+            chosen = {path: kind for path, kind in chosen.items() if path in names}
+        out += _after(each, {*chosen})
         count += len(chosen)
-        for path in sorted(chosen):
-            kind = "added" if path in each.added else "removed" if path in each.removed else "changed"
+        for path, kind in chosen.items():
             say(f"{kind:8} {path}")
     write_lock(options.lock, _served(_joined(out)))
     if not count:
@@ -180,8 +304,8 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
 
 
 def _after(moved: Moved, chosen: set[str]) -> list[LockedSource]:
-    """The entries of a source once the chosen skills have moved."""
-    rest = {*moved.added, *moved.removed, *moved.changed} - chosen
+    """Return the entries of a source once the chosen skills have moved."""
+    rest = moved.kinds.keys() - chosen
     if not rest:
         return [moved.newest]
     if not chosen:
@@ -230,7 +354,7 @@ def _moved(locked: Sequence[LockedSource], options: RootOptions) -> list[Moved]:
     return out
 
 
-def _locked(offer: Offer) -> LockedSource:
+def _locked(offer: SourceOffer) -> LockedSource:
     return LockedSource(offer.given, offer.revision, offer.digests())
 
 
@@ -250,12 +374,12 @@ def _say_what_is_left_out(registry: Registry) -> None:
 
 
 def _say(moved: Moved) -> None:
-    if not moved:
+    if not moved.kinds:
         return
     before, after = (each.revision.removeprefix("sha256:")[:12] for each in (moved.source, moved.newest))
     say(f"{moved.source.given}: {before} -> {after}" if before != after else f"{moved.source.given}:")
-    for kind, paths in (("changed", moved.changed), ("added", moved.added), ("removed", moved.removed)):
-        for path in paths:
+    for kind in _KINDS:
+        for path in moved.of_kind(kind):
             say(f"  {kind:8} {path}")
 
 
@@ -264,7 +388,5 @@ def _as_json(moved: Moved) -> dict[str, Any]:
         "from": moved.source.given,
         "locked": moved.source.revision,
         "newest": moved.newest.revision,
-        "changed": moved.changed,
-        "added": moved.added,
-        "removed": moved.removed,
+        **{kind: moved.of_kind(kind) for kind in _KINDS},
     }

@@ -33,7 +33,7 @@ Level = Literal["debug", "info", "warning", "error"]
 
 
 def log_level(default: Level) -> Level:
-    """The field of the option for what is logged on stderr."""
+    """Return the field of the option for what is logged on stderr."""
     return option(default, "What is logged on stderr.", type=click.Choice(["debug", "info", "warning", "error"]))
 
 
@@ -41,7 +41,7 @@ Format = Literal["text", "json"]
 
 
 def log_format() -> Format:
-    """The field of the option for the form of lines on stderr."""
+    """Return the field of the option for the form of lines on stderr."""
     return option(
         "text",
         "The form of what is logged. json: an object a line, with time, level, message and what it is about.",
@@ -54,7 +54,7 @@ def log_to_stderr(level: str, form: Format = "text") -> None:
 
     What the protocol's library logs at debug holds whole messages, and with them bodies and session handles.
     """
-    handler = Lines(sys.stderr)
+    handler = LineHandler(sys.stderr)
     handler.addFilter(Seldom())
     handler.setFormatter(_Json() if form == "json" else _OneLine("mcp-skills-server: %(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=_of_others(level))
@@ -71,7 +71,7 @@ def _of_others(level: str) -> int:
     return max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()])
 
 
-class Lines(logging.StreamHandler[TextIO]):
+class LineHandler(logging.StreamHandler[TextIO]):
     """Writes lines in the order in which things happened, those of requests many at once.
 
     Requests are logged a moment later (`telemetry/later.py`), so any other line has them written first.
@@ -106,7 +106,7 @@ class Lines(logging.StreamHandler[TextIO]):
 
 
 def _parts(lines: Iterable[str]) -> Iterator[str]:
-    """The lines in parts that a pipe takes whole, so that those of several processes do not mix."""
+    """Yield the lines in parts that a pipe takes whole, so that those of several processes do not mix."""
     part, size = list[str](), 0
     for line in lines:
         long = len(line.encode(errors="backslashreplace"))
@@ -136,7 +136,7 @@ class Seldom(logging.Filter):
         """By place: when a record last passed, and how many have not passed since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record passes. One that does learns how many before it did not."""
+        """Tell whether the record passes. One that does learns how many before it did not."""
         if record.name.partition(".")[0] == _OURS and not getattr(record, "repeats", False):
             return True
         place, now = (record.name, record.pathname, record.lineno), self._now()
@@ -172,7 +172,7 @@ class _Json(logging.Formatter):
         self._request = request_id
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line."""
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         left_out: int = getattr(record, "left_out", 0)
         fields: dict[str, Any] = {

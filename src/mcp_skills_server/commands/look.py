@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+import os
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
 from mcp_skills_server.commands.fields import flag, option, takes
 from mcp_skills_server.commands.options import RootOptions, given_or_configured, make_registry, roots, without_skills
-from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, say_table
-from mcp_skills_server.commands.problem_lines import annotation, as_json, in_order, remark_problems, shortened
+from mcp_skills_server.commands.printing import progress, remark, say, say_json, say_lines, say_table
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Standing
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.roots import Root
     from mcp_skills_server.model import Problem, Skill
 
+_OF_A_KIND: Final = 20
 _OF_SEVERAL: Final = frozenset(("shadowed", "name-shared"))
 """Codes of problems that show only when all roots are read together, as `serve` does."""
 _EMPTY: Final = "give the folder that holds your skills, or begin one with 'new'"
@@ -31,6 +33,79 @@ _SERVED: Final = {
     Standing.LENIENT: "only by tools, prompts and the Skills Protocol; it is in no listing",
     Standing.VALID: "yes",
 }
+
+
+def check(registry: Registry, skills: Collection[Skill]) -> None:
+    """Run the deep checks of these skills, which the registry then knows."""
+    for skill in progress(skills, length=len(skills), label="Checking skills"):
+        registry.checks.of(skill)
+
+
+def in_order(problems: Iterable[Problem]) -> list[Problem]:
+    """By place, what has no line first; the same each time, whatever order a set has."""
+    return sorted(problems, key=lambda each: (each.path, each.line or 0, each.code, each.message))
+
+
+def shortened(problems: Iterable[Problem]) -> Iterator[Problem]:
+    """The first twenty that a skill has of a code; in the place of the next, one that says how many more there are."""
+    given = list(problems)
+    places: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for each in given:
+        places[each.skill, each.code].append(each.path)
+    seen = Counter[tuple[str, str]]()
+    for each in given:
+        kind = each.skill, each.code
+        seen[kind] += 1
+        if seen[kind] <= _OF_A_KIND or len(places[kind]) == _OF_A_KIND + 1:
+            yield each
+        elif seen[kind] == _OF_A_KIND + 1:
+            left = places[kind][_OF_A_KIND:]
+            message = f"{len(left):,} more problems of this kind"
+            yield each._replace(path=_above(left), line=None, message=message, hint="'--format json' shows each")
+
+
+def remark_problems(registry: Registry) -> None:
+    """Print on stderr how many problems the checked skills of a registry have, and what shows each."""
+    summary = registry.checks.survey(registry.snapshot).summary
+    if summary:
+        roots = " ".join(shlex.quote(root.shown) for root in registry.roots)
+        remark(f"{summary}; 'mcp-skills-server validate {roots}' shows each")
+
+
+def as_json(problem: Problem) -> dict[str, Any]:
+    """All of a problem."""
+    return {
+        "path": problem.path,
+        "skill": problem.skill,
+        "severity": problem.severity,
+        "code": problem.code,
+        "message": problem.message,
+        "hint": problem.hint,
+        "line": problem.line,
+    }
+
+
+def annotation(problem: Problem) -> str:
+    """Return a problem as a workflow of GitHub shows it beside its line."""
+
+    def escaped(text: str, more: str = "") -> str:
+        for character in "%\r\n" + more:
+            text = text.replace(character, f"%{ord(character):02X}")
+        return text
+
+    line = f",line={problem.line}" if problem.line is not None else ""
+    return (
+        f"::{problem.severity} file={escaped(problem.path, ':,')}{line},"
+        f"title={escaped(problem.code, ':,')}::{escaped(problem.text)}"
+    )
+
+
+def _above(paths: list[str]) -> str:
+    """Return the folder that all of these are in."""
+    try:
+        return os.path.commonpath(paths)
+    except ValueError:  # of several roots, of which not all are absolute
+        return os.curdir
 
 
 class ListOptions(RootOptions):
@@ -75,8 +150,6 @@ def list_(options: ListOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server list ~/skills
       mcp-skills-server list ~/skills --format json
     """
-    from mcp_skills_server.commands.checking import check
-
     registry = make_registry(roots, options)
     registry.load()
     snapshot = registry.snapshot
@@ -208,8 +281,6 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server validate ./my-skill
       mcp-skills-server validate ~/skills --strict --format github
     """
-    from mcp_skills_server.commands.checking import check
-
     registry = make_registry(roots, options)
     registry.load()
     passed = _report_passed(registry)
@@ -267,7 +338,7 @@ def _report_passed(registry: Registry) -> list[dict[str, Any]]:
 
 
 def _mirrored(registry: Registry) -> list[Root]:
-    """The roots that are no folders."""
+    """Return the roots that are no folders."""
     return [root for root in registry.roots if root.origin is not None]
 
 

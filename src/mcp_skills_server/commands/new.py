@@ -55,7 +55,7 @@ def new(options: NewOptions, name: str) -> None:
 
 
 def bundle(name: str, description: str) -> dict[str, str]:
-    """The files of a new skill by their paths.
+    """Return the files of a new skill by their paths.
 
     Raises:
         UsageError: the name or the description breaks a rule of the format.
@@ -89,10 +89,14 @@ def _plain_if_harmless(text: str) -> str:
 
 def _quoted(text: str) -> str:
     # A string of JSON is one of YAML, but for characters that YAML wants escaped.
-    return "".join(
-        each if each.isprintable() else f"\\u{ord(each):04x}" if ord(each) < 0x10000 else f"\\U{ord(each):08x}"
-        for each in json.dumps(text, ensure_ascii=False)
-    )
+    return "".join(map(_escaped, json.dumps(text, ensure_ascii=False)))
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable():
+        return character
+    code = ord(character)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _create(place: Path, files: dict[str, str]) -> None:

@@ -1,46 +1,125 @@
-"""What a command serves: the roots that were given, pinned and signed as the operator asks, and kept current."""
+"""The roots of a server: opened, pinned and signed as the operator asks, and kept current."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+import logging
+import os
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
 
-from mcp_skills_server.commands.options import open_roots
-from mcp_skills_server.commands.running import FollowOptions, make_watcher
+from mcp_skills_server.access.grants import LOCAL, Grants
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.commands.options import FollowOptions, RootOptions, cache_folder, open_roots
+from mcp_skills_server.commands.running import make_watcher, take_in
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.gates import Gate
     from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration, SourceRules
-    from mcp_skills_server.commands.relocking import FollowedSources
     from mcp_skills_server.provenance.lock import LockedSource
     from mcp_skills_server.provenance.pins import Pins
     from mcp_skills_server.sources.mirrors import Mirrors
 
+logger = logging.getLogger(__name__)
 
-class Served(NamedTuple):
-    """What a command serves.
+
+@dataclass(slots=True)
+class OpenedRoots:
+    """The roots of a running server, pinned and signed as the operator asks.
 
     Attributes:
-        registry: of the roots, or of what a lock file names.
+        registry: serves them, or what a lock file names.
         mirrors: keeps those current that are no folders; None where all are.
         scripts: what the configuration says of scripts of single roots, by their folders, absolute.
-        sources: has them looked at, and the lock file read again.
+        lock: the lock file; None where none is kept to.
+        roots: the roots that were given beside it.
+        entries: what the lock file said when it was last read, by the folder that the registry serves, absolute.
+        pins: the gate that keeps to it.
     """
 
     registry: Registry
     mirrors: Mirrors | None
-    scripts: Mapping[str, bool]
-    sources: FollowedSources
+    scripts: Mapping[str, bool] = field(default_factory=dict[str, bool])
+    lock: str | None = None
+    roots: Sequence[str] = ()
+    entries: Mapping[str, LockedSource] = field(default_factory=dict[str, "LockedSource"])
+    pins: Pins | None = None
+
+    def fetch(self, first_load: float) -> None:
+        """Keep current what is fetched. A first list waits so many seconds for what was never fetched before."""
+        if self.mirrors is not None:
+            self.mirrors.report_to(self.registry.note)
+            self.mirrors.start(partial(take_in, self.registry))
+            self.registry.await_sources = self.mirrors.first_read(first_load)
+
+    def follow(self, options: FollowOptions) -> None:
+        """Load the skills and keep them current."""
+        self.fetch(options.first_load)
+        watcher = make_watcher(self.registry, options)
+        if watcher is None:
+            self.registry.load()
+        else:
+            watcher.start()
+
+    def stop(self) -> None:
+        """Fetch no more, and end the programs that this has started."""
+        if self.mirrors is not None:
+            self.mirrors.stop()
+
+    def look(self) -> None:
+        """Poll every source now. Blocks for as long as a scan of the folders."""
+        if self.mirrors is not None:
+            self.mirrors.look()
+        if self.registry.loaded.is_set():
+            self.registry.refresh()
+        logger.info("looking at every source now")
+
+    def relock(self) -> str:
+        """Serve what the lock file says now, and return why that is refused, "" where it is not.
+
+        What cannot be had leaves what was locked before in service.
+        """
+        if self.lock is None or self.pins is None:
+            return ""
+        from mcp_skills_server.commands.lock import locked_roots  # not for every start
+        from mcp_skills_server.sources.faults import SourceError
+
+        try:
+            entries = _placed(self.entries, locked_roots(self.lock, self.roots), self.lock)
+            if entries == self.entries:
+                return ""
+            moved = {
+                folder: each.revision
+                for folder, each in entries.items()
+                if each.revision != self.entries[folder].revision
+            }
+            switch = self.mirrors.repinned(moved) if self.mirrors is not None else None
+        except (UsageError, SourceError) as error:
+            return f"{error}; what was locked before stays in service"
+        self.entries = entries
+        self.pins.replace(*pinned(entries))
+        if switch is not None:
+            switch()
+        self.registry.loaded.wait()
+        self.registry.refresh()
+        count = sum(len(each.skills) for each in entries.values())
+        logger.info("%s was read again; it names %s skills", self.lock, f"{count:,}")
+        for path in self.pins.unserved(self.registry, self.registry.snapshot.skills):
+            logger.warning("%s: %s cannot be served", self.lock, path)
+        return ""
 
 
 def open_served(
     given: Sequence[str],
     options: FollowOptions,
     configuration: Configuration | None = None,
-) -> Served:
-    """What is served of these roots, or of what a lock file names.
+) -> OpenedRoots:
+    """Open these roots, or what a lock file names.
 
     It is loaded only where it must be proved at the start that all of a lock file is there.
 
@@ -59,7 +138,7 @@ def open_served(
         if not given:
             raise UsageError("there is nothing to serve; give a ROOT, a folder that holds skills, or --lock FILE")
     else:
-        from mcp_skills_server.commands.pinning import locked_roots
+        from mcp_skills_server.commands.lock import locked_roots
 
         locked = locked_roots(options.lock, given)
         given = [each.given for each in locked]
@@ -67,7 +146,6 @@ def open_served(
 
     def gates(folders: Sequence[str]) -> Sequence[Gate]:
         if options.lock is not None:
-            from mcp_skills_server.commands.relocking import pinned
             from mcp_skills_server.provenance.pins import Pins
 
             entries.update(zip(folders, locked, strict=True))
@@ -102,20 +180,17 @@ def open_served(
         unserved = pins[0].unserved(registry, registry.snapshot.skills)
         if unserved:
             raise UsageError(_refusal(options.lock, unserved, registry))
-    from mcp_skills_server.commands.relocking import FollowedSources
 
-    sources = FollowedSources(registry, mirrors, options.lock, roots, entries, pins[0] if pins else None)
     scripts = {root: each.scripts for root, each in said.items() if each.scripts is not None}
-    return Served(registry, mirrors, scripts, sources)
+    return OpenedRoots(registry, mirrors, scripts, options.lock, roots, entries, pins[0] if pins else None)
 
 
 def _signature_gate(keys: Sequence[str], cache_dir: str | None) -> Sequence[Gate]:
-    """The gate that lets pass what one of these keys has signed; none where there are no keys."""
+    """Return the gate that lets pass what one of these keys has signed; none where there are no keys."""
     if not keys:
         return ()
     from pathlib import Path
 
-    from mcp_skills_server.commands.caches import cache_folder
     from mcp_skills_server.provenance.signature_gate import Proofs, SignatureGate
     from mcp_skills_server.provenance.signatures import Verifier
 
@@ -131,37 +206,86 @@ def _refusal(lock: str, unserved: Sequence[str], registry: Registry) -> str:
     return f"{lock}: {first}{more}; see 'outdated' and 'diff', then 'update', or leave out --frozen"
 
 
-class Followed(NamedTuple):
-    """What is served and kept current.
+def pinned(entries: Mapping[str, LockedSource]) -> tuple[dict[str, Mapping[str, str]], dict[str, frozenset[str]]]:
+    """Return the locked skills of each folder, and those that another revision of its source has."""
+    from mcp_skills_server.commands.lock import elsewhere
 
-    Attributes:
-        served: not yet loaded.
-        start: loads it and keeps it current.
-        stop: ends what fetches, and the programs that it has started.
-    """
-
-    served: Served
-    start: Callable[[], None]
-    stop: Callable[[], None]
+    locked = [*entries.values()]
+    return (
+        {folder: each.skills for folder, each in entries.items()},
+        {folder: elsewhere(locked, each) for folder, each in entries.items()},
+    )
 
 
-def open_followed(given: Sequence[str], options: FollowOptions, configuration: Configuration | None = None) -> Followed:
-    """What is served of these roots, and what keeps it current.
+def _placed(before: Mapping[str, LockedSource], locked: Sequence[LockedSource], lock: str) -> dict[str, LockedSource]:
+    """Assign the new entries to the folders that are served. An entry that is gone leaves its folder without a skill.
 
     Raises:
-        UsageError: a root does not exist or cannot be read or fetched.
+        UsageError: a source or a revision has come to stand there that has no folder.
     """
-    served = open_served(given, options, configuration)
-    registry, mirrors = served.registry, served.mirrors
+    after = {folder: replace(each, skills={}) for folder, each in before.items()}
+    free = dict(before)
+    for each in sorted(locked, key=lambda each: each not in free.values()):
+        same = [folder for folder, known in free.items() if known.given == each.given]
+        if not same:
+            raise UsageError(
+                f"{lock}: {each.given} stands there with a revision more than at the start; restart the server for it"
+            )
+        folder = next((found for found in same if free[found].revision == each.revision), same[0])
+        del free[folder]
+        after[folder] = each
+    return after
 
-    def start() -> None:
+
+def make_views(registry: Registry, configuration: Configuration | None, *, local: bool) -> Views:
+    """Return what each principal has of a registry.
+
+    Args:
+        registry: all skills.
+        configuration: what the file says; without a table `[[grant]]` everybody has everything.
+        local: whether the one client is at the other end of a pipe.
+    """
+    from mcp_skills_server.catalog.views import Views
+
+    if configuration is None or configuration.grants is None:
+        return Views(registry)
+    grants = Grants(configuration.grants, local=local)
+    if local and not grants.permissions(None).grants:
+        logger.warning(
+            '%s grants nothing to who starts this server; write who = ["%s"] in a table [[grant]]',
+            configuration.file,
+            LOCAL,
+        )
+    return Views(registry, grants)
+
+
+@contextmanager
+def open_registry(
+    *roots: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None = None, allow_private: bool = False
+) -> Generator[Registry]:
+    """Open a registry of any roots, and keep those current that are fetched while the context is open.
+
+    Args:
+        roots: folders, archives, `https://` sites, `git+https://` repositories, `oci://` artifacts, as `serve` takes
+            them. The earlier one wins where two have a skill of one path.
+        cache_dir: the directory for copies of what is fetched; the user's cache unless given.
+        allow_private: also fetch from private addresses.
+
+    Yields:
+        The registry, not yet loaded.
+
+    Raises:
+        UsageError: a root does not exist, or cannot be read or fetched.
+    """
+    cache = None if cache_dir is None else os.fspath(cache_dir)
+    options = RootOptions(cache_dir=cache, allow_private=allow_private)
+    registry, mirrors = open_roots([os.fspath(each) for each in roots], options)
+    if mirrors is not None:
+        mirrors.report_to(registry.note)
+        mirrors.start(partial(take_in, registry))
+    try:
+        yield registry
+    finally:
         if mirrors is not None:
-            mirrors.start()
-            registry.await_sources = mirrors.first_read(options.first_load)
-        watcher = make_watcher(registry, options)
-        if watcher is None:
-            registry.load()
-        else:
-            watcher.start()
-
-    return Followed(served, start, lambda: None if mirrors is None else mirrors.stop())
+            mirrors.stop()
+        registry.close()

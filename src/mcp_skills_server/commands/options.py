@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import click
 
-from mcp_skills_server.commands.caches import cache_folder, index_of
 from mcp_skills_server.commands.config_option import ConfigOptions
 from mcp_skills_server.commands.fields import Options, flag, many, option, switch
 from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.errors import StaleFileError, UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mcp_skills_server.catalog.gates import Gate
+    from mcp_skills_server.catalog.index import Index
     from mcp_skills_server.catalog.registry import MirroredRoot, Registry
     from mcp_skills_server.catalog.roots import Limits
     from mcp_skills_server.sources.mirrors import Mirrors
@@ -24,6 +26,27 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ROOTS: Final = "MCP_SKILLS_ROOTS"
 _COUNT = click.IntRange(min=1)
+
+
+def cache_folder(given: str | None) -> Path:
+    """Return the folder of caches: the one that `--cache-dir` named, or the user's."""
+    from pathlib import Path
+
+    from mcp_skills_server.directories import cache_directory
+
+    return Path(given) if given else cache_directory()
+
+
+def index_of(given: str | None) -> Index:
+    """Where indexes lie: of every root where a folder was named for them, else of large ones in the user's cache."""
+    from mcp_skills_server.catalog.index import LEAST_SKILLS, Index
+
+    return Index(cache_folder(given) / "index", 1 if given else LEAST_SKILLS)
+
+
+def publish_memory(given: str | None) -> Path:
+    """Return where it is kept which files `publish` need not read again."""
+    return cache_folder(given) / "publish"
 
 
 class RootType(click.Path):
@@ -37,12 +60,12 @@ class RootType(click.Path):
 
 
 def roots(command: _F) -> _F:
-    """The argument for the folders, archives, sites and repositories that hold skills."""
+    """Return the argument for the folders, archives, sites and repositories that hold skills."""
     return _roots(command, required=True, metavar="ROOT...")
 
 
 def roots_or_lock(command: _F) -> _F:
-    """The same where a lock file may name them."""
+    """Return the same where a lock file may name them."""
     return _roots(command, required=False, metavar="[ROOT...]")
 
 
@@ -125,6 +148,63 @@ class RootOptions(LimitOptions, SiteOptions, GitOptions, ConfigOptions):
     """How the roots of a command are read."""
 
 
+class WatchOptions(Options):
+    """How changes of the folders are followed."""
+
+    heading: ClassVar[str] = "Following changes"
+    watch: bool = switch(True, "Follow changes of the folders.")
+    poll: bool = switch(False, "Look at time stamps instead of waiting for events, for network file systems.")
+    reconcile: float = option(
+        300,
+        "Look at everything again after so long, in case an event was lost.",
+        type=click.FloatRange(min=1),
+        metavar="SECONDS",
+    )
+
+
+class RefreshOptions(Options):
+    """How often what is fetched is looked at."""
+
+    heading: ClassVar[str] = "Following changes"
+    refresh: float = option(
+        60,
+        "How often to look whether a root in git or a registry has changed. A site says so itself.",
+        type=click.FloatRange(min=1),
+        metavar="SECONDS",
+        show_default=True,
+    )
+    first_load: float = option(
+        5,
+        "How long a first list waits for what was never fetched before.",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+        show_default=True,
+    )
+
+
+class PinOptions(Options):
+    """Whether exactly what a lock file names is served, and only what is signed."""
+
+    heading: ClassVar[str] = "What is pinned and signed"
+    lock: str | None = option(
+        None,
+        "Serve exactly the skills that this lock file names, of the ROOTs that it names.",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+    )
+    frozen: bool = flag("With --lock: refuse to start where a skill that it names cannot be served.")
+    require_signature: tuple[str, ...] = many(
+        "Serve only skills that this key signed, a public key or the certificate of an authority in PEM. May be "
+        "repeated; one of them must have signed.",
+        type=click.Path(dir_okay=False),
+        metavar="KEY",
+    )
+
+
+class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions):
+    """How the roots of a command are read and kept current."""
+
+
 class PartialOptions(Options):
     """Options for skills that cannot be published."""
 
@@ -134,7 +214,7 @@ class PartialOptions(Options):
 
 
 def open_folder(given: str, options: LimitOptions) -> Registry:
-    """A registry of one folder of the operator's own, not yet loaded.
+    """Return a registry of one folder of the operator's own, not yet loaded.
 
     Raises:
         UsageError: it is no folder.
@@ -160,7 +240,7 @@ def reading() -> Generator[None]:
 def make_registry(
     given: Sequence[str], options: RootOptions, *, proved: bool = False, indexed: bool = False
 ) -> Registry:
-    """A registry of these roots, sites fetched now.
+    """Return a registry of these roots, sites fetched now.
 
     Args:
         given: the roots.
@@ -194,7 +274,7 @@ def open_roots(
     gates: Callable[[Sequence[str]], Sequence[Gate]] = lambda _: (),
     refresh_s: Sequence[float] = (),
 ) -> tuple[Registry, Mirrors | None]:
-    """A registry of these roots, and what keeps those current that are no folders, if there are such.
+    """Return a registry of these roots, and what keeps those current that are no folders, if there are such.
 
     Args:
         given: the roots.

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mcp_skills_server.commands.caches import publish_memory
 from mcp_skills_server.commands.fields import flag, option, takes
-from mcp_skills_server.commands.options import PartialOptions, RootOptions, make_registry, roots, without_skills
+from mcp_skills_server.commands.options import (
+    PartialOptions,
+    RootOptions,
+    make_registry,
+    publish_memory,
+    roots,
+    without_skills,
+)
 from mcp_skills_server.commands.printing import progress, remark, say
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.model import printable

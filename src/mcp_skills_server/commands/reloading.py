@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.access.tokens import Token, Tokens
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
-    from mcp_skills_server.commands.relocking import FollowedSources
+    from mcp_skills_server.commands.opening import OpenedRoots
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Reloader:
         self,
         context: click.Context,
         configuration: Configuration | None,
-        sources: FollowedSources | None,
+        sources: OpenedRoots | None,
         tokens: Tokens | None,
         *,
         views: Views,
@@ -179,21 +179,21 @@ class Reloader:
             logger.info("the grants were read again; there are %d of them", len(grants))
 
     def _value(self, name: str, configuration: Configuration | None) -> Any:
-        """What holds of an option by a configuration."""
+        """Return what holds of an option by a configuration."""
         if name in self._fixed:
             return self._fixed[name]
         default = self._defaults.get(name)
         return default if configuration is None else configuration.values.get(name, default)
 
     def _new_grants(self, before: Configuration | None) -> Sequence[Grant] | None:
-        """The grants of the file where they are others than before, and there were some."""
+        """Return the grants of the file where they are others than before, and there were some."""
         now = self._configuration
         if before is None or now is None or before.grants is None or before.grants == now.grants:
             return None
         return now.grants
 
     def _new_tokens(self) -> tuple[list[Token] | None, Sequence[tuple[str, str]]]:
-        """The tokens of the file where they are others than those in force, and the lines that are wrong.
+        """Return the tokens of the file where they are others than those in force, and the lines that are wrong.
 
         Raises:
             UsageError: they cannot be read or taken.
@@ -254,7 +254,7 @@ class Reloader:
         return bool(self._seen)
 
     def _look(self) -> list[tuple[int, ...] | None]:
-        """What tells one version of the files from another; None of one that is not there."""
+        """Return what tells one version of the files from another; None of one that is not there."""
         files = [self._configuration.file] if self._configuration is not None else []
         if self._tokens is not None and (file := self._value("token_file", self._configuration)) is not None:
             files.append(file)

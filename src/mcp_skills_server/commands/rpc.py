@@ -6,15 +6,14 @@ import shlex
 
 import click
 
-from mcp_skills_server.commands.audit_options import AuditOptions, start_audit
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
 from mcp_skills_server.commands.fields import Grouped, takes
-from mcp_skills_server.commands.granting import make_views
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
-from mcp_skills_server.commands.opening import open_followed
-from mcp_skills_server.commands.options import roots_or_lock
-from mcp_skills_server.commands.running import FollowOptions, end_on_signals, leave, on_hangup, say_that_it_waits
-from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
+from mcp_skills_server.commands.opening import make_views, open_served
+from mcp_skills_server.commands.options import FollowOptions, roots_or_lock
+from mcp_skills_server.commands.records import AuditOptions, start_audit
+from mcp_skills_server.commands.running import end_on_signals, leave, on_hangup, say_that_it_waits
+from mcp_skills_server.commands.runtime_options import RuntimeOptions, make_runtime
 
 
 class RpcOptions(FollowOptions, RuntimeOptions, AuditOptions):
@@ -41,29 +40,28 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
     log_to_stderr(options.log_level, options.log_format)
     import anyio
 
-    from mcp_skills_server.rpc.methods import Methods
-    from mcp_skills_server.rpc.server import Rpc
-    from mcp_skills_server.rpc.stdio import serve
+    from mcp_skills_server.rpc.methods import ExecutionSettings, Methods
+    from mcp_skills_server.rpc.server import Rpc, serve
     from mcp_skills_server.telemetry.log import log_requests
 
     log_requests()
     context = click.get_current_context()
-    (registry, _, scripts, sources), start, stop = open_followed(roots, options, configuration_of(context))
-    runtime = make_runtime(registry, options, max_loaded=1, catalog_chars=0, roots=scripts)
-    views = make_views(registry, configuration_of(context), local=True)
-    methods = Methods(runtime, execution_settings(options), views=views)
+    opened = open_served(roots, options, configuration_of(context))
+    runtime = make_runtime(opened.registry, options, max_loaded=1, catalog_chars=0, roots=opened.scripts)
+    views = make_views(opened.registry, configuration_of(context), local=True)
+    methods = Methods(runtime, ExecutionSettings(code=options.allow_code), views=views)
     say_that_it_waits(
         "a client of the Skills Protocol",
         'type {"jsonrpc":"2.0","id":1,"method":"list_skills"}',
         f"mcp-skills-server list {shlex.join(roots)} (what it serves)",
     )
-    reloader = follow_configuration(context, views, sources)
+    reloader = follow_configuration(context, views, opened)
     audit = start_audit(options, stdout_is_free=False)
     on_hangup(reloader.ask, audit and audit.reopen)
-    start()  # the first call waits until the skills are there
+    opened.follow(options)  # the first call waits until the skills are there
     try:
         anyio.run(serve, Rpc(methods))
     finally:
         runtime.close()
-        stop()
+        opened.stop()
     leave()

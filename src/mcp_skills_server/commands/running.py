@@ -8,12 +8,9 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-import click
-
-from mcp_skills_server.commands.fields import Options, flag, many, option, switch
-from mcp_skills_server.commands.options import RootOptions
+from mcp_skills_server.commands.options import WatchOptions
 from mcp_skills_server.commands.printing import remark
 from mcp_skills_server.telemetry import later
 
@@ -23,63 +20,6 @@ if TYPE_CHECKING:
 
 _LAST_S = 1.0
 """For so long the end waits for somebody to read the last lines of the log."""
-
-
-class WatchOptions(Options):
-    """How changes of the folders are followed."""
-
-    heading: ClassVar[str] = "Following changes"
-    watch: bool = switch(True, "Follow changes of the folders.")
-    poll: bool = switch(False, "Look at time stamps instead of waiting for events, for network file systems.")
-    reconcile: float = option(
-        300,
-        "Look at everything again after so long, in case an event was lost.",
-        type=click.FloatRange(min=1),
-        metavar="SECONDS",
-    )
-
-
-class RefreshOptions(Options):
-    """How often what is fetched is looked at."""
-
-    heading: ClassVar[str] = "Following changes"
-    refresh: float = option(
-        60,
-        "How often to look whether a root in git or a registry has changed. A site says so itself.",
-        type=click.FloatRange(min=1),
-        metavar="SECONDS",
-        show_default=True,
-    )
-    first_load: float = option(
-        5,
-        "How long a first list waits for what was never fetched before.",
-        type=click.FloatRange(min=0),
-        metavar="SECONDS",
-        show_default=True,
-    )
-
-
-class PinOptions(Options):
-    """Whether exactly what a lock file names is served, and only what is signed."""
-
-    heading: ClassVar[str] = "What is pinned and signed"
-    lock: str | None = option(
-        None,
-        "Serve exactly the skills that this lock file names, of the ROOTs that it names.",
-        type=click.Path(dir_okay=False),
-        metavar="FILE",
-    )
-    frozen: bool = flag("With --lock: refuse to start where a skill that it names cannot be served.")
-    require_signature: tuple[str, ...] = many(
-        "Serve only skills that this key signed, a public key or the certificate of an authority in PEM. May be "
-        "repeated; one of them must have signed.",
-        type=click.Path(dir_okay=False),
-        metavar="KEY",
-    )
-
-
-class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions):
-    """How the roots of a command are read and kept current."""
 
 
 def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:

@@ -6,29 +6,19 @@ import gc
 import logging
 import shlex
 import sys
-from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.commands.audit_options import AuditOptions, start_audit
-from mcp_skills_server.commands.config_option import (
-    configuration_of,
-    follow_configuration,
-    quotas_of,
-)
-from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
-from mcp_skills_server.commands.fields import Grouped, heading_of, option, takes
-from mcp_skills_server.commands.granting import make_views
+from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, quotas_of
+from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr, request_level
-from mcp_skills_server.commands.metrics_options import MetricsOptions
-from mcp_skills_server.commands.opening import open_served
-from mcp_skills_server.commands.options import roots_or_lock
-from mcp_skills_server.commands.proxy_options import ProxyOptions
-from mcp_skills_server.commands.redis_options import RedisOptions, Shared, make_shared
+from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served
+from mcp_skills_server.commands.options import FollowOptions, roots_or_lock
+from mcp_skills_server.commands.records import AuditOptions, Counting, UsageOptions, start_audit, start_usage
 from mcp_skills_server.commands.running import (
-    FollowOptions,
     collecting,
     end_on_signals,
     leave,
@@ -36,30 +26,247 @@ from mcp_skills_server.commands.running import (
     on_hangup,
     say_that_it_waits,
     settle_after_load,
-    take_in,
 )
-from mcp_skills_server.commands.script_options import RuntimeOptions, make_runtime
-from mcp_skills_server.commands.serve_options import HttpOptions, ShownOptions
-from mcp_skills_server.commands.tracing_options import TracingOptions, start_tracing
-from mcp_skills_server.commands.ui_options import PageOptions
-from mcp_skills_server.commands.usage_options import Counting, UsageOptions, start_usage
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.commands.runtime_options import EmbeddingOptions, RuntimeOptions, make_embeddings, make_runtime
+from mcp_skills_server.dialects.table import AUTO, names
+from mcp_skills_server.errors import UsageError, missing_extra
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mcp_skills_server.access.quotas import QuotaSettings
-    from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher
-    from mcp_skills_server.commands.relocking import FollowedSources
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
-    from mcp_skills_server.sources.mirrors import Mirrors
     from mcp_skills_server.telemetry.audit import AuditLog
 
-
 logger = logging.getLogger(__name__)
-_OVER_HTTP = "(--transport http)"
+
+_COUNT: Final = click.IntRange(min=1)
+_OVER_HTTP: Final = "(--transport http)"
 """The end of the headings of options that do nothing over stdio."""
+
+
+class ShownOptions(Options):
+    """What clients are shown."""
+
+    heading: ClassVar[str] = "What clients are shown"
+    dialect: str = option(
+        AUTO,
+        "What skills/list and skills/get speak. auto: all of them, to each client what it can take.",
+        type=click.Choice(names()),
+    )
+    tools: bool = switch(True, "Offer tools to load, read and search skills, for hosts that know no skills.")
+    prompts: bool = switch(True, "Offer each skill as a prompt, a slash command in most hosts.")
+    prompt_choice: tuple[str, ...] = many(
+        "Only skills whose name or path fits appear as prompts, such as 'acme/*'. May be repeated.",
+        "--prompt",
+        metavar="PATTERN",
+    )
+    catalog_chars: int | None = option(
+        None,
+        "How long the instructions, and the description of skills_load, may be. By default 4000, since hosts cut what "
+        "is over 4,096, and 10000 for those that are known to cut nothing.",
+        type=click.IntRange(min=0),
+        metavar="CHARACTERS",
+    )
+    max_loaded: int = option(8, "Skills that a session may have loaded at once.", type=_COUNT)
+    local_paths: bool = switch(
+        True, "Over stdio, tell models the directory of a skill of a local folder, whose scripts their shell can run."
+    )
+    page_size: int = option(50, "Entries of one page of a listing.", type=click.IntRange(1, 1000))
+    prompt_page_size: int = option(1000, "Prompts of one page; some hosts show the first page alone.", type=_COUNT)
+
+
+class HttpOptions(Options):
+    """How the server is reached over HTTP. They do nothing over stdio."""
+
+    heading: ClassVar[str] = "Over HTTP (--transport http)"
+    host: str = option("127.0.0.1", "The address to listen on.")
+    port: int = option(8000, "The port; 0 takes one that is free.", type=click.IntRange(0, 65535))
+    allow_empty: bool = flag("Be ready although there is no skill yet in any folder; without it /readyz says 503.")
+    allowed_host: tuple[str, ...] = many(
+        "A name that the Host header may have. May be repeated; * for any. The names of this machine may pass without "
+        "it where --host is one of them.",
+        metavar="NAME",
+    )
+    allowed_origin: tuple[str, ...] = many(
+        "An origin that browsers may come from, such as https://app.example. May be repeated; * for any.",
+        metavar="ORIGIN",
+    )
+    token_file: str | None = option(
+        None,
+        "Clients must send a token of this file, which has lines name=token, and after the token expires=2027-01-31 "
+        "and groups=a,b if you like. Read again when it changes.",
+        type=click.Path(),
+        metavar="FILE",
+    )
+    tokens: str | None = option(
+        None, "The same lines as a value; meant for MCP_SKILLS_TOKENS.", metavar="LINES", secret=True
+    )
+    oauth_issuer: str | None = option(
+        None,
+        "Take the access tokens of this OAuth 2.1 issuer, as its metadata spells it. The table [oauth] of a "
+        "configuration says more.",
+        metavar="URL",
+    )
+    oauth_audience: str | None = option(None, "What aud of those tokens must name.", metavar="TEXT")
+    oauth_resource: str | None = option(
+        None, "The URL by which clients know the endpoint, where that is not the audience.", metavar="URL"
+    )
+    session_idle: float = option(
+        1800, "Close a legacy session that nobody used for so long.", type=click.FloatRange(min=1), metavar="SECONDS"
+    )
+    max_sessions: int = option(
+        1000, "Legacy sessions at once. Then the client with most loses its oldest idle one.", type=_COUNT
+    )
+    max_connections: int = option(
+        1000,
+        "Connections at once. Then the client with most loses its oldest idle one. The process's limit of open files "
+        "bounds it too.",
+        type=_COUNT,
+    )
+    request_timeout: float = option(
+        30,
+        "Close a connection that takes so long to send a request's head, or its body.",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+    )
+    max_body: int = option(1 << 20, "Size of a request.", type=_COUNT, metavar="BYTES")
+    publish: bool = switch(True, "Publish the skills below /.well-known/agent-skills too, to whom MCP is open.")
+    publish_only: bool = flag("Publish the skills and answer no MCP.")
+    publish_open: bool = flag("Ask no token for what is published, as /mcp does where tokens are given.")
+    publish_grace: float = option(
+        3600,
+        "Keep what an index has named for so long after it changed.",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+    )
+    refresh_secret: str | None = option(
+        None,
+        "Answer webhooks of GitHub, GitLab, Gitea or Forgejo at /refresh, which prove that they know this secret: "
+        "sources are then looked at now. Meant for MCP_SKILLS_REFRESH_SECRET.",
+        metavar="SECRET",
+        secret=True,
+    )
+    rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
+
+
+class ProxyOptions(Options):
+    """How it gets on with the proxies before it. They do nothing over stdio."""
+
+    heading: ClassVar[str] = "Behind a proxy (--transport http)"
+    keep_alive: int = option(
+        5,
+        "Close a connection that had no request for so long. A proxy must give its connections up before.",
+        type=click.IntRange(min=1),
+        metavar="SECONDS",
+    )
+    root_path: str = option(
+        "",
+        "What stands before all paths that clients see, such as /skills, if a proxy takes it off or not.",
+        metavar="PATH",
+    )
+    trusted_proxy: tuple[str, ...] = many(
+        "The address or network of a proxy, such as 10.0.0.0/8, that is believed when it says for whom it asks "
+        "(Forwarded, X-Forwarded-*). May be repeated.",
+        metavar="CIDR",
+    )
+    drain: float = option(
+        0,
+        "After SIGTERM answer requests for so long, and say at /readyz that it ends.",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+    )
+
+
+class TracingOptions(Options):
+    """Whether traces are sent."""
+
+    heading: ClassVar[str] = "Records"
+    traces: bool = flag(
+        "Send a span for each request by OTLP over HTTP, to where OTEL_EXPORTER_OTLP_ENDPOINT says. Needs the extra "
+        "[otel]."
+    )
+
+
+def start_tracing(options: TracingOptions) -> Callable[[], None] | None:
+    """Trace from now on. Returns what sends the rest within a second; None where nothing is traced.
+
+    Raises:
+        UsageError: the extra is not installed.
+    """
+    if not options.traces:
+        return None
+    try:
+        from mcp_skills_server.telemetry.tracing import Tracing, make_provider
+    except ImportError:
+        raise missing_extra("traces", "otel") from None
+    from mcp_skills_server.commands.serve_http import known_methods
+    from mcp_skills_server.dialects import runtime
+
+    provider, stop = make_provider()
+    Tracing(provider, known_methods(), runtime.canonical).start()
+    return stop
+
+
+class PageOptions(Options):
+    """Whether there is a page to look at."""
+
+    heading: ClassVar[str] = "Over HTTP (--transport http)"
+    ui: bool = flag("Show the skills to people at /ui, to whom MCP is open.")
+
+
+class MetricsOptions(Options):
+    """Whether and where metrics are shown."""
+
+    heading: ClassVar[str] = "Over HTTP (--transport http)"
+    metrics: bool = flag("Show metrics for Prometheus at /metrics, to whom MCP is open. Needs the extra [metrics].")
+    metrics_address: str | None = option(
+        None,
+        "Show metrics at this address instead, such as 127.0.0.1:9464, to whoever reaches it by an IP address or by a "
+        "name of --allowed-host.",
+        metavar="HOST:PORT",
+    )
+
+
+class RedisType(click.ParamType[str]):
+    """An address of Redis. What is none is refused before anybody shows it: it may hold a password."""
+
+    name = "redis"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
+        """Return the address as it is."""
+        from mcp_skills_server.shared.address import redis_settings
+
+        redis_settings(value)
+        return value
+
+
+class RedisOptions(Options):
+    """What replicas share."""
+
+    heading: ClassVar[str] = "Shared by replicas (--transport http)"
+    redis: str | None = option(
+        None,
+        "Share sessions of the tools and the count of requests with other "
+        "replicas through this Redis, and look again when another one has seen a change: "
+        "redis://HOST:PORT/DB, rediss:// with TLS, unix:///PATH. Needs the extra "
+        "[redis].",
+        type=RedisType(),
+        metavar="URL",
+    )
+    redis_password: str | None = option(
+        None, "Its password; meant for MCP_SKILLS_REDIS_PASSWORD.", metavar="PASSWORD", secret=True
+    )
+    redis_prefix: str = option("mcp-skills:", "What its keys begin with, another one for each server.", metavar="TEXT")
+    redis_ca: str | None = option(
+        None,
+        "The authorities that its certificate must be from, in PEM, instead of those of the system.",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+    )
 
 
 class RecordOptions(AuditOptions, UsageOptions, MetricsOptions, TracingOptions, PageOptions):
@@ -91,32 +298,35 @@ class ServeOptions(
     log_format: Format = log_format()
 
 
-class Service(NamedTuple):
+def known_methods() -> frozenset[str]:
+    """Return the methods of all protocols; what clients call beside them is not named in metrics and traces."""
+    from mcp_skills_server.dialects import skills_protocol
+    from mcp_skills_server.server.front.eras import LEGACY, MODERN
+
+    return frozenset((*LEGACY.fits, *MODERN.fits, *skills_protocol.METHODS, "GET", "HEAD"))
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
     """What is served, and what stands beside it.
 
     Attributes:
-        registry: of the skills.
-        mirrors: what is fetched; None where every root is a folder.
-        sources: has them looked at, and the lock file read again.
+        opened: the roots.
         runtime: the tools.
-        settings: of what speaks MCP.
+        settings: of MCP.
         watcher: follows the folders; None where they are not followed.
         views: what grants leave to whom.
-        quotas: how much one may take.
-        shared: what replicas share; None where there is one.
+        quotas: how much one principal may take.
         counting: of uses; None where they are not counted.
         audit: the audit log; None where there is none.
     """
 
-    registry: Registry
-    mirrors: Mirrors | None
-    sources: FollowedSources
+    opened: OpenedRoots
     runtime: Runtime
     settings: Settings
     watcher: Watcher | None
     views: Views
     quotas: QuotaSettings
-    shared: Shared | None
     counting: Counting | None
     audit: AuditLog | None
 
@@ -148,23 +358,18 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     _check(options)
     service = _open(roots, options)
     end_traces = start_tracing(options)
-    if service.mirrors is not None:
-        service.mirrors.report_to(service.registry.note)
-        service.mirrors.start(partial(take_in, service.registry))
-        service.registry.await_sources = service.mirrors.first_read(options.first_load)
-    code = 0
     if options.transport == "stdio":
         _serve_stdio(service, options, roots)
     else:
         from mcp_skills_server.commands.serve_http import serve_over_http
 
-        code = serve_over_http(service, options)
-    if service.mirrors is not None:
-        service.mirrors.stop()
-    for end in (service.counting and service.counting.stop, end_traces, service.shared and service.shared.stop):
-        if end is not None:
-            end()
-    leave(code)
+        serve_over_http(service, options)
+    service.opened.stop()
+    if service.counting is not None:
+        service.counting.stop()
+    if end_traces is not None:
+        end_traces()
+    leave()
 
 
 def _check(options: ServeOptions) -> None:
@@ -175,24 +380,19 @@ def _check(options: ServeOptions) -> None:
     """
     if options.publish_only and not options.publish:
         raise UsageError("--publish-only and --no-publish leave nothing to serve; give one of them")
-    if options.transport == "http":
-        return
-    if options.publish_only:
+    if options.publish_only and options.transport != "http":
         raise UsageError("--publish-only publishes over HTTP; give --transport http")
 
 
 def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
-    """All that serving takes, whatever it goes over. Nothing is followed yet.
-
-    Args:
-        roots: as they were given.
-        options: of this process.
+    """Open all that serving takes over any transport. Nothing is followed yet.
 
     Raises:
         UsageError: it cannot be served so.
     """
     context, over_http = click.get_current_context(), options.transport == "http"
-    registry, mirrors, scripts, sources = open_served(roots, options, configuration_of(context))
+    opened = open_served(roots, options, configuration_of(context))
+    registry = opened.registry
     from mcp_skills_server.catalog.report import report_to_log
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests
@@ -216,33 +416,24 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
         max_loaded=options.max_loaded,
         catalog_chars=options.catalog_chars,
         local_root_dirs=options.local_paths and not over_http,
-        roots=scripts,
+        roots=opened.scripts,
         runs=quotas.runs,
         wait_for_sandbox=over_http,  # a host over stdio waits for the start, and for few seconds
     )
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)
     views = make_views(registry, configuration_of(context), local=not over_http)
-    shared = None
-    if over_http:
-        shared = make_shared(
-            options,
-            registry,
-            mirrors,
-            follows=options.watch,
-            runtime_sessions=quotas.runtime_sessions,
-        )
     counting = start_usage(options, registry, by_default=over_http)
     if counting is not None and not over_http:  # what other people load is no client's business
         runtime.briefing.prefer(counting.store.lately())
     audit = start_audit(options, stdout_is_free=over_http)
-    return Service(registry, mirrors, sources, runtime, settings, watcher, views, quotas, shared, counting, audit)
+    return Service(opened, runtime, settings, watcher, views, quotas, counting, audit)
 
 
 def _serve_stdio(service: Service, options: ServeOptions, roots: tuple[str, ...]) -> None:
     context = click.get_current_context()
     _warn_of_unused(context)
-    reloader = follow_configuration(context, service.views, service.sources)
+    reloader = follow_configuration(context, service.views, service.opened)
     on_hangup(reloader.ask, service.audit and service.audit.reopen)
     given = shlex.join(roots or ["--lock", str(options.lock)])
     say_that_it_waits(
@@ -251,6 +442,7 @@ def _serve_stdio(service: Service, options: ServeOptions, roots: tuple[str, ...]
         f"mcp-skills-server list {given} (what it serves)",
         f"npx @modelcontextprotocol/inspector mcp-skills-server serve {given} (a host in your browser)",
     )
+    service.opened.fetch(options.first_load)
     import asyncio
 
     if options.front == "sdk" or sys.platform == "win32":  # whose pipes no event loop can wait for

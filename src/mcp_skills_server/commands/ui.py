@@ -15,11 +15,10 @@ from mcp_skills_server.commands.config_option import configuration_of, follow_co
 from mcp_skills_server.commands.fields import Grouped, option, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import open_served
-from mcp_skills_server.commands.options import roots_or_lock
+from mcp_skills_server.commands.options import FollowOptions, roots_or_lock
 from mcp_skills_server.commands.printing import remark, say
-from mcp_skills_server.commands.running import FollowOptions, end_on_signals, leave, make_watcher, take_in
-from mcp_skills_server.commands.ui_options import make_ui
-from mcp_skills_server.commands.usage_options import UsageOptions, store_at
+from mcp_skills_server.commands.records import UsageOptions, store_at
+from mcp_skills_server.commands.running import end_on_signals, leave, make_watcher
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     end_on_signals()
     log_to_stderr(options.log_level)
     secret = secrets.token_urlsafe(32)
-    settings = make_ui(_counts(options), once=hashlib.sha256(secret.encode()).digest())
+    counts = _counts(options)
     import anyio
 
     from mcp_skills_server.catalog.views import Views
@@ -63,22 +62,21 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     from mcp_skills_server.web.guards import make_policy
     from mcp_skills_server.web.serving import serve_http
     from mcp_skills_server.web.settings import HttpSettings
+    from mcp_skills_server.web.ui.settings import UiSettings
 
-    registry, mirrors, _, sources = open_served(roots, options, configuration_of(context))
-    if mirrors is not None:
-        mirrors.report_to(registry.note)
-        mirrors.start(partial(take_in, registry))
-        registry.await_sources = mirrors.first_read(options.first_load)
+    opened = open_served(roots, options, configuration_of(context))
+    opened.fetch(options.first_load)
+    registry, mirrors = opened.registry, opened.mirrors
     # Whoever has the page for himself has all of the folder, whatever a configuration grants to others.
     views = Views(registry)
-    follow_configuration(context, views, sources)
+    follow_configuration(context, views, opened)
     http = HttpSettings(
         host=_HOST,
         port=options.port,
         policy=make_policy(_HOST, (), (), ()),
         publish=False,
         sites=mirrors.states if mirrors is not None else list,
-        ui=settings,
+        ui=UiSettings(hashlib.sha256(secret.encode()).digest(), only=True, counts=counts),
     )
 
     def listening(place: str) -> None:
@@ -91,13 +89,12 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
 
     watcher = make_watcher(registry, options)
     anyio.run(partial(serve_http, listening=listening), Runtime(registry), Settings(), http, watcher, views)
-    if mirrors is not None:
-        mirrors.stop()
+    opened.stop()
     leave()
 
 
 def _counts(options: UsageOptions) -> UsageStore | None:
-    """What a server has counted where this looks for it; None where there is nothing.
+    """Return what a server has counted where this looks for it; None where there is nothing.
 
     Raises:
         UsageError: it cannot be used.

@@ -11,7 +11,7 @@ import click
 
 from mcp_skills_server.commands.fields import Options, flag, option, takes
 from mcp_skills_server.commands.printing import say, say_json, say_table
-from mcp_skills_server.commands.usage_options import OFF, store_at
+from mcp_skills_server.commands.records import OFF, store_at
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ class JsonError(SkillsServerError, ValueError):
 
 
 def parse(raw: bytes | bytearray) -> Any:
-    """The JSON of a message.
+    """Return the JSON of a message.
 
     Raises:
         JsonError: it is none, or too deep to be read.
@@ -85,7 +85,7 @@ _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), ch
 
 
 def error(id_: Id, code: int, message: str, data: Mapping[str, Json] | None = None) -> dict[str, Any]:
-    """An answer that says why there is no result."""
+    """Return an answer that says why there is no result."""
     fields: dict[str, Any] = {"code": code, "message": message}
     return {"jsonrpc": "2.0", "id": id_, "error": fields if data is None else {**fields, "data": data}}
 
@@ -106,7 +106,7 @@ def dump(value: object) -> bytes:
 
 
 def _dumped_text(text: str) -> bytes | None:
-    """The same of a long text, in a third of the time; None where it has what is rare."""
+    """Return the same of a long text, in a third of the time; None where it has what is rare."""
     try:
         raw = text.encode("utf-8")
     except UnicodeEncodeError:

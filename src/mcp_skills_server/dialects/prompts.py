@@ -32,7 +32,7 @@ _ICON_SCHEMES: Final = ("https:", "http:", "data:")
 
 
 def is_offered(skill: Skill, chosen: Sequence[str]) -> bool:
-    """Whether the skill is a prompt.
+    """Tell whether the skill is a prompt.
 
     Args:
         skill: any skill.
@@ -75,7 +75,7 @@ def descriptor(skill: Skill, entry: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> dict[str, Json]:
-    """The answer of `prompts/list`."""
+    """Return the answer of `prompts/list`."""
     out: dict[str, Json] = {"resultType": "complete", "prompts": descriptors, "ttlMs": ttl_ms, "cacheScope": "private"}
     if next_cursor is not None:
         out["nextCursor"] = next_cursor
@@ -83,7 +83,7 @@ def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> di
 
 
 def put_in(body: str, words: str, name: str) -> str:
-    """The body of the skill `name` with the user's words where it says `$ARGUMENTS`, in one pass.
+    """Return the body of the skill `name` with the user's words where it says `$ARGUMENTS`, in one pass.
 
     Raises:
         RequestError: the result would be too long (`arguments.replaced`).
@@ -92,7 +92,7 @@ def put_in(body: str, words: str, name: str) -> str:
 
 
 def instructions(skill: Skill, name: str, body: str, words: str) -> str:
-    """What the user says by starting the prompt.
+    """Return what the user says by starting the prompt.
 
     The filled-in body stands in a `<skill>` that tells its name, its SKILL.md and its directory. It is verbatim but for
     tags of ours in it, whose `<` is written `&lt;`, so that no body ends its tag early or opens another one. How many
@@ -158,7 +158,7 @@ def answer(skill: Skill, text: str, linked: Iterable[Mapping[str, Json]], *, rea
 
 
 def values(argument: Mapping[str, Json], begun: str) -> list[str]:
-    """The values that the author suggests for an argument and that begin so, in any case of letters, as written.
+    """Return the values that the author suggests for an argument and that begin so, in any case of letters, as written.
 
     From `enum`, `choices`, `examples` and `default`, whatever of them is text.
     """

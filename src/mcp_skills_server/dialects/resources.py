@@ -26,7 +26,7 @@ _SHOWN_ELSEWHERE: Final = frozenset(("name", "description"))
 
 
 def descriptor(skill: Skill, title: str | None) -> dict[str, Json]:
-    """A SKILL.md as `resources/list` shows it: metadata and the rest of the frontmatter.
+    """Return a SKILL.md as `resources/list` shows it: metadata and the rest of the frontmatter.
 
     Name and description are without hidden characters; `_meta` is verbatim.
     """
@@ -65,14 +65,14 @@ def child(name: str, target: str, found: tuple[Skill, str] | None, title: str | 
 
 
 def completion(values: Iterable[str]) -> dict[str, Json]:
-    """The answer of `completion/complete`: the first 100 of these values, and whether there are more."""
+    """Return the answer of `completion/complete`: the first 100 of these values, and whether there are more."""
     kept: list[Json] = [*islice(values, MOST_COMPLETIONS + 1)]
     more = len(kept) > MOST_COMPLETIONS
     return {"resultType": "complete", "completion": {"values": kept[:MOST_COMPLETIONS], "hasMore": more}}
 
 
 def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> dict[str, Json]:
-    """The answer of `resources/list`."""
+    """Return the answer of `resources/list`."""
     out = _cacheable("resources", descriptors, ttl_ms)
     if next_cursor is not None:
         out["nextCursor"] = next_cursor
@@ -80,7 +80,7 @@ def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> di
 
 
 def template_listing(ttl_ms: int) -> dict[str, Json]:
-    """The answer of `resources/templates/list`: the one template that every file of every skill fits."""
+    """Return the answer of `resources/templates/list`: the one template that every file of every skill fits."""
     template: Json = {
         "uriTemplate": TEMPLATE,
         "name": "skill-file",
@@ -100,7 +100,7 @@ def content(target: str, path: str, raw: bytes) -> dict[str, Json]:
 
 
 def contents(items: list[Json], ttl_ms: int) -> dict[str, Json]:
-    """The answer of `resources/read`."""
+    """Return the answer of `resources/read`."""
     return _cacheable("contents", items, ttl_ms)
 
 

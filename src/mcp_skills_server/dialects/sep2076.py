@@ -24,7 +24,7 @@ LIST_CHANGED: Final = "notifications/skills/list_changed"
 
 
 def entry(skill: Skill, snapshot: Snapshot, served: Served, least: Standing) -> dict[str, Json]:
-    """A skill as `skills/list` shows it. Hidden characters are left out: nobody asked for this text."""
+    """Return a skill as `skills/list` shows it. Hidden characters are left out: nobody asked for this text."""
     given = skill.frontmatter
     out: dict[str, Json] = {"name": identity.name_of(skill, snapshot, least)}
     _put(out, "title", identity.title(skill))
@@ -49,7 +49,7 @@ def definition(
     instructions: str,
     linked: Mapping[str, str],
 ) -> dict[str, Json]:
-    """A skill as `skills/get` answers it, once its instructions are filled in."""
+    """Return a skill as `skills/get` answers it, once its instructions are filled in."""
     out: dict[str, Json] = {}
     _put(out, "description", skill.description)
     out["instructions"] = instructions
@@ -59,7 +59,7 @@ def definition(
 
 
 def files(skill: Skill, linked: Mapping[str, str]) -> list[Json]:
-    """The bundle's files without SKILL.md: those that the body links to, in order, then the others by path."""
+    """Return the bundle's files without SKILL.md: those that the body links to, in order, then the others by path."""
     given = {str(each["path"]): each for each in fields.entries(skill.frontmatter.get("files"), "path")}
     out: list[Json] = []
     for path in (*linked, *(path for path in skill.files if path not in linked and path != SKILL_MD)):

@@ -19,12 +19,12 @@ EXTENSION: Final = "io.modelcontextprotocol/skills"
 
 
 def settings() -> dict[str, Json]:
-    """What the capability says: an inline object."""
+    """Return what the capability says: an inline object."""
     return {"directoryRead": True}  # S40-1, S40C-1
 
 
 def find(snapshot: Snapshot, target: str, least: Standing = Standing.VALID) -> Skill:
-    """The skill whose SKILL.md has this URI.
+    """Return the skill whose SKILL.md has this URI.
 
     Raises:
         RequestError: it is not the URI of a served SKILL.md, but of nothing, a file or a directory.
@@ -36,7 +36,7 @@ def find(snapshot: Snapshot, target: str, least: Standing = Standing.VALID) -> S
 
 
 def entry(skill: Skill, digests: Mapping[str, str]) -> Entry:
-    """A skill as `skills/list` and `skills/get` show it. `digests` are those of its files, by path."""
+    """Return a skill as `skills/list` and `skills/get` show it. `digests` are those of its files, by path."""
     resources: list[Json] = [
         {"uri": uri(skill.path, path), "digest": digests[path], "size": file.size} for path, file in skill.files.items()
     ]
@@ -44,12 +44,12 @@ def entry(skill: Skill, digests: Mapping[str, str]) -> Entry:
 
 
 def framed(result: Mapping[str, Json], ttl_ms: int) -> Result:
-    """A result of `skills/list` or `skills/get` as this dialect sends it, in both eras."""
+    """Return a result of `skills/list` or `skills/get` as this dialect sends it, in both eras."""
     return {"resultType": "complete", **result, "ttlMs": ttl_ms, "cacheScope": "private"}  # S40-20
 
 
 def one(entry: Entry) -> Result:
-    """The result of `skills/get` before it is framed."""
+    """Return the result of `skills/get` before it is framed."""
     return {"skill": entry}
 
 

@@ -23,7 +23,7 @@ that of several, a key has the value of the last."""
 
 
 def names() -> list[str]:
-    """What an operator may choose."""
+    """Return what an operator may choose."""
     return [AUTO, *sorted(TABLE)]
 
 
@@ -54,7 +54,7 @@ class Spoken(NamedTuple):
         return self.least if declared and client_of(client).shows_skills else None
 
     def asked(self, params: Mapping[str, Any]) -> tuple[Dialect, str]:
-        """The dialect that a `skills/get` is meant for, and what it asks for.
+        """Return the dialect that a `skills/get` is meant for, and what it asks for.
 
         Raises:
             RequestError: its parameter is missing or no string.
@@ -69,7 +69,7 @@ class Spoken(NamedTuple):
         raise RequestError(f"Parameter {parameters} is missing")
 
     def declared(self, capabilities: Mapping[str, Json]) -> dict[str, Json]:
-        """The capabilities of a server with those of these dialects."""
+        """Return the capabilities of a server with those of these dialects."""
         out = dict(capabilities)
         for each in self.dialects:
             out |= each.capabilities
@@ -80,14 +80,14 @@ class Spoken(NamedTuple):
         return out
 
     def framed(self, result: Result, ttl_ms: int) -> Result:
-        """A result of `skills/list` as it is sent."""
+        """Return a result of `skills/list` as it is sent."""
         for each in self.dialects:
             result = result if each.framed is None else each.framed(result, ttl_ms)
         return result
 
 
 def spoken(name: str) -> Spoken:
-    """The dialects that a choice of the operator stands for.
+    """Return the dialects that a choice of the operator stands for.
 
     Raises:
         UsageError: it is none of `names()`.
@@ -108,5 +108,5 @@ def union(entries: Iterable[Entry]) -> Entry:
 
 
 def listing(entries: list[Json], next_cursor: str | None) -> Result:
-    """The result of `skills/list` before it is framed, the same in every dialect."""
+    """Return the result of `skills/list` before it is framed, the same in every dialect."""
     return {"skills": entries} if next_cursor is None else {"skills": entries, "nextCursor": next_cursor}

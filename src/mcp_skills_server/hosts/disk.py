@@ -23,7 +23,7 @@ _NAME: Final = "name the host's file with --config"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class HostFile:
     """A configuration as it was found.
 
     Attributes:
@@ -37,8 +37,8 @@ class Found:
     status: os.stat_result | None
 
 
-def read(path: Path) -> Found:
-    """The file at this path, or that there is none.
+def read(path: Path) -> HostFile:
+    """Return the file at this path, or that there is none.
 
     Raises:
         UsageError: it is not a regular file, too large, or unreadable.
@@ -47,15 +47,15 @@ def read(path: Path) -> Found:
     try:
         raw, status = read_regular(target, MAX_SIZE)
     except FileNotFoundError:
-        return Found(target, None, None)
+        return HostFile(target, None, None)
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}; {_NAME}") from None
     if len(raw) > MAX_SIZE:
         raise UsageError(f"larger than {MAX_SIZE >> 20} MiB; {_NAME}")
-    return Found(target, raw, status)
+    return HostFile(target, raw, status)
 
 
-def replace(found: Found, new: bytes) -> Path | None:
+def replace(found: HostFile, new: bytes) -> Path | None:
     """Put `new` in the place of what was found; the path of the backup, None when there was nothing to keep.
 
     Raises:
@@ -79,8 +79,8 @@ def replace(found: Found, new: bytes) -> Path | None:
     return backup
 
 
-def _back_up(found: Found) -> Path | None:
-    """A copy of the old file beside it. One that says the same already is enough; no other is written over."""
+def _back_up(found: HostFile) -> Path | None:
+    """Return a copy of the old file beside it. One that says the same already is enough; no other is written over."""
     if found.raw is None:
         return None
     number = 0

@@ -5,21 +5,43 @@ Every edit is checked before it is returned: the new text, parsed, differs from 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final, cast
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.hosts import jsontext, tomltext
-from mcp_skills_server.hosts.ownership import starts_this_server, words_of
 from mcp_skills_server.hosts.table import Host
 
 _BOM: Final = b"\xef\xbb\xbf"
 _CORRECT: Final = "correct it there and run the command again"
+_PROGRAM: Final = "mcp-skills-server"
+_MODULE: Final = "mcp_skills_server"
+_PYTHON: Final = re.compile(r"(?:python|pypy|py)[0-9.]*t?w?")
+_SUFFIX: Final = re.compile(r"\.(?:exe|cmd|bat)\Z")
+_REQUIREMENT: Final = re.compile(r"[A-Za-z0-9_.-]+")
+_RUNNERS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
+    "uvx": ((),),
+    "uv": (("tool", "run"), ("run",)),
+    "pipx": (("run",),),
+}
+"""Programs that run another one, and the words between the two."""
+_TAKE_A_VALUE: Final = frozenset(
+    {
+        "--allow-insecure-host", "--backend", "--cache-dir", "--color", "--config-file", "--constraint",
+        "--constraints", "--default-index", "--directory", "--env-file", "--exclude-newer", "--extra",
+        "--extra-index-url", "--find-links", "--from", "--group", "--index", "--index-strategy", "--index-url",
+        "--only-group", "--override", "--overrides", "--package", "--pip-args", "--project", "--python",
+        "--python-platform", "--refresh-package", "--resolution", "--spec", "--upgrade-package", "--with",
+        "--with-editable", "--with-requirements", "-P", "-b", "-c", "-f", "-i", "-p", "-w",
+    }
+)  # fmt: skip
+"""Options of the runners that stand before the program and whose value is the next word."""
 
 
 def entry_for(host: Host, command: Sequence[str], roots: Sequence[str]) -> dict[str, Any]:
-    """An entry that has the host start this command with these roots, over stdio."""
+    """Return an entry that has the host start this command with these roots, over stdio."""
     words = [*command, "serve", *roots]
     if host.shape == "local":
         return {"type": "local", "command": words}
@@ -158,3 +180,76 @@ def _checked(new: str, wanted: Mapping[str, Any], host: Host) -> bytes:
     if not same:
         raise UsageError("it is written in a way that is not edited here; change it by hand, as --print shows")
     return new.encode("utf-8")
+
+
+def words_of(entry: object) -> list[str]:
+    """Return the words that an entry starts, in each form that hosts have; nothing for one that starts no program."""
+    if not isinstance(entry, Mapping):
+        return []
+    fields = cast("Mapping[str, object]", entry)
+    words: list[object] = []
+    for key in ("command", "args"):
+        value = fields.get(key)
+        if isinstance(value, list):
+            words += cast("list[object]", value)
+        elif value is not None:
+            words.append(value)
+    texts = [word for word in words if isinstance(word, str)]
+    return texts if len(texts) == len(words) else []
+
+
+def starts_this_server(words: Sequence[str], command: Sequence[str]) -> bool:
+    """Whether these words start this server: the command that is meant now, or our program however it was installed."""
+    return list(words[: len(command) + 1]) == [*command, "serve"] or _is_this_program(words)
+
+
+def _is_this_program(words: Sequence[str]) -> bool:
+    while words:
+        name, rest = _base(words[0]), words[1:]
+        if name == _PROGRAM:
+            return True
+        if _PYTHON.fullmatch(name):
+            return _python_runs_this(rest)
+        between = next((each for each in _RUNNERS.get(name, ()) if tuple(rest[: len(each)]) == each), None)
+        if between is None:
+            return False
+        words = _behind_options(rest[len(between) :])
+        # What a runner is asked for may be a requirement: a version or an extra behind the name.
+        asked = _REQUIREMENT.match(words[0]) if words else None
+        if asked is not None and asked[0] == _PROGRAM:
+            return True
+    return False
+
+
+def _python_runs_this(words: Sequence[str]) -> bool:
+    """Tell whether Python, given these words, runs our module or our script."""
+    position = 0
+    while position < len(words):
+        word = words[position]
+        if not word.startswith("-"):
+            return _base(word) == _PROGRAM
+        if word in {"-X", "-W"}:
+            position += 1
+        elif not word.startswith("--") and "m" in word:
+            # `-m name`, `-mname`, and with other letters before it, as in `-Im name`.
+            module = word[word.index("m") + 1 :] or "".join(words[position + 1 : position + 2])
+            return module == _MODULE or module.startswith(f"{_MODULE}.")
+        elif not word.startswith("--") and "c" in word:
+            return False
+        position += 1
+    return False
+
+
+def _behind_options(words: Sequence[str]) -> Sequence[str]:
+    position = 0
+    while position < len(words) and words[position].startswith("-"):
+        if words[position] == "--":
+            position += 1
+            break
+        position += 2 if words[position] in _TAKE_A_VALUE else 1
+    return words[position:]
+
+
+def _base(word: str) -> str:
+    """Return a program's name without its folder and what Windows puts behind it."""
+    return _SUFFIX.sub("", re.split(r"[\\/]", word)[-1].lower())

@@ -26,7 +26,7 @@ _EMPTY_TO_BREAK: Final = re.compile(r"[ \t]*(?=[\r\n]|\Z)")
 
 
 def read(text: str, form: Form) -> dict[str, Any]:
-    """What the text says. A blank text is an empty object, since hosts leave such files behind.
+    """Return what the text says. A blank text is an empty object, since hosts leave such files behind.
 
     Raises:
         UsageError: it is not JSON of this form, or not an object.
@@ -36,7 +36,7 @@ def read(text: str, form: Form) -> dict[str, Any]:
 
 def put(text: str, path: Sequence[str], value: object, form: Form) -> str:
     """The text with `value` at `path`. Of an object that is there, only the members that `value` names change."""
-    document = _Document(text if text.strip() else "{}\n", form)
+    document = _JsonText(text if text.strip() else "{}\n", form)
     inside = document.at(0)
     for depth, key in enumerate(path):
         member = inside.find(key)
@@ -58,8 +58,8 @@ def put(text: str, path: Sequence[str], value: object, form: Form) -> str:
 
 
 def drop(text: str, path: Sequence[str], form: Form) -> str:
-    """The text without the member at `path`, which must be there."""
-    document = _Document(text, form)
+    """Return the text without the member at `path`, which must be there."""
+    document = _JsonText(text, form)
     inside = document.at(0)
     for key in path[:-1]:
         member = inside.find(key)
@@ -70,7 +70,7 @@ def drop(text: str, path: Sequence[str], form: Form) -> str:
 
 
 def dump(value: object, indent: str | None = "  ") -> str:
-    """The value as this program writes JSON."""
+    """Return the value as this program writes JSON."""
     return json.dumps(value, indent=indent, ensure_ascii=False)
 
 
@@ -93,7 +93,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _blanked(text: str, form: Form) -> tuple[str, list[int]]:
-    """The text with comments and trailing commas as blanks, and where those commas were."""
+    """Return the text with comments and trailing commas as blanks, and where those commas were."""
     commas: list[int] = []
     if form == "json":
         return text, commas
@@ -121,7 +121,7 @@ def _blanked(text: str, form: Form) -> tuple[str, list[int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Member:
+class _JsonMember:
     """Where a member stands: its key's quote, its value, the end of that, and a comma after it."""
 
     key: str
@@ -137,16 +137,16 @@ class _Inside:
 
     opening: int
     closing: int
-    members: Sequence[_Member]
+    members: Sequence[_JsonMember]
 
-    def find(self, key: str) -> _Member | None:
+    def find(self, key: str) -> _JsonMember | None:
         found = [member for member in self.members if member.key == key]
         if len(found) > 1:
             raise UsageError(f"the key {key!r} stands there twice; keep one of the two")
         return found[0] if found else None
 
 
-class _Document:
+class _JsonText:
     """A text with its places."""
 
     def __init__(self, text: str, form: Form) -> None:
@@ -163,8 +163,8 @@ class _Document:
             self._unit = self._indent(first.start) or self._unit
 
     def at(self, place: int) -> _Inside:
-        """The object that begins at or behind this place."""
-        plain, members = self._plain, list[_Member]()
+        """Return the object that begins at or behind this place."""
+        plain, members = self._plain, list[_JsonMember]()
         opening = self._skip(place)
         position = self._skip(opening + 1)
         while plain[position] != "}":
@@ -175,22 +175,22 @@ class _Document:
             comma = behind if plain[behind] == "," else None
             if comma is None:
                 comma = next((each for each in self._trailing if end <= each < behind), None)
-            members.append(_Member(key, position, value, end, comma))
+            members.append(_JsonMember(key, position, value, end, comma))
             position = self._skip(behind + 1) if plain[behind] == "," else behind
         return _Inside(opening, position, members)
 
-    def object_of(self, member: _Member) -> _Inside:
-        """The object that is a member's value."""
+    def object_of(self, member: _JsonMember) -> _Inside:
+        """Return the object that is a member's value."""
         if self._plain[member.value] != "{":
             raise UsageError(f"{member.key!r} is not an object")
         return self.at(member.value)
 
-    def value(self, member: _Member) -> Any:
-        """A member's value."""
+    def value(self, member: _JsonMember) -> Any:
+        """Return a member's value."""
         return self._decoder.raw_decode(self._plain, member.value)[0]
 
     def insert(self, inside: _Inside, key: str, value: object) -> str:
-        """The text with a new last member."""
+        """Return the text with a new last member."""
         text, base = self.text, self._indent(inside.opening)
         if not inside.members:
             kept = text[inside.opening + 1 : inside.closing].rstrip(" \t\r\n")
@@ -211,8 +211,8 @@ class _Document:
         new = f"{before}{text[last.end : place]}{self._break}{child}{self._on_lines(key, value, child)}{behind}"
         return text[: last.end] + new + text[place:]
 
-    def replace(self, inside: _Inside, member: _Member, value: object) -> str:
-        """The text with another value of a member."""
+    def replace(self, inside: _Inside, member: _JsonMember, value: object) -> str:
+        """Return the text with another value of a member."""
         if self._own_line(inside.members[0]):
             new = dump(value, self._unit).replace("\n", self._break + self._indent(member.start))
         else:
@@ -220,7 +220,7 @@ class _Document:
         return self.text[: member.value] + new + self.text[member.end :]
 
     def remove(self, inside: _Inside, key: str) -> str:
-        """The text without a member, its comma and, if it had them for itself, its lines."""
+        """Return the text without a member, its comma and, if it had them for itself, its lines."""
         member = inside.find(key)
         if member is None:
             return self.text
@@ -255,8 +255,8 @@ class _Document:
         match = _INDENT.match(self.text, place)
         return match.end() if match else place
 
-    def _own_line(self, member: _Member) -> bool:
-        """Whether the member is the first on its line."""
+    def _own_line(self, member: _JsonMember) -> bool:
+        """Tell whether the member is the first on its line."""
         place = member.start - len(self._indent_before(member.start))
         return place > 0 and self.text[place - 1] in "\r\n"
 
@@ -267,13 +267,13 @@ class _Document:
         return self.text[start:place]
 
     def _indent(self, place: int) -> str:
-        """The blanks that the line of this place begins with."""
+        """Return the blanks that the line of this place begins with."""
         start = max(self.text.rfind("\n", 0, place), self.text.rfind("\r", 0, place)) + 1
         match = _INDENT.match(self.text, start, place)
         return match[0] if match else ""
 
     def _tight(self) -> bool:
-        """Whether a document on one line does without blanks."""
+        """Tell whether a document on one line does without blanks."""
         return bool(self._root.members) and self._plain[self._root.members[0].value - 1] == ":"
 
     def _on_lines(self, key: str, value: object, indent: str) -> str:

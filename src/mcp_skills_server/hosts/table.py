@@ -48,7 +48,7 @@ class Platform:
 
     @classmethod
     def of(cls, system: str, home: Path, project: Path, environment: Mapping[str, str]) -> Platform:
-        """The folders on this `system`, as `sys.platform` names it."""
+        """Return the folders on this `system`, as `sys.platform` names it."""
 
         def folder(variable: str, otherwise: Path) -> Path:
             return Path(environment[variable]) if environment.get(variable) else otherwise
@@ -74,7 +74,7 @@ class Platform:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FilePlace:
     """A file below one of the platform's folders. A first part with `*` stands for a folder that is there.
 
     With `if_there` the place counts only where that file exists.
@@ -123,8 +123,8 @@ class Host:
     title: str
     form: Form
     section: str
-    user: tuple[Place, ...]
-    project: tuple[Place, ...] = ()
+    user: tuple[FilePlace, ...]
+    project: tuple[FilePlace, ...] = ()
     shape: Shape = "plain"
     new: Mapping[str, object] = field(default_factory=dict[str, object])
     trust: Mapping[str, object] | None = None
@@ -145,16 +145,16 @@ HOSTS: Final[Mapping[str, Host]] = {
         "mcpServers",
         (
             # The installer for Windows makes a packaged application, which sees this folder in place of %APPDATA%.
-            Place("packages", ("Claude_*", "LocalCache", "Roaming", "Claude", _DESKTOP)),
-            Place("applications", ("Claude", _DESKTOP)),
+            FilePlace("packages", ("Claude_*", "LocalCache", "Roaming", "Claude", _DESKTOP)),
+            FilePlace("applications", ("Claude", _DESKTOP)),
         ),
     ),
     "claude-code": Host(
         "Claude Code",
         "json",
         "mcpServers",
-        (Place("claude", (".claude.json",)),),
-        project=(Place("project", (".mcp.json",)),),
+        (FilePlace("claude", (".claude.json",)),),
+        project=(FilePlace("project", (".mcp.json",)),),
         shape="stdio",
         expands=_BRACES,
         remote=Remote(more={"type": "http"}, variable="${VAR}"),
@@ -164,8 +164,8 @@ HOSTS: Final[Mapping[str, Host]] = {
         "Cursor",
         "jsonc",
         "mcpServers",
-        (Place("home", (".cursor", "mcp.json")),),
-        project=(Place("project", (".cursor", "mcp.json")),),
+        (FilePlace("home", (".cursor", "mcp.json")),),
+        project=(FilePlace("project", (".cursor", "mcp.json")),),
         expands=_BRACES,
         remote=Remote(variable="${env:VAR}"),
         native=(".cursor/skills", ".agents/skills", ".claude/skills", ".codex/skills"),
@@ -174,8 +174,8 @@ HOSTS: Final[Mapping[str, Host]] = {
         "VS Code",
         "jsonc",
         "servers",
-        (Place("applications", ("Code", "User", "mcp.json")),),
-        project=(Place("project", (".vscode", "mcp.json")),),
+        (FilePlace("applications", ("Code", "User", "mcp.json")),),
+        project=(FilePlace("project", (".vscode", "mcp.json")),),
         shape="stdio",
         expands=_BRACES,
         remote=Remote(more={"type": "http"}, variable="${env:VAR}"),
@@ -185,7 +185,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         "Windsurf",
         "json",
         "mcpServers",
-        (Place("home", (".codeium", "windsurf", "mcp_config.json")),),
+        (FilePlace("home", (".codeium", "windsurf", "mcp_config.json")),),
         expands=_BRACES,
         remote=Remote("serverUrl", variable="${env:VAR}"),
         native=(".codeium/windsurf/skills", ".windsurf/skills"),
@@ -194,8 +194,8 @@ HOSTS: Final[Mapping[str, Host]] = {
         "Gemini CLI",
         "json-comments",
         "mcpServers",
-        (Place("home", (".gemini", "settings.json")),),
-        project=(Place("project", (".gemini", "settings.json")),),
+        (FilePlace("home", (".gemini", "settings.json")),),
+        project=(FilePlace("project", (".gemini", "settings.json")),),
         trust={"trust": True},
         expands=_VARIABLE,
         remote=Remote("httpUrl", variable="${VAR}"),
@@ -205,8 +205,8 @@ HOSTS: Final[Mapping[str, Host]] = {
         "Codex",
         "toml",
         "mcp_servers",
-        (Place("codex", ("config.toml",)),),
-        project=(Place("project", (".codex", "config.toml")),),
+        (FilePlace("codex", ("config.toml",)),),
+        project=(FilePlace("project", (".codex", "config.toml")),),
         remote=Remote(token_key="bearer_token_env_var"),  # noqa: S106 - a key, no secret
         native=(".agents/skills", ".codex/skills"),
     ),
@@ -216,12 +216,12 @@ HOSTS: Final[Mapping[str, Host]] = {
         "mcp",
         # It reads both and the second wins, so an entry in the first could be hidden by one in the second.
         (
-            Place("xdg", ("opencode", "opencode.jsonc"), if_there=True),
-            Place("xdg", ("opencode", "opencode.json")),
+            FilePlace("xdg", ("opencode", "opencode.jsonc"), if_there=True),
+            FilePlace("xdg", ("opencode", "opencode.json")),
         ),
         project=(
-            Place("project", ("opencode.jsonc",), if_there=True),
-            Place("project", ("opencode.json",)),
+            FilePlace("project", ("opencode.jsonc",), if_there=True),
+            FilePlace("project", ("opencode.json",)),
         ),
         shape="local",
         new={"enabled": True},
@@ -233,14 +233,14 @@ HOSTS: Final[Mapping[str, Host]] = {
         "Antigravity",
         "json",
         "mcpServers",
-        (Place("home", (".gemini", "config", "mcp_config.json")),),
+        (FilePlace("home", (".gemini", "config", "mcp_config.json")),),
         remote=Remote("serverUrl"),
     ),
 }
 
 
 def location(host: Host, platform: Platform, *, project: bool = False) -> Path:
-    """The host's configuration file on this platform, whether it exists or not.
+    """Return the host's configuration file on this platform, whether it exists or not.
 
     Raises:
         UsageError: the host has no file for a project, or one of several cannot be preferred.

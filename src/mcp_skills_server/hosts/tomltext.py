@@ -26,7 +26,7 @@ _TRIES: Final = 200
 
 
 def read(text: str) -> dict[str, Any]:
-    """What the text says.
+    """Return what the text says.
 
     Raises:
         UsageError: it is not TOML.
@@ -72,7 +72,7 @@ def lines_of(text: str) -> dict[tuple[str | int, ...], int]:
 
 
 def put(text: str, section: str, name: str, value: Mapping[str, object]) -> str:
-    """The text with these keys in the table `[section.name]`; other keys of the table stay."""
+    """Return the text with these keys in the table `[section.name]`; other keys of the table stay."""
     old = read(text).get(section, {}).get(name)
     newline = "\r\n" if "\r\n" in text else "\n"
     if old is None:
@@ -103,7 +103,7 @@ def put(text: str, section: str, name: str, value: Mapping[str, object]) -> str:
 
 
 def drop(text: str, section: str, name: str) -> str:
-    """The text without the table `[section.name]`, its subtables and the blank line before it."""
+    """Return the text without the table `[section.name]`, its subtables and the blank line before it."""
     statements = list(_statements(text))
     _head_of(statements, (section, name))
     closed = text.endswith("\n")
@@ -121,7 +121,7 @@ def drop(text: str, section: str, name: str) -> str:
 
 
 def table_of(section: str, name: str, value: Mapping[str, object]) -> str:
-    """The table as this program writes it."""
+    """Return the table as this program writes it."""
     lines = [f"[{_key(section)}.{_key(name)}]", *(f"{_key(key)} = {_value(each)}" for key, each in value.items())]
     return "\n".join(lines) + "\n"
 
@@ -156,8 +156,10 @@ def _statements(text: str) -> Iterator[_Statement]:
             if tries > _TRIES:
                 raise UsageError("a value in it is too long to be edited here; change the file by hand") from None
             continue
-        header = waiting.lstrip()[0] == "["
-        yield _Statement(("array" if _is_array(parsed) else "table") if header else "value", _path(parsed), start, end)
+        kind = "value"
+        if waiting.lstrip()[0] == "[":
+            kind = "array" if _is_array(parsed) else "table"
+        yield _Statement(kind, _path(parsed), start, end)
         waiting, tries = "", 0
 
 
@@ -185,7 +187,7 @@ def _head_of(statements: list[_Statement], path: tuple[str, ...]) -> _Statement:
 
 
 def _members(statements: list[_Statement], head: _Statement) -> Iterator[_Statement]:
-    """The keys of a table: what has a value between its header and the next one."""
+    """Yield the keys of a table: what has a value between its header and the next one."""
     for each in statements[statements.index(head) + 1 :]:
         if each.kind in {"table", "array"}:
             return
@@ -194,7 +196,7 @@ def _members(statements: list[_Statement], head: _Statement) -> Iterator[_Statem
 
 
 def _tail(statement: str) -> str:
-    """What follows the value on its last line: blanks, a comment, the line's end."""
+    """Return what follows the value on its last line: blanks, a comment, the line's end."""
     place = statement.find("#", statement.rstrip().rfind("\n") + 1)
     while place >= 0:
         try:

@@ -91,7 +91,7 @@ class Blobs:
         return name
 
     def get(self, name: str) -> Blob:
-        """The blob of this name.
+        """Return the blob of this name.
 
         Raises:
             RequestError: there is none, or no longer.

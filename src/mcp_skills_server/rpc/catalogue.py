@@ -38,7 +38,7 @@ Key: TypeAlias = tuple[str, versions.Key]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entry:
+class SkillVersion:
     """One version of one skill.
 
     Attributes:
@@ -67,33 +67,35 @@ class Catalogue:
         shadowed: the entries that another one hides.
     """
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        found: dict[tuple[str, str], Entry] = {}
-        self.shadowed: list[Entry] = []
+    def __init__(self, entries: Iterable[SkillVersion]) -> None:
+        found: dict[tuple[str, str], SkillVersion] = {}
+        self.shadowed: list[SkillVersion] = []
         for entry in entries:
             place = entry.manifest.name, entry.manifest.version.text
             if found.setdefault(place, entry) is not entry:
                 self.shadowed.append(entry)
         self._ordered = sorted(found.values(), key=lambda entry: entry.key)
-        self._by_name: dict[str, list[Entry]] = {}
-        self._by_namespace: dict[str, list[Entry]] = {}
+        self._by_name: dict[str, list[SkillVersion]] = {}
+        self._by_namespace: dict[str, list[SkillVersion]] = {}
         for entry in self._ordered:
             self._by_name.setdefault(entry.manifest.name, []).append(entry)
             self._by_namespace.setdefault(entry.manifest.namespace, []).append(entry)
 
-    def page(self, namespace: str | None, after: Key | None, size: int) -> tuple[list[Entry], Entry | None]:
+    def page(
+        self, namespace: str | None, after: Key | None, size: int
+    ) -> tuple[list[SkillVersion], SkillVersion | None]:
         """Up to `size` entries behind a key, and the last of them if there are more."""
         entries = self._ordered if namespace is None else self._by_namespace.get(namespace, [])
         start = 0 if after is None else bisect_right(entries, after, key=lambda entry: entry.key)
         chosen = entries[start : start + size]
         return chosen, chosen[-1] if start + size < len(entries) else None
 
-    def versions(self, name: str) -> Sequence[Entry]:
+    def versions(self, name: str) -> Sequence[SkillVersion]:
         """All versions of a skill, the latest last."""
         return self._by_name.get(name, ())
 
     def names(self) -> Iterable[str]:
-        """The names of all skills."""
+        """Return the names of all skills."""
         return self._by_name
 
 
@@ -117,12 +119,12 @@ class Catalogues:
         self.problems: tuple[Problem, ...] = ()
 
     def known(self, snapshot: Snapshot) -> Catalogue | None:
-        """The catalogue of this snapshot, if it was made already."""
+        """Return the catalogue of this snapshot, if it was made already."""
         made = self._made
         return made[1] if made is not None and made[0] is snapshot else None
 
     def make(self, snapshot: Snapshot, *, last: bool) -> Catalogue:
-        """The catalogue of this snapshot. Reads every `skill.toml` that was not read yet.
+        """Return the catalogue of this snapshot. Reads every `skill.toml` that was not read yet.
 
         Args:
             snapshot: the skills.
@@ -138,7 +140,7 @@ class Catalogues:
             problems: list[Problem] = []
             skills = [snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT)]
             described, fields = guide.described()
-            entries = [Entry(described, fields, None)]
+            entries = [SkillVersion(described, fields, None)]
             for skill in sorted(skills, key=lambda skill: (skill.root, skill.path)):
                 found = self._read(skill, last=last)
                 problems += [self._placed(each, skill) for each in found.problems]
@@ -147,7 +149,7 @@ class Catalogues:
                 if found.manifest.name == GUIDE_SKILL:  # else a later version would take the place of the built-in one
                     problems.append(self._hidden(skill, f"{GUIDE_SKILL} is the name of the built-in skill"))
                 else:
-                    entries.append(Entry(found.manifest, skill.frontmatter, skill))
+                    entries.append(SkillVersion(found.manifest, skill.frontmatter, skill))
             catalogue = Catalogue(entries)
             for entry in catalogue.shadowed:
                 if entry.skill is not None:

@@ -1,21 +1,25 @@
-"""Calls of the Skills Protocol, out of messages of JSON-RPC 2.0. Pure.
+"""Calls of the Skills Protocol, out of messages of JSON-RPC 2.0, and answers to them.
 
 Whatever is wrong with a message is an answer with the standard's code, never an exception that reaches the transport.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, Id
+from mcp_skills_server.dialects.skills_protocol import Run
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Json
 
 MAX_BATCH: Final = 100
 """Calls of one batch."""
+MAX_SUMMARY: Final = 200
+"""Characters of a summary."""
 
 
 class CallError(RequestError):
@@ -51,7 +55,7 @@ class Call:
 
 
 def parse(raw: bytes) -> Any:
-    """The JSON of a message.
+    """Return the JSON of a message.
 
     Raises:
         CallError: it is none.
@@ -63,7 +67,7 @@ def parse(raw: bytes) -> Any:
 
 
 def call(message: object) -> Call:
-    """The call that a message is.
+    """Return the call that a message is.
 
     Raises:
         CallError: it is none; `id_of` has what to answer it by.
@@ -89,13 +93,13 @@ def call(message: object) -> Call:
 
 
 def id_of(message: object) -> Id:
-    """What to answer a message by that is no call: its id as far as it has one, else null."""
+    """Return what to answer a message by that is no call: its id as far as it has one, else null."""
     found = cast(dict[str, Any], message).get("id") if isinstance(message, dict) else None
     return cast(Id, found) if _is_id(found) else None
 
 
 def wants_answer(message: object) -> bool:
-    """Whether a message is to be answered, whatever becomes of it: a notification is not."""
+    """Tell whether a message is to be answered, whatever becomes of it: a notification is not."""
     return not isinstance(message, dict) or "id" in message
 
 
@@ -104,5 +108,15 @@ def _is_id(value: object) -> bool:
 
 
 def result(id_: Id, value: Mapping[str, Json]) -> dict[str, Any]:
-    """An answer."""
+    """Return an answer."""
     return {"jsonrpc": "2.0", "id": id_, "result": value}
+
+
+def failed(kind: str, message: str) -> Run:
+    """Return the result of a run that was not begun."""
+    return Run(new_run_id(), message[:MAX_SUMMARY], error=(kind, message))
+
+
+def new_run_id() -> str:
+    """Return an identifier for a run."""
+    return f"run_{secrets.token_hex(8)}"

@@ -18,8 +18,7 @@ from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.catalog.views import BySkillSet, Views
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND, QUOTA_EXCEEDED
-from mcp_skills_server.dialects.skills_protocol import requests, results
-from mcp_skills_server.dialects.skills_protocol.requests import (
+from mcp_skills_server.dialects.skills_protocol import (
     CodeExecution,
     Description,
     Execution,
@@ -33,9 +32,8 @@ from mcp_skills_server.format.portions import portion
 from mcp_skills_server.model import SKILL_MD, Json, printable
 from mcp_skills_server.rpc import guide
 from mcp_skills_server.rpc.blobs import Blobs
-from mcp_skills_server.rpc.catalogue import Catalogue, Catalogues, Entry, Key
-from mcp_skills_server.rpc.messages import CallError
-from mcp_skills_server.rpc.runs import failed
+from mcp_skills_server.rpc.catalogue import Catalogue, Catalogues, Key, SkillVersion
+from mcp_skills_server.rpc.messages import CallError, failed
 from mcp_skills_server.runtime.quota import Owner, QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.telemetry import events
@@ -73,7 +71,7 @@ class ExecutionSettings:
     code: bool = False
 
 
-class Client(NamedTuple):
+class RpcClient(NamedTuple):
     """Who calls.
 
     Attributes:
@@ -136,7 +134,7 @@ class Methods:
             message = f"Method not found: {printable(method[:100])!r}; there are {', '.join(dialect.METHODS)}"
             raise CallError(message, code=METHOD_NOT_FOUND)
         try:
-            return await work(self, params, Client(owner, principal))
+            return await work(self, params, RpcClient(owner, principal))
         except CallError:
             raise
         except QuotaError as error:
@@ -151,9 +149,9 @@ class Methods:
             raise CallError(message, about) from None
 
     async def from_view(
-        self, request: _R, handle: Callable[[Methods, View, _R, Client], Awaitable[Result]], client: Client
+        self, request: _R, handle: Callable[[Methods, View, _R, RpcClient], Awaitable[Result]], client: RpcClient
     ) -> Result:
-        """What a method answers from the skills as they are, once they were read.
+        """Return what a method answers from the skills as they are, once they were read.
 
         Raises:
             CallError, RequestError: it cannot be answered.
@@ -165,7 +163,7 @@ class Methods:
 
     # Discovery
 
-    async def _list(self, view: View, request: Listing, _client: Client) -> Result:
+    async def _list(self, view: View, request: Listing, _client: RpcClient) -> Result:
         kind = f"{dialect.LIST} {request.namespace or ''}"
         after = _after(request.cursor, kind)
         catalogue = await self._catalogue(view)
@@ -173,16 +171,16 @@ class Methods:
         kept = portion(page, _weight)
         page, more = (page, more) if len(kept) == len(page) else (kept, kept[-1])
         cursor = None if more is None else cursors.encode(kind, f"{more.manifest.name} {more.manifest.version.text}")
-        return results.skill_list((entry.manifest for entry in page), request.detail, cursor)
+        return dialect.skill_list((entry.manifest for entry in page), request.detail, cursor)
 
-    async def _describe(self, view: View, request: Description, _client: Client) -> Result:
+    async def _describe(self, view: View, request: Description, _client: RpcClient) -> Result:
         entry = await self._find(await self._catalogue(view), request.name, request.version)
         frontmatter = None if request.detail == "manifest" else entry.frontmatter
         raw = await self._bytes(view, entry, SKILL_MD) if request.detail == "full" else None
         content = None if raw is None else raw.decode("utf-8", "replace")
-        return results.skill_description(entry.manifest, frontmatter, content)
+        return dialect.skill_description(entry.manifest, frontmatter, content)
 
-    async def _read(self, view: View, request: FileRequest, client: Client) -> Result:
+    async def _read(self, view: View, request: FileRequest, client: RpcClient) -> Result:
         entry = await self._find(await self._catalogue(view), request.name, request.version)
         about = _about(request.name, request.version) | {"path": clipped(request.path)}
         file = None if entry.skill is None else entry.skill.files.get(request.path)
@@ -195,48 +193,48 @@ class Methods:
             text = media.as_text(raw, media.media_type(request.path))
             if text is None:
                 raise CallError(printable(f"{request.path[:200]!r} is no text, and content is a string"), about)
-            return results.content(text)
+            return dialect.content(text)
 
-    async def _guide(self, _params: Mapping[str, Any], _client: Client) -> Result:
-        return results.content(guide.files()[SKILL_MD].decode("utf-8"))
+    async def _guide(self, _params: Mapping[str, Any], _client: RpcClient) -> Result:
+        return dialect.content(guide.files()[SKILL_MD].decode("utf-8"))
 
     # Execution
 
-    async def _execute(self, view: View, request: Execution, client: Client) -> Result:
+    async def _execute(self, view: View, request: Execution, client: RpcClient) -> Result:
         entry = await self._find(await self._catalogue(view), request.name, request.version)
         if self._executor is None:
-            return results.run(failed(dialect.DISABLED, _NO_SCRIPTS))
+            return dialect.run(failed(dialect.DISABLED, _NO_SCRIPTS))
         if entry.skill is None:
-            return results.run(failed("not_executable", f"{request.name} is an instruction; read it"))
+            return dialect.run(failed("not_executable", f"{request.name} is an instruction; read it"))
         events.concerns([entry.skill])
         permissions = view.skill_set.permissions
-        return results.run(
+        return dialect.run(
             await self._executor.run(entry.manifest, entry.skill, request, client.owner, permissions=permissions)
         )
 
-    async def _run_code(self, view: View, request: CodeExecution, client: Client) -> Result:
+    async def _run_code(self, view: View, request: CodeExecution, client: RpcClient) -> Result:
         executor = self._executor
         if executor is None or not self._settings.code:
-            return results.run(failed(dialect.DISABLED, _NO_CODE if executor is not None else _NO_SCRIPTS))
+            return dialect.run(failed(dialect.DISABLED, _NO_CODE if executor is not None else _NO_SCRIPTS))
         catalogue = await self._catalogue(view)
         entries = [await self._find(catalogue, name, None) for name in request.mount_skills]
         skills = {entry.manifest.name: entry.skill for entry in entries if entry.skill is not None}
         permissions = view.skill_set.permissions
-        return results.run(await executor.run_code(request, skills, client.owner, permissions=permissions))
+        return dialect.run(await executor.run_code(request, skills, client.owner, permissions=permissions))
 
-    async def _create_blob(self, params: Mapping[str, Any], client: Client) -> Result:
-        content, kind = requests.blob_content(params)
+    async def _create_blob(self, params: Mapping[str, Any], client: RpcClient) -> Result:
+        content, kind = dialect.blob_content(params)
         if self._executor is None:
-            return results.refusal(dialect.DISABLED, _NO_SCRIPTS)
+            return dialect.refusal(dialect.DISABLED, _NO_SCRIPTS)
         raw = content.encode("utf-8")
-        return results.blob_made(self._blobs.add(raw, kind, client.owner), len(raw))
+        return dialect.blob_made(self._blobs.add(raw, kind, client.owner), len(raw))
 
-    async def _read_blob(self, params: Mapping[str, Any], _client: Client) -> Result:
-        request = requests.blob_request(params)
+    async def _read_blob(self, params: Mapping[str, Any], _client: RpcClient) -> Result:
+        request = dialect.blob_request(params)
         if self._executor is None:
-            return results.refusal(dialect.DISABLED, _NO_SCRIPTS)
+            return dialect.refusal(dialect.DISABLED, _NO_SCRIPTS)
         try:
-            return results.blob_part(self._blobs.get(request.blob_id).raw, request)
+            return dialect.blob_part(self._blobs.get(request.blob_id).raw, request)
         except RequestError as error:
             raise CallError(str(error), {"blob_id": clipped(request.blob_id)}) from None
 
@@ -254,8 +252,8 @@ class Methods:
         known = catalogues.known(view.snapshot)
         return known or await off_loop(False, lambda: catalogues.make(view.snapshot, last=view.last_try))
 
-    async def _find(self, catalogue: Catalogue, name: str, version: str | None) -> Entry:
-        """The skill of this name, in this version or the latest.
+    async def _find(self, catalogue: Catalogue, name: str, version: str | None) -> SkillVersion:
+        """Return the skill of this name, in this version or the latest.
 
         Raises:
             CallError: there is none. The message has what there is.
@@ -273,8 +271,8 @@ class Methods:
             raise CallError(printable(message), _about(name, version))
         return found
 
-    async def _bytes(self, view: View, entry: Entry, path: str) -> bytes | None:
-        """The bytes of a file, None if the skill has no such file."""
+    async def _bytes(self, view: View, entry: SkillVersion, path: str) -> bytes | None:
+        """Return the bytes of a file, None if the skill has no such file."""
         if entry.skill is None:
             return guide.files().get(path)
         return await view.read(entry.skill, path) if path in entry.skill.files else None
@@ -290,20 +288,20 @@ class _OfSkills(Generic[_R]):
     """
 
     parse: Callable[[Mapping[str, Any]], _R]
-    handle: Callable[[Methods, View, _R, Client], Awaitable[Result]]
+    handle: Callable[[Methods, View, _R, RpcClient], Awaitable[Result]]
 
-    async def __call__(self, methods: Methods, params: Mapping[str, Any], client: Client) -> Result:
+    async def __call__(self, methods: Methods, params: Mapping[str, Any], client: RpcClient) -> Result:
         """Answer a call, once the skills were read."""
         return await methods.from_view(self.parse(params), self.handle, client)
 
 
-_Work: TypeAlias = Callable[[Methods, Mapping[str, Any], Client], Awaitable[Result]]
+_Work: TypeAlias = Callable[[Methods, Mapping[str, Any], RpcClient], Awaitable[Result]]
 _TABLE: Final[dict[str, _Work]] = {
-    dialect.LIST: _OfSkills(requests.listing, Methods._list),  # pyright: ignore[reportPrivateUsage]
-    dialect.DESCRIBE: _OfSkills(requests.description, Methods._describe),  # pyright: ignore[reportPrivateUsage]
-    dialect.READ: _OfSkills(requests.file_request, Methods._read),  # pyright: ignore[reportPrivateUsage]
-    dialect.EXECUTE: _OfSkills(requests.execution, Methods._execute),  # pyright: ignore[reportPrivateUsage]
-    dialect.RUN_CODE: _OfSkills(requests.code_execution, Methods._run_code),  # pyright: ignore[reportPrivateUsage]
+    dialect.LIST: _OfSkills(dialect.listing, Methods._list),  # pyright: ignore[reportPrivateUsage]
+    dialect.DESCRIBE: _OfSkills(dialect.description, Methods._describe),  # pyright: ignore[reportPrivateUsage]
+    dialect.READ: _OfSkills(dialect.file_request, Methods._read),  # pyright: ignore[reportPrivateUsage]
+    dialect.EXECUTE: _OfSkills(dialect.execution, Methods._execute),  # pyright: ignore[reportPrivateUsage]
+    dialect.RUN_CODE: _OfSkills(dialect.code_execution, Methods._run_code),  # pyright: ignore[reportPrivateUsage]
     dialect.CREATE_BLOB: Methods._create_blob,  # pyright: ignore[reportPrivateUsage]
     dialect.READ_BLOB: Methods._read_blob,  # pyright: ignore[reportPrivateUsage]
     dialect.GUIDE: Methods._guide,  # pyright: ignore[reportPrivateUsage]
@@ -311,7 +309,7 @@ _TABLE: Final[dict[str, _Work]] = {
 
 
 def _after(cursor: str | None, kind: str) -> Key | None:
-    """The key to go on after.
+    """Return the key to go on after.
 
     Raises:
         CallError: the cursor is none of ours, or one of another list.
@@ -331,14 +329,14 @@ def _after(cursor: str | None, kind: str) -> Key | None:
 
 
 def _about(name: str, version: str | None) -> dict[str, Json]:
-    """What an error is about."""
+    """Return what an error is about."""
     return {"name": clipped(name)} if version is None else {"name": clipped(name), "version": clipped(version)}
 
 
-def _weight(entry: Entry) -> int:
+def _weight(entry: SkillVersion) -> int:
     """About how many bytes it takes in a list."""
     return _NAMES_BYTES + 6 * len(str(entry.manifest.fields["description"]))
 
 
-def _paths(entry: Entry) -> list[str]:
+def _paths(entry: SkillVersion) -> list[str]:
     return list(guide.files() if entry.skill is None else entry.skill.files)

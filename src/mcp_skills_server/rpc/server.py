@@ -7,8 +7,10 @@ what it may be answered in bytes. A bug is -32603 for the client and a traceback
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, Final, cast
 
+import anyio
 import anyio.lowlevel
 
 from mcp_skills_server.access.principal import Principal
@@ -20,6 +22,7 @@ from mcp_skills_server.rpc.messages import MAX_BATCH, CallError
 from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.telemetry import events
+from mcp_skills_server.transport.pipes import Pipes
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +30,8 @@ MAX_MESSAGE: Final = 8 << 20
 """Bytes of a message."""
 MAX_ANSWERS: Final = 8 << 20
 """Bytes of answers in one batch; what comes after is refused."""
+_AT_ONCE: Final = 32
+"""Messages that are being answered; a line behind them waits to be read."""
 
 
 class Rpc:
@@ -44,7 +49,7 @@ class Rpc:
     async def answer(
         self, raw: bytes, owner: Owner = None, principal: Principal | None = None, address: str | None = None
     ) -> bytes | None:
-        """The answer to a message, a call or a batch of them; None where none is wanted.
+        """Return the answer to a message, a call or a batch of them; None where none is wanted.
 
         Args:
             raw: the message.
@@ -86,7 +91,7 @@ class Rpc:
         return max(1, min(len(cast(list[Any], message)), MAX_BATCH)) if isinstance(message, list) else 1
 
     def too_long(self) -> bytes:
-        """The answer to a message that was not read to its end."""
+        """Return the answer to a message that was not read to its end."""
         message = f"Invalid Request: the message has more than {self.max_message:,} bytes"
         return _error(None, CallError(message, code=INVALID_REQUEST))
 
@@ -118,3 +123,26 @@ def _over(message: object) -> bytes | None:
         return None
     reason = "the answers to this batch are too long already; ask for this by itself"
     return _error(messages.id_of(message), CallError(reason, code=INTERNAL_ERROR))
+
+
+async def serve(rpc: Rpc) -> None:
+    """Answer lines until stdin ends, nobody reads stdout any more, or SIGTERM or SIGINT comes."""
+    pipes = Pipes(rpc.max_message)
+    await pipes.serve(partial(_answer_lines, rpc, pipes))
+
+
+async def _answer_lines(rpc: Rpc, pipes: Pipes) -> None:
+    places = anyio.Semaphore(_AT_ONCE)
+    async with anyio.create_task_group() as tasks:
+
+        async def work(line: bytes | None) -> None:
+            try:
+                answer = rpc.too_long() if line is None else await rpc.answer(line)
+                if answer is not None:
+                    await pipes.send(answer + b"\n")
+            finally:
+                places.release()
+
+        async for line in pipes.lines():
+            await places.acquire()
+            tasks.start_soon(work, line)

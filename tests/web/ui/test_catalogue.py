@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from mcp_skills_server.web.ui.why import reasons
+from mcp_skills_server.web.ui.pages.triggers import reasons
 from web.http_wire import Server, client
 from web.ui.serving import get, names, page_serving, words
 from wire import FIXTURES, write_skill

@@ -23,8 +23,16 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.web.ui import live
-from mcp_skills_server.web.ui.changes import MOST, Difference, Scan, Scans
-from mcp_skills_server.web.ui.live import KEPT, Feed, Live, Stream
+from mcp_skills_server.web.ui.live import (
+    KEPT,
+    MOST_DIFFERENCES,
+    ChangeStream,
+    Feed,
+    Live,
+    ScanChanges,
+    Scans,
+    SkillDifference,
+)
 from mcp_skills_server.web.ui.pages import live as page
 from web.http_wire import Server
 from web.ui.serving import get, page_serving, words
@@ -38,9 +46,9 @@ async def always() -> bool:
     return True
 
 
-def came(*paths: str) -> Scan:
+def came(*paths: str) -> ScanChanges:
     """A scan that found these skills. Each call is about a later one."""
-    return Scan(next(NUMBERS), 1.0, tuple(Difference("appeared", path, path) for path in paths))
+    return ScanChanges(next(NUMBERS), 1.0, tuple(SkillDifference("appeared", path, path) for path in paths))
 
 
 def followed(*roots: Path) -> tuple[Live, Registry]:
@@ -69,9 +77,9 @@ def test_each_change_is_kept_with_what_it_is_whenever_somebody_looks_first(tmp_p
     registry.refresh()
     latest = kept.feed(registry).latest()
     assert [each.what for each in latest] == [
-        Difference("vanished", "two", "two"),
-        Difference("appeared", "three", "other"),
-        Difference("changed", "one", "one", ("a.txt",)),
+        SkillDifference("vanished", "two", "two"),
+        SkillDifference("appeared", "three", "other"),
+        SkillDifference("changed", "one", "one", ("a.txt",)),
     ]
     assert [each.number for each in latest] == sorted({each.number for each in latest}, reverse=True)
 
@@ -93,16 +101,16 @@ def test_files_of_a_skill_inside_are_that_ones_alone(tmp_path: Path, others: int
     shutil.rmtree(tmp_path / "a" / "b")
     registry.refresh()
     assert [[each for each in scan.differences if each.path.startswith("a")] for scan in scans.latest()] == [
-        [Difference("changed", "a/b", "b", ("c.txt",))],
-        [Difference("changed", "a", "a", ("b.txt",)), Difference("changed", "a/b", "b", ("c.txt",))],
-        [Difference("vanished", "a/b", "b")],
+        [SkillDifference("changed", "a/b", "b", ("c.txt",))],
+        [SkillDifference("changed", "a", "a", ("b.txt",)), SkillDifference("changed", "a/b", "b", ("c.txt",))],
+        [SkillDifference("vanished", "a/b", "b")],
     ]
 
 
 def test_never_more_are_kept_than_so_many_and_numbers_only_grow() -> None:
     feed, seen = Feed(), 0
     for _ in range(3):
-        feed.take(came(*(f"skill-{number:04}" for number in range(MOST))))
+        feed.take(came(*(f"skill-{number:04}" for number in range(MOST_DIFFERENCES))))
         assert len(feed.latest()) == KEPT and feed.latest()[0].number == feed.number > seen
         assert feed.latest()[-1].number > seen
         seen = feed.number
@@ -113,8 +121,12 @@ def test_a_set_of_skills_has_what_is_about_them_and_no_number_of_the_others(tmp_
     feed.take(came("other"))
     assert (feed.latest(), feed.number) == ([], 0)
     alone, among = Feed(), Feed(lambda path: path == "mine")
-    alone.take(Scan(7_000_000_000_000, 1.0, (Difference("appeared", "mine", "mine"),)))
-    among.take(Scan(7_000_000_000_000, 1.0, tuple(Difference("appeared", path, path) for path in ("a", "b", "mine"))))
+    alone.take(ScanChanges(7_000_000_000_000, 1.0, (SkillDifference("appeared", "mine", "mine"),)))
+    among.take(
+        ScanChanges(
+            7_000_000_000_000, 1.0, tuple(SkillDifference("appeared", path, path) for path in ("a", "b", "mine"))
+        )
+    )
     assert alone.latest() == among.latest()
 
 
@@ -135,7 +147,7 @@ async def rest(lines: AsyncGenerator[str]) -> list[str]:
         return [each async for each in lines]
 
 
-async def opened(kept: Live, skills: SkillSet, owner: str = "a") -> tuple[Stream, AsyncGenerator[str]]:
+async def opened(kept: Live, skills: SkillSet, owner: str = "a") -> tuple[ChangeStream, AsyncGenerator[str]]:
     stream = kept.open(skills, owner, kept.feed(skills).number, always)
     lines = stream.lines()
     assert (await anext(lines)).startswith("retry:")

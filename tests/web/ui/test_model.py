@@ -20,10 +20,10 @@ from wire import FIXTURES, Era, serving
 LIMIT = runtime.OVERVIEW_CHARACTERS
 
 
-def answers(era: Era, folder: Path) -> dict[tuple[str, str], model.Answer]:
+def answers(era: Era, folder: Path) -> dict[tuple[str, str], model.MethodAnswer]:
     look = look_at(folder)
 
-    async def all_of() -> list[model.Answer]:
+    async def all_of() -> list[model.MethodAnswer]:
         dialects = [AUTO, *TABLE]
         return [each async for each in model._answers(look, model.ERAS[era], dialects)]  # pyright: ignore[reportPrivateUsage]
 
@@ -52,7 +52,7 @@ def test_entries_bytes_and_tokens_are_those_of_the_answer() -> None:
 
 
 def test_a_long_answer_is_shown_in_part() -> None:
-    found = model.Answer("x", "", json.dumps({"x": ["word"] * 40_000}).encode(), 1, more=False)
+    found = model.MethodAnswer("x", "", json.dumps({"x": ["word"] * 40_000}).encode(), 1, more=False)
     assert len(found.text) < 20_010 and found.text.endswith("...")
 
 

@@ -11,10 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.web.ui.estimate import tokens
-from mcp_skills_server.web.ui.foreign import marked, plain, visible
-from mcp_skills_server.web.ui.raster import is_raster_name, raster_type
-from mcp_skills_server.web.ui.render import MOST, render
+from mcp_skills_server.web.ui.render import (
+    MOST_RENDERED,
+    is_raster_name,
+    marked,
+    plain,
+    raster_type,
+    render,
+    tokens,
+    visible,
+)
 from web.ui.corpus import MARKDOWN, MARKUP
 from web.ui.serving import get, page_serving
 from wire import write_skill
@@ -161,7 +167,7 @@ def test_headings_follow_each_other_without_a_gap() -> None:
     assert [tag for tag, _ in check("#### A\n# B\n###### C\n## D\n") if tag[0] == "h"] == ["h3", "h3", "h4", "h4"]
 
 
-@pytest.mark.parametrize("text", ["x" * (MOST + 1), "*a" * 10_000, "[" * 10_000, "|" * 10_000, "<" * 10_000])
+@pytest.mark.parametrize("text", ["x" * (MOST_RENDERED + 1), "*a" * 10_000, "[" * 10_000, "|" * 10_000, "<" * 10_000])
 def test_what_takes_long_to_parse_is_not_rendered(text: str) -> None:
     assert render(text, "x", (), "SKILL.md") is None
 

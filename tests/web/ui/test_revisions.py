@@ -10,11 +10,11 @@ import pytest
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.web.ui import revisions
-from mcp_skills_server.web.ui.revisions import Revision, Revisions
+from mcp_skills_server.web.ui.revisions import Revisions, SkillRevision
 from wire import DEADLINE, write_skill
 
 
-def wait(found: Revisions, path: str, count: int) -> list[Revision]:
+def wait(found: Revisions, path: str, count: int) -> list[SkillRevision]:
     """The changes of a skill, once there are so many."""
     until = monotonic() + DEADLINE
     while len(known := found.of(path)) < count:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from mcp_skills_server.format.ignored import is_ignored
-from mcp_skills_server.web.ui.git_log import commits
+from mcp_skills_server.web.ui.pages.history import commits
 from web.http_wire import Server
 from web.ui.serving import ask, cookie_of, get, own_page, page_serving, words
 from wire import FIXTURES, write_skill

@@ -79,11 +79,12 @@ def test_where_nobody_proves_anything_nobody_sees_who_else_there_is(place: Path)
 
 
 def test_no_more_than_so_many_are_shown_the_most_used_first(tmp_path: Path) -> None:
-    def report(by: By) -> Report:
-        return Report(tuple(Line(f"{by}-{number:04}", loads=9_000 - number) for number in range(5_000)), 0, 0, ())
+    class Counts(UsageStore):
+        def report(self, by: By = "skill", days: int = 30) -> Report:
+            return Report(tuple(Line(f"{by}-{number:04}", loads=9_000 - number) for number in range(5_000)), 0, 0, ())
 
-    look = look_at(tmp_path)
-    look = replace(look, site=replace(look.site, usage=UsageReports(report)), sees_others=True)
+    look, counts = look_at(tmp_path), Counts(str(tmp_path / "usage.db"))
+    look = replace(look, site=replace(look.site, usage=UsageReports(counts)), sees_others=True)
     request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""})
     page = words(bytes(anyio.run(usage.page, request, look).body).decode())
     for by in ("principal", "host"):

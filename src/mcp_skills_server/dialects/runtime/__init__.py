@@ -6,7 +6,6 @@ the one, some only the other.
 """
 
 from mcp_skills_server.dialects.runtime.definitions import argument_schemas, definitions
-from mcp_skills_server.dialects.runtime.listings import entry, listing, nothing_fits
 from mcp_skills_server.dialects.runtime.overview import CHARACTERS as OVERVIEW_CHARACTERS
 from mcp_skills_server.dialects.runtime.overview import (
     Shown,
@@ -21,9 +20,12 @@ from mcp_skills_server.dialects.runtime.overview import (
 from mcp_skills_server.dialects.runtime.results import CHARACTERS as RESULT_CHARACTERS
 from mcp_skills_server.dialects.runtime.results import (
     binary_file,
+    entry,
     failure,
+    listing,
     made_file,
     news,
+    nothing_fits,
     outcome,
     receipt,
     text_file,

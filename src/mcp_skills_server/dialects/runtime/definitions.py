@@ -32,7 +32,7 @@ _ABOUT_SESSION: Final = (
 def definitions(
     found: Overview, characters: int, *, scripts: bool, handles: bool, words: Sequence[str] = ()
 ) -> list[dict[str, Json]]:
-    """The tools, as `tools/list` or a model API takes them; none where there is no skill.
+    """Return the tools, as `tools/list` or a model API takes them; none where there is no skill.
 
     Args:
         found: the skills, which the description of the loading tool names.

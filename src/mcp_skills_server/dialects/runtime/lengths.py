@@ -16,7 +16,7 @@ _LEFT_OUT: Final = " ,;:-("
 
 
 def one_line(text: str) -> str:
-    """The text with every run of white space as one blank."""
+    """Return the text with every run of white space as one blank."""
     return " ".join(text.split())
 
 
@@ -35,7 +35,7 @@ def even(lengths: Iterable[int], budget: int) -> int:
 
 
 def clipped(text: str, most: int) -> str:
-    """The text, or its beginning up to the end of a word and three dots, at most so long."""
+    """Return the text, or its beginning up to the end of a word and three dots, at most so long."""
     if len(text) <= most:
         return text
     budget = most - len(_ELLIPSIS)
@@ -52,7 +52,7 @@ def clipped(text: str, most: int) -> str:
 
 
 def paragraphs(text: str, most: int) -> tuple[str, int]:
-    """The whole paragraphs at the beginning of a text, at most so long, and the position to go on from.
+    """Return the whole paragraphs at the beginning of a text, at most so long, and the position to go on from.
 
     A first paragraph that is longer is cut at the end of a line, a line that is longer anywhere.
     """

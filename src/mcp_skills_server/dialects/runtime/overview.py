@@ -71,7 +71,7 @@ class Shown(NamedTuple):
 
 
 def instructions(overview: Overview, characters: int, *, scripts: bool, active: Sequence[Loaded] | None = None) -> str:
-    """The top-level instructions of a model call: the rule, what there is, and what is loaded.
+    """Return the top-level instructions of a model call: the rule, what there is, and what is loaded.
 
     The first line, of at most 240 characters, says all that a model needs, because some hosts show no more. Nothing
     where there is no skill.
@@ -143,7 +143,7 @@ def _between_tags(overview: Overview, budget: int) -> Shown:
 
 
 def within(overview: Overview, budget: int, spell: Callable[[str], str] = contained) -> Shown:
-    """The skills in at most so many characters.
+    """Return the skills in at most so many characters.
 
     `spell` writes a name or a description in the manner of the text around it; it must leave blanks as they are.
     """
@@ -288,7 +288,7 @@ def _elements(overview: Overview, budget: int) -> str | None:
 
 
 def _grouped(offers: Sequence[Offer], budget: int, spell: Callable[[str], str]) -> Shown:
-    """The groups with their counts, each with some of its names."""
+    """Return the groups with their counts, each with some of its names."""
     if not offers:
         return Shown("", ())
     found = groups([(offer.root, offer.path) for offer in offers])

@@ -8,10 +8,10 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from mcp_skills_server.dialects.runtime import lengths
-from mcp_skills_server.dialects.runtime.words import LIST, READ, SESSION, WORKSPACE, Loaded, ToolResult
-from mcp_skills_server.format import hidden, media
+from mcp_skills_server.dialects.runtime.words import LIST, READ, SESSION, WORKSPACE, Loaded, ToolResult, problems
+from mcp_skills_server.format import hidden, identity, media
 from mcp_skills_server.format.markup import contained, element
-from mcp_skills_server.model import SKILL_MD, Json, printable
+from mcp_skills_server.model import SKILL_MD, Json, Skill, printable
 from mcp_skills_server.model.clients import UNKNOWN, Shows
 
 CHARACTERS: Final = UNKNOWN.result_characters
@@ -35,7 +35,7 @@ def receipt(
     shows: Shows = "text",
     note: str | None = None,
 ) -> ToolResult:
-    """The answer of loading and unloading: what is active now, in order, and what came with it.
+    """Return the answer of loading and unloading: what is active now, in order, and what came with it.
 
     Args:
         active: the loaded skills, the latest last.
@@ -83,7 +83,7 @@ def news(added: int, removed: int, *, uncounted: bool = False) -> str:
 def text_file(
     path: str, text: str, start: int, most_lines: int | None, most_characters: int, *, start_character: int = 1
 ) -> ToolResult:
-    """The answer of reading a text file: its exact text, or whole lines of it and word of where to go on.
+    """Return the answer of reading a text file: its exact text, or whole lines of it and word of where to go on.
 
     The parts that the words lead through make the exact text again. Of a line that is longer than an answer comes a
     part; `start_character` is where in the first line to begin.
@@ -118,19 +118,23 @@ def text_file(
 
 
 def _part(text: str, *notes: str) -> ToolResult:
-    """The text as it is; what there is to say of it stands in blocks of their own."""
+    """Return the text as it is; what there is to say of it stands in blocks of their own."""
     if remark := hidden.remark(text):
         notes = (*notes, f"[{remark}]")
     return _result(text, more=[{"type": "text", "text": each} for each in notes])
 
 
 def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> ToolResult:
-    """The answer of reading any other file: a picture or sound as such, for the rest a link to the resource.
+    """Return the answer of reading any other file: a picture or sound as such, for the rest a link to the resource.
 
     `target` is its URI, None where `resources/read` does not serve it.
     """
     kind = media.media_type(path) or "application/octet-stream"
-    shown = "image" if kind in _IMAGES else "audio" if kind.startswith("audio/") else None
+    shown = ""
+    if kind in _IMAGES:
+        shown = "image"
+    elif kind.startswith("audio/"):
+        shown = "audio"
     if shown and len(raw) <= most_bytes:
         block: Json = {"type": shown, "data": b64encode(raw).decode("ascii"), "mimeType": kind}
         return _result(f"{path} ({kind}, {len(raw):,} bytes)", more=[block])  # some hosts show their model text alone
@@ -160,7 +164,7 @@ def made_file(path: str, raw: bytes, most_bytes: int) -> ToolResult:
 
 
 def outcome(run: Mapping[str, Json]) -> ToolResult:
-    """The answer of running a script. One that failed is marked as an error too; its exit code says which."""
+    """Return the answer of running a script. One that failed is marked as an error too; its exit code says which."""
     code = run["exit_code"]
     ended = "was stopped by the server" if code is None else f"ended with exit code {code}"
     state = "was stopped at the time limit" if run["timed_out"] else ended
@@ -191,7 +195,7 @@ def _left_files(run: Mapping[str, Json]) -> list[str]:
 
 
 def failure(message: str) -> ToolResult:
-    """What went wrong, for the model to put right."""
+    """Return what went wrong, for the model to put right."""
     return {"content": [{"type": "text", "text": message}], "isError": True}
 
 
@@ -272,3 +276,86 @@ def _with_files(loaded: Loaded) -> str:
     if loaded.problems:
         parts.append(element("skill_problems", {"skill": loaded.name}, "\n".join(loaded.problems)))
     return "\n".join(parts)
+
+
+def listing(
+    entries: Sequence[Mapping[str, Json]],
+    next_after: str | None,
+    *,
+    characters: int = CHARACTERS,
+    note: str | None = None,
+) -> ToolResult:
+    """The answer of the listing and of the search. Descriptions that together are too long are cut to one length.
+
+    A description that another skill before it has is not repeated, but said to be the same.
+
+    Args:
+        entries: what `entry` made of each skill.
+        next_after: what the next page is asked for with, None on the last one.
+        characters: how long the descriptions may be together.
+        note: one line more, for the model.
+    """
+    said = _without_repeats(entries)
+    most = lengths.even(map(len, said), characters)
+    shown = [
+        {**each, "description": lengths.clipped(description, most)}
+        for each, description in zip(entries, said, strict=True)
+    ]
+    structure: dict[str, Json] = {"skills": [*shown]}
+    lines = [_listed(each) for each in shown] or ["No skill fits."]
+    if next_after is not None:
+        structure["next_after"] = next_after
+        lines.append(f'There are more: call {LIST} with after="{next_after}".')
+    return noted(lines, structure, note, "\n")
+
+
+def nothing_fits(near: Sequence[str]) -> str:
+    """Return what a model reads whose question found nothing.
+
+    Args:
+        near: names of skills that look like words of the question.
+    """
+    names = contained(", ".join(map(lengths.one_line, near)))
+    nearest = f" Nearest names: {names}." if names else ""
+    return f"Try other keywords, in the language of the skills; {LIST} goes through all of them.{nearest}"
+
+
+def entry(
+    name: str,
+    skill: Skill,
+    location: str,
+    *,
+    title: str | None = None,
+    version: str | None = None,
+    tags: Sequence[Json] = (),
+) -> dict[str, Json]:
+    """Return a skill as the listing and the search show it, marked with its problems."""
+    out: dict[str, Json] = {"name": name, "description": hidden.without(skill.description), "location": location}
+    more: dict[str, Json] = {
+        "title": title,
+        "version": version,
+        "tags": [*tags],
+        "problems": [*problems(skill)],
+        "origin": identity.origin(skill),
+    }
+    return out | {key: value for key, value in more.items() if value}
+
+
+def _without_repeats(entries: Sequence[Mapping[str, Json]]) -> list[str]:
+    """Return the descriptions; for one that stood before, if that is shorter, at which skill it stands."""
+    first: dict[str, str] = {}
+    out: list[str] = []
+    for each in entries:
+        description, name = str(each["description"]), str(each["name"])
+        repeat = f"The same description as {first.setdefault(description, name)}."
+        out.append(repeat if first[description] != name and len(repeat) < len(description) else description)
+    return out
+
+
+def _listed(shown: Mapping[str, Json]) -> str:
+    # Before the description, which could end with the same words.
+    origin = f" [from {shown['origin']}]" if "origin" in shown else ""
+    text = f"- {lengths.one_line(str(shown['name']))}{origin}: {lengths.one_line(str(shown['description']))}"
+    found = shown.get("problems")
+    text += f" [has problems: {'; '.join(map(str, found))}]" if isinstance(found, list) else ""
+    return contained(text)

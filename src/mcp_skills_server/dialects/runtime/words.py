@@ -76,7 +76,7 @@ class Overview(NamedTuple):
     preferred: Sequence[str] = ()
 
     def __bool__(self) -> bool:
-        """Whether there is anything to show."""
+        """Tell whether there is anything to show."""
         return bool(self.offers) or self.more
 
 
@@ -109,18 +109,18 @@ class Loaded(NamedTuple):
 
 
 def canonical(name: str) -> str | None:
-    """The tool that a name means, with dots and hyphens for underscores too, or None."""
+    """Return the tool that a name means, with dots and hyphens for underscores too, or None."""
     plain = name.replace(".", "_").replace("-", "_")
     return plain if plain in _NAMES else _OTHER_NAMES.get(plain)
 
 
 def is_usable(skill: Skill) -> bool:
-    """Whether it can be loaded: leniently, a skill that breaks a rule too."""
+    """Tell whether it can be loaded: leniently, a skill that breaks a rule too."""
     return skill.standing >= Standing.LENIENT
 
 
 def is_offered(skill: Skill) -> bool:
-    """Whether a model is shown it. One that only the user may start can still be loaded by name.
+    """Tell whether a model is shown it. One that only the user may start can still be loaded by name.
 
     One whose path holds hidden characters is not shown: no name would be left that can be shown and asked for.
     """
@@ -130,7 +130,7 @@ def is_offered(skill: Skill) -> bool:
 
 
 def changed(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> bool:
-    """Whether what a model is shown of the skills may differ once these took the place of those."""
+    """Tell whether what a model is shown of the skills may differ once these took the place of those."""
 
     def shown_of(skills: Mapping[str, Skill]) -> dict[str, tuple[str, str | None]]:
         # A hidden skill counts with its name: another skill of that name goes by its path (`identity.name_of`).
@@ -141,7 +141,7 @@ def changed(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> bool:
 
 
 def problems(skill: Skill) -> tuple[str, ...]:
-    """What is wrong with it, for whoever is about to rely on it."""
+    """Return what is wrong with it, for whoever is about to rely on it."""
     return tuple(each.text for each in skill.problems if each.severity == "error")[:_MOST_PROBLEMS]
 
 
@@ -152,10 +152,10 @@ def unseen(frontmatter: Mapping[str, Json], instructions: str) -> tuple[str, ...
 
 
 def scripts_of(skill: Skill) -> Iterator[str]:
-    """The paths of the files that can be run."""
+    """Return the paths of the files that can be run."""
     return (path for path in skill.files if path.startswith(SCRIPTS))
 
 
 def in_workspace(path: str) -> str | None:
-    """What follows `/workspace/`, for a file that a script left; None for a file of a skill."""
+    """Return what follows `/workspace/`, for a file that a script left; None for a file of a skill."""
     return path.removeprefix(WORKSPACE) if path.startswith(WORKSPACE) else None

@@ -13,7 +13,7 @@ from mcp_skills_server.model import SKILL_MD, Json
 
 @cache
 def files() -> dict[str, bytes]:
-    """The files of the bundle by path."""
+    """Return the files of the bundle by path."""
     here = resources.files(__name__)
     return {name: here.joinpath(name).read_bytes() for name in (SKILL_MD, SKILL_TOML)}
 

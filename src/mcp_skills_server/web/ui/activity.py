@@ -37,7 +37,7 @@ class RunFile(NamedTuple):
     digest: str
 
 
-class Run(NamedTuple):
+class ScriptRun(NamedTuple):
     """A script that was started.
 
     Attributes:
@@ -71,7 +71,7 @@ class Who(NamedTuple):
     era: str | None
 
 
-class Client(NamedTuple):
+class ActiveClient(NamedTuple):
     """Somebody who asked something.
 
     Attributes:
@@ -96,8 +96,8 @@ class Activity:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._runs: OrderedDict[tuple[object, ...], Run] = OrderedDict()
-        self._clients: OrderedDict[Who, Client] = OrderedDict()
+        self._runs: OrderedDict[tuple[object, ...], ScriptRun] = OrderedDict()
+        self._clients: OrderedDict[Who, ActiveClient] = OrderedDict()
 
     def start(self) -> Callable[[], None]:
         """Take every event from now on, within a moment. Returns what ends that."""
@@ -115,13 +115,13 @@ class Activity:
                 if event.outcome != UNFINISHED:
                     self._note_client(event)
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[ScriptRun]:
         """Return the latest runs, the last one first."""
         later.drain()
         with self._lock:
             return [*reversed(self._runs.values())]
 
-    def clients(self) -> list[Client]:
+    def clients(self) -> list[ActiveClient]:
         """Return the latest clients, the one that asked last first."""
         later.drain()
         with self._lock:
@@ -132,7 +132,7 @@ class Activity:
         request = event.time, event.protocol, event.method, event.principal, event.address, started
         known = self._runs.get(request)
         if known is None:
-            known = Run(event.time, started, event.protocol, event.principal, event.address, event.host)
+            known = ScriptRun(event.time, started, event.protocol, event.principal, event.address, event.host)
             _keep(self._runs, request, known, MOST_RUNS)
         if event.outcome != UNFINISHED:
             self._runs[request] = known._replace(outcome=event.outcome, milliseconds=event.milliseconds)
@@ -141,7 +141,7 @@ class Activity:
         who = Who(event.principal, event.address, event.host, event.protocol, event.era)
         went_well = event.outcome in {"ok", "cancelled"}
         known = self._clients.get(who)
-        now = Client(
+        now = ActiveClient(
             who,
             first=event.time if known is None else known.first,
             last=event.time,

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.view import View, retry_when_stale
@@ -37,14 +38,20 @@ from mcp_skills_server.web.failures import FailedAuthentications
 from mcp_skills_server.web.forwarded import PREFIX
 from mcp_skills_server.web.places import PLACE, Place
 from mcp_skills_server.web.settings import HttpSettings
-from mcp_skills_server.web.ui import estimate, foreign
 from mcp_skills_server.web.ui.activity import Activity
 from mcp_skills_server.web.ui.entrance import Entrance
-from mcp_skills_server.web.ui.headers import with_headers
 from mcp_skills_server.web.ui.live import Live
-from mcp_skills_server.web.ui.look import BASE, Look, Site, UsageReports, base, file_address, prefix, skill_address
+from mcp_skills_server.web.ui.look import (
+    BASE,
+    Look,
+    PageContext,
+    UsageReports,
+    base,
+    file_address,
+    prefix,
+    skill_address,
+)
 from mcp_skills_server.web.ui.pages import (
-    activity,
     catalogue,
     file,
     history,
@@ -56,6 +63,7 @@ from mcp_skills_server.web.ui.pages import (
     triggers,
     usage,
 )
+from mcp_skills_server.web.ui.render import ESTIMATE_RULE, marked, plain, tokens, visible
 from mcp_skills_server.web.ui.revisions import Revisions
 from mcp_skills_server.web.ui.session import Viewer, Viewers
 from mcp_skills_server.web.ui.settings import UiSettings
@@ -67,10 +75,23 @@ _STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript"}
 _NOT_THERE: Final = "There is no such page. It may be of a skill that is gone, or that you may not read."
 
 PageOf: TypeAlias = Callable[[Request, Look], Awaitable[Response]]
+CSP: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "content-security-policy": CSP,
+    "x-content-type-options": "nosniff",
+    # With "no-referrer" a browser sends the forms of a page with `Origin: null`, and nobody could tell whose they are.
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
+class _PageView:
     path: str
     page: PageOf
     title: str = ""
@@ -79,20 +100,20 @@ class _View:
 
 
 VIEWS: Final = (
-    _View("/", catalogue.page, "Skills"),
-    _View("/skills/{path:path}", skill.page),
-    _View("/files/{path:path}", file.page),
-    _View("/raw/{path:path}", file.raw),
-    _View("/history/{path:path}", history.page),
-    _View("/model", model.page, "What the model sees"),
-    _View("/try", triggers.page, "Trigger playground"),
-    _View("/problems", problems.page, "Problems"),
-    _View("/usage", usage.page, "Usage"),
-    _View("/live", live.page, "Live"),
-    _View("/live/events", live.events),
-    _View("/sources", sources.page, "Sources"),
-    _View("/runs", activity.runs, "Runs", admin=True),
-    _View("/clients", activity.clients, "Clients", admin=True),
+    _PageView("/", catalogue.page, "Skills"),
+    _PageView("/skills/{path:path}", skill.page),
+    _PageView("/files/{path:path}", file.page),
+    _PageView("/raw/{path:path}", file.raw),
+    _PageView("/history/{path:path}", history.page),
+    _PageView("/model", model.page, "What the model sees"),
+    _PageView("/try", triggers.page, "Trigger playground"),
+    _PageView("/problems", problems.page, "Problems"),
+    _PageView("/usage", usage.page, "Usage"),
+    _PageView("/live", live.page, "Live"),
+    _PageView("/live/events", live.events),
+    _PageView("/sources", sources.page, "Sources"),
+    _PageView("/runs", live.runs, "Runs", admin=True),
+    _PageView("/clients", live.clients, "Clients", admin=True),
 )
 
 
@@ -111,11 +132,11 @@ class Ui:
         self._runtime = runtime
         self._views = views
         self._viewers = Viewers(http.policy, ui.once, FailedAuthentications(http.rates), store=http.page_sessions)
-        self.site = Site(
+        self.site = PageContext(
             _templates(),
             settings,
             http.sites,
-            UsageReports(ui.usage),
+            UsageReports(ui.counts),
             Revisions(runtime.registry),
             local=ui.once is not None,
             open=self._viewers.is_open,
@@ -154,7 +175,7 @@ class Ui:
 
     # Views
 
-    def _answer(self, view: _View) -> Callable[[Request], Awaitable[Response]]:
+    def _answer(self, view: _PageView) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             viewer = await self._viewers.viewer(request)
             if viewer is None:
@@ -166,7 +187,7 @@ class Ui:
 
         return answer
 
-    async def _shown(self, request: Request, viewer: Viewer, view: _View) -> Response:
+    async def _shown(self, request: Request, viewer: Viewer, view: _PageView) -> Response:
         who = viewer.principal
         runtime = self._runtime_of(who)
         if not runtime.registry.loaded.is_set():
@@ -197,17 +218,17 @@ class Ui:
         return self._runtime.over(self._views.of(principal))
 
     def _is_admin(self, principal: Principal | None) -> bool:
-        """Whether somebody may see what is for the operator."""
+        """Tell whether somebody may see what is for the operator."""
         return self.site.local or self._views.may_admin(principal)
 
     def _sees_others(self, principal: Principal | None) -> bool:
-        """Whether somebody may see what others do: nobody who proves nothing, unless it is granted."""
+        """Tell whether somebody may see what others do: nobody who proves nothing, unless it is granted."""
         return self.site.local or (
             self._views.may_admin(principal) and (principal is not None or self._views.are_restricted)
         )
 
     async def _stays(self, request: Request, viewer: Viewer, runtime: Runtime) -> bool:
-        """Whether who asked is still the same viewer, and sees the same skills."""
+        """Tell whether who asked is still the same viewer, and sees the same skills."""
         now = await self._viewers.viewer(request, renew=False)
         return now == viewer and self._runtime_of(viewer.principal) is runtime
 
@@ -221,7 +242,7 @@ class Ui:
         async def page(_: Request, __: Look) -> Response:
             raise HTTPException(404, _NOT_THERE)
 
-        return await self._answer(_View("/*", page))(request)
+        return await self._answer(_PageView("/*", page))(request)
 
     @staticmethod
     def _message(look: Look, words: str, status: int, *, refresh: bool = False) -> Response:
@@ -280,19 +301,32 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(  # pyright: ignore[reportUnknownMemberType]
-        visible=foreign.visible,
-        marked=foreign.marked,
-        plain=foreign.plain,
-        tokens=estimate.tokens,
+        visible=visible,
+        marked=marked,
+        plain=plain,
+        tokens=tokens,
         spark=spark,
         moment=_moment,
     )
     made.globals.update(  # pyright: ignore[reportUnknownMemberType]
-        skill_address=skill_address, file_address=file_address, token_rule=estimate.RULE
+        skill_address=skill_address, file_address=file_address, token_rule=ESTIMATE_RULE
     )
     return made
 
 
 def _moment(seconds: float | None) -> str:
-    """A moment of UTC, for people."""
+    """Return a moment of UTC, for people."""
     return "never" if seconds is None else time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+
+
+def with_headers(send: Send) -> Send:
+    """Return what sends an answer with the headers that every one has; its own are kept."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in _HEADERS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return sending

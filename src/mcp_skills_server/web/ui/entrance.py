@@ -53,7 +53,7 @@ class Entrance:
         self._flow = _flow_of(policy)
 
     def routes(self) -> list[BaseRoute]:
-        """The routes, from the page's own path on."""
+        """Return the routes, from the page's own path on."""
         return [
             Route("/enter", self._once, methods=["GET"]),
             Route("/sign-in", self._by_token, methods=["GET", "POST"]),
@@ -156,12 +156,12 @@ class Entrance:
         return Response(body, status, media_type="text/html")
 
     def refused(self, request: Request, trouble: str) -> Response:
-        """The answer to who brought something wrong, which is counted: the form with why, or 429."""
+        """Return the answer to who brought something wrong, which is counted: the form with why, or 429."""
         wait = self._viewers.failed(request)
         return self.too_often(wait) if wait else self._form(trouble, 403)
 
     def too_often(self, wait: float) -> Response:
-        """The answer to an address that brought something wrong too often."""
+        """Return the answer to an address that brought something wrong too often."""
         seconds = max(1, math.ceil(wait))
         response = self._form(f"Too many tries from your address; try again in {seconds} s.", 429)
         response.headers["retry-after"] = str(seconds)
@@ -169,7 +169,7 @@ class Entrance:
 
 
 def _flow_of(policy: Policy) -> Flow | None:
-    """The way to the issuer and back; None where the issuer does not know the page."""
+    """Return the way to the issuer and back; None where the issuer does not know the page."""
     oauth = policy.oauth
     if oauth is None or oauth.settings.ui_client_id is None:
         return None
@@ -179,7 +179,7 @@ def _flow_of(policy: Policy) -> Flow | None:
 
 
 async def _form_of(request: Request) -> dict[str, str] | None:
-    """The fields of a small form, None where it is none."""
+    """Return the fields of a small form, None where it is none."""
     raw = b""
     async for chunk in request.stream():
         raw += chunk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -14,11 +15,12 @@ from starlette.responses import HTMLResponse, Response
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.view import View
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.model import Skill, Snapshot
+from mcp_skills_server.format import identity
+from mcp_skills_server.model import Problem, Skill, Snapshot
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.sources.git.history import Histories
-from mcp_skills_server.telemetry.usage_store import By, Line, Report
+from mcp_skills_server.telemetry.usage_store import By, Line, Report, UsageStore
 from mcp_skills_server.web.ui.activity import Activity
 from mcp_skills_server.web.ui.live import Live
 from mcp_skills_server.web.ui.revisions import Revisions
@@ -41,26 +43,26 @@ class UsageReports:
     """The reports of the counts, not made anew for every page.
 
     Args:
-        report: makes one; None where nothing is counted.
+        counts: None where nothing is counted.
     """
 
-    def __init__(self, report: Callable[[By], Report] | None) -> None:
-        self._report = report
+    def __init__(self, counts: UsageStore | None) -> None:
+        self._counts = counts
         self._made: dict[By, tuple[float, Report | None]] = {}
 
     @property
     def are_kept(self) -> bool:
-        """Whether anything is counted."""
-        return self._report is not None
+        """Tell whether anything is counted."""
+        return self._counts is not None
 
     def read(self, by: By = "skill") -> Report | None:
-        """A report, None where there is none. Reads a file."""
-        if self._report is None:
+        """Return a report, None where there is none. Reads a file."""
+        if self._counts is None:
             return None
         made, found = self._made.get(by, (-_USAGE_S, None))
         if time.monotonic() - made >= _USAGE_S:
             try:
-                found = self._report(by)
+                found = self._counts.report(by, USAGE_DAYS)
             except UsageError:
                 found = None
             self._made[by] = time.monotonic(), found
@@ -68,7 +70,7 @@ class UsageReports:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class PageContext:
     """What all viewers have in common.
 
     Attributes:
@@ -116,7 +118,7 @@ class Look:
         stays: whether the viewer may still see the same, for answers that take long.
     """
 
-    site: Site
+    site: PageContext
     runtime: Runtime
     view: View
     principal: Principal | None
@@ -142,12 +144,12 @@ class Look:
         )
 
     def may_read(self, path: str) -> bool:
-        """Whether the viewer may know of the skill of this path, although it may be gone."""
+        """Tell whether the viewer may know of the skill of this path, although it may be gone."""
         permissions = self.runtime.skill_set.permissions
         return permissions is None or permissions.reads(path)
 
     def page(self, template: str, status: int = 200, **values: object) -> Response:
-        """The response that a template makes of these values, which find the look itself under `look`."""
+        """Return the response that a template makes of these values, which find the look itself under `look`."""
         return HTMLResponse(self.site.templates.get_template(template).render(look=self, base=base(), **values), status)
 
 
@@ -157,10 +159,35 @@ def base() -> str:
 
 
 def skill_address(skill: Skill | str, view: str = "skills") -> str:
-    """The address of a view about one skill."""
+    """Return the address of a view about one skill."""
     return f"{base()}/{view}/{quote(skill if isinstance(skill, str) else skill.path)}"
 
 
 def file_address(skill: Skill | str, file: str, view: str = "files") -> str:
-    """The address of a view about one file of a skill."""
+    """Return the address of a view about one file of a skill."""
     return f"{skill_address(skill, view)}?file={quote(file)}"
+
+
+def source_name(look: Look, root: int) -> str:
+    """The name of a root: its origin or its folder. Of places on the disk only the operator sees more than the name."""
+    found = look.runtime.registry.roots[root]
+    if found.origin is not None:
+        return found.origin if look.site.local else identity.shown_origin(found.origin)
+    return found.shown if look.site.local else os.path.basename(found.path) or "folder"
+
+
+def shown_problem(look: Look, problem: Problem) -> Problem:
+    """Return a problem as a viewer reads it: where folders lie on the server's disk is the operator's matter."""
+    hint = problem.hint and without_folders(look, problem.hint)
+    return problem._replace(message=without_folders(look, problem.message), hint=hint)
+
+
+def without_folders(look: Look, text: str) -> str:
+    """What is said of a skill or a root, with the names of roots in place of where they lie on the server's disk."""
+    if look.site.local:
+        return text
+    for root in sorted(look.runtime.registry.roots, key=lambda each: -len(each.path)):
+        for place in dict.fromkeys((root.path, root.given, root.shown)):
+            if os.sep in place:
+                text = text.replace(place, source_name(look, root.index))
+    return text

@@ -60,7 +60,7 @@ class Flow:
         return urlsplit(self._server.settings.issuer).netloc
 
     async def begin(self, browser: str) -> str:
-        """The address at the issuer to go to, for the browser that has this secret.
+        """Return the address at the issuer to go to, for the browser that has this secret.
 
         Raises:
             SignInError: the issuer cannot be used now.
@@ -166,7 +166,7 @@ def _reason(said: Mapping[str, Any]) -> str:
 
 
 def _derived(browser: str, what: str) -> str:
-    """A secret for one use, from that of a browser. 43 characters, as PKCE wants at least."""
+    """Return a secret for one use, from that of a browser. 43 characters, as PKCE wants at least."""
     return _encoded(hmac.digest(browser.encode("utf-8", "surrogateescape"), what.encode(), "sha256"))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -19,11 +19,17 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markupsafe import Markup, escape
 
-from mcp_skills_server.web.ui.foreign import marked
+from mcp_skills_server.format import hidden
 from mcp_skills_server.web.ui.look import base, file_address
-from mcp_skills_server.web.ui.raster import is_raster_name
 
-MOST: Final = 100_000
+_MOST_HIDDEN: Final = 2_000
+"""Hidden characters that are marked in one text; from there on they are shown without a mark."""
+_RASTER_NAMES: Final = (".png", ".jpg", ".jpeg", ".gif", ".webp")
+MOST_PICTURE_BYTES: Final = 4 << 20
+ESTIMATE_RULE: Final = "one token for 4 bytes of UTF-8"
+"""In words, for whoever is shown a number of it."""
+_BYTES_OF_A_TOKEN: Final = 4
+MOST_RENDERED: Final = 100_000
 """Characters of a body that are rendered; the raw text beside it has all of them."""
 _MOST_MARKS: Final = 8_000
 """Brackets, asterisks and the like: what has more takes long to parse, and is no text for people."""
@@ -39,6 +45,71 @@ _ONE_AT_A_TIME: Final = CapacityLimiter(1)
 _ELSEWHERE: Final = ("http", "https", "mailto")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _DEEPEST_HEADING: Final = 6
+_TAGS: Final = frozenset((
+    "p", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "em", "strong", "s",
+    "table", "thead", "tbody", "tr", "th", "td",
+))  # fmt: skip
+
+
+def marked(text: str) -> Markup:
+    """Return the text, escaped, with its hidden characters visible."""
+    parts: list[Markup] = []
+    for number, (before, code) in enumerate(_pieces(text)):
+        parts.append(escape(before))
+        if code:
+            parts.append(
+                Markup('<span class="hidden">{}</span>').format(code) if number < _MOST_HIDDEN else escape(code)
+            )
+    return parts[0] if len(parts) == 1 else Markup("").join(parts)
+
+
+def plain(text: object, most: int = 0) -> str:
+    """Return a name where no markup can be, such as in a title or an option: its hidden characters as `[U+202E]`."""
+    return "".join(f"{before}[{code}]" if code else before for before, code in _pieces(_cut(str(text), most)))
+
+
+def visible(text: object, most: int = 0) -> Markup:
+    """A name or a line: as `marked`, cut where it has more than `most` characters, and with a direction of its own."""
+    return Markup(f"<bdi>{marked(_cut(str(text), most))}</bdi>")  # noqa: S704 - `marked` has escaped it
+
+
+def _cut(text: str, most: int) -> str:
+    return text if not most or len(text) <= most else f"{text[: most - 3]}..."
+
+
+def _pieces(text: str) -> Iterator[tuple[str, str]]:
+    """Each part of a text with the code of the hidden character behind it; "" behind the last."""
+    # Half a character of UTF-16, which YAML can write, is in no UTF-8.
+    text = text if text.isascii() else text.encode("utf-8", "replace").decode()
+    end = 0
+    for start, character in hidden.find(text):
+        yield text[end:start], f"U+{ord(character[0]):04X}"
+        end = start + len(character)
+    yield text[end:], ""
+
+
+def is_raster_name(path: str) -> bool:
+    """Tell whether a file of this name may be a raster picture."""
+    return path.lower().endswith(_RASTER_NAMES)
+
+
+def raster_type(raw: bytes) -> str | None:
+    """Return the media type of the picture that these bytes begin, None where they are none."""
+    if raw.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image/png"
+    if raw.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    if raw.startswith((b"GIF87a", b"GIF89a")):
+        return "image/gif"
+    if raw[:4] == b"RIFF" and raw[8:12] == b"WEBP":
+        return "image/webp"
+    return None
+
+
+def tokens(text: str | bytes) -> int:
+    """About how many tokens a text takes."""
+    size = len(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
+    return -(-size // _BYTES_OF_A_TOKEN)
 
 
 async def rendered(text: str, skill: str, files: Collection[str], place: str) -> Markup | None:
@@ -62,7 +133,7 @@ def render(text: str, skill: str, files: Collection[str], place: str, *, below: 
         place: path of the file that the text is in.
         below: level of the heading that it stands below.
     """
-    if len(text) > MOST or text.count("\n") > _MOST_LINES or _cells(text) > _MOST_CELLS:
+    if len(text) > MOST_RENDERED or text.count("\n") > _MOST_LINES or _cells(text) > _MOST_CELLS:
         return None
     if sum(1 for _ in _MARKS.finditer(text)) > _MOST_MARKS:
         return None
@@ -109,14 +180,14 @@ class _Renderer(RendererHTML):
         self._closing: list[str] = []
 
     def render(self, tokens: Sequence[Token], options: Any, env: Any) -> str:
-        """The tokens as HTML."""
+        """Return the tokens as HTML."""
         return "".join(
             self.renderInline(token.children or [], options, env) if token.type == "inline" else self._one(token)
             for token in tokens
         )
 
     def renderInline(self, tokens: Sequence[Token], options: Any, env: Any) -> str:  # noqa: ARG002, N802
-        """The tokens within a block as HTML."""
+        """Return the tokens within a block as HTML."""
         return "".join(map(self._one, tokens))
 
     def _one(self, token: Token) -> str:
@@ -170,7 +241,7 @@ class _Renderer(RendererHTML):
         return f'<span class="note">[picture: {marked(words)} ({marked(_shown(src))})]</span>'
 
     def _file(self, target: str) -> str | None:
-        """The file of the skill that is meant, None where it is none."""
+        """Return the file of the skill that is meant, None where it is none."""
         if _SCHEME.match(target) or target.startswith(("/", "#", "\\")):
             return None
         try:
@@ -179,12 +250,6 @@ class _Renderer(RendererHTML):
             return None
         found = posixpath.normpath(posixpath.join(self._folder, path))
         return found if found in self._files else None
-
-
-_TAGS: Final = frozenset((
-    "p", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "em", "strong", "s",
-    "table", "thead", "tbody", "tr", "th", "td",
-))  # fmt: skip
 
 
 def _leads_elsewhere(href: str) -> bool:

@@ -38,7 +38,7 @@ _State = Mapping[str, tuple[bytes, bool]]
 
 
 @dataclass(frozen=True, slots=True)
-class Revision:
+class SkillRevision:
     """One change of a skill.
 
     Attributes:
@@ -68,7 +68,7 @@ class Revisions:
         self._states: OrderedDict[str, tuple[_State, int]] = OrderedDict()
         """What each skill was when it was last looked at, and how many bytes are kept for that."""
         self._kept = 0
-        self._found: OrderedDict[str, deque[Revision]] = OrderedDict()
+        self._found: OrderedDict[str, deque[SkillRevision]] = OrderedDict()
         self._changes: queue.SimpleQueue[tuple[float, Changes]] = queue.SimpleQueue()
         self._lock = threading.Lock()
 
@@ -77,8 +77,8 @@ class Revisions:
         self._registry.subscribe(lambda changes: self._changes.put((time.time(), changes)))
         threading.Thread(target=self._follow, name="skills-revisions", daemon=True).start()
 
-    def of(self, path: str) -> list[Revision]:
-        """The changes of a skill, the newest first."""
+    def of(self, path: str) -> list[SkillRevision]:
+        """Return the changes of a skill, the newest first."""
         with self._lock:
             return [*reversed(self._found.get(path, ()))]
 
@@ -117,7 +117,7 @@ class Revisions:
             self._keep(path, now)
         if found is None:
             return
-        made = Revision(
+        made = SkillRevision(
             when, found.kind, found.first[:_MOST_LINES], found.rest[:_MOST_LINES], len(found.rest) <= _MOST_LINES
         )
         with self._lock:

@@ -71,7 +71,7 @@ class Viewer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Session:
+class _ViewerSession:
     viewer: Viewer
     used: float
 
@@ -109,22 +109,22 @@ class Viewers:
         self._private = once is not None
         self._failures = failures or FailedAuthentications()
         self._now = now
-        self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
+        self._sessions: OrderedDict[bytes, _ViewerSession] = OrderedDict()
         """By the hash of the id, the one used longest ago first."""
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody may look."""
+        """Tell whether everybody may look."""
         return self._policy.is_open and not self._private
 
     @property
     def is_private(self) -> bool:
-        """Whether somebody opened the page for himself, by an address that lets in once."""
+        """Tell whether somebody opened the page for himself, by an address that lets in once."""
         return self._private
 
     @property
     def takes_tokens(self) -> bool:
-        """Whether a token of the operator lets somebody in."""
+        """Tell whether a token of the operator lets somebody in."""
         return bool(self._policy.tokens)
 
     async def viewer(self, request: Request, *, renew: bool = True) -> Viewer | None:
@@ -201,7 +201,7 @@ class Viewers:
             del self._sessions[key]
         while len(self._sessions) >= _MOST:
             self._sessions.popitem(last=False)
-        self._sessions[_hashed(cookie)] = _Session(replace(viewer, credential=""), self._now())
+        self._sessions[_hashed(cookie)] = _ViewerSession(replace(viewer, credential=""), self._now())
 
     async def _synchronise(self, cookie: str) -> None:
         """Take over the session that another replica began, and drop the one that another replica ended."""
@@ -230,7 +230,7 @@ class Viewers:
         return viewer
 
     def _holds(self, viewer: Viewer) -> bool:
-        """Whether what was shown still lets its bearer in."""
+        """Tell whether what was shown still lets its bearer in."""
         shown = viewer.admission
         if shown is None:
             return True
@@ -239,7 +239,7 @@ class Viewers:
 
 
 def is_of_own_page(request: Request) -> bool:
-    """Whether a POST comes from a page of ours. A browser says so; who says nothing is refused."""
+    """Tell whether a POST comes from a page of ours. A browser says so; who says nothing is refused."""
     site = request.headers.get("sec-fetch-site")
     if site is not None and site != "same-origin":
         return False

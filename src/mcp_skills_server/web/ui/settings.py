@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from mcp_skills_server.telemetry.usage_store import By, Report
+from mcp_skills_server.telemetry.usage_store import UsageStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +14,9 @@ class UiSettings:
     Attributes:
         once: SHA-256 of what lets the first who brings it in; None where the server's own policy says who may look.
         only: serve the page and nothing else.
-        usage: makes a report of the counts; None where nothing is counted.
+        counts: of uses; None where nothing is counted.
     """
 
     once: bytes | None = None
     only: bool = False
-    usage: Callable[[By], Report] | None = None
+    counts: UsageStore | None = None

@@ -21,10 +21,9 @@ from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.full_text import NoFullTextError
 from mcp_skills_server.telemetry.usage_store import Line
-from mcp_skills_server.web.ui.look import Look, base
+from mcp_skills_server.web.ui.look import Look, base, shown_problem, source_name
 from mcp_skills_server.web.ui.pages.problems import survey_of
-from mcp_skills_server.web.ui.sources import shown_problem, source_name
-from mcp_skills_server.web.ui.why import reasons
+from mcp_skills_server.web.ui.pages.triggers import reasons
 
 PART: Final = 100
 """Skills that one answer has."""
@@ -57,7 +56,7 @@ class Asked:
 
     @classmethod
     def of(cls, given: QueryParams) -> Asked:
-        """What an address asks for. What makes no sense asks for nothing."""
+        """Return what an address asks for. What makes no sense asks for nothing."""
         start = given.get("from", "")
         used = given.get("used", "")
         return cls(
@@ -70,7 +69,7 @@ class Asked:
         )
 
     def address(self, start: int) -> str:
-        """The address of the part that begins there."""
+        """Return the address of the part that begins there."""
         fields = {
             "q": self.question,
             "source": self.source,
@@ -84,7 +83,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SkillRow:
     """One skill of the list.
 
     Attributes:
@@ -119,7 +118,7 @@ class Found:
         trouble: why nothing could be searched, "" where it could.
     """
 
-    rows: Sequence[Row]
+    rows: Sequence[SkillRow]
     more: bool
     total: int | None
     trouble: str = ""
@@ -145,7 +144,7 @@ _facets: WeakKeyDictionary[Snapshot, Facets] = WeakKeyDictionary()
 
 
 async def page(request: Request, look: Look) -> Response:
-    """The list, or with `part` in the query nothing but its rows."""
+    """Return the list, or with `part` in the query nothing but its rows."""
     asked = Asked.of(request.query_params)
     found, facets = await to_thread.run_sync(_work, look, asked)
     following = asked.address(asked.start + PART) if found.more else ""
@@ -162,7 +161,7 @@ def _work(look: Look, asked: Asked) -> tuple[Found, Facets]:
 
 
 def find(look: Look, asked: Asked, survey: Survey) -> Found:
-    """What an address asks for. The order of a search is that of `skills_search`; else it is by path."""
+    """Return what an address asks for. The order of a search is that of `skills_search`; else it is by path."""
     snapshot, used = look.snapshot, look.used()
     accept = _condition(asked, used, survey)
     total: int | None = None
@@ -219,9 +218,9 @@ def _condition(asked: Asked, used: Mapping[str, Line] | None, survey: Survey) ->
     return accept
 
 
-def _row(look: Look, skill: Skill, asked: Asked, used: Mapping[str, Line] | None, survey: Survey) -> Row:
+def _row(look: Look, skill: Skill, asked: Asked, used: Mapping[str, Line] | None, survey: Survey) -> SkillRow:
     title, left_out = identity.title(skill) or "", reason_left_out(skill)
-    return Row(
+    return SkillRow(
         skill,
         title if title != skill.name else "",
         source_name(look, skill.root),
@@ -234,7 +233,7 @@ def _row(look: Look, skill: Skill, asked: Asked, used: Mapping[str, Line] | None
 
 
 def reason_left_out(skill: Skill) -> Problem | None:
-    """What keeps a skill from being served to everybody: its first error."""
+    """Return what keeps a skill from being served to everybody: its first error."""
     if skill.standing is Standing.VALID:
         return None
     return next((each for each in skill.problems if each.severity == "error"), None)

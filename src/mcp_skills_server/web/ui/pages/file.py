@@ -15,11 +15,9 @@ from mcp_skills_server.format import hidden, media
 from mcp_skills_server.model import Skill, Standing
 from mcp_skills_server.server.callers import counted
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.web.ui.estimate import tokens
 from mcp_skills_server.web.ui.look import Look
 from mcp_skills_server.web.ui.pages.skill import skill_of
-from mcp_skills_server.web.ui.raster import MOST_BYTES, is_raster_name, raster_type
-from mcp_skills_server.web.ui.render import rendered
+from mcp_skills_server.web.ui.render import MOST_PICTURE_BYTES, is_raster_name, raster_type, rendered, tokens
 
 _GONE: Final = "This file is not there any more. It may have been moved, renamed or deleted."
 _MOST_TEXT: Final = 200_000
@@ -31,11 +29,11 @@ _MARKDOWN: Final = (".md", ".markdown")
 
 
 async def page(request: Request, look: Look) -> Response:
-    """The view of a file."""
+    """Return the view of a file."""
     skill, path = _file_of(request, look)
     file = skill.files[path]
     text, picture, html = None, False, None
-    if is_raster_name(path) and file.size <= MOST_BYTES:
+    if is_raster_name(path) and file.size <= MOST_PICTURE_BYTES:
         picture = raster_type((await _read(request, look, skill, path))[:16]) is not None
     elif file.size <= _MOST_LOOKED_AT:
         text = media.as_text(await _read(request, look, skill, path), media.media_type(path))
@@ -63,7 +61,7 @@ async def page(request: Request, look: Look) -> Response:
 
 
 async def raw(request: Request, look: Look) -> Response:
-    """The exact bytes: text as plain text, raster pictures as such, everything else to be kept in a file."""
+    """Return the exact bytes: text as plain text, raster pictures as such, everything else to be kept in a file."""
     skill, path = _file_of(request, look)
     content = await _read(request, look, skill, path)
     kind = raster_type(content) if is_raster_name(path) else None

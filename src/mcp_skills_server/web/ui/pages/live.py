@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import Final
 
+from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -12,14 +13,14 @@ from starlette.types import Receive, Scope, Send
 from mcp_skills_server.model import Standing
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.server.callers import counted
-from mcp_skills_server.web.ui.live import Stream
+from mcp_skills_server.web.ui.live import ChangeStream
 from mcp_skills_server.web.ui.look import Look
 
 _TYPE: Final = "text/event-stream"
 
 
 async def page(request: Request, look: Look) -> Response:
-    """The view, or with `part` in the query nothing but the changes."""
+    """Return the view, or with `part` in the query nothing but the changes."""
     feed = look.site.live.feed(look.runtime.skill_set)
     changes, skills = feed.latest(), look.snapshot.skills
     there = {each.what.path for each in changes if each.what.path in skills}
@@ -30,7 +31,7 @@ async def page(request: Request, look: Look) -> Response:
 
 
 async def events(request: Request, look: Look) -> Response:
-    """The stream that says that there are more."""
+    """Return the stream that says that there are more."""
     if request.method == "HEAD":
         return Response(media_type=_TYPE)
     skills = look.runtime.skill_set
@@ -42,17 +43,17 @@ async def events(request: Request, look: Look) -> Response:
     except QuotaError as error:
         # What is no stream is not asked for again by a browser.
         return PlainTextResponse(f"{error}\n", 429, {"retry-after": "60"})
-    return _Events(stream)
+    return _EventStream(stream)
 
 
 def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
-class _Events(StreamingResponse):
+class _EventStream(StreamingResponse):
     """Sends a stream, and closes it however the connection ends."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: ChangeStream) -> None:
         self._stream = stream
         self._lines = stream.lines()
         super().__init__(self._lines, media_type=_TYPE, headers={"x-accel-buffering": "no"})
@@ -63,3 +64,16 @@ class _Events(StreamingResponse):
                 await super().__call__(scope, receive, send)
         finally:
             self._stream.close()
+
+
+async def runs(_: Request, look: Look) -> Response:
+    """Return the latest runs. A skill that the viewer may not read is not named."""
+    found = await to_thread.run_sync(look.site.activity.runs)
+    skills = {each.started.skill for each in found}
+    readable = {each for each in skills if not each or look.may_read(each)}
+    return look.page("runs.html", runs=found, readable=readable)
+
+
+async def clients(_: Request, look: Look) -> Response:
+    """Return the latest clients."""
+    return look.page("clients.html", clients=await to_thread.run_sync(look.site.activity.clients))

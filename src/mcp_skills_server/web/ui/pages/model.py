@@ -22,8 +22,8 @@ from mcp_skills_server.server import fragments, methods, prompts
 from mcp_skills_server.server.front import eras
 from mcp_skills_server.server.front.eras import Era
 from mcp_skills_server.server.requests import Caller, Handler
-from mcp_skills_server.web.ui.estimate import tokens
 from mcp_skills_server.web.ui.look import Look
+from mcp_skills_server.web.ui.render import tokens
 
 ERAS: Final[Mapping[str, Era]] = {"modern": eras.MODERN, "legacy": eras.LEGACY}
 MOST_CUT: Final = 100
@@ -48,7 +48,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Channel:
+class UnaskedText:
     """A text that a model reads unasked.
 
     Attributes:
@@ -78,12 +78,12 @@ class Channel:
 
     @property
     def is_cut(self) -> bool:
-        """Whether something is missing in it."""
+        """Tell whether something is missing in it."""
         return bool(self.cut or self.named or self.unnamed)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class MethodAnswer:
     """What a method answers, as it is sent.
 
     Attributes:
@@ -113,7 +113,7 @@ class Answer:
 
 
 async def page(request: Request, look: Look) -> Response:
-    """The view, for one era and one dialect."""
+    """Return the view, for one era and one dialect."""
     era = request.query_params.get("era", "")
     era = era if era in ERAS else "modern"
     dialects = [AUTO, *(each.name for each in look.site.settings.spoken.dialects)]
@@ -139,8 +139,8 @@ async def page(request: Request, look: Look) -> Response:
     return await to_thread.run_sync(written)  # long texts, made readable
 
 
-def channels(look: Look) -> Iterator[Channel]:
-    """The texts that a model reads unasked; none where tools are not offered, or there is no skill."""
+def channels(look: Look) -> Iterator[UnaskedText]:
+    """Yield the texts that a model reads unasked; none where tools are not offered, or there is no skill."""
     briefing = look.runtime.briefing
     limit = briefing.characters(UNKNOWN)
     overview = briefing.overview
@@ -155,17 +155,17 @@ def channels(look: Look) -> Iterator[Channel]:
     yield channel(title, loading, limit, overview, runtime.in_loading(overview, limit))
 
 
-def channel(title: str, text: str, limit: int, overview: Overview, shown: Shown) -> Channel:
-    """A text with what of the skills it does not show."""
+def channel(title: str, text: str, limit: int, overview: Overview, shown: Shown) -> UnaskedText:
+    """Return a text with what of the skills it does not show."""
     count = len(overview.offers)
     if shown.names is not None:
         # The names that are there say enough of themselves; what is missing comes first.
         left_out = [position for position in range(count) if position not in shown.names]
         examples = [_cut(overview, position, "not named") for position in left_out[:MOST_CUT]]
-        return Channel(title, text, limit, 0, 0, len(shown.names), len(left_out), examples)
+        return UnaskedText(title, text, limit, 0, 0, len(shown.names), len(left_out), examples)
     cut = [position for position, part in shown.cut.items() if part]
     examples = [_cut(overview, position, runtime.shown_part(overview, shown, position)) for position in cut[:MOST_CUT]]
-    return Channel(title, text, limit, count - len(shown.cut), len(cut), len(shown.cut) - len(cut), 0, examples)
+    return UnaskedText(title, text, limit, count - len(shown.cut), len(cut), len(shown.cut) - len(cut), 0, examples)
 
 
 def _cut(overview: Overview, position: int, words: str) -> Cut:
@@ -179,17 +179,17 @@ def withheld(look: Look) -> Sequence[str]:
     return [path for path in look.snapshot.paths(Standing.LENIENT) if not runtime.is_offered(skills[path])]
 
 
-async def _answers(look: Look, era: Era, dialects: Sequence[str]) -> AsyncIterator[Answer]:
+async def _answers(look: Look, era: Era, dialects: Sequence[str]) -> AsyncIterator[MethodAnswer]:
     """What a host is answered that asks for everything a model could be shown, the first page of each list."""
     settings = look.site.settings
     if settings.tools:
         tools: list[Json] = [*look.runtime.briefing.tools(handles=True)]
         fields = {"resultType": "complete", "tools": tools, "ttlMs": settings.ttl_ms, "cacheScope": "private"}
-        yield Answer("tools/list", "", fragments.dump(era.written("tools/list", fields)), len(tools), more=False)
+        yield MethodAnswer("tools/list", "", fragments.dump(era.written("tools/list", fields)), len(tools), more=False)
     if settings.prompts:
         caller = Caller(served=_served(look))
         found = await _listed(look, era, "prompts/list", methods.PROMPTS["prompts/list"], caller)
-        yield Answer("prompts/list", "", *found)
+        yield MethodAnswer("prompts/list", "", *found)
     by_name = {each.name: each for each in settings.spoken.dialects}
     for name in dialects:
         extensions = () if name == AUTO else tuple(by_name[name].extensions)
@@ -197,18 +197,18 @@ async def _answers(look: Look, era: Era, dialects: Sequence[str]) -> AsyncIterat
             continue  # no client can ask for this one alone
         caller = Caller(extensions, served=_served(look))
         found = await _listed(look, era, "skills/list", methods.SKILLS["skills/list"], caller)
-        yield Answer("skills/list", name, *found)
+        yield MethodAnswer("skills/list", name, *found)
 
 
 async def _listed(look: Look, era: Era, method: str, handler: Handler, caller: Caller) -> tuple[bytes, int, bool]:
-    """The first page of a list as it is sent, how many entries it has, and whether there are more."""
+    """Return the first page of a list as it is sent, how many entries it has, and whether there are more."""
     result = await handler(look.view, look.site.settings, caller, {})
     entries = result[method.partition("/")[0]]
     return fragments.dump(era.written(method, result)), len(entries), result.get("nextCursor") is not None
 
 
 def _served(look: Look) -> Callable[[View], Awaitable[Served]]:
-    """What the server has beside skills, for a skill's dependencies."""
+    """Return what the server has beside skills, for a skill's dependencies."""
 
     async def served(view: View) -> Served:
         settings = look.site.settings

@@ -17,8 +17,7 @@ from starlette.responses import Response
 from mcp_skills_server.catalog.checks import Survey
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Problem, Skill
-from mcp_skills_server.web.ui.look import Look, base
-from mcp_skills_server.web.ui.sources import shown_problem
+from mcp_skills_server.web.ui.look import Look, base, shown_problem
 
 PART: Final = 50
 """Problems that one answer has."""
@@ -47,7 +46,7 @@ class SourceLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownProblem:
     """A problem as it is shown.
 
     Attributes:
@@ -64,7 +63,7 @@ class Shown:
 
 
 async def page(request: Request, look: Look) -> Response:
-    """The view, for problems of one severity or one code."""
+    """Return the view, for problems of one severity or one code."""
     given = request.query_params
     severity, code, start = given.get("severity", ""), given.get("code", ""), given.get("from", "")
     severity = severity if severity in _SEVERITIES else ""
@@ -110,25 +109,25 @@ def survey_of(look: Look) -> Survey:
     return replace(found, problems=[each for each in found.problems if each.skill])
 
 
-async def _shown(look: Look, problem: Problem) -> Shown:
+async def _shown(look: Look, problem: Problem) -> ShownProblem:
     skill, given = look.snapshot.skills.get(problem.skill), problem
     problem = shown_problem(look, given)
     if skill is None:
-        return Shown(problem, None, "")
+        return ShownProblem(problem, None, "")
     file = file_of(given, look.runtime.registry.roots[skill.root].show(skill.directory), skill.files)
     if problem.line is None or not file or skill.files[file].size > _MOST_BYTES:
-        return Shown(problem, skill, file)
+        return ShownProblem(problem, skill, file)
     try:
         raw = await look.view.read(skill, file)
     except StaleFileError:
         if not look.view.last_try:
             raise
-        return Shown(problem, skill, file)
-    return Shown(problem, skill, file, lines_around(raw, problem.line))
+        return ShownProblem(problem, skill, file)
+    return ShownProblem(problem, skill, file, lines_around(raw, problem.line))
 
 
 def file_of(problem: Problem, place: str, files: Mapping[str, object]) -> str:
-    """The path in its skill of the file that a problem names; "" where it names none of its files.
+    """Return the path in its skill of the file that a problem names; "" where it names none of its files.
 
     Args:
         problem: the problem.
@@ -140,7 +139,7 @@ def file_of(problem: Problem, place: str, files: Mapping[str, object]) -> str:
 
 
 def lines_around(raw: bytes, line: int) -> Sequence[SourceLine]:
-    """The lines of a file around this one, counted from 1; empty where there is no such line."""
+    """Return the lines of a file around this one, counted from 1; empty where there is no such line."""
     lines = raw.split(b"\n", line + _AROUND)[: line + _AROUND]
     if line > len(lines):
         return ()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,23 +19,62 @@ from mcp_skills_server.dialects import prompts, runtime
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import arguments, frontmatter, hidden, identity, media
 from mcp_skills_server.format.fields import text as text_of
+from mcp_skills_server.hosts.edit import entry_for, snippet
+from mcp_skills_server.hosts.table import HOSTS
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, SkillFile, Standing
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage_store import Line
 from mcp_skills_server.web.forwarded import HOST
-from mcp_skills_server.web.ui.estimate import tokens
-from mcp_skills_server.web.ui.hosts import Snippet, snippets
-from mcp_skills_server.web.ui.look import Look, prefix
+from mcp_skills_server.web.ui.look import Look, prefix, shown_problem, source_name
 from mcp_skills_server.web.ui.pages.problems import REFRESH_S, file_of, survey_of
-from mcp_skills_server.web.ui.render import rendered
-from mcp_skills_server.web.ui.sources import shown_problem, source_name
+from mcp_skills_server.web.ui.render import rendered, tokens
 
+_NAME: Final = "skills"
+_PROGRAM: Final = "mcp-skills-server"
 GONE: Final = "This skill is not there any more, or you may not read it. It may have been moved, renamed or deleted."
 _MOST_RAW: Final = 200_000
 """Characters of a SKILL.md that are shown; the raw file has all of them."""
 _GIVEN: Final = "arg."
 _DEEPEST: Final = 8
 """Folders in each other that the tree of files shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """Something to copy.
+
+    Attributes:
+        key: a word of its own.
+        title: where it belongs.
+        text: what to copy.
+    """
+
+    key: str
+    title: str
+    text: str
+
+
+def snippets(roots: Sequence[str], url: str = "", *, needs_token: bool = False) -> list[Snippet]:
+    """What to copy for each host that starts a server of these roots; for a server at a URL, what most hosts take."""
+    if url:
+        entry: dict[str, object] = {"type": "http", "url": url}
+        header = ' --header "Authorization: Bearer YOUR-TOKEN"' if needs_token else ""
+        if needs_token:
+            entry["headers"] = {"Authorization": "Bearer YOUR-TOKEN"}
+        return [
+            Snippet("json", "A host that reads mcpServers", json.dumps({"mcpServers": {_NAME: entry}}, indent=2)),
+            Snippet("claude", "Claude Code", f"claude mcp add --transport http {_NAME} {shlex.quote(url)}{header}"),
+        ]
+    command = Snippet(
+        "install",
+        "By the command line",
+        "\n".join(shlex.join([_PROGRAM, "install", host, *roots]) for host in HOSTS),
+    )
+    entries = [
+        Snippet(key, host.title, snippet(host, _NAME, entry_for(host, [_PROGRAM], roots)))
+        for key, host in HOSTS.items()
+    ]
+    return [command, *entries]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +119,7 @@ class File:
 
 
 @dataclass(slots=True)
-class Folder:
+class FileTree:
     """A folder in the tree.
 
     Attributes:
@@ -91,14 +131,14 @@ class Folder:
     """
 
     name: str = ""
-    folders: dict[str, Folder] = field(default_factory=dict[str, "Folder"])
+    folders: dict[str, FileTree] = field(default_factory=dict[str, "FileTree"])
     files: list[File] = field(default_factory=list[File])
     count: int = 0
     size: int = 0
 
 
 async def page(request: Request, look: Look) -> Response:
-    """The view of a skill; with `there` in the query nothing but whether there is one."""
+    """Return the view of a skill; with `there` in the query nothing but whether there is one."""
     skill = skill_of(request, look)
     if "there" in request.query_params:
         events.concerns([skill])
@@ -150,14 +190,14 @@ def _problems(look: Look, skill: Skill, survey: Survey) -> list[tuple[str, Probl
     return [(file_of(each, place, skill.files), shown_problem(look, each)) for each in found]
 
 
-def tree_of(skill: Skill, digests: Mapping[str, str]) -> Folder:
-    """The files of a skill by their folders. What lies deeper than a person looks keeps its path as its name."""
-    top = Folder()
+def tree_of(skill: Skill, digests: Mapping[str, str]) -> FileTree:
+    """Return the files of a skill by their folders. What lies deeper than a person looks keeps its path as its name."""
+    top = FileTree()
     for path, file in skill.files.items():
         *above, name = path.split("/", _DEEPEST)
         at = top
         for each in ("", *above):
-            at = at if not each else at.folders.setdefault(each, Folder(each))
+            at = at if not each else at.folders.setdefault(each, FileTree(each))
             at.count += 1
             at.size += file.size
         at.files.append(File(path, name, file.size, digests.get(path, "")))
@@ -165,7 +205,7 @@ def tree_of(skill: Skill, digests: Mapping[str, str]) -> Folder:
 
 
 def skill_of(request: Request, look: Look) -> Skill:
-    """The skill that the address names.
+    """Return the skill that the address names.
 
     Raises:
         HTTPException: 404, there is none that the viewer may see.

@@ -10,15 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mcp_skills_server.model import Standing
-from mcp_skills_server.web.ui.look import Look
-from mcp_skills_server.web.ui.sources import source_name
+from mcp_skills_server.web.ui.look import Look, source_name
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.follower import SourceState
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SourceRow:
     """One root.
 
     Attributes:
@@ -39,17 +38,17 @@ class Row:
 
 
 async def page(_: Request, look: Look) -> Response:
-    """The view."""
+    """Return the view."""
     return look.page("sources.html", rows=rows(look))
 
 
-def rows(look: Look) -> list[Row]:
-    """The roots that the viewer has a skill of; all of them for who may see what the operator sees."""
+def rows(look: Look) -> list[SourceRow]:
+    """Return the roots that the viewer has a skill of; all of them for who may see what the operator sees."""
     states = {each.name: each for each in look.site.sources()}
     lost = {each.path: each.message for each in look.runtime.registry.snapshot.problems if each.code == "root-missing"}
     counts = Counter(skill.root for skill in look.snapshot.skills.values())
     left_out = Counter(s.root for s in look.snapshot.skills.values() if s.standing < Standing.VALID)
-    out: list[Row] = []
+    out: list[SourceRow] = []
     for root in look.runtime.registry.roots:
         if not counts[root.index] and not look.is_admin:
             continue
@@ -59,6 +58,6 @@ def rows(look: Look) -> list[Row]:
             trouble = "It could not be read at the last look; what was read before is served."
         revision = (state.revision if state is not None else "") or root.revision
         out.append(
-            Row(source_name(look, root.index), revision, counts[root.index], left_out[root.index], state, trouble)
+            SourceRow(source_name(look, root.index), revision, counts[root.index], left_out[root.index], state, trouble)
         )
     return out

@@ -15,9 +15,14 @@ from mcp_skills_server.dialects import runtime
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime.full_text import NoFullTextError
 from mcp_skills_server.runtime.overlap import Overlap, overlaps
+from mcp_skills_server.runtime.search_text import texts_of, words_of
+from mcp_skills_server.runtime.stop_words import STOP_WORDS
 from mcp_skills_server.web.ui.look import Look
-from mcp_skills_server.web.ui.why import reasons
 
+FIELDS: Final = ("name", "title", "tags", "description", "headings", "path", "opening")
+"""What a skill is searched by, in the order of its texts."""
+_STEM: Final = 4
+_MOST_WORDS: Final = 24
 LONGEST: Final = 2_000
 """Characters of a prompt that count."""
 MOST: Final = 20
@@ -28,6 +33,31 @@ _NEIGHBOURS: Final = 6
 _LEAST: Final = 0.3
 """An overlap that is worth a line."""
 _SHOWN: Final = 3
+
+
+def reasons(skill: Skill, question: str) -> Sequence[tuple[str, Sequence[str]]]:
+    """Return the texts in which words of the question stand, or other forms of them, with these words.
+
+    It tells what a person can see. The ranking also knows of words that look alike and of meanings; where only those
+    found the skill, there is nothing here.
+    """
+    asked = [word for word in dict.fromkeys(words_of(question[:2_000])) if word not in STOP_WORDS][:_MOST_WORDS]
+    found: list[tuple[str, Sequence[str]]] = []
+    for field, text in zip(FIELDS, texts_of(skill), strict=True):
+        there = words_of(text)
+        listed = "".join(f"\n{each}" for each in there)  # looked through at once: a page has a hundred skills
+        hits = [word for word in asked if f"\n{word}" in listed or _has_form(word, there, listed)]
+        if hits:
+            found.append((field, hits))
+    return found
+
+
+def _has_form(asked: str, there: Sequence[str], listed: str) -> bool:
+    """Tell whether one of these words is another form of the one that was asked for."""
+    return f"\n{asked[:_STEM]}" in listed and any(
+        len(each) >= _STEM and asked.startswith(each[: max(_STEM, len(each) - 2)]) and abs(len(asked) - len(each)) < 4
+        for each in there
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +95,14 @@ class Ranking:
 
 
 async def page(request: Request, look: Look) -> Response:
-    """The view, with the ranking where there is a prompt."""
+    """Return the view, with the ranking where there is a prompt."""
     prompt = request.query_params.get("prompt", "").strip()[:LONGEST]
     ranking = await to_thread.run_sync(rank, look, prompt) if prompt else Ranking()
     return look.page("triggers.html", prompt=prompt, ranking=ranking, compared=_COMPARED)
 
 
 def rank(look: Look, prompt: str) -> Ranking:
-    """The ranking that `skills_search` has for these words. It may ask the embeddings, and take two seconds."""
+    """Return the ranking that `skills_search` has for these words. It may ask the embeddings, and take two seconds."""
     search, offered = look.runtime.searches.of(look.runtime.skill_set), partial(_is_offered, look)
     try:
         hits = search.scored(prompt, MOST, offered, by_meaning=True)
@@ -87,7 +117,9 @@ def rank(look: Look, prompt: str) -> Ranking:
                 alike = search.find(hit.skill.description or hit.skill.name, _NEIGHBOURS, offered)
                 candidates = dict.fromkeys([*found[:_COMPARED], *alike])
                 near = [each for each in overlaps(hit.skill, candidates) if each.share >= _LEAST][:_SHOWN]
-            share = 1.0 if hit.score is None else max(0.0, hit.score / best) if best > 0 else 0.0
+            share = 1.0
+            if hit.score is not None:
+                share = max(0.0, hit.score / best) if best > 0 else 0.0
             places.append(Ranked(hit.skill, hit.score, share, reasons(hit.skill, prompt), near))
     except NoFullTextError as error:
         return Ranking(trouble=str(error))

@@ -19,7 +19,7 @@ MOST_OTHERS: Final = 100
 """Principals that are shown, and host programs."""
 
 
-class _Table(NamedTuple):
+class _CountTable(NamedTuple):
     """What was counted of some that are no skills.
 
     Attributes:
@@ -58,13 +58,13 @@ async def page(request: Request, look: Look) -> Response:
     )
 
 
-def _others(look: Look) -> list[_Table]:
-    """What was counted by principal and by host program, for who may know of them."""
+def _others(look: Look) -> list[_CountTable]:
+    """Return what was counted by principal and by host program, for who may know of them."""
     if not look.sees_others:
         return []
     by_principal, by_host = look.site.usage.read("principal"), look.site.usage.read("host")
     return [
-        _Table(kind, title, column, nameless, found.lines[:MOST_OTHERS])
+        _CountTable(kind, title, column, nameless, found.lines[:MOST_OTHERS])
         for kind, title, column, nameless, found in (
             ("principals", "By principal", "Principal", "anybody", by_principal),
             ("hosts", "By host program", "Host program", "did not say", by_host),
@@ -74,7 +74,7 @@ def _others(look: Look) -> list[_Table]:
 
 
 def lines_of(look: Look, report: Report | None) -> list[Line]:
-    """What was counted of each skill of the viewer, the most used first, then those that nobody has used."""
+    """Return what was counted of each skill of the viewer, the most used first, then those that nobody has used."""
     skills = look.snapshot.skills
     counted = [] if report is None else [each for each in report.lines if each.name in skills]
     known = {each.name for each in counted}

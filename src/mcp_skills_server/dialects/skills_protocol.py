@@ -1,17 +1,31 @@
-"""What the methods of the Skills Protocol take: each one's params, checked by name and type.
-
-Null counts as left out, and a name that is not ours is passed over, for the protocol may grow. Checked by hand: a
-schema says the same with jsonschema in 15 times the time a call, and costs the start of the process an import.
-"""
+"""The Skills Protocol: its methods, what they take and what they answer. Plain values in, plain dicts out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format import hidden
+from mcp_skills_server.format.manifest import Manifest
 from mcp_skills_server.model import Json
+
+LIST: Final = "list_skills"
+DESCRIBE: Final = "describe_skill"
+READ: Final = "read_skill_file"
+EXECUTE: Final = "execute_skill"
+RUN_CODE: Final = "run_code"
+CREATE_BLOB: Final = "create_blob"
+READ_BLOB: Final = "read_blob"
+GUIDE: Final = "load_skills_protocol_guide"
+METHODS: Final = (LIST, DESCRIBE, READ, EXECUTE, RUN_CODE, CREATE_BLOB, READ_BLOB, GUIDE)
+
+GUIDE_SKILL: Final = "skills.protocol.guide"
+"""The name of the built-in skill."""
+DISABLED: Final = "execution_disabled"
+
 
 PAGE: Final = 50
 LARGEST_PAGE: Final = 1000
@@ -125,7 +139,7 @@ class BlobRequest:
 
 
 def listing(params: Mapping[str, Any]) -> Listing:
-    """What a call of `list_skills` asks for.
+    """Return what a call of `list_skills` asks for.
 
     Raises:
         RequestError: a param is not what it must be. So do all functions of this kind.
@@ -142,19 +156,19 @@ def listing(params: Mapping[str, Any]) -> Listing:
 
 
 def description(params: Mapping[str, Any]) -> Description:
-    """What a call of `describe_skill` asks for. Raises as `listing`."""
+    """Return what a call of `describe_skill` asks for. Raises as `listing`."""
     name, version = _needed(params, "name"), _text(params, "version")
     detail = _choice(params, "detail", ("manifest", "summary", "full"), "summary")
     return Description(name, version, cast(Literal["manifest", "summary", "full"], detail))
 
 
 def file_request(params: Mapping[str, Any]) -> FileRequest:
-    """What a call of `read_skill_file` asks for. Raises as `listing`."""
+    """Return what a call of `read_skill_file` asks for. Raises as `listing`."""
     return FileRequest(_needed(params, "name"), _text(params, "version"), _needed(params, "path"))
 
 
 def execution(params: Mapping[str, Any]) -> Execution:
-    """What a call of `execute_skill` asks for. Raises as `listing`."""
+    """Return what a call of `execute_skill` asks for. Raises as `listing`."""
     return Execution(
         _needed(params, "name"),
         _text(params, "version"),
@@ -165,7 +179,7 @@ def execution(params: Mapping[str, Any]) -> Execution:
 
 
 def code_execution(params: Mapping[str, Any]) -> CodeExecution:
-    """What a call of `run_code` asks for. Raises as `listing`."""
+    """Return what a call of `run_code` asks for. Raises as `listing`."""
     return CodeExecution(
         _needed(params, "language").lower(),
         _needed(params, "code"),
@@ -186,7 +200,7 @@ def blob_content(params: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def blob_request(params: Mapping[str, Any]) -> BlobRequest:
-    """What a call of `read_blob` asks for. Raises as `listing`."""
+    """Return what a call of `read_blob` asks for. Raises as `listing`."""
     mode = _choice(params, "mode", ("sample_head", "sample_tail", "full"), "sample_head")
     most = _integer(params, "max_bytes", None if mode == "full" else SAMPLE_BYTES)
     blob_id = _needed(params, "blob_id")
@@ -241,3 +255,109 @@ def _texts(params: Mapping[str, Any], name: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(each, str) for each in cast(list[Any], value)):
         raise RequestError(f"{name} must be an array of strings")
     return tuple(cast(list[str], value))
+
+
+def skill_list(
+    manifests: Iterable[Manifest], detail: Literal["names", "summary"], next_cursor: str | None
+) -> dict[str, Json]:
+    """Return a page of skills. Hidden characters of descriptions are left out."""
+    fields = ("name", "version") if detail == "names" else ("name", "version", "description", "namespace", "kind")
+    entries: list[Json] = [
+        {field: _seen(each.fields[field]) if field == "description" else each.fields[field] for field in fields}
+        for each in manifests
+    ]
+    return {"skills": entries, "next_cursor": next_cursor}
+
+
+def _seen(value: Json) -> Json:
+    return hidden.without(value) if isinstance(value, str) else value
+
+
+def skill_description(
+    manifest: Manifest, frontmatter: Mapping[str, Json] | None, content: str | None
+) -> dict[str, Json]:
+    """Return a skill; what is None is left out."""
+    skill: dict[str, Json] = {"manifest": dict(manifest.fields)}
+    if frontmatter is not None:
+        skill["skill_md_frontmatter"] = dict(frontmatter)
+    if content is not None:
+        skill["skill_md_content"] = content
+    return {"skill": skill}
+
+
+def content(text: str) -> dict[str, Json]:
+    """Return a file, or the guide."""
+    return {"content": text}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of an execution.
+
+    Attributes:
+        run_id: names it.
+        summary: one line for people.
+        output: what the entry point returned.
+        output_blobs: identifiers of what it left as blobs.
+        logs_preview: the end of what it printed.
+        error: type and message of what went wrong; None if nothing did.
+    """
+
+    run_id: str
+    summary: str
+    output: Json = None
+    output_blobs: tuple[str, ...] = ()
+    logs_preview: str = ""
+    error: tuple[str, str] | None = None
+
+
+def run(done: Run) -> dict[str, Json]:
+    """The result of a call that ran something. A run that failed is a result, too: the call itself was in order."""
+    out: dict[str, Json] = {
+        "status": "completed" if done.error is None else "failed",
+        "run_id": done.run_id,
+        "summary": done.summary,
+        "output": done.output,
+        "output_blobs": [*done.output_blobs],
+        "logs_preview": done.logs_preview,
+    }
+    return out if done.error is None else {**out, "error": _error(*done.error)}
+
+
+def refusal(kind: str, message: str) -> dict[str, Json]:
+    """Return what a blob method answers that does not do its work."""
+    return {"status": "failed", "summary": message, "error": _error(kind, message)}
+
+
+def blob_made(blob_id: str, size: int) -> dict[str, Json]:
+    """Return a new blob."""
+    return {"blob_id": blob_id, "size_bytes": size}
+
+
+def blob_part(raw: bytes, request: BlobRequest) -> dict[str, Json]:
+    """Return the part of a blob that is asked for, cut between characters. What is no text comes in base64."""
+    most = len(raw) if request.max_bytes is None else request.max_bytes
+    tail = request.mode == "sample_tail"
+    part = raw[-most:] if tail else raw[:most]
+    truncated = len(part) < len(raw)
+    text = _decoded(part, tail=tail) if truncated else _whole(part)
+    if text is None:
+        return {"content": b64encode(part).decode("ascii"), "truncated": truncated, "encoding": "base64"}
+    return {"content": text, "truncated": truncated}
+
+
+def _whole(raw: bytes) -> str | None:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _decoded(part: bytes, *, tail: bool) -> str | None:
+    """As text; a character that the cut went through is left out."""
+    cut: Callable[[int], bytes] = (lambda n: part[n:]) if tail else (lambda n: part[: len(part) - n])
+    return next((text for n in range(4) if (text := _whole(cut(n))) is not None), None)
+
+
+def _error(kind: str, message: str) -> dict[str, Json]:
+    return {"type": kind, "message": message}

@@ -1,37 +1,230 @@
-"""The consumer: the bytes of an index in, what may be fetched and why the rest may not out. Nothing here fetches.
-
-One bad entry costs itself, never its neighbours.
-"""
+"""Agent Skills Discovery, `/.well-known/agent-skills` 0.2.0 and `/.well-known/skills` 0.1.0, both sides of it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, cast
-from urllib.parse import quote, urljoin
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
+from urllib.parse import quote, urldefrag, urljoin, urlsplit, urlunsplit
 
-from mcp_skills_server.dialects.wellknown.site import (
-    ARCHIVE_KIND,
-    SCHEMA,
-    SKILL_MD_KIND,
-    Kind,
-    Version,
-    absolute,
-    is_bad_0_1,
-)
-from mcp_skills_server.errors import SkillsServerError
-from mcp_skills_server.format import archive, frontmatter
+from mcp_skills_server.errors import SkillsServerError, UsageError
+from mcp_skills_server.format import archive, frontmatter, media
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files
 from mcp_skills_server.format.excerpts import quoted
 from mcp_skills_server.format.frontmatter import Document
-from mcp_skills_server.model import SKILL_MD, Json, printable
+from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing, printable
 from mcp_skills_server.validation import rules
 
+Kind: TypeAlias = Literal["skill-md", "archive"]
+Version: TypeAlias = Literal["0.2.0", "0.1.0"]
+
+SCHEMA: Final = "https://schemas.agentskills.io/discovery/0.2.0/schema.json"
+DIRECTORY: Final = "/.well-known/agent-skills/"
+DIRECTORY_0_1: Final = "/.well-known/skills/"
+INDEX: Final = "index.json"
+INDEX_MEDIA_TYPE: Final = "application/json"
+SKILL_MD_KIND: Final[Kind] = "skill-md"
+ARCHIVE_KIND: Final[Kind] = "archive"
+_IN_URL: Final = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
+_PORTS: Final = {"http": 80, "https": 443}
+_BAD_0_1: Final = re.compile(r"[^\x20-\x7e]|[\\?#\[\]]")
 _ABSENT: Final = object()
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def is_site(text: str) -> bool:
+    """Tell whether this is the address of a site rather than a path."""
+    return text[:8].lower().startswith(("https://", "http://"))
+
+
+def candidates(url: str) -> list[str]:
+    """Return where the index of a site may be, in the order to ask; go on only when there is none.
+
+    An address with a query or that ends in `.json` is the index itself. Otherwise 0.2.0 comes before 0.1.0, and the
+    place below the address's own path before the root of its origin, the one that RFC 8615 knows.
+
+    Raises:
+        UsageError: it is no http or https URL.
+    """
+    try:
+        plain = absolute(url, url)
+    except ValueError as error:
+        raise UsageError(f"{quoted(url)}: {error}; give the URL of a site or of its index.json") from None
+    parts = urlsplit(plain)
+    if parts.query or parts.path.lower().endswith(".json"):
+        return [plain]
+    path = parts.path.rstrip("/") + "/"
+    if path.endswith((DIRECTORY, DIRECTORY_0_1)):
+        return [urlunsplit(parts._replace(path=path + INDEX))]
+    return [
+        urlunsplit(parts._replace(path=above + directory + INDEX))
+        for above in dict.fromkeys((path[:-1], ""))
+        for directory in (DIRECTORY, DIRECTORY_0_1)
+    ]
+
+
+def origin(url: str) -> str:
+    """Scheme, host and port of an absolute URL in one spelling, for lists of trusted origins."""
+    parts = urlsplit(url)
+    host = (parts.hostname or "").lower()
+    host = f"[{host}]" if ":" in host else host
+    port = parts.port
+    shown = "" if port is None or port == _PORTS.get(parts.scheme) else f":{port}"
+    return f"{parts.scheme}://{host}{shown}"
+
+
+def absolute(base: str, url: str) -> str:
+    """Return the URL made absolute, without a fragment. ValueError says why it cannot be fetched.
+
+    A backslash, a blank or a line break is read in different ways by different clients, so none of them may stand.
+    """
+    if not _IN_URL.fullmatch(url):
+        raise ValueError("it is empty or holds what no URL may hold")
+    try:
+        whole = urldefrag(urljoin(base, url)).url
+        parts = urlsplit(whole)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        raise ValueError("it cannot be read as a URL") from None
+    if parts.scheme not in _PORTS:
+        raise ValueError("it is no http or https URL")
+    if not _HOST.fullmatch(host) or port == 0:
+        raise ValueError("it names no host")
+    if "@" in parts.netloc:
+        raise ValueError("it carries a user name or a password")
+    return whole
+
+
+def is_bad_0_1(path: str) -> bool:
+    """Tell whether the path is none that WK1-7...9 allow."""
+    return bool(_BAD_0_1.search(path)) or path.startswith("/") or ".." in path.split("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which skills an index has.
+
+    Attributes:
+        skills: those, by name.
+        left_out: (skill path, reason) of the others that are valid.
+    """
+
+    skills: tuple[Skill, ...]
+    left_out: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """What a skill is downloaded as.
+
+    Attributes:
+        kind: the entry's `type`.
+        path: where it is served, below the publisher's base URL; it carries the digest.
+        digest: `sha256:` and 64 hex digits of its raw bytes.
+        media_type: its Content-Type.
+    """
+
+    kind: Kind
+    path: str
+    digest: str
+    media_type: str
+
+
+def choose(snapshot: Snapshot) -> Choice:
+    """Return the skills of an index 0.2.0: every valid one whose name is its own.
+
+    An index knows a skill by its name alone. Of skills that share one, none is published: to prefer one would let a
+    new skill take over the name of an old one unseen. Copies of one skill are one: a nested skill that was fetched lies
+    inside the enclosing one too.
+    """
+    skills: list[Skill] = []
+    left_out: list[tuple[str, str]] = []
+    for path in snapshot.paths(Standing.VALID):
+        skill = snapshot.skills[path]
+        others = [other for other in snapshot.named(skill.name, Standing.VALID) if other != path]
+        if not all(_is_copy(skill, snapshot.skills[other]) for other in others):
+            left_out.append((path, f"the name {skill.name} is also that of {', '.join(others[:5])}"))
+        elif not others or path < min(others):
+            skills.append(skill)
+    return Choice(tuple(sorted(skills, key=lambda skill: skill.name)), tuple(left_out))
+
+
+def _is_copy(skill: Skill, other: Skill) -> bool:
+    """Tell whether two skills have the same files, as far as their digests are known."""
+    if skill.files.keys() != other.files.keys():
+        return False
+    pairs = [(file, other.files[path]) for path, file in skill.files.items()]
+    return all(a.digest is not None and (a.digest, a.executable) == (b.digest, b.executable) for a, b in pairs)
+
+
+def choose_0_1(skills: Iterable[Skill]) -> Choice:
+    """Those of these skills that an index 0.1.0 can hold: one bad path there voids the whole index."""
+    kept: list[Skill] = []
+    left_out: list[tuple[str, str]] = []
+    for skill in skills:
+        bad = next((path for path in skill.files if is_bad_0_1(path)), None)
+        if bad is None:
+            kept.append(skill)
+        else:
+            left_out.append((skill.path, f"discovery 0.1.0 does not allow the file name {quoted(bad)}"))
+    return Choice(tuple(kept), tuple(left_out))
+
+
+def kind(skill: Skill) -> Kind:
+    """How a skill is distributed: a lone SKILL.md as it is, all else as an archive."""
+    return SKILL_MD_KIND if set(skill.files) == {SKILL_MD} else ARCHIVE_KIND
+
+
+def artifact(name: str, digest: str, suffix: str = "") -> Artifact:
+    """The artifact of a skill of this name: an archive of this suffix, or SKILL.md itself where there is none."""
+    place = f"{DIRECTORY}{name}/{digest.removeprefix('sha256:')}/"
+    if not suffix:
+        return Artifact(SKILL_MD_KIND, place + SKILL_MD, digest, media.MARKDOWN)
+    return Artifact(ARCHIVE_KIND, f"{place}{name}{suffix}", digest, archive.MEDIA_TYPES[suffix])
+
+
+def index(published: Iterable[tuple[Skill, Artifact]], base: str = "") -> dict[str, Json]:
+    """Return the index 0.2.0 of these skills with their artifacts.
+
+    `base` is what stands before the artifacts' paths: "" for path-absolute URLs, or an absolute URL; a relative URL
+    would be read in two ways behind a redirect.
+    """
+    skills: list[Json] = [
+        {
+            "name": skill.name,
+            "type": artifact.kind,
+            "description": skill.description,
+            "url": base.rstrip("/") + artifact.path,
+            "digest": artifact.digest,
+        }
+        for skill, artifact in published
+    ]
+    return {"$schema": SCHEMA, "skills": skills}
+
+
+def index_0_1(published: Iterable[tuple[Skill, str]]) -> dict[str, Json]:
+    """Return the index 0.1.0 of these skills, each with a digest of all of it.
+
+    `version` is none of that version's fields; a client that caches looks there for news.
+    """
+    skills: list[Json] = []
+    for skill, digest in published:
+        files: list[Json] = [SKILL_MD, *(path for path in skill.files if path != SKILL_MD)]
+        skills.append({"name": skill.name, "description": skill.description, "files": files, "version": digest})
+    return {"skills": skills}
+
+
+def encode(index: Mapping[str, Json]) -> bytes:
+    """Return an index as the bytes of its file: live and static publishers send the same."""
+    return _encoded(index).encode() + b"\n"
+
+
+def _encoded(value: Mapping[str, Json]) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 class IndexRefusedError(SkillsServerError, ValueError):
@@ -117,7 +310,7 @@ class Index:
 
 
 def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> Index:
-    """What an index offers, and why the rest of it cannot be used.
+    """Return what an index offers, and why the rest of it cannot be used.
 
     `url` is what the index's own URLs are relative to: the address that answered, after redirects (RFC 3986 5.1.3).
     Fields that are not known are passed over. Of entries that share a name the first counts.
@@ -169,7 +362,7 @@ class Judgement(NamedTuple):
 
 
 def judge_unpacked(entry: Entry, files: Files) -> Judgement:
-    """Whether these files are the skill that the entry describes, and whether it describes it as they do.
+    """Tell whether these files are the skill that the entry describes, and whether it describes it as they do.
 
     Of descriptions white space is not compared: publishers fold them in different ways.
     """
@@ -189,7 +382,7 @@ def judge_unpacked(entry: Entry, files: Files) -> Judgement:
     return Judgement(None, None if same else f"its {SKILL_MD} describes it otherwise than the index")
 
 
-class _RefusedError(SkillsServerError, ValueError):
+class _EntryRefusedError(SkillsServerError, ValueError):
     """An entry cannot be used, for this reason."""
 
     def __init__(self, reason: str, *, broken: bool = True) -> None:
@@ -225,12 +418,12 @@ def _entries(
         fields = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
         try:
             if not isinstance(item, dict):
-                raise _RefusedError("it is no object")
+                raise _EntryRefusedError("it is no object")
             entry = read(fields)
             if entry.name in entries:
-                raise _RefusedError("an entry before it has the same name")
+                raise _EntryRefusedError("an entry before it has the same name")
             entries[entry.name] = entry
-        except _RefusedError as refused:
+        except _EntryRefusedError as refused:
             name = fields.get("name")
             label = printable(name[:64]) if isinstance(name, str) else ""
             unusable.append(Unusable(position, label, str(refused), refused.broken))
@@ -240,39 +433,39 @@ def _entries(
 def _entry(fields: Mapping[str, Any], base: str) -> Entry:
     kind = fields.get("type")
     if not isinstance(kind, str):
-        raise _RefusedError("it has no type")
+        raise _EntryRefusedError("it has no type")
     if kind not in {SKILL_MD_KIND, ARCHIVE_KIND}:
-        raise _RefusedError(f"its type {quoted(kind)} is not known", broken=False)
+        raise _EntryRefusedError(f"its type {quoted(kind)} is not known", broken=False)
     name, description = _described(fields)
     digest = fields.get("digest")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-        raise _RefusedError("its digest is not 'sha256:' and 64 hex digits in lower case")
+        raise _EntryRefusedError("its digest is not 'sha256:' and 64 hex digits in lower case")
     url = fields.get("url")
     if not isinstance(url, str):
-        raise _RefusedError("it has no url")
+        raise _EntryRefusedError("it has no url")
     try:
         return Entry(name, description, cast("Kind", kind), absolute(base, url), digest)
     except ValueError as error:
-        raise _RefusedError(f"its url {quoted(url)}: {error}") from None
+        raise _EntryRefusedError(f"its url {quoted(url)}: {error}") from None
 
 
 def _entry_0_1(fields: Mapping[str, Any], base: str, limits: IndexLimits) -> Entry:
     name, description = _described(fields)
     listed = fields.get("files")
     if not isinstance(listed, list) or not all(isinstance(path, str) for path in cast("list[Any]", listed)):
-        raise _RefusedError("it has no list 'files' of paths")
+        raise _EntryRefusedError("it has no list 'files' of paths")
     paths = cast("list[str]", listed)
     if SKILL_MD not in paths:
-        raise _RefusedError(f"its files are without {SKILL_MD}")
+        raise _EntryRefusedError(f"its files are without {SKILL_MD}")
     if len(paths) > limits.files:
-        raise _RefusedError(f"it has {len(paths)} files, at most {limits.files} are fetched")
+        raise _EntryRefusedError(f"it has {len(paths)} files, at most {limits.files} are fetched")
     bad = next((path for path in paths if is_bad_0_1(path)), None)
     if bad is not None:
-        raise _RefusedError(f"discovery 0.1.0 does not allow the file name {quoted(bad)}")
+        raise _EntryRefusedError(f"discovery 0.1.0 does not allow the file name {quoted(bad)}")
     try:
         archive.check_paths(paths)
     except ArchiveRefusedError as error:
-        raise _RefusedError(str(error)) from None
+        raise _EntryRefusedError(str(error)) from None
     return Entry(name, description, None, "", "", {path: urljoin(base, f"{name}/{quote(path)}") for path in paths})
 
 
@@ -281,12 +474,12 @@ def _described(fields: Mapping[str, Any]) -> tuple[str, str]:
     given: dict[str, Json] = {key: fields[key] for key in ("name", "description") if key in fields}
     broken = next(_broken(Document(given, {}, "", 1, ()), str(given.get("name"))), None)
     if broken:
-        raise _RefusedError(broken)
+        raise _EntryRefusedError(broken)
     description = str(given["description"])
     try:
         description.encode()
     except UnicodeEncodeError:
-        raise _RefusedError("its description holds half a character") from None
+        raise _EntryRefusedError("its description holds half a character") from None
     return str(given["name"]), description
 
 

@@ -1,0 +1,560 @@
+"""The Agent Client Protocol's skills: what a client is sent, and what is read of its conversation with an agent.
+
+Plain values in, plain values out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NotRequired, TypeAlias, TypedDict, cast
+
+from mcp_skills_server.format import hidden, identity
+from mcp_skills_server.model import ORIGIN, Json, Skill, Snapshot, Standing
+from mcp_skills_server.validation import rules
+
+OURS: Final = "mcp-skills-server"
+"""Under which key of `_meta` in its capabilities a client, or an agent, says that it knows our extensions."""
+NESTED: Final = "availableSkillsUpdate"
+"""What a client sets there that takes the draft's own form in version 1."""
+NOTIFICATION: Final = "extensionNotification"
+"""What a client sets there that takes the extension notification."""
+EXTENSION_METHOD: Final = f"_{OURS}/available_skills_update"
+DETAILS: Final = f"{OURS}/availableSkills"
+"""Under which key of an `available_commands_update`'s `_meta` our entries stand."""
+UPDATE: Final = "session/update"
+COMMANDS_UPDATE: Final = "available_commands_update"
+SKILLS_UPDATE: Final = "available_skills_update"
+SETUPS: Final = frozenset(("session/new", "session/load", "session/resume", "session/fork"))
+"""The requests that make a session or take one up again."""
+
+Params: TypeAlias = dict[str, Any]
+_MAY_ASK: Final = re.compile(rb'"(?:initialize|session\\?/(?:new|load|resume|fork|close|delete))"')
+_MAY_ANSWER: Final = re.compile(rb'"(?:result|error)"')
+_MAY_UPDATE: Final = re.compile(rb'["/]available_(?:commands|skills)_update"')
+_MAKE_NEW: Final = frozenset(("session/new", "session/fork"))
+_ENDINGS: Final = frozenset(("session/close", "session/delete"))
+Key: TypeAlias = tuple[str, object]
+"""A request's id so that 1, "1", true and null differ, and 1 and 1.0 do not: what a peer in JavaScript sends back."""
+_SERVER_NAME: Final = "skills"
+"""Of the server that is added, unless another one has it."""
+_NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*")
+_FIELDS: Final = frozenset(("name", "description", "license", "compatibility", "allowedTools", "_meta"))
+
+
+def messages_of(message: object) -> list[Params]:
+    """Return the objects of one message or a batch."""
+    several = cast("list[object]", message) if isinstance(message, list) else [message]
+    return [cast("Params", each) for each in several if isinstance(each, dict)]
+
+
+def as_dict(value: object) -> Params:
+    """Return the value where it is an object, else an empty one."""
+    return cast("Params", value) if isinstance(value, dict) else {}
+
+
+def list_in(holder: Mapping[str, Any] | None, key: str) -> list[Any]:
+    """Return a field where it is an array, else an empty one."""
+    value = (holder or {}).get(key)
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def as_version(value: object) -> int | None:
+    """Return the value where it is a version of the protocol."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """`initialize`: the version that the client asks for and its capabilities, as they came."""
+
+    key: Key | None
+    version: int
+    capabilities: object
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A request that makes a session or takes one up again; `session_id` is None where the answer brings it."""
+
+    key: Key | None
+    session_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A request that ends a session."""
+
+    key: Key | None
+    session_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer: `result` is None where it is an error."""
+
+    key: Key
+    result: Params | None
+
+
+def may_ask(raw: bytes) -> bool:
+    """Tell whether a request that `asked` knows may be in these bytes, without parsing them."""
+    return _MAY_ASK.search(raw) is not None  # some writers of JSON put a backslash before a slash
+
+
+def may_answer(raw: bytes) -> bool:
+    """Tell whether an answer may be in these bytes."""
+    return _MAY_ANSWER.search(raw) is not None
+
+
+def may_update(raw: bytes) -> bool:
+    """Tell whether a notification that `updated` knows may be in these bytes."""
+    return b"available_" in raw and _MAY_UPDATE.search(raw) is not None
+
+
+def asked(message: object) -> list[Hello | Setup | Ending]:
+    """Return the requests of a client that matter here, of one message or a batch."""
+    out: list[Hello | Setup | Ending] = []
+    for each in messages_of(message):
+        method, params = each.get("method"), as_dict(each.get("params"))
+        if "id" not in each or not isinstance(method, str):
+            continue
+        key, given = _key(each["id"]), params.get("sessionId")
+        session_id = given if isinstance(given, str) else None
+        if method == "initialize":
+            announced = params.get("capabilities", params.get("clientCapabilities"))
+            out.append(Hello(key, as_version(params.get("protocolVersion")) or 1, announced))
+        elif method in SETUPS:
+            out.append(Setup(key, None if method in _MAKE_NEW else session_id))
+        elif method in _ENDINGS:
+            out.append(Ending(key, session_id))
+    return out
+
+
+def answered(message: object) -> list[Answer]:
+    """Return the answers of an agent, of one message or a batch."""
+    out: list[Answer] = []
+    for each in messages_of(message):
+        key = _key(each.get("id"))
+        if "method" in each or key is None or not ("result" in each or "error" in each):
+            continue
+        failed = "error" in each and each["error"] is not None
+        # An error without an id is about a message that nobody could read, and not about the request of id null.
+        if not failed or key[1] is not None:
+            out.append(Answer(key, None if failed else as_dict(each.get("result"))))
+    return out
+
+
+def opened(setup: Setup, answer: Answer) -> str | None:
+    """Return the session that an answer to a setup opens."""
+    if answer.result is None:
+        return None
+    session_id = answer.result.get("sessionId")
+    return session_id if isinstance(session_id, str) else setup.session_id
+
+
+def spoken(hello: Hello, answer: Answer) -> int:
+    """Return the version that client and agent agreed on."""
+    return as_version((answer.result or {}).get("protocolVersion")) or hello.version
+
+
+def starts_servers(version: int, result: Params) -> bool:
+    """Tell whether the agent that answered `initialize` so can start MCP servers: all of version 1 do."""
+    if version < 2:
+        return True
+    capabilities = as_dict(result.get("capabilities"))
+    places = (as_dict(capabilities.get("session")), capabilities)
+    return any(as_dict(place.get("mcp")).get("stdio") not in (None, False) for place in places)
+
+
+def _key(identifier: object) -> Key | None:
+    if isinstance(identifier, bool):
+        return "bool", identifier
+    if isinstance(identifier, int | float):
+        return "number", identifier
+    return (type(identifier).__name__, identifier) if identifier is None or isinstance(identifier, str) else None
+
+
+def server(name: str, words: Sequence[str], version: int) -> dict[str, Any]:
+    """An MCP server that the agent is to start, as McpServerStdio: the program by absolute path and its arguments."""
+    typed = {"type": "stdio"} if version >= 2 else {}
+    return {**typed, "name": name, "command": words[0], "args": list(words[1:]), "env": []}
+
+
+def with_server(text: str, make: Callable[[str], Mapping[str, Any]]) -> str:
+    """Return a client's message as text, with one more MCP server in every setup of a session.
+
+    Nothing else changes, not a blank. `make` makes the server of a name that no other server there has. A message that
+    cannot be changed so is returned as it is.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    wanted: Any = json.loads(text)
+    places = _JsonPlaces(text)
+    first = places.skip(0)
+    several = isinstance(wanted, list)
+    messages = cast("list[object]", wanted) if several else [wanted]
+    starts = [start for start, _ in places.items(first)] if several else [first]
+    cuts: list[tuple[int, int, str]] = []
+    for start, each in zip(starts, messages, strict=True):
+        params = _setup_params(each)
+        if params is None:
+            continue
+        servers = list_in(params, "mcpServers")
+        taken = {name for other in servers if isinstance(name := as_dict(other).get("name"), str)}
+        added = make(next(name for name in _names() if name not in taken))
+        params["mcpServers"] = [*servers, added]
+        cuts.append(places.adding(places.member(start, "params")[0], json.dumps(added)))
+    parts: list[str] = []
+    place = 0
+    for start, end, new in cuts:
+        parts += [text[place:start], new]
+        place = end
+    changed = "".join((*parts, text[place:]))
+    return changed if not cuts or json.loads(changed) == wanted else text
+
+
+def _setup_params(message: object) -> Params | None:
+    """Return the params of a setup whose list of MCP servers can be added to."""
+    each = as_dict(message)
+    params = each.get("params")
+    if "id" not in each or each.get("method") not in SETUPS or not isinstance(params, dict):
+        return None
+    params = cast("Params", params)
+    return params if isinstance(params.get("mcpServers"), list | None) else None
+
+
+def _names() -> Iterator[str]:
+    yield _SERVER_NAME
+    number = 2
+    while True:
+        yield f"{_SERVER_NAME}-{number}"
+        number += 1
+
+
+class _JsonPlaces:
+    """Where the values of a JSON text stand. The text has been parsed before, so it is well formed."""
+
+    _BLANKS: Final = re.compile(r"[ \t\r\n]*")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._decoder = json.JSONDecoder()
+
+    def skip(self, place: int) -> int:
+        """Return the next place that is no blank."""
+        match = self._BLANKS.match(self.text, place)
+        return match.end() if match else place
+
+    def items(self, opening: int) -> Iterator[tuple[int, int]]:
+        """Start and end of each value of an array, or of each key of an object with the value's by turns."""
+        place = self.skip(opening + 1)
+        while self.text[place] not in "]}":
+            _, end = self._decoder.raw_decode(self.text, place)
+            yield place, end
+            place = self.skip(end)
+            if self.text[place] in ",:":
+                place = self.skip(place + 1)
+
+    def member(self, opening: int, key: str) -> tuple[int, int]:
+        """Start and end of an object's member; of several with one key the last counts. (-1, -1) without one."""
+        spans = list(self.items(opening))
+        found = (-1, -1)
+        for (start, end), value in zip(spans[::2], spans[1::2], strict=True):
+            if json.loads(self.text[start:end]) == key:
+                found = value
+        return found
+
+    def adding(self, params: int, new: str) -> tuple[int, int, str]:
+        """Return what to put where, so that the list of servers of these params has one more."""
+        start, end = self.member(params, "mcpServers")
+        if start >= 0 and self.text[start] != "[":
+            return start, end, f"[{new}]"  # null
+        inside = list(self.items(params if start < 0 else start))
+        place = inside[-1][1] if inside else (params if start < 0 else start) + 1
+        return place, place, ("," if inside else "") + (f'"mcpServers":[{new}]' if start < 0 else new)
+
+
+class AvailableSkill(TypedDict):
+    """A skill as ACP shows it. The client shows it to the user; the agent uses it."""
+
+    name: str
+    description: str
+    license: NotRequired[str]
+    compatibility: NotRequired[str]
+    allowedTools: NotRequired[list[str]]
+    _meta: NotRequired[dict[str, Json]]
+
+
+@dataclass(frozen=True, slots=True)
+class Available:
+    """The skills that ACP can show.
+
+    Attributes:
+        skills: by name, no name twice.
+        left_out: (skill path, reason) of the other valid ones.
+    """
+
+    skills: tuple[AvailableSkill, ...]
+    left_out: tuple[tuple[str, str], ...] = ()
+
+
+def split_tools(value: Json) -> list[str]:
+    """Return the tools of `allowed-tools`, a text with blanks or commas between them or a list of texts.
+
+    Nothing is split within parentheses. One that is never closed is a character like another.
+    """
+    if isinstance(value, list):
+        return [each.strip() for each in value if isinstance(each, str) and each.strip()]
+    return list(_tools(value)) if isinstance(value, str) else []
+
+
+def _tools(text: str) -> Iterator[str]:
+    start = place = 0
+    while place < len(text):
+        if text[place] == "(":
+            place = _closing(text, place)
+        elif text[place] == "," or text[place].isspace():
+            if start < place:
+                yield text[start:place]
+            start = place + 1
+        place += 1
+    if start < len(text):
+        yield text[start:]
+
+
+def _closing(text: str, opening: int) -> int:
+    depth = 0
+    for match in re.finditer(r"[()]", text[opening:]):
+        depth += 1 if match[0] == "(" else -1
+        if not depth:
+            return opening + match.start()
+    return opening
+
+
+def entry(skill: Skill) -> AvailableSkill:
+    """A skill as an AvailableSkill; `metadata` travels in `_meta`, and so does the origin of a skill from elsewhere.
+
+    Empty fields are left out, and so are hidden characters, except in `_meta`.
+    """
+    fields = skill.frontmatter
+    out: dict[str, Any] = {"name": skill.name, "description": hidden.without(skill.description)}
+    for key in ("license", "compatibility"):
+        value = fields.get(key)
+        if value:
+            out[key] = hidden.without(value) if isinstance(value, str) else value
+    tools = split_tools(fields.get("allowed-tools"))
+    if tools:
+        out["allowedTools"] = tools
+    metadata = fields.get("metadata")
+    origin = identity.origin(skill)
+    meta = {**(metadata if isinstance(metadata, dict) else {}), **({ORIGIN: origin} if origin else {})}
+    if meta:
+        out["_meta"] = meta
+    return cast("AvailableSkill", out)
+
+
+def refusal(value: object) -> str | None:
+    """Return why this is no AvailableSkill, in one line, or None where it is one."""
+    if not isinstance(value, dict):
+        return "it is no object"
+    fields = cast("dict[str, object]", value)
+    name, description = fields.get("name"), fields.get("description")
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > rules.MAX_NAME:
+        return f"its name is not 1 to {rules.MAX_NAME} lower-case letters, digits and single hyphens"
+    if not isinstance(description, str) or not 1 <= len(description) <= rules.MAX_DESCRIPTION:
+        return f"its description is not a text of 1 to {rules.MAX_DESCRIPTION} characters"
+    if not isinstance(fields.get("license", ""), str):
+        return "its license is no text"
+    compatibility = fields.get("compatibility", "")
+    if not isinstance(compatibility, str) or len(compatibility) > rules.MAX_COMPATIBILITY:
+        return f"its compatibility is not a text of at most {rules.MAX_COMPATIBILITY} characters"
+    tools = fields.get("allowedTools", [])
+    if not isinstance(tools, list) or not all(isinstance(each, str) for each in cast("list[object]", tools)):
+        return "its allowedTools is no list of texts"
+    if not isinstance(fields.get("_meta", {}), dict):
+        return "its _meta is no object"
+    unknown = sorted(fields.keys() - _FIELDS)
+    return f"it has the unknown field {unknown[0]}" if unknown else None
+
+
+def available(snapshot: Snapshot) -> Available:
+    """Return the skills of a snapshot that ACP can show: valid ones, one of each name.
+
+    ACP knows a skill by its name alone. Of several the one of the earlier root is shown, then that of the first path.
+    """
+    chosen: dict[str, Skill] = {}
+    left_out: list[tuple[str, str]] = []
+    valid = [snapshot.skills[path] for path in snapshot.paths(Standing.VALID)]
+    # ACPX-14: the earlier root first
+    for skill in sorted(valid, key=lambda each: (each.root, each.path)):
+        reason = refusal(entry(skill))
+        if reason is None and skill.name in chosen:
+            reason = f"the name {skill.name} is also that of {chosen[skill.name].path}"
+        if reason is None:
+            chosen[skill.name] = skill
+        else:
+            left_out.append((skill.path, reason))
+    return Available(tuple(entry(chosen[name]) for name in sorted(chosen)), tuple(left_out))
+
+
+def read_skills(params: object) -> Available | None:
+    """Return what a client reads out of the params of `session/update` or of the extension notification.
+
+    Both forms are taken, `metadata` beside `_meta`, and tools as one text; fields that are not known are passed over.
+    What still is no AvailableSkill is left out, by its place in the list. None where the params carry no skills.
+    """
+    outer = as_dict(params)
+    update = as_dict(outer.get("update", outer))
+    if update.get("sessionUpdate", SKILLS_UPDATE) != SKILLS_UPDATE or not isinstance(
+        update.get("availableSkills"), list
+    ):
+        return None
+    skills: dict[str, AvailableSkill] = {}
+    left_out: list[tuple[str, str]] = []
+    for position, item in enumerate(list_in(update, "availableSkills"), 1):
+        read = _lenient(item)
+        reason = refusal(read)
+        if reason is None:
+            skills.setdefault(read["name"], cast("AvailableSkill", read))
+        else:
+            left_out.append((f"entry {position}", reason))
+    return Available(tuple(skills.values()), tuple(left_out))
+
+
+def _lenient(item: object) -> dict[str, Any]:
+    fields = as_dict(item)
+    out = {key: fields[key] for key in fields if key in _FIELDS and fields[key] is not None}
+    if isinstance(out.get("allowedTools"), str):
+        out["allowedTools"] = split_tools(out["allowedTools"])
+    metadata = as_dict(fields.get("metadata"))
+    if metadata:
+        out["_meta"] = {**metadata, **as_dict(out.get("_meta"))}
+    return out
+
+
+class AvailableSkillsUpdate(TypedDict):
+    """All skills of a session, a variant of SessionUpdate."""
+
+    sessionUpdate: str
+    availableSkills: list[AvailableSkill]
+    _meta: NotRequired[dict[str, Json]]
+
+
+@dataclass(frozen=True, slots=True)
+class Takes:
+    """Which forms of the update a client takes.
+
+    Attributes:
+        nested: the draft's own, in place of commands with `_meta`.
+        extension: the extension notification beside it.
+    """
+
+    nested: bool = False
+    extension: bool = False
+
+
+def takes(version: int, capabilities: object) -> Takes:
+    """What a client takes, by the version that is spoken and the capabilities that it announced at `initialize`."""
+    announced: Params = {}
+    for key in ("_meta", OURS):
+        capabilities = cast("Params", capabilities).get(key) if isinstance(capabilities, dict) else None
+    if isinstance(capabilities, dict):
+        announced = cast("Params", capabilities)
+    nested, extension = (announced.get(key) not in (None, False) for key in (NESTED, NOTIFICATION))
+    return Takes(version >= 2 or nested, extension)
+
+
+def capability() -> dict[str, Json]:
+    """Return what an agent that sends skills puts into its capabilities' `_meta`."""
+    return {OURS: {NESTED: {}, NOTIFICATION: {}}}
+
+
+def skills_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any] | None = None) -> AvailableSkillsUpdate:
+    """Return the draft's own update: the last one that the agent itself sent, if it did, with our skills added."""
+    merged = _merged(list_in(theirs, "availableSkills"), skills)
+    return cast("AvailableSkillsUpdate", {**(theirs or {}), "sessionUpdate": SKILLS_UPDATE, "availableSkills": merged})
+
+
+def commands_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the agent's last update of its commands, empty where it sent none, with the skills in `_meta`.
+
+    No skill becomes a command: a command is called by the user, a skill is chosen by the agent.
+    """
+    meta: dict[str, Any] = {**as_dict((theirs or {}).get("_meta"))}
+    names = [each for each in list_in(meta, "availableSkills") if isinstance(each, str)]
+    meta["availableSkills"] = [*names, *(each["name"] for each in skills if each["name"] not in names)]
+    meta[DETAILS] = _merged(list_in(meta, DETAILS), skills)
+    commands = list_in(theirs, "availableCommands")
+    return {**(theirs or {}), "sessionUpdate": COMMANDS_UPDATE, "availableCommands": commands, "_meta": meta}
+
+
+def _merged(theirs: Sequence[Any], ours: Sequence[AvailableSkill]) -> list[Any]:
+    """Theirs, then ours; of one name theirs, for it is the agent that uses it."""
+    named = [each for each in theirs if isinstance(as_dict(each).get("name"), str)]
+    names = {each["name"] for each in named}
+    return [*named, *(each for each in ours if each["name"] not in names)]
+
+
+def notifications(
+    session_id: str,
+    skills: Sequence[AvailableSkill],
+    takes: Takes,
+    theirs: Mapping[str, Mapping[str, Any]],
+    *,
+    extension: bool = True,
+) -> list[tuple[str, Params]]:
+    """Return the notifications that carry all skills of a session to a client: (method, params) of one or two.
+
+    Args:
+        session_id: of the session.
+        skills: all of them.
+        takes: which forms.
+        theirs: the agent's own last update of each kind, by kind as in `updated`.
+        extension: False to leave the extension notification out, where nothing of it has changed.
+    """
+    if takes.nested:
+        update: Mapping[str, Any] = skills_update(skills, theirs.get(SKILLS_UPDATE))
+    else:
+        update = commands_update(skills, theirs.get(COMMANDS_UPDATE))
+    out: list[tuple[str, Params]] = [(UPDATE, {"sessionId": session_id, "update": update})]
+    if takes.extension and extension:
+        own = theirs.get(EXTENSION_METHOD, {})
+        merged = _merged(list_in(own, "availableSkills"), skills)
+        out.append((EXTENSION_METHOD, {**own, "sessionId": session_id, "availableSkills": merged}))
+    return out
+
+
+def kinds(takes: Takes) -> frozenset[str]:
+    """Return the kinds of the agent's own updates that a client that takes this gets again, with ours."""
+    return frozenset((SKILLS_UPDATE if takes.nested else COMMANDS_UPDATE, *([EXTENSION_METHOD] * takes.extension)))
+
+
+def message(method: str, params: Params) -> bytes:
+    """Return a notification as a line.
+
+    Raises:
+        ValueError: the agent's own part holds what JSON cannot.
+    """
+    # Not ensure_ascii=False: half a surrogate pair, which JSON may hold and UTF-8 may not, stays what it was.
+    fields = {"jsonrpc": "2.0", "method": method, "params": params}
+    return json.dumps(fields, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+
+
+def updated(message: object) -> list[tuple[str, str, Params]]:
+    """(session, kind, update) of an agent's updates of commands and skills, nested or flat.
+
+    The kind is the update's `sessionUpdate`, or the method of the extension notification.
+    """
+    out: list[tuple[str, str, Params]] = []
+    for each in messages_of(message):
+        method, params = each.get("method"), dict(as_dict(each.get("params")))
+        session_id = params.pop("sessionId", None)
+        update = as_dict(params.get("update", params)) if method == UPDATE else params
+        kind = update.get("sessionUpdate") if method == UPDATE else method
+        if isinstance(session_id, str) and kind in (COMMANDS_UPDATE, SKILLS_UPDATE, EXTENSION_METHOD):
+            out.append((session_id, kind, update))
+    return out

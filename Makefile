@@ -20,7 +20,7 @@ $(VENV)/.docs: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
-.PHONY: help demo screenshots test test-programs fuzz fuzz-front soak lint format docs requirements mutants threats golden interop record hosts image bench bench-peers clean
+.PHONY: help demo screenshots test test-programs fuzz fuzz-stdio soak lint format docs requirements mutants threats golden interop record hosts image bench bench-peers clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -61,16 +61,16 @@ threats: $(VENV)/.ready  ## take each defence of docs/security.md away, one at a
 golden: $(VENV)/.ready  ## write tests/golden/ and docs/protocols.md anew from a real server; read the difference before you commit it
 	@$(BIN)/python tools/golden.py
 
-fuzz-front: $(VENV)/.ready  ## say everything to real servers over stdio that clients get wrong (10 minutes; ARGS="--minutes 1")
-	@$(BIN)/python -m tools.fuzz_front $(ARGS)
+fuzz-stdio: $(VENV)/.ready  ## say everything to real servers over stdio that clients get wrong (10 minutes; ARGS="--minutes 1")
+	@$(BIN)/python -m tools.fuzz_stdio $(ARGS)
 
 soak: $(VENV)/.ready  ## kill replicas and Redis under writers and clients, and see that nothing is lost (10 minutes; ARGS="--minutes 1")
 	@$(BIN)/python -m tools.soak $(ARGS)
 
-interop: $(VENV)/.ready  ## let independent referees judge the server on both fronts (needs npm; ARGS="--front sdk" for one of them)
-	@$(BIN)/python -m tools.interop $(ARGS) $(REFEREES)
+interop: $(VENV)/.ready  ## let independent referees judge the server (needs npm)
+	@$(BIN)/python -m tools.interop $(ARGS)
 
-record: $(VENV)/.ready  ## record what the referees say to the server into tests/front/recorded.jsonl (needs npm)
+record: $(VENV)/.ready  ## record what the referees say to the server into tests/server/recorded.jsonl (needs npm)
 	@$(BIN)/python tools/record.py
 
 hosts: $(VENV)/.ready  ## drive four real hosts with a scripted model (npm, over a gigabyte; ARGS="codex" for one of them)

@@ -1,8 +1,8 @@
 """What grants cost: pages, searches and memory of 1,000 sets of grants over 10,000 skills, beside a server without any.
 
 `python -m bench.grants`. All in one process, without a transport, so that nothing hides the difference: a request is
-what our front makes of it, and the floor is the same request where no grant is in force. The last rows show that what
-is forbidden takes as long as what is absent. Times are CPU time.
+what the dispatcher makes of it, and the floor is the same request where no grant is in force. The last rows show that
+what is forbidden takes as long as what is absent. Times are CPU time.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.front.dispatch import Dispatcher
-from mcp_skills_server.server.front.eras import MODERN, NOBODY
-from mcp_skills_server.server.front.request import FaultError, Request
+from mcp_skills_server.server.dispatch import Dispatcher, Request
+from mcp_skills_server.server.eras import MODERN
 from mcp_skills_server.server.requests import Settings
 
 _TEAM: Final = 10
@@ -50,29 +49,22 @@ _US, _MB = 1e6, 1e6
 
 
 class Client:
-    """Whoever asks, as a channel of our front."""
-
-    connection = None
-    counted = None
-    audience = None
-    is_shared = False
-    is_gone = False
+    """A client, as its peer."""
 
     def __init__(self, principal: Principal | None) -> None:
         self.principal = principal
+        self.connection = self
+
+    def at_end(self, work: Callable[[], object]) -> None:
+        """The client never leaves."""
 
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
         """Nothing is sent before an answer."""
 
 
-async def ask(dispatcher: Dispatcher, client: Client, method: str, **params: Any) -> bytes:
+async def ask(dispatcher: Dispatcher, method: str, **params: Any) -> bytes:
     """The answer to a request, its error too."""
-    given = {**params, "_meta": _ENVELOPE}
-    request = Request(1, method, given, MODERN, NOBODY, channel=client, admitted=True)
-    try:
-        return dispatcher.at_once(request) or await dispatcher.result(request)
-    except FaultError as error:
-        return error.fault.message.encode()
+    return await dispatcher.answer(Request(1, method, {**params, "_meta": _ENVELOPE}, MODERN))
 
 
 def team(number: int) -> str:
@@ -80,11 +72,11 @@ def team(number: int) -> str:
     return f"team-{number:03d}"
 
 
-def serve(registry: Registry, views: Views) -> Dispatcher:
-    """A front that is ready."""
+def serve(registry: Registry, views: Views) -> Attachment:
+    """A server that is ready."""
     attachment = Attachment(registry, Settings(), None, Runtime(registry), views=views)
     attachment._open()
-    return Dispatcher(attachment)
+    return attachment
 
 
 def resident() -> int:
@@ -93,11 +85,12 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def took(dispatcher: Dispatcher, clients: Sequence[Client], method: str, **params: Any) -> float:
+async def took(attachment: Attachment, clients: Sequence[Client], method: str, **params: Any) -> float:
     """Seconds of CPU for one request, made by each of these."""
+    dispatchers = [Dispatcher(attachment, each) for each in clients]
     began = process_time()
-    for client in clients:
-        await ask(dispatcher, client, method, **params)
+    for each in dispatchers:
+        await ask(each, method, **params)
     return (process_time() - began) / len(clients)
 
 
@@ -116,7 +109,7 @@ async def measure(registry: Registry, sets: int, wide: int) -> list[Row]:
     plain = serve(registry, Views(registry))
     nobody = Client(None)
     for method in ("skills/list", "tools/list"):
-        await ask(plain, nobody, method)
+        await ask(Dispatcher(plain, nobody), method)
     before = resident()
     views = Views(registry, Grants(grants, local=False))
     granted = serve(registry, views)
@@ -143,11 +136,11 @@ async def measure(registry: Registry, sets: int, wide: int) -> list[Row]:
     again = await took(granted, clients, "skills/list")
     rows.append(Row(f"{what}: page after that edit", size, sets, again * _US, None, "us"))
     for client in clients:
-        await ask(granted, client, "tools/list")
+        await ask(Dispatcher(granted, client), "tools/list")
     rows.append(Row(f"{what}: memory with tools too", size, sets, (resident() - before) / _MB, None, "MB"))
     some = clients[:20]
     for client in some:
-        await ask(granted, client, "tools/call", name="skills_search", arguments={"query": "refund policy"})
+        await ask(Dispatcher(granted, client), "tools/call", name="skills_search", arguments={"query": "refund policy"})
     rows.append(Row(f"{what}: memory with {len(some)} searches", size, sets, (resident() - before) / _MB, None, "MB"))
     rows += await hidden(granted, clients[-1], teams)
     return rows
@@ -160,7 +153,7 @@ async def measure_wide(registry: Registry, sets: int, distinct: int) -> list[Row
     grants = [Grant((f"token:{each}",), (*shared, Pattern(f"{team(each % distinct)}/**"))) for each in range(sets)]
     clients = [Client(Principal("token", str(number))) for number in range(sets)]
     plain, nobody = serve(registry, Views(registry)), Client(None)
-    await ask(plain, nobody, "skills/list")
+    await ask(Dispatcher(plain, nobody), "skills/list")
     before = resident()
     views = Views(registry, Grants(grants, local=False))
     granted = serve(registry, views)
@@ -194,7 +187,7 @@ async def hidden(granted: Dispatcher, client: Client, teams: int) -> list[Row]:
                 for exists in (True, False) if (turn + number) % 2 else (False, True):
                     given = params((there if exists else absent)[number])
                     began = perf_counter()
-                    await ask(granted, client, method, **given)
+                    await ask(Dispatcher(granted, client), method, **given)
                     times[exists].append(perf_counter() - began)
         rows.append(
             Row(

@@ -1,8 +1,8 @@
-"""`make record`: write down what independent clients say to the server, in tests/front/recorded.jsonl.
+"""`make record`: write down what independent clients say to the server, in tests/server/recorded.jsonl.
 
 The referees of tools/interop/ talk to a real server through a tee. Of each only requests are kept, and of those with
-the same shape a few; no address, no path and no header but those that the protocol names. Each row is a conversation
-over a pipe, or a POST of the modern era. What was said in a legacy session over HTTP is a conversation too.
+the same shape a few; no address and no path. Each row is a conversation as it could be held over a pipe: what was
+said over HTTP is one for each session, and one for all requests of the modern era.
 """
 
 from __future__ import annotations
@@ -36,12 +36,11 @@ from tools.interop.places import ROOT
 from tools.interop.runs import perform, runs
 from tools.interop.server import SERVE, serving
 
-OUTPUT: Final = ROOT / "tests" / "front" / "recorded.jsonl"
+OUTPUT: Final = ROOT / "tests" / "server" / "recorded.jsonl"
 MOST_ALIKE: Final = 2
 """Requests of one shape that are kept of one referee's conversation."""
 LONGEST: Final = 1 << 20
 """Bytes of the file."""
-_KEPT: Final = re.compile(rb"mcp-(?!session-id).*|accept|content-type")
 _ADDRESS: Final = re.compile(r"127\.0\.0\.1|localhost:\d|/tmp/|/home/|/root/|/work/|file://")
 _HANDLE: Final = re.compile(r'(?<=\\"session\\":\\")[\w-]{24}(?=\\")|(?<=\\"session\\": \\")[\w-]{24}(?=\\")')
 """What a session of the tools is called, in a message within a row: drawn by lot, and gone."""
@@ -50,10 +49,9 @@ _MODERN: Final = "2026-07-28"
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A request over HTTP."""
+    """A POST: the revision of MCP that its header names, "" for none, and its body."""
 
-    method: str
-    headers: dict[str, str]
+    version: str
     body: bytes
 
 
@@ -87,36 +85,26 @@ def thinned(lines: Iterable[bytes]) -> list[str]:
 
 
 def sessions(said: Iterable[Said]) -> Iterator[list[bytes]]:
-    """The messages of legacy clients over HTTP, from one handshake to the next."""
+    """The messages over HTTP: those of legacy clients from one handshake to the next, and all of the modern era."""
     out: list[bytes] = []
+    modern: list[bytes] = []
     for each in said:
-        if each.method != "POST" or each.headers.get("mcp-protocol-version") == _MODERN:
+        line = each.body.replace(b"\n", b" ")
+        if each.version >= _MODERN:
+            modern.append(line)
             continue
-        if b'"initialize"' in each.body and out:
+        if b'"initialize"' in line and out:
             yield out
             out = []
-        out.append(each.body.replace(b"\n", b" "))
-    if out:
-        yield out
+        out.append(line)
+    yield from (each for each in (out, modern) if each)
 
 
-def rows(by: str, lines: Iterable[list[bytes]], said: list[Said]) -> Iterator[dict[str, Any]]:
-    """What is kept of a referee: conversations, and POSTs of the modern era."""
+def rows(by: str, lines: Iterable[list[bytes]], said: Iterable[Said]) -> Iterator[dict[str, Any]]:
+    """What is kept of a referee."""
     for conversation in (*lines, *sessions(said)):
         if kept := thinned(conversation):
             yield {"by": by, "lines": kept}
-    seen: Counter[str] = Counter()
-    for each in said:
-        if each.headers.get("mcp-protocol-version", "") < _MODERN:
-            continue
-        try:
-            kind = shape(json.loads(each.body))
-        except ValueError:
-            kind = "garbage"
-        kind += each.method + json.dumps(sorted(each.headers))
-        seen[kind] += 1
-        if seen[kind] <= MOST_ALIKE:
-            yield {"by": by, "method": each.method, "headers": each.headers, "body": each.body.decode("latin-1")}
 
 
 def distinct(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -192,14 +180,9 @@ class _Passing(socketserver.BaseRequestHandler):
             back.join(5)
 
     def _keep(self, request: h11.Request, body: bytes) -> None:
-        if request.target.split(b"?")[0] != b"/mcp":
-            return
-        headers = {
-            name.decode().lower(): value.decode("latin-1")
-            for name, value in request.headers
-            if _KEPT.fullmatch(name.lower())
-        }
-        self.server.said.append(Said(request.method.decode(), headers, body))
+        if request.method == b"POST" and request.target.split(b"?")[0] == b"/mcp":
+            version = dict(request.headers).get(b"mcp-protocol-version", b"")
+            self.server.said.append(Said(version.decode("latin-1"), body))
 
 
 def _pump(source: socket.socket, target: socket.socket) -> None:
@@ -262,7 +245,7 @@ def main() -> int:
     if len(text) > LONGEST:
         raise SystemExit(f"record: {len(text):,} bytes, and at most {LONGEST:,} are kept; lower MOST_ALIKE")
     OUTPUT.write_text(text, encoding="utf-8", newline="")
-    print(f"record: {len(kept)} conversations and requests, {len(text):,} bytes")
+    print(f"record: {len(kept)} conversations, {len(text):,} bytes")
     return 0
 
 

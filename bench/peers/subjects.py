@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from bench.client import ERAS, REPOSITORY, Era
+from bench.client import ERAS, Era
 from bench.peers import environments
 from bench.peers.environments import SERVERS, MissingError
 
@@ -61,30 +60,18 @@ class Subject:
 
 OURS: Final = "ours"
 WARM: Final = "ours-warm"
-SDK_FRONT: Final = "ours-sdk-front"
 SDK_FLOOR: Final = "sdk-floor"
 BARE: Final = "bare-loop"
 EXT_SKILLS: Final = "ext-skills"
 
 
 def own() -> list[Subject]:
-    """This server: from nothing, with what an earlier start kept, and where it has one with the front of the SDK."""
+    """This server: from nothing, and with what an earlier start kept."""
     release = version("mcp-skills-server")
-    out = [
+    return [
         Subject(OURS, "this server", release, _serve, tools=True),
         Subject(WARM, "this server, warm index", release, _serve, tools=True, keeps_cache=True),
     ]
-    told = subprocess.run(
-        [*_SERVE, "--help"], capture_output=True, text=True, check=True, cwd=REPOSITORY, stdin=subprocess.DEVNULL
-    )
-    if "--front" in told.stdout:
-        out.append(
-            Subject(
-                SDK_FRONT, "this server, `--front sdk`", release, lambda start: [*_serve(start), "--front", "sdk"],
-                http=False, tools=True,
-            )
-        )  # fmt: skip
-    return out
 
 
 def floors() -> Iterator[Callable[[], Subject]]:

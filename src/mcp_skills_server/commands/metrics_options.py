@@ -44,9 +44,9 @@ class MetricsOptions(Options):
 def known_methods() -> frozenset[str]:
     """The methods of all protocols; what clients call beside them is not named in metrics and traces."""
     from mcp_skills_server.dialects import skills_protocol
-    from mcp_skills_server.server.front.eras import LEGACY, MODERN
+    from mcp_skills_server.server.eras import LEGACY, MODERN
 
-    return frozenset((*LEGACY.fits, *MODERN.fits, *skills_protocol.METHODS, "GET", "HEAD"))
+    return frozenset((*LEGACY.shapes, *MODERN.shapes, *skills_protocol.METHODS, "GET", "HEAD"))
 
 
 def make_metrics(

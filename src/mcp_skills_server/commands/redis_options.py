@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.model import Changes
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.runtime.sessions import Sessions
-    from mcp_skills_server.server.recent_notifications import RecentNotifications
+    from mcp_skills_server.server.notify import RecentNotifications
     from mcp_skills_server.shared.link import Link
     from mcp_skills_server.shared.look_again import LookAgain, Where
     from mcp_skills_server.shared.records import Records
@@ -136,7 +136,7 @@ def make_shared(
         return None
     from mcp_skills_server.runtime.sessions import IDLE_S, MOST
     from mcp_skills_server.runtime.shared_sessions import sharing
-    from mcp_skills_server.server.recent_notifications import RecentNotifications
+    from mcp_skills_server.server.notify import RecentNotifications
     from mcp_skills_server.shared.bucket import SharedBucket
     from mcp_skills_server.shared.look_again import CLIENTS, SOURCES, LookAgain
     from mcp_skills_server.shared.records import Records

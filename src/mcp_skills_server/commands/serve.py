@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import shlex
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
@@ -81,11 +80,6 @@ class ServeOptions(
     heading: ClassVar[str] = "The server"
     transport: Literal["stdio", "http"] = option(
         "stdio", "How clients reach the server.", type=click.Choice(["stdio", "http"])
-    )
-    front: Literal["lean", "sdk"] = option(
-        "lean",
-        "What speaks MCP: our own front, or the SDK's, which is slower.",
-        type=click.Choice(["lean", "sdk"]),
     )
     log_level: Level = log_level("info")
     log_format: Format = log_format()
@@ -253,10 +247,8 @@ def _serve_stdio(service: Service, options: ServeOptions, roots: tuple[str, ...]
     )
     import asyncio
 
-    if options.front == "sdk" or sys.platform == "win32":  # whose pipes no event loop can wait for
-        from mcp_skills_server.server.app import serve_stdio
-    else:
-        from mcp_skills_server.server.front.stdio import serve_stdio
+    from mcp_skills_server.server.stdio import serve_stdio
+
     asyncio.run(collecting(serve_stdio, service.runtime, service.settings, service.watcher, service.views))
 
 

@@ -22,9 +22,7 @@ from mcp_skills_server.model import Changes, Json
 from mcp_skills_server.runtime import full_text_support
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
-from mcp_skills_server.server.notices import Notice, lists, notices
-from mcp_skills_server.server.notify import Notifier
-from mcp_skills_server.server.recent_notifications import RecentNotifications
+from mcp_skills_server.server.notify import Notice, Notifier, RecentNotifications, lists, notices
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.server.tools import Tools
 

@@ -1,4 +1,4 @@
-"""What every front shares: the methods of requests about skills, and what an error becomes. No SDK here."""
+"""The methods of requests about skills, and the faults that errors become, whatever the transport. No SDK here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, QUOTA_EXCEEDED
-from mcp_skills_server.errors import REPEATS, NotServedError, RequestError
+from mcp_skills_server.errors import REPEATS, NotServedError, RequestError, SkillsServerError
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.runtime.quota import Owner, QuotaError
 from mcp_skills_server.server import prompts, resources, skills
@@ -103,6 +103,14 @@ class Fault(NamedTuple):
     data: Any = None
 
 
+class FaultError(SkillsServerError):
+    """A request is refused with a fault."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+
+
 def outcome_of_error(code: int) -> Outcome:
     """How an event tells of a request that is answered by an error of this code."""
     return "failed" if code == INTERNAL_ERROR else "refused"
@@ -115,6 +123,8 @@ def outcome_of_result(result: Mapping[str, Any]) -> Outcome | None:
 
 def fault_of(error: Exception, method: str, *, modern: bool) -> Fault:
     """What an error of a handler becomes: the client's fault by its code, a bug as -32603 without internals."""
+    if isinstance(error, FaultError):
+        return error.fault
     if isinstance(error, NotServedError):
         return Fault(INVALID_PARAMS if modern else LEGACY_NOT_FOUND, str(error), {"uri": error.uri})
     if isinstance(error, QuotaError):

@@ -1,29 +1,33 @@
-"""Changes -> the notifications that each connected client may receive.
+"""Notifications of catalogue changes: what there is to tell, and each client's queue of what it is owed.
 
-A legacy client hears of everything over its connection, once it is initialized. A modern client hears
-what its `subscriptions/listen` request named, on that request's own stream, and nothing else (MCP-34). A
-notification says "fetch again"; so a client that reads slowly is owed each one at most once, and what it is owed is
-bounded by what it subscribed to. Of what a client asks for only that is kept which this server can come to serve, and
-nobody's streams or subscriptions are at another's cost. No SDK here: a front says how a client is reached.
+A legacy client hears of everything over its connection, once it is initialized. A modern client hears what its
+`subscriptions/listen` request named, on that request's own stream, and nothing else (MCP-34). A notification says
+"fetch again" and carries no data; so a queue holds each one at most once, and is bounded by what its client subscribed
+to. Quotas bound the streams and subscriptions of each client. No SDK here: a `Peer` is how a transport reaches one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from time import monotonic
 from typing import Any, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.access.grants import Permissions
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.dialects import prompts, resources, runtime
+from mcp_skills_server.dialects import prompts as prompt_dialect
+from mcp_skills_server.dialects import resources as resource_dialect
+from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError, SkillsServerError
-from mcp_skills_server.format.uris import canonical, segments
+from mcp_skills_server.format import uris
+from mcp_skills_server.model import Changes
 from mcp_skills_server.runtime.quota import Owner, Quota
-from mcp_skills_server.server.mailbox import Mailbox
-from mcp_skills_server.server.notices import Notice
+from mcp_skills_server.server import prompts, resources
+from mcp_skills_server.server.requests import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +44,12 @@ MOST_TEXT: Final = 32 << 10
 _STREAM: Final = "io.modelcontextprotocol/subscriptionId"
 """What tells in `_meta` which stream a message belongs to."""
 
+_REMEMBERED_S: Final = 600.0
+"""How long notifications are repeated for other replicas: fetching a large repository takes minutes."""
+_MOST_REMEMBERED: Final = 256
+
+Notice: TypeAlias = "tuple[str, str | None]"
+"""A notification method, and the URI that it is about, if it is about one."""
 Send: TypeAlias = Callable[[str, "dict[str, Any] | None"], Awaitable[None]]
 """Sends a notification: its method and its parameters, None for none."""
 
@@ -91,6 +101,81 @@ class Stream:
         self.send = send
         self.shared = shared
         self.principal = principal
+
+
+def lists(settings: Settings) -> list[Notice]:
+    """That every list may be another."""
+    methods = [*settings.spoken.notifications.values(), resource_dialect.LIST_CHANGED]
+    if settings.tools:
+        methods.append(runtime.LIST_CHANGED)
+    if settings.prompts:
+        methods.append(prompt_dialect.LIST_CHANGED)
+    return [(method, None) for method in methods]
+
+
+def notices(changes: Changes, settings: Settings, *, tools: bool) -> list[Notice]:
+    """What clients may hear of these changes; `tools` tells whether the list of tools is another."""
+    least = settings.least
+    before = {path: skill for path, skill in changes.before.items() if skill.standing >= least}
+    after = {path: skill for path, skill in changes.after.items() if skill.standing >= least}
+    out: list[Notice] = []
+    changed = {path for path, _ in changes.files}
+    if before.keys() != after.keys() or changed & before.keys():
+        out += [(method, None) for method in settings.spoken.notifications.values()]
+    if {path: resources.descriptor(skill) for path, skill in before.items()} != {
+        path: resources.descriptor(skill) for path, skill in after.items()
+    }:
+        out.append((resource_dialect.LIST_CHANGED, None))
+    for path, file_path in sorted(changes.files):
+        if path in before or path in after:
+            out.append((resource_dialect.UPDATED, uris.uri(path, file_path)))
+    if tools:
+        out.append((runtime.LIST_CHANGED, None))
+    if settings.prompts and prompts.changed(changes, settings):
+        out.append((prompt_dialect.LIST_CHANGED, None))
+    return out
+
+
+class Mailbox:
+    """The queue of what one client is owed: each notification once, in order.
+
+    Args:
+        wants: whether the client asked for a notification.
+        principal: whom the client proved to be, None where nobody has to.
+
+    Attributes:
+        principal: as given.
+    """
+
+    def __init__(self, wants: Callable[[Notice], bool], principal: Principal | None = None) -> None:
+        self.principal = principal
+        self._wants = wants
+        self._pending: dict[Notice, None] = {}
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    def put(self, notices: Iterable[Notice]) -> None:
+        """Owe the client those of the notices that it wants."""
+        if not self._closed:
+            self._pending |= dict.fromkeys(notice for notice in notices if self._wants(notice))
+            self._changed.set()
+
+    def close(self) -> None:
+        """Take no more. What is owed can still be taken."""
+        self._closed = True
+        self._changed.set()
+
+    async def take(self) -> Notice | None:
+        """The next notice, or None when there will be no more."""
+        while not self._pending:
+            if self._closed:
+                return None
+            self._changed = asyncio.Event()
+            await self._changed.wait()
+        # Out of the box before it is sent: what changes during a slow send is news again.
+        notice = next(iter(self._pending))
+        del self._pending[notice]
+        return notice
 
 
 class _Legacy:
@@ -308,10 +393,49 @@ class Notifier:
             self._sent_to.discard(mailbox)
 
 
+class RecentNotifications:
+    """Repeats the notifications of the last ten minutes when another replica has caught up.
+
+    A client that hears of a change from one replica may read the old list from a replica that is behind. When that one
+    catches up, it notifies its own clients, and all other replicas repeat what they notified theirs of.
+
+    Args:
+        announce: tells the other replicas that this one has notified its clients, and so has caught up.
+    """
+
+    def __init__(self, announce: Callable[[], object]) -> None:
+        self._announce = announce
+        self._notified: deque[tuple[float, Callable[[], None]]] = deque(maxlen=_MOST_REMEMBERED)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def add(self, notify: Callable[[], None], *, announced: bool = True) -> None:
+        """Remember a notification that was just sent. Called in the event loop."""
+        self._notified.append((monotonic(), notify))
+        # What it holds may be large, and no other may follow.
+        self._loop = asyncio.get_running_loop()
+        self._loop.call_later(_REMEMBERED_S, self._forget)
+        if announced:
+            self._announce()
+
+    def repeat(self) -> None:
+        """Send them once more. Called in any thread."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: no client is left
+                self._loop.call_soon_threadsafe(self._repeat)
+
+    def _repeat(self) -> None:
+        for _, notify in [*self._notified]:
+            notify()
+
+    def _forget(self) -> None:
+        while self._notified and self._notified[0][0] <= monotonic() - _REMEMBERED_S:
+            self._notified.popleft()
+
+
 _LISTS: Final = (
     ("toolsListChanged", runtime.LIST_CHANGED),
-    ("promptsListChanged", prompts.LIST_CHANGED),
-    ("resourcesListChanged", resources.LIST_CHANGED),
+    ("promptsListChanged", prompt_dialect.LIST_CHANGED),
+    ("resourcesListChanged", resource_dialect.LIST_CHANGED),
 )
 """The lists of the protocol itself: what asks for news of each, and the notification."""
 _URIS: Final = "resourceSubscriptions"
@@ -325,22 +449,22 @@ def _honoured(
     A URI that can never name anything here is left out, as the acknowledgement shows.
     """
     asked = dict.fromkeys(requested.get(_URIS) or ())
-    uris = [uri for uri in asked if len(uri) <= LONGEST_URI and (foreign or segments(uri) is not None)]
-    if len(uris) > MOST_SUBSCRIPTIONS:
+    watched = [uri for uri in asked if len(uri) <= LONGEST_URI and (foreign or uris.segments(uri) is not None)]
+    if len(watched) > MOST_SUBSCRIPTIONS:
         raise RequestError(f"Too many resource subscriptions: at most {MOST_SUBSCRIPTIONS}")
-    if sum(map(len, uris)) > MOST_TEXT:
+    if sum(map(len, watched)) > MOST_TEXT:
         raise RequestError(f"The URIs of resourceSubscriptions are too long: at most {MOST_TEXT:,} characters in all")
     kept = zip((key for key, _ in _LISTS), (tools, prompts, True), strict=True)
     honoured: dict[str, Any] = {key: True for key, offered in kept if offered and requested.get(key)}
-    if uris:
-        honoured[_URIS] = uris
+    if watched:
+        honoured[_URIS] = watched
     return honoured | {key: True for key in extensions if requested.get(key) is True}  # X-12
 
 
 def _wanted(honoured: Mapping[str, Any], extensions: Mapping[str, str]) -> tuple[set[str], frozenset[str]]:
     """The notifications without a URI that a client asked for, and the URIs that it watches."""
     methods = {method for key, method in (*_LISTS, *extensions.items()) if key in honoured}
-    return methods, frozenset(map(canonical, honoured.get(_URIS, ())))
+    return methods, frozenset(map(uris.canonical, honoured.get(_URIS, ())))
 
 
 def _params(notice: Notice, meta: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Container, Iterator
 from itertools import islice
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects import prompts, resources, sep2076
@@ -13,15 +13,15 @@ from mcp_skills_server.errors import RequestError, StaleFileError, clipped, list
 from mcp_skills_server.format import arguments, cursors, identity
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.portions import portion, weight
-from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot, Standing
+from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.server.fragments import BySkill, Fragment, Fragments, Page, keep_page, kept_page
+from mcp_skills_server.server.pages import ItemCache
 from mcp_skills_server.server.requests import Caller, Params, Result, Settings, given_arguments
 
 _CURSOR: Final = "prompts"
 _MOST_NAMED: Final = 10
 _ALONE: Final = Snapshot({})
-_descriptors: Final = BySkill()
+_descriptors: Final[ItemCache[dict[str, Json]]] = ItemCache()
 
 
 async def list_prompts(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -31,11 +31,14 @@ async def list_prompts(view: View, settings: Settings, caller: Caller, params: P
     """
     after = cursors.key_of(params, _CURSOR)
     elsewhere = settings.spoken.shown_by(caller.client, caller.extensions)
-    key = (_CURSOR, settings.prompt_choice, settings.prompt_page_size, after, elsewhere)
-    page = kept_page(view.snapshot, key)
-    if page is None:
-        page = keep_page(view.snapshot, key, _page(view.snapshot, settings, after, elsewhere))
-    return prompts.listing(cast(Any, page.fragments), cursors.encode(_CURSOR, page.more), settings.ttl_ms)
+    offered = _offered(view.snapshot, settings, after)
+    if elsewhere is not None:
+        offered = (each for each in offered if each.standing < elsewhere)
+    page = list(islice(offered, settings.prompt_page_size))
+    kept = portion(page, weight)
+    more = kept[-1].path if page and (len(kept) < len(page) or next(offered, None) is not None) else None
+    listed: list[Json] = [_listed(skill, view.snapshot) for skill in kept]
+    return prompts.listing(listed, cursors.encode(_CURSOR, more), settings.ttl_ms)
 
 
 async def get_prompt(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -46,10 +49,7 @@ async def get_prompt(view: View, settings: Settings, caller: Caller, params: Par
     Raises:
         RequestError: there is no such prompt, or its arguments are not as they were declared.
     """
-    target = params.get("name")
-    if not isinstance(target, str):
-        raise RequestError(f"Parameter 'name' {'must be a string' if 'name' in params else 'is missing'}")
-    given = given_arguments(params)
+    target, given = str(params["name"]), given_arguments(params)
     skill = _find(view.snapshot, settings, target)
     try:
         body = await view.body(skill)
@@ -125,19 +125,9 @@ def changed(changes: Changes, settings: Settings) -> bool:
     )
 
 
-def _page(snapshot: Snapshot, settings: Settings, after: str | None, elsewhere: Standing | None) -> Page:
-    offered = _offered(snapshot, settings, after)
-    if elsewhere is not None:
-        offered = (each for each in offered if each.standing < elsewhere)
-    page = list(islice(offered, settings.prompt_page_size))
-    kept = portion(page, weight)
-    more = kept[-1].path if page and (len(kept) < len(page) or next(offered, None) is not None) else None
-    return Page(Fragments([_listed(skill, snapshot) for skill in kept]), more)
-
-
-def _listed(skill: Skill, snapshot: Snapshot) -> Fragment:
+def _listed(skill: Skill, snapshot: Snapshot) -> dict[str, Json]:
     name = identity.name_of(skill, snapshot, prompts.LEAST)
-    return _descriptors.get(skill, name) or _descriptors.put(skill, name, _descriptor(skill, snapshot))
+    return _descriptors.get(skill, name) or _descriptors.put(skill, _descriptor(skill, snapshot), name)
 
 
 def _descriptor(skill: Skill, snapshot: Snapshot) -> dict[str, Json]:

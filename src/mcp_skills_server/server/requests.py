@@ -1,4 +1,4 @@
-"""What a handler is given: a view of the skills, the operator's settings, who asks, and the parameters."""
+"""The arguments of a handler: a view of the skills, the operator's settings, the caller, and the parameters."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects import table
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format.dependencies import Served
-from mcp_skills_server.format.portions import portion, weight
-from mcp_skills_server.model import Skill, Snapshot, Standing
+from mcp_skills_server.model import Standing
 from mcp_skills_server.runtime.quota import Owner
 
 Params: TypeAlias = Mapping[str, Any]
@@ -92,13 +91,6 @@ class Caller(NamedTuple):
 
 
 Handler: TypeAlias = Callable[[View, Settings, Caller, Params], Coroutine[Any, Any, Result]]
-
-
-def page_of(snapshot: Snapshot, settings: Settings, after: str | None) -> tuple[list[Skill], str | None]:
-    """The skills of a page, and the path to go on from: fewer than `page_size` where they are large."""
-    page, more = snapshot.page(after, settings.page_size, settings.least)
-    kept = portion(page, weight)
-    return (page, more) if len(kept) == len(page) else (kept, kept[-1].path)
 
 
 def given_arguments(params: Params) -> Mapping[str, Any]:

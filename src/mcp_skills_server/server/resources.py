@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog.turns import in_turn
@@ -15,27 +14,19 @@ from mcp_skills_server.errors import NotServedError, RequestError, StaleFileErro
 from mcp_skills_server.format import cursors, identity, uris
 from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
 from mcp_skills_server.model import Json, Skill, Snapshot, Standing
-from mcp_skills_server.server.fragments import BySkill, Fragment, Fragments, Page, keep_page, kept_page
-from mcp_skills_server.server.requests import Caller, Params, Result, Settings, page_of
+from mcp_skills_server.server.pages import ItemCache, page_of
+from mcp_skills_server.server.requests import Caller, Params, Result, Settings
 
 _directories: Final[WeakKeyDictionary[Snapshot, dict[str, str]]] = WeakKeyDictionary()
 """By skill path what the URIs of the skill's files begin with, after the scheme."""
-_descriptors: Final = BySkill()
+_descriptors: Final[ItemCache[dict[str, Json]]] = ItemCache()
 _CURSOR: Final = "resources"
-_SMALL: Final = 1 << 14
-_MOST_KEPT: Final = 64
-"""How many files of at most so many bytes are kept as they are sent."""
 
 
 async def list_resources(view: View, settings: Settings, _: Caller, params: Params) -> Result:
     """`resources/list`: every SKILL.md."""
-    after = cursors.key_of(params, _CURSOR)
-    key = (_CURSOR, settings.least, settings.page_size, after)
-    page = kept_page(view.snapshot, key)
-    if page is None:
-        skills, more = page_of(view.snapshot, settings, after)
-        page = keep_page(view.snapshot, key, Page(Fragments(map(_listed, skills)), more))
-    return dialect.listing(cast(Any, page.fragments), cursors.encode(_CURSOR, page.more), settings.ttl_ms)
+    skills, more = page_of(view.snapshot, settings, cursors.key_of(params, _CURSOR))
+    return dialect.listing([*map(_listed, skills)], cursors.encode(_CURSOR, more), settings.ttl_ms)
 
 
 async def list_templates(_view: View, settings: Settings, _: Caller, params: Params) -> Result:
@@ -61,16 +52,7 @@ async def read_resource(view: View, settings: Settings, caller: Caller, params: 
             raw = await view.read(skill, path)
         except StaleFileError as stale:
             raise view.refusal(stale, NotServedError(target)) from None
-        contents = (_kept_contents if len(raw) <= _SMALL else _contents)(target, path, raw)
-        return dialect.contents(cast(Any, contents), settings.ttl_ms)
-
-
-def _contents(target: str, path: str, raw: bytes) -> Fragments:
-    return Fragments((Fragment(dialect.content(target, path, raw)),))
-
-
-_kept_contents: Final = lru_cache(maxsize=_MOST_KEPT)(_contents)
-"""The same of files that are asked for again and again: what was read and proved is the key."""
+        return dialect.contents([dialect.content(target, path, raw)], settings.ttl_ms)
 
 
 async def read_directory(view: View, settings: Settings, _: Caller, params: Params) -> Result:
@@ -133,8 +115,8 @@ def is_our_template(reference: Any) -> bool:
     return getattr(reference, "uri", None) == TEMPLATE
 
 
-def _listed(skill: Skill) -> Fragment:
-    return _descriptors.get(skill, None) or _descriptors.put(skill, None, descriptor(skill))
+def _listed(skill: Skill) -> dict[str, Json]:
+    return _descriptors.get(skill) or _descriptors.put(skill, descriptor(skill))
 
 
 def descriptor(skill: Skill) -> dict[str, Json]:

@@ -1,13 +1,13 @@
-"""`make fuzz-front`: what it says and what it waits for; a short run of it finds nothing, and finds what is wrong."""
+"""`make fuzz-stdio`: what it says and what it waits for; a short run of it finds nothing, and finds what is wrong."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-from tools.fuzz_front.conversation import converse, short
-from tools.fuzz_front.lines import corpus, key, opening, owed, wild
-from tools.fuzz_front.server import Count, FuzzError, Server
+from tools.fuzz_stdio.conversation import converse, short
+from tools.fuzz_stdio.lines import corpus, key, opening, owed, wild
+from tools.fuzz_stdio.server import Count, FuzzError, Server
 
 from malformed import MALFORMED
 from mcp_skills_server.transport.framing import MAX_LINE
@@ -29,17 +29,16 @@ def test_a_seed_draws_the_same_lines_again_and_all_kinds_of_them() -> None:
     assert {len(each) for each in lines} >= {1, 2, 3} and max(len(each[0]) for each in lines) > MAX_LINE
 
 
-@pytest.mark.parametrize("front", ["lean", "sdk"])
-def test_a_short_run_finds_nothing(front: str) -> None:
+def test_a_short_run_finds_nothing() -> None:
     count = Count()
     for seed in range(3):
-        short(front, random.Random(seed), corpus(), count)
+        short(random.Random(seed), corpus(), count)
     assert count.processes == 3 and count.answers > 20
 
 
 def test_an_answer_that_nobody_asked_for_and_one_that_is_missing_are_found() -> None:
     dice = random.Random(1)
-    server = Server("lean", Count())
+    server = Server(Count())
     try:
         for line in opening(modern=False):
             server.say(line, dice)
@@ -55,7 +54,7 @@ def test_an_answer_that_nobody_asked_for_and_one_that_is_missing_are_found() -> 
 
 
 def test_a_conversation_goes_on_as_long_as_it_should() -> None:
-    server = Server("lean", Count())
+    server = Server(Count())
     try:
         assert list(converse(server, random.Random(3), corpus(), lambda turn: turn < 4)) == [0, 1, 2, 3]
         server.end("half")

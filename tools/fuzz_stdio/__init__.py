@@ -1,4 +1,4 @@
-"""What `make fuzz-front` is made of. It says what the tests say."""
+"""What `make fuzz-stdio` is made of. It says what the tests say."""
 
 import sys
 from pathlib import Path

@@ -13,7 +13,7 @@ from mcp_skills_server.server.messages import Message, judge
 from mcp_skills_server.transport.framing import MAX_LINE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-RECORDED = ROOT / "tests" / "front" / "recorded.jsonl"
+RECORDED = ROOT / "tests" / "server" / "recorded.jsonl"
 _JUNK: Final[list[Any]] = [
     None,
     True,
@@ -135,7 +135,7 @@ def opening(*, modern: bool) -> list[bytes]:
 def corpus() -> list[bytes]:
     """What real clients said, as it was recorded, and one of each of our own."""
     rows = [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
-    said = {line.encode() for row in rows for line in row.get("lines") or [row["body"]]}
+    said = {line.encode() for row in rows for line in row["lines"]}
     return [*sorted(said), *(line_of({"id": 7, "method": method, "params": params}) for method, params in REQUESTS)]
 
 
@@ -157,11 +157,3 @@ def owed(line: bytes) -> tuple[Key | None, Any]:
 def key(id_: Any) -> Key:
     """An id as answers are counted by it."""
     return type(id_).__name__, id_
-
-
-def alike(id_: Any) -> str:
-    """An id as it is taken back: request 7 may be called "7"."""
-    try:
-        return str(int(id_))
-    except (ValueError, TypeError, OverflowError):
-        return str(id_)

@@ -16,7 +16,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
-from tools.fuzz_front.lines import ROOT, Key, alike, key, line_of, owed
+from tools.fuzz_stdio.lines import ROOT, Key, key, line_of, owed
 
 SKILLS = ROOT / "fixtures" / "skills"
 PATIENCE_S: Final = 30.0
@@ -42,12 +42,11 @@ class Server:
     """A server process and the answers that it owes.
 
     Args:
-        front: which one.
         count: what is added to.
     """
 
-    def __init__(self, front: str, count: Count) -> None:
-        command = [sys.executable, "-m", "mcp_skills_server", "serve", str(SKILLS), "--front", front]
+    def __init__(self, count: Count) -> None:
+        command = [sys.executable, "-m", "mcp_skills_server", "serve", str(SKILLS)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
         self._count = count
@@ -67,16 +66,16 @@ class Server:
         answer, back = owed(line)
         with self._heard:
             if back is not None:
-                self._take_back(alike(back))
+                self._take_back(key(back))
             if answer is not None:
                 stream = b"subscriptions/listen" in line  # whose answer comes at its end
                 (self._may_come if stream else self._owed)[answer] += 1
         self._count.lines += 1
         self._write(line + b"\n", dice)
 
-    def _take_back(self, id_: str) -> None:
-        for each in [each for each in self._owed if alike(each[1]) == id_]:
-            self._may_come[each] += self._owed.pop(each)
+    def _take_back(self, id_: Key) -> None:
+        if id_ in self._owed:
+            self._may_come[id_] += self._owed.pop(id_)
 
     def _write(self, raw: bytes, dice: random.Random) -> None:
         assert self.process.stdin is not None

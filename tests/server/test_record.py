@@ -11,7 +11,7 @@ from tools.record import MOST_ALIKE, Said, distinct, rows, sessions, shape, thin
 
 from wire import DEADLINE, ROOT
 
-MODERN = {"mcp-protocol-version": "2026-07-28"}
+MODERN = "2026-07-28"
 
 
 def message(number: int, method: str = "skills/list", **params: object) -> bytes:
@@ -30,14 +30,14 @@ def test_of_requests_with_one_shape_a_few_are_kept() -> None:
     assert shape(call) != shape({**call, "params": {"name": "y", "arguments": {"a": 1}}})
 
 
-def test_legacy_sessions_over_http_are_conversations_and_modern_requests_stand_alone() -> None:
+def test_legacy_sessions_over_http_are_conversations_and_modern_requests_are_one() -> None:
     first, second, alone = message(1, "initialize"), message(2), message(3)
-    said = [Said("POST", {}, first), Said("POST", {}, second), Said("GET", {}, b""), Said("POST", MODERN, alone)]
-    assert list(sessions([*said, *said[:1]])) == [[first, second], [first]]
+    said = [Said("", first), Said("2025-11-25", second), Said(MODERN, alone)]
+    assert list(sessions([*said, *said[:1], *said[2:]])) == [[first, second], [first], [alone, alone]]
     assert list(rows("x", [[alone]], said)) == [
         {"by": "x", "lines": [alone.decode()]},
         {"by": "x", "lines": [first.decode(), second.decode()]},
-        {"by": "x", "method": "POST", "headers": MODERN, "body": alone.decode()},
+        {"by": "x", "lines": [alone.decode()]},
     ]
 
 

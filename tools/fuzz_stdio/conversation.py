@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Final
 
-from tools.fuzz_front.lines import opening, wild
-from tools.fuzz_front.server import Count, FuzzError, Server
+from tools.fuzz_stdio.lines import opening, wild
+from tools.fuzz_stdio.server import Count, FuzzError, Server
 
 LONG_S: Final = 45.0
 """Seconds of a process whose growth is looked at."""
@@ -35,13 +35,13 @@ def converse(server: Server, dice: random.Random, corpus: list[bytes], goes_on: 
         turn += 1
 
 
-def grown(front: str, dice: random.Random, lines: list[bytes], seconds: float, count: Count) -> None:
+def grown(dice: random.Random, lines: list[bytes], seconds: float, count: Count) -> None:
     """A long conversation.
 
     Raises:
         FuzzError: the process does what it must not, or has grown.
     """
-    server = Server(front, count)
+    server = Server(count)
     try:
         begun = monotonic()
         sizes: list[tuple[float, int, int]] = []
@@ -62,13 +62,13 @@ def grown(front: str, dice: random.Random, lines: list[bytes], seconds: float, c
         server.kill()
 
 
-def short(front: str, dice: random.Random, lines: list[bytes], count: Count) -> None:
+def short(dice: random.Random, lines: list[bytes], count: Count) -> None:
     """A short conversation with some end.
 
     Raises:
         FuzzError: the process does what it must not.
     """
-    server = Server(front, count)
+    server = Server(count)
     try:
         most = dice.randrange(1, 8)
         for _ in converse(server, dice, lines, lambda turn: turn < most):

@@ -19,6 +19,7 @@ from mcp_skills_server.server.eras import DISCOVER, INITIALIZE, NOBODY, PING, Cl
 from mcp_skills_server.server.messages import Id
 from mcp_skills_server.server.methods import Fault, FaultError, fault_of, outcome_of_error, outcome_of_result
 from mcp_skills_server.server.notify import Peer, Stream
+from mcp_skills_server.server.pages import Page
 from mcp_skills_server.server.requests import Caller, Handler
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.trace_context import trace_of
@@ -101,7 +102,7 @@ class Dispatcher:
         with _observed(request, self._peer.principal) as event:
             try:
                 result = era.written(method, await self._result(request, fault))
-                answer = jsonrpc.dump({"jsonrpc": "2.0", "id": request.id, "result": result})
+                answer = _answer(request.id, result)
             except BrokenPipeError:
                 raise
             except Exception as error:
@@ -201,6 +202,14 @@ def _observed(request: Request, principal: Principal | None) -> AbstractContextM
         host=request.client.name,
         trace=trace_of(request.method, request.params, request.id, version=request.client.version),
     )
+
+
+def _answer(id_: Id, result: dict[str, Any]) -> bytes:
+    fields = [
+        b"%b:%b" % (jsonrpc.dump(key), value.json if isinstance(value, Page) else jsonrpc.dump(value))
+        for key, value in result.items()
+    ]
+    return b'{"jsonrpc":"2.0","id":%b,"result":{%b}}' % (jsonrpc.dump(id_), b",".join(fields))
 
 
 def notification(method: str, params: Params | None) -> bytes:

@@ -26,6 +26,9 @@ _SERVER_KEY: Final = "io.modelcontextprotocol/serverInfo"
 _ONLY_MODERN: Final = ("resultType", "ttlMs", "cacheScope")
 """Fields of results that revisions of the legacy era do not have."""
 
+_LEGACY_ENVELOPE: Final[Shape] = {"_meta?": parameters.LEGACY_META}
+_MODERN_ENVELOPE: Final[Shape] = {"_meta": parameters.MODERN_META}
+
 Params: TypeAlias = Mapping[str, Any]
 
 
@@ -106,7 +109,7 @@ def _misfit(value: Any, shape: Shape, name: str = "params") -> Fault | None:
 
 def _not_legacy(method: str, params: Params) -> Fault | None:
     if method == INITIALIZE or not _has_envelope(params):
-        return _misfit(params, {"_meta?": parameters.LEGACY_META})
+        return _misfit(params, _LEGACY_ENVELOPE)
     return Fault(
         INVALID_REQUEST,
         "this connection serves the handshake protocol era; requests carrying the 2026-07-28 envelope are not accepted "
@@ -128,7 +131,7 @@ def _not_modern(method: str, params: Params) -> Fault | None:
     if isinstance(version, str) and version not in MODERN_VERSIONS:  # whose envelope may have another shape
         data = {"supported": list(MODERN_VERSIONS), "requested": version}
         return Fault(_UNSUPPORTED_VERSION, "Unsupported protocol version", data)
-    return _misfit(params, {"_meta": parameters.MODERN_META})
+    return _misfit(params, _MODERN_ENVELOPE)
 
 
 def client_of_handshake(params: Params) -> Client:

@@ -13,9 +13,9 @@ from mcp_skills_server.errors import RequestError, StaleFileError, clipped, list
 from mcp_skills_server.format import arguments, cursors, identity
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.portions import portion, weight
-from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot
+from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.server.pages import ItemCache
+from mcp_skills_server.server.pages import ItemCache, Page, keep_page, kept_page
 from mcp_skills_server.server.requests import Caller, Params, Result, Settings, given_arguments
 
 _CURSOR: Final = "prompts"
@@ -31,14 +31,11 @@ async def list_prompts(view: View, settings: Settings, caller: Caller, params: P
     """
     after = cursors.key_of(params, _CURSOR)
     elsewhere = settings.spoken.shown_by(caller.client, caller.extensions)
-    offered = _offered(view.snapshot, settings, after)
-    if elsewhere is not None:
-        offered = (each for each in offered if each.standing < elsewhere)
-    page = list(islice(offered, settings.prompt_page_size))
-    kept = portion(page, weight)
-    more = kept[-1].path if page and (len(kept) < len(page) or next(offered, None) is not None) else None
-    listed: list[Json] = [_listed(skill, view.snapshot) for skill in kept]
-    return prompts.listing(listed, cursors.encode(_CURSOR, more), settings.ttl_ms)
+    key = (_CURSOR, settings.prompt_choice, settings.prompt_page_size, after, elsewhere)
+    page = kept_page(view.snapshot, *key)
+    if page is None:
+        page = keep_page(_page(view.snapshot, settings, after, elsewhere), view.snapshot, *key)
+    return prompts.listing(page, cursors.encode(_CURSOR, page.more), settings.ttl_ms)
 
 
 async def get_prompt(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -123,6 +120,16 @@ def changed(changes: Changes, settings: Settings) -> bool:
     return prompts.changed(
         changes.before, changes.after, settings.prompt_choice, lambda skill: _descriptor(skill, _ALONE)
     )
+
+
+def _page(snapshot: Snapshot, settings: Settings, after: str | None, elsewhere: Standing | None) -> Page:
+    offered = _offered(snapshot, settings, after)
+    if elsewhere is not None:
+        offered = (each for each in offered if each.standing < elsewhere)
+    page = list(islice(offered, settings.prompt_page_size))
+    kept = portion(page, weight)
+    more = kept[-1].path if page and (len(kept) < len(page) or next(offered, None) is not None) else None
+    return Page([_listed(skill, snapshot) for skill in kept], more)
 
 
 def _listed(skill: Skill, snapshot: Snapshot) -> dict[str, Json]:

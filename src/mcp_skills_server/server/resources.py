@@ -14,7 +14,7 @@ from mcp_skills_server.errors import NotServedError, RequestError, StaleFileErro
 from mcp_skills_server.format import cursors, identity, uris
 from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
 from mcp_skills_server.model import Json, Skill, Snapshot, Standing
-from mcp_skills_server.server.pages import ItemCache, page_of
+from mcp_skills_server.server.pages import ItemCache, Page, keep_page, kept_page, page_of
 from mcp_skills_server.server.requests import Caller, Params, Result, Settings
 
 _directories: Final[WeakKeyDictionary[Snapshot, dict[str, str]]] = WeakKeyDictionary()
@@ -25,8 +25,13 @@ _CURSOR: Final = "resources"
 
 async def list_resources(view: View, settings: Settings, _: Caller, params: Params) -> Result:
     """`resources/list`: every SKILL.md."""
-    skills, more = page_of(view.snapshot, settings, cursors.key_of(params, _CURSOR))
-    return dialect.listing([*map(_listed, skills)], cursors.encode(_CURSOR, more), settings.ttl_ms)
+    after = cursors.key_of(params, _CURSOR)
+    key = (_CURSOR, settings.least, settings.page_size, after)
+    page = kept_page(view.snapshot, *key)
+    if page is None:
+        skills, more = page_of(view.snapshot, settings, after)
+        page = keep_page(Page(map(_listed, skills), more), view.snapshot, *key)
+    return dialect.listing(page, cursors.encode(_CURSOR, page.more), settings.ttl_ms)
 
 
 async def list_templates(_view: View, settings: Settings, _: Caller, params: Params) -> Result:

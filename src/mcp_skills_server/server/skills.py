@@ -13,7 +13,7 @@ from mcp_skills_server.errors import REPEATS, RequestError, StaleFileError, clip
 from mcp_skills_server.format import arguments, cursors
 from mcp_skills_server.format.dependencies import FIELD, Served
 from mcp_skills_server.model import Json, Skill, Standing
-from mcp_skills_server.server.pages import ItemCache, page_of
+from mcp_skills_server.server.pages import ItemCache, Page, keep_page, kept_page, page_of
 from mcp_skills_server.server.requests import Caller, Params, Result, Settings, given_arguments
 from mcp_skills_server.telemetry import events
 
@@ -25,8 +25,18 @@ _NOTHING = Served()
 
 async def list_skills(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
     """`skills/list`: the skills by path, in pages. One that cannot be read is left out."""
-    skills, more = page_of(view.snapshot, settings, cursors.key_of(params, _CURSOR))
-    entries = _Entries(view, settings, caller)
+    after, entries = cursors.key_of(params, _CURSOR), _Entries(view, settings, caller)
+    key = (_CURSOR, entries.dialects, settings.least, settings.page_size, after)
+    page = kept_page(view.snapshot, *key)
+    if page is None:
+        page = await _page(view, settings, entries, after)
+        if entries.are_fixed:
+            keep_page(page, view.snapshot, *key)
+    return settings.spoken.framed(listing(page, cursors.encode(_CURSOR, page.more)), settings.ttl_ms)
+
+
+async def _page(view: View, settings: Settings, entries: _Entries, after: str | None) -> Page:
+    skills, more = page_of(view.snapshot, settings, after)
     await entries.prepare(skills)
     out: list[Json] = []
     for skill in skills:
@@ -36,7 +46,7 @@ async def list_skills(view: View, settings: Settings, caller: Caller, params: Pa
             if not view.last_try:
                 raise
             logger.warning("%s is left out of the listing: %s", skill.path, stale, extra=REPEATS)
-    return settings.spoken.framed(listing(out, cursors.encode(_CURSOR, more)), settings.ttl_ms)
+    return Page(out, more)
 
 
 async def get_skill(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -77,18 +87,23 @@ class _Entries:
         view: what the request sees.
         settings: what the operator chose.
         caller: who asks; its extensions choose the dialects.
+
+    Attributes:
+        dialects: the dialects of the entries.
+        are_fixed: whether the entries so far depend on nothing but the snapshot.
     """
 
     def __init__(self, view: View, settings: Settings, caller: Caller) -> None:
         self._view = view
         self._caller = caller
         self._least = settings.least
-        self._dialects = settings.spoken.for_client(caller.extensions)
-        self._cache = _cache_of(self._dialects, settings.least)
+        self.dialects = settings.spoken.for_client(caller.extensions)
+        self.are_fixed = True
+        self._cache = _cache_of(self.dialects, settings.least)
 
     async def prepare(self, skills: Sequence[Skill]) -> None:
         """Read in one go what the entries of several skills need of the disk."""
-        if any(dialect.wants_digests for dialect in self._dialects):
+        if any(dialect.wants_digests for dialect in self.dialects):
             await self._view.hash_files([each for each in skills if not is_hashed(each)])
 
     async def entry(self, skill: Skill) -> Entry:
@@ -100,18 +115,20 @@ class _Entries:
         try:
             return await self._entry(skill)
         except StaleFileError as stale:
+            self.are_fixed = False
             return await self._entry(self._view.last_whole(skill, stale))
 
     async def _entry(self, skill: Skill) -> Entry:
         snapshot = self._view.snapshot
-        varies = tuple([each.varies_with(skill, snapshot, self._least) for each in self._dialects])
+        varies = tuple([each.varies_with(skill, snapshot, self._least) for each in self.dialects])
         if None in varies:
+            self.are_fixed = False
             return await self._written(skill, await self._caller.served(self._view))
         return self._cache.get(skill, varies) or self._cache.put(skill, await self._written(skill, _NOTHING), varies)
 
     async def _written(self, skill: Skill, served: Served) -> Entry:
         parts: list[Entry] = []
-        for dialect in self._dialects:
+        for dialect in self.dialects:
             digests = await self._view.digests(skill) if dialect.wants_digests else {}
             parts.append(dialect.entry(Subject(skill, self._view.snapshot, self._least, served, digests)))
         return union(parts)

@@ -40,7 +40,7 @@ class Message:
 
     @property
     def id(self) -> Id:
-        """What the request is answered by. Only requests have it."""
+        """The id of a request. Only requests have one."""
         return self.fields["id"]
 
 

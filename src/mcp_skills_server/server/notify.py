@@ -42,7 +42,7 @@ LONGEST_URI: Final = 4096
 MOST_TEXT: Final = 32 << 10
 """Characters of all URIs that one stream may name."""
 _STREAM: Final = "io.modelcontextprotocol/subscriptionId"
-"""What tells in `_meta` which stream a message belongs to."""
+"""The key of `_meta` that names the stream of a message."""
 
 _REMEMBERED_S: Final = 600.0
 """How long notifications are repeated for other replicas: fetching a large repository takes minutes."""
@@ -59,20 +59,20 @@ class ClientLeftError(SkillsServerError):
 
 
 def _nothing() -> None:
-    """There is nothing to tell."""
+    """Do nothing."""
 
 
 class Peer(Protocol):
-    """A legacy client, as the front reaches it."""
+    """A legacy client, as its transport reaches it."""
 
     @property
     def connection(self) -> object:
-        """What lasts as long as the client is there, and can be weakly referenced."""
+        """An object that lasts as long as the client is there, and can be weakly referenced."""
         ...
 
     @property
     def principal(self) -> Principal | None:
-        """Whom the client proved to be, None where nobody has to."""
+        """The proved identity, None where none is required."""
         ...
 
     def at_end(self, work: Callable[[], object]) -> None:
@@ -80,7 +80,7 @@ class Peer(Protocol):
         ...
 
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
-        """Send a notification, or raise `ClientLeftError`: nobody is there to hear it."""
+        """Send a notification, or raise `ClientLeftError`."""
         ...
 
 
@@ -90,8 +90,8 @@ class Stream:
     Attributes:
         id: of the request; None where it came as a notification.
         send: sends on this stream.
-        shared: whether other messages share its channel, so that its end has to be said.
-        principal: whom the client proved to be, None where nobody has to.
+        shared: whether other messages share its channel, so that its end takes a message.
+        principal: the proved identity, None where none is required.
     """
 
     __slots__ = ("id", "principal", "send", "shared")  # no dataclass: to make the class takes half a millisecond
@@ -104,7 +104,7 @@ class Stream:
 
 
 def lists(settings: Settings) -> list[Notice]:
-    """That every list may be another."""
+    """Return the notices that every list may have changed."""
     methods = [*settings.spoken.notifications.values(), resource_dialect.LIST_CHANGED]
     if settings.tools:
         methods.append(runtime.LIST_CHANGED)
@@ -114,7 +114,7 @@ def lists(settings: Settings) -> list[Notice]:
 
 
 def notices(changes: Changes, settings: Settings, *, tools: bool) -> list[Notice]:
-    """What clients may hear of these changes; `tools` tells whether the list of tools is another."""
+    """Return the notices of these changes; `tools` is whether the list of tools has changed."""
     least = settings.least
     before = {path: skill for path, skill in changes.before.items() if skill.standing >= least}
     after = {path: skill for path, skill in changes.after.items() if skill.standing >= least}
@@ -141,7 +141,7 @@ class Mailbox:
 
     Args:
         wants: whether the client asked for a notification.
-        principal: whom the client proved to be, None where nobody has to.
+        principal: the proved identity, None where none is required.
 
     Attributes:
         principal: as given.
@@ -155,31 +155,31 @@ class Mailbox:
         self._closed = False
 
     def put(self, notices: Iterable[Notice]) -> None:
-        """Owe the client those of the notices that it wants."""
+        """Queue those of the notices that the client wants."""
         if not self._closed:
             self._pending |= dict.fromkeys(notice for notice in notices if self._wants(notice))
             self._changed.set()
 
     def close(self) -> None:
-        """Take no more. What is owed can still be taken."""
+        """Queue no more. What is queued can still be taken."""
         self._closed = True
         self._changed.set()
 
     async def take(self) -> Notice | None:
-        """The next notice, or None when there will be no more."""
+        """Return the next notice, or None when there will be no more."""
         while not self._pending:
             if self._closed:
                 return None
             self._changed = asyncio.Event()
             await self._changed.wait()
-        # Out of the box before it is sent: what changes during a slow send is news again.
+        # Out of the queue before it is sent: a change during a slow send is news again.
         notice = next(iter(self._pending))
         del self._pending[notice]
         return notice
 
 
 class _Legacy:
-    """A client that shook hands: its mailbox, the URIs that it watches, and what it might when it began to listen."""
+    """A client that shook hands: its mailbox, the URIs that it watches, and its permissions when it began to listen."""
 
     def __init__(self, principal: Principal | None, permissions: Permissions | None) -> None:
         self.uris: set[str] = set()
@@ -195,8 +195,8 @@ class Notifier:
         tools: whether there are tools.
         prompts: whether there are prompts.
         streams: listen streams that one owner may have; None for a quarter of all.
-        permissions: what a principal may, None where everybody may everything.
-        between: what there is for whoever had the first permissions and has the second now.
+        permissions: returns what a principal may do, None where no grants are in force.
+        between: returns the notices for a principal whose permissions change from the first to the second.
 
     Attributes:
         extensions: as given.
@@ -230,7 +230,7 @@ class Notifier:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """While this is entered, legacy clients are notified."""
+        """Notify legacy clients while this is entered."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
@@ -246,7 +246,7 @@ class Notifier:
         self.publish_to_each(lambda _: found)
 
     def publish_to_each(self, notices_for: Callable[[Principal | None], Collection[Notice]]) -> None:
-        """Notify each client of what there is for its principal. Returns at once."""
+        """Notify each client of the notices for its principal. Returns at once."""
         for mailbox in (*self._sent_to, *self._streams):
             mailbox.put(notices_for(mailbox.principal))
 
@@ -256,16 +256,16 @@ class Notifier:
             mailbox.put([notice])
 
     def close(self) -> None:
-        """End every listen stream as the protocol says: what is owed, then the result of the request.
+        """End every listen stream as the protocol says: what is queued, then the result of the request.
 
-        One that is asked for later is acknowledged, and ended in the same way.
+        A later one is acknowledged and ended in the same way.
         """
         self._is_closing = True
         for mailbox in list(self._streams):
             mailbox.close()
 
     def add_legacy_client(self, peer: Peer) -> None:
-        """A legacy client is ready for notifications."""
+        """Begin to notify a legacy client."""
         if self._tasks is not None:
             client = self._client(peer)
             if client.mailbox not in self._sent_to:
@@ -275,13 +275,12 @@ class Notifier:
                 telling.add_done_callback(self._telling.discard)
 
     def follows(self, connection: object, principal: Principal | None) -> Callable[[], None]:
-        """A legacy client opens its stream, and hears on it what is for whom it proves to be by that.
+        """Have a legacy client that opens its stream notified as the principal that it proves to be by that.
 
-        That may be somebody with other groups than when it shook hands, whose skills are others. What it was sent
-        meanwhile reached nobody.
+        Its groups, and so its skills, may be others than when it shook hands. What it was sent meanwhile was lost.
 
         Returns:
-            what tells it so, to be called when its stream is open.
+            a function that notifies it of the difference, to be called when its stream is open.
         """
         client = self._legacy.get(connection)
         if client is None or client.mailbox.principal == principal:
@@ -299,15 +298,15 @@ class Notifier:
         return tell
 
     def watch(self, peer: Peer, uri: str, owner: Owner = None) -> None:
-        """A legacy client wants to hear of one resource.
+        """Subscribe a legacy client to one resource.
 
         Args:
             peer: the client.
             uri: of a resource that is served, as notifications have it.
-            owner: among whose subscriptions it counts.
+            owner: whose quota of subscriptions counts it.
 
         Raises:
-            RequestError: it watches too many.
+            RequestError: it has too many.
         """
         client = self._client(peer)
         if uri in client.uris:
@@ -318,23 +317,23 @@ class Notifier:
         client.uris.add(uri)
 
     def unwatch(self, peer: Peer, uri: str) -> None:
-        """A legacy client no longer wants to hear of one resource."""
+        """End the subscription of a legacy client to one resource."""
         client = self._client(peer)
         client.uris.discard(uri)
         self._watched.release((id(client), uri))
 
     async def listen(self, stream: Stream, wanted: Mapping[str, Any], owner: Owner = None) -> dict[str, Any]:
-        """`subscriptions/listen`: acknowledge, then tell what was asked for, until either side ends it.
+        """`subscriptions/listen`: acknowledge, then notify of what the filter wants, until either side ends it.
 
-        An owner who opens too many streams has its oldest one ended, with its result.
+        The oldest stream of an owner with too many is ended, with its result.
 
         Args:
-            stream: where to tell it.
+            stream: where to send.
             wanted: the filter, its known fields of the types of the protocol.
-            owner: among whose streams it counts.
+            owner: whose quota of streams counts it.
 
         Raises:
-            RequestError: it names too many resources, or others have left no place for a stream.
+            RequestError: it names too many resources, or the streams of others leave no place.
         """
         if stream.id is None:
             raise RequestError("subscriptions/listen must be a request")
@@ -400,7 +399,7 @@ class RecentNotifications:
     catches up, it notifies its own clients, and all other replicas repeat what they notified theirs of.
 
     Args:
-        announce: tells the other replicas that this one has notified its clients, and so has caught up.
+        announce: tells the other replicas that this one has caught up.
     """
 
     def __init__(self, announce: Callable[[], object]) -> None:
@@ -411,7 +410,7 @@ class RecentNotifications:
     def add(self, notify: Callable[[], None], *, announced: bool = True) -> None:
         """Remember a notification that was just sent. Called in the event loop."""
         self._notified.append((monotonic(), notify))
-        # What it holds may be large, and no other may follow.
+        # What it refers to may be large, and no other notification may follow.
         self._loop = asyncio.get_running_loop()
         self._loop.call_later(_REMEMBERED_S, self._forget)
         if announced:
@@ -437,14 +436,14 @@ _LISTS: Final = (
     ("promptsListChanged", prompt_dialect.LIST_CHANGED),
     ("resourcesListChanged", resource_dialect.LIST_CHANGED),
 )
-"""The lists of the protocol itself: what asks for news of each, and the notification."""
+"""The lists of the protocol itself: the key of the filter for each, and its notification."""
 _URIS: Final = "resourceSubscriptions"
 
 
 def _honoured(
     requested: Mapping[str, Any], *, extensions: Mapping[str, str], tools: bool, prompts: bool, foreign: bool
 ) -> dict[str, Any]:
-    """The part of a filter that this server can keep.
+    """Return the part of a filter that this server can honour.
 
     A URI that can never name anything here is left out, as the acknowledgement shows.
     """
@@ -462,7 +461,7 @@ def _honoured(
 
 
 def _wanted(honoured: Mapping[str, Any], extensions: Mapping[str, str]) -> tuple[set[str], frozenset[str]]:
-    """The notifications without a URI that a client asked for, and the URIs that it watches."""
+    """Return the notifications without a URI that a client asked for, and the URIs that it watches."""
     methods = {method for key, method in (*_LISTS, *extensions.items()) if key in honoured}
     return methods, frozenset(map(uris.canonical, honoured.get(_URIS, ())))
 

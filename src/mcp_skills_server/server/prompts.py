@@ -86,7 +86,7 @@ async def complete_argument(view: View, settings: Settings, _: Caller, params: P
 
 
 def is_our_prompt(view: View, settings: Settings, name: str) -> bool:
-    """Whether `prompts/get` would know this name."""
+    """Return whether `prompts/get` knows this name."""
     return _known(view.snapshot, settings, name) is not None
 
 
@@ -111,12 +111,12 @@ class Names(NamedTuple):
 
 
 def is_prompt(reference: Any) -> bool:
-    """Whether `completion/complete` is about a prompt; takes the SDK's reference object."""
+    """Return whether a reference of `completion/complete`, an object of the SDK, is to a prompt."""
     return getattr(reference, "type", None) == "ref/prompt"
 
 
 def changed(changes: Changes, settings: Settings) -> bool:
-    """Whether clients should fetch `prompts/list` again."""
+    """Return whether clients should fetch `prompts/list` again."""
     return prompts.changed(
         changes.before, changes.after, settings.prompt_choice, lambda skill: _descriptor(skill, _ALONE)
     )
@@ -146,13 +146,13 @@ def _is_free(skill: Skill) -> bool:
 
 
 def _declared(skill: Skill) -> list[dict[str, Json]]:
-    """The arguments of the prompt: the author's, else the one that the hint stands for."""
+    """Return the arguments of the prompt: the author's, else the one that the hint stands for."""
     free = prompts.free_argument(skill)
     return arguments.declared(skill.frontmatter) or ([] if free is None else [free])
 
 
 def _offered(snapshot: Snapshot, settings: Settings, after: str | None) -> Iterator[Skill]:
-    """The skills that are prompts and whose path is greater than `after`, by path."""
+    """Yield the skills that are prompts and whose path is greater than `after`, by path."""
     paths = snapshot.paths(prompts.LEAST)
     for position in range(0 if after is None else bisect_right(paths, after), len(paths)):
         skill = snapshot.skills[paths[position]]
@@ -161,13 +161,13 @@ def _offered(snapshot: Snapshot, settings: Settings, after: str | None) -> Itera
 
 
 def _known(snapshot: Snapshot, settings: Settings, name: str) -> Skill | None:
-    """The skill of this name or skill path, if it is a prompt. One look-up: hosts and `dependencies` ask for many."""
+    """Return the skill of this name or skill path, if it is a prompt. One look-up: `dependencies` ask for many."""
     skill = identity.known(snapshot, name, prompts.LEAST)
     return skill if skill is not None and prompts.is_offered(skill, settings.prompt_choice) else None
 
 
 def _find(snapshot: Snapshot, settings: Settings, name: str) -> Skill:
-    """The skill of this name or skill path, if it is a prompt. One that is withheld is refused like one that is absent.
+    """Return the skill of this name or skill path, if it is a prompt. A withheld one is refused like an absent one.
 
     Raises:
         RequestError: there is none, or several share the name; it names what could be asked for instead.

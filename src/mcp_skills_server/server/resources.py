@@ -93,7 +93,7 @@ async def complete(view: View, settings: Settings, _: Caller, params: Params) ->
 
 
 def _completions(snapshot: Snapshot, begun: str, least: Standing) -> Iterator[str]:
-    """Paths that begin so, and those of skills whose name does."""
+    """Yield the paths that begin so, and those of skills whose name does."""
     if len(begun) > LONGEST:
         return
     directories = _directories.get(snapshot)
@@ -110,13 +110,13 @@ def _completions(snapshot: Snapshot, begun: str, least: Standing) -> Iterator[st
 
 
 def canonical(view: View, settings: Settings, target: str) -> str | None:
-    """This URI as notifications have it, or None if `resources/read` would not know it."""
+    """Return this URI as notifications have it, or None if `resources/read` does not know it."""
     found = uris.find(view.snapshot, target, settings.least)
     return None if found is None else uri(found[0].path, found[1])
 
 
 def is_our_template(reference: Any) -> bool:
-    """Whether `completion/complete` is about the template of skill files; takes the SDK's reference object."""
+    """Return whether a reference of `completion/complete`, an object of the SDK, is to the template of skill files."""
     return getattr(reference, "uri", None) == TEMPLATE
 
 
@@ -125,5 +125,5 @@ def _listed(skill: Skill) -> dict[str, Json]:
 
 
 def descriptor(skill: Skill) -> dict[str, Json]:
-    """A SKILL.md as `resources/list` shows it."""
+    """Return a SKILL.md as `resources/list` shows it."""
     return dialect.descriptor(skill, identity.title(skill))

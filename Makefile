@@ -72,8 +72,8 @@ golden: $(VENV)/.ready  ## write tests/golden/ and docs/protocols.md anew from a
 soak: $(VENV)/.ready  ## kill replicas and Redis under writers and clients, and see that nothing is lost (10 minutes; ARGS="--minutes 1")
 	@$(BIN)/python -m tools.soak $(ARGS)
 
-interop: $(VENV)/.ready  ## let independent referees judge the server on both fronts (needs npm; ARGS="--front sdk" for one of them)
-	@$(BIN)/python -m tools.interop $(ARGS) $(REFEREES)
+interop: $(VENV)/.ready  ## let independent referees judge the server (needs npm)
+	@$(BIN)/python -m tools.interop $(ARGS)
 
 hosts: $(VENV)/.ready  ## drive four real hosts with a scripted model (npm, over a gigabyte; ARGS="codex" for one of them)
 	@$(BIN)/python -m tools.hosts $(ARGS)

@@ -9,7 +9,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from hypothesis import Phase, example, given, note, settings
 from hypothesis import strategies as st
 
 from conversations import ENVELOPE, EXTENSION, HANDSHAKE
-from fronts import by_ours, by_the_sdk, talk
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import Registry
@@ -34,6 +32,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.callers import PRINCIPAL
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.discovery import ByGrants, Discovery
+from scripted import talk
 
 ANN = Principal("token", "ann")
 PATHS = ("alpha", "alpha/inner", "alpha/inner/core", "beta", "team/x", "team/y", "team/y/z", "other/x", "deep/er/q")
@@ -195,13 +194,11 @@ CHOICES = (Settings(page_size=2, prompt_page_size=2), Settings(dialect="sep-2640
 
 
 def over_pipes(views: Views, chosen: Settings, asked: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
-    """What the user of this machine is told on both fronts and in both eras."""
+    """What the user of this machine is told in both eras."""
     out: list[str] = []
     for modern in (True, False):
         lines = conversation(asked, modern=modern)
-        for front in (by_ours, by_the_sdk):
-            said = talk(partial(front, views=views), lines, views.registry, chosen, patient=True).said
-            out += [json.dumps(each) for each in said]
+        out += map(json.dumps, talk(lines, views.registry, chosen, patient=True, views=views))
     return out
 
 

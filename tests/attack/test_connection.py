@@ -6,11 +6,11 @@ import anyio
 import pytest
 
 from conversations import ENVELOPE
-from front.test_connection import LISTEN, said
-from fronts import Script, by_ours, talk
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.server.front.dispatch import Dispatcher
+from mcp_skills_server.server.dispatch import Dispatcher
 from mcp_skills_server.server.requests import Settings
+from scripted import Script, hold, talk
+from server.test_connection import LISTEN, said
 from wire import FIXTURES
 
 
@@ -31,12 +31,12 @@ def test_a_client_that_leaves_takes_all_of_its_requests_along(
         await anyio.Event().wait()
         return b""
 
-    monkeypatch.setattr(Dispatcher, "result", hangs)
+    monkeypatch.setattr(Dispatcher, "answer", hangs)
     lines = said(*[{"id": each, "method": "skills/list", "params": {"_meta": ENVELOPE}} for each in pair])
 
     async def ends() -> bool:
         with anyio.move_on_after(6):
-            await by_ours(Script(lines, patient=False), registry, Settings())
+            await hold(Script(lines, patient=False), registry, Settings())
             return True
         return False
 
@@ -48,7 +48,7 @@ def test_another_id_takes_back_nothing(registry: Registry) -> None:
     listen = {"id": 10, "method": "subscriptions/listen", "params": LISTEN}
     back = {"method": "notifications/cancelled", "params": {"requestId": "1_0"}}
     lines = said(listen, back, listen, {"id": 8, "method": "server/discover", "params": {"_meta": ENVELOPE}})
-    heard = talk(by_ours, lines, registry, Settings(), patient=True).said
+    heard = talk(lines, registry, Settings(), patient=True)
     methods = [each.get("method") for each in heard]
     # The second is refused: the first is under way.
     assert methods.count("notifications/subscriptions/acknowledged") == 1

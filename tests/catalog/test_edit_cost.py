@@ -13,7 +13,7 @@ from catalog.forest import loaded, plant, skill_md, skills
 from mcp_skills_server.catalog.report import report_to_log
 from mcp_skills_server.model import Changes, Standing
 from mcp_skills_server.runtime.runtime import Runtime
-from mcp_skills_server.server.notices import notices
+from mcp_skills_server.server.notify import notices
 from mcp_skills_server.server.requests import Settings
 
 

@@ -100,15 +100,3 @@ def test_an_error_has_what_it_is_about_if_anything() -> None:
         "message": "no",
         "data": {"name": "a"},
     }
-
-
-@given(
-    st.text(st.characters(codec="utf-8") | st.sampled_from('"\\\n\r\t\b\f\x00\x1f\x7f/'), min_size=1).map(
-        lambda text: text * 300
-    ),
-    st.sampled_from(["", "\ud800"]),
-)
-def test_a_long_text_is_written_as_any_other(text: str, half: str) -> None:
-    assert len(text) > 256
-    for value in (text, text + half):
-        assert jsonrpc.dump(value) == jsonrpc.dump([value])[1:-1]

@@ -78,11 +78,10 @@ def test_every_result_of_the_modern_era_names_the_server(
         assert wire.request(method, params)["_meta"][META + "serverInfo"]["name"] == "mcp-skills-server"
 
 
-@pytest.mark.parametrize("front", ["lean", "sdk"])
-def test_a_host_that_shows_skills_by_itself_gets_each_in_one_form(era: Era, front: str, tmp_path: Path) -> None:
+def test_a_host_that_shows_skills_by_itself_gets_each_in_one_form(era: Era, tmp_path: Path) -> None:
     """23.40: it gets no second list of them. What breaks the specification is in no list of its own, and stays."""
     write_skill(tmp_path / "valid")
-    claude = partial(serving, tmp_path, "--front", front, era=era, host="claude-code")
+    claude = partial(serving, tmp_path, era=era, host="claude-code")
     with claude(extension=True, opened=False) as wire:
         assert "instructions" not in wire.open()
         assert [each["frontmatter"]["name"] for each in wire.every_skill()] == ["valid"]

@@ -19,7 +19,6 @@ from mcp_skills_server.format.portions import MOST_BYTES
 from mcp_skills_server.model import Standing
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server import prompts, resources, skills
-from mcp_skills_server.server.fragments import plain
 from mcp_skills_server.server.requests import Caller, Settings
 from steps import growth
 from wire import Era, WireError, serving, write_skill
@@ -28,7 +27,7 @@ ANYBODY = Caller()
 
 
 def asked(handler: Any, registry: Registry, **params: Any) -> dict[str, Any]:
-    return plain(anyio.run(handler, View(registry), Settings(), ANYBODY, params))
+    return anyio.run(handler, View(registry), Settings(), ANYBODY, params)
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ from mcp_skills_server import Registry, RequestError, Settings, Skill, Snapshot,
 from mcp_skills_server.dialects import table
 from mcp_skills_server.dialects.dialect import Dialect, EntryResult, Subject
 from mcp_skills_server.model import Json, Standing
-from mcp_skills_server.server.notices import notices
-from mcp_skills_server.server.notify import Notifier, Stream
+from mcp_skills_server.server.notify import Notifier, Stream, notices
 from wire import DEADLINE, write_skill
 
 pytestmark = pytest.mark.anyio

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from mcp_skills_server.server.mailbox import Mailbox
+from mcp_skills_server.server.notify import Mailbox
 from wire import DEADLINE
 
 pytestmark = pytest.mark.anyio

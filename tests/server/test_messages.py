@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from malformed import CALL, HALVES, MALFORMED, Case, raw, without
 from mcp_skills_server.server import messages
-from mcp_skills_server.server.messages import Message, Refusal, UnderWay, duplicate, judge
+from mcp_skills_server.server.messages import Message, Refusal, duplicate, judge
 from mcp_skills_server.transport.framing import MAX_LINE
 from wire import DEADLINE, FIXTURES, SLOW_LOAD, Era, Wire, serving
 
@@ -88,18 +88,6 @@ def test_what_a_stream_asks_for_is_bounded_before_it_is_kept() -> None:
     assert (found.code, found.id) == (-32602, 7)
     assert "65,536 bytes" in found.message
     assert isinstance(judge(listen.replace(b"subscriptions/listen", b"skills/list")), Message)
-
-
-def test_ids_under_way_differ_by_type_and_are_free_when_they_have_ended() -> None:
-    under_way = UnderWay()
-    for each in (1, "1", 2):
-        assert each not in under_way
-        under_way.add(each)
-    assert "1" in under_way and "2" not in under_way
-    under_way.end("1")
-    under_way.end("never")
-    assert "1" not in under_way and 1 in under_way
-    assert len(under_way) == 2
 
 
 def test_the_second_request_of_an_id_is_refused_by_that_id() -> None:

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.server import recent_notifications
+from mcp_skills_server.server import notify
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.notify import Stream
-from mcp_skills_server.server.recent_notifications import RecentNotifications
+from mcp_skills_server.server.notify import RecentNotifications, Stream
 from mcp_skills_server.server.requests import Settings
 from wire import DEADLINE, write_skill
 
@@ -33,7 +32,7 @@ def test_what_was_notified_is_announced_and_repeated() -> None:
 
 
 def test_it_is_forgotten_though_nothing_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent_notifications, "_KEPT_S", 0.0)
+    monkeypatch.setattr(notify, "_REMEMBERED_S", 0.0)
 
     async def whole() -> None:
         kept, gone = RecentNotifications(lambda: None), asyncio.Event()
@@ -48,9 +47,9 @@ def test_it_is_forgotten_though_nothing_follows(monkeypatch: pytest.MonkeyPatch)
 def test_it_is_bounded() -> None:
     async def whole() -> None:
         kept = RecentNotifications(lambda: None)
-        for _ in range(2 * recent_notifications._MOST):
+        for _ in range(2 * notify._MOST_REMEMBERED):
             kept.add(lambda: None)
-        assert len(kept._notified) == recent_notifications._MOST
+        assert len(kept._notified) == notify._MOST_REMEMBERED
 
     asyncio.run(whole())
 

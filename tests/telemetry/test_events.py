@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,10 +26,9 @@ from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.callers import principal
-from mcp_skills_server.server.front.dispatch import Dispatcher
-from mcp_skills_server.server.front.eras import MODERN, NOBODY
-from mcp_skills_server.server.front.request import FaultError
-from mcp_skills_server.server.front.request import Request as FrontRequest
+from mcp_skills_server.server.dispatch import Dispatcher
+from mcp_skills_server.server.dispatch import Request as McpRequest
+from mcp_skills_server.server.eras import MODERN
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Event, Use
 from mcp_skills_server.telemetry.log import log_requests
@@ -218,36 +216,22 @@ def test_a_line_names_so_many_skills_and_no_more(caplog: pytest.LogCaptureFixtur
     assert "s19s" in line and "s20s" not in line and " and 5 more: ok in " in line and len(line) < 5_000
 
 
-async def test_what_is_answered_at_once_is_one_event_and_what_is_not_is_one_too(
-    tmp_path: Path, seen: list[Event]
-) -> None:
+async def test_a_request_over_stdio_is_one_event(tmp_path: Path, seen: list[Event]) -> None:
     write_skill(tmp_path / "a", body=BODY)
     attachment = attach(make_server(), loaded(tmp_path), watch=False)
     await attachment.ready()
-    dispatcher = Dispatcher(attachment)
-    channel: Any = SimpleNamespace(
-        principal=None, address=None, counted=None, connection=None, audience=None, is_shared=True, is_gone=False
-    )
-
-    def request(method: str, **params: Any) -> FrontRequest:
-        params["_meta"] = MODERN_META
-        return FrontRequest(1, method, params, MODERN, NOBODY, channel=channel, admitted=True)
-
+    peer: Any = SimpleNamespace(principal=None, connection=attachment)
+    dispatcher = Dispatcher(attachment, peer)
     with anyio.fail_after(DEADLINE):
         for method, params, outcome, uses in (
             ("skills/get", {"uri": "skill://a/SKILL.md"}, "ok", 1),
             ("skills/get", {"uri": "skill://none/SKILL.md"}, "refused", 0),
             ("resources/read", {"uri": "skill://a/SKILL.md"}, "ok", 1),
             ("tools/call", {"name": "skills_load", "arguments": {"names": ["none"]}}, "refused", 0),
+            ("resources/read", {}, "refused", 0),
+            ("none", {}, "refused", 0),
         ):
             seen.clear()
-            # The first one reads the file, the second finds it at hand.
-            for _ in range(2):
-                one = request(method, **params)
-                if dispatcher.at_once(one) is None:
-                    with suppress(FaultError):
-                        await dispatcher.result(one)
-            assert [(each.method, each.outcome, len(each.uses)) for each in seen] == 2 * [(method, outcome, uses)]
-        seen.clear()
-        assert dispatcher.at_once(request("skills/get", uri="skill://a/SKILL.md")) is not None
-        assert [each.host for each in seen] == ["wire"]
+            await dispatcher.answer(McpRequest(1, method, {**params, "_meta": MODERN_META}, MODERN))
+            assert [(each.method, each.outcome, len(each.uses)) for each in seen] == [(method, outcome, uses)]
+            assert [each.host for each in seen] == ["wire"]

@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from mcp_skills_server import Registry, attach
 from mcp_skills_server.dialects.runtime import canonical
-from mcp_skills_server.server.front.eras import LEGACY
+from mcp_skills_server.server.eras import LEGACY
 from mcp_skills_server.telemetry import events, trace_context, tracing
 from mcp_skills_server.telemetry.events import Event, Use
 from mcp_skills_server.telemetry.trace_context import Trace
@@ -57,7 +57,7 @@ def tracer(
 ) -> Iterator[InMemorySpanExporter]:
     """What is traced in this process."""
     monkeypatch.setattr(trace_context, "_is_wanted", False)
-    end = Tracing(provider[0], (*LEGACY.fits, "read_skill_file"), canonical).start()
+    end = Tracing(provider[0], (*LEGACY.shapes, "read_skill_file"), canonical).start()
     yield provider[1]
     end()
 
@@ -245,14 +245,11 @@ def attributes(span: Any) -> dict[str, str]:
     return {each.key: each.value.string_value for each in span.attributes}
 
 
-@pytest.mark.parametrize("front", ["lean", "sdk"])
-def test_a_collector_gets_one_span_a_request_by_both_fronts_and_what_is_left_at_the_end(
-    tmp_path: Path, front: str
-) -> None:
+def test_a_collector_gets_one_span_a_request_and_what_is_left_at_the_end(tmp_path: Path) -> None:
     write_skill(tmp_path / "a", body=BODY)
     with Collector() as collector:
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "600000"}
-        with http_serving(tmp_path, "--traces", "--front", front, environment=environment) as server:
+        with http_serving(tmp_path, "--traces", environment=environment) as server:
             with client(server, "modern") as one:
                 message = one.message("resources/read", {"uri": "skill://a/SKILL.md"})
                 message["params"]["_meta"] |= PARENT

@@ -42,31 +42,6 @@ if sys.argv[1:]:
     os._exit(0)  # as every command does: a write that nobody reads holds a thread
 """
 
-JUDGE = """
-import sys, asyncio, anyio
-from mcp_skills_server.transport.pipes import Pipes
-
-async def main():
-    pipes = Pipes()
-    def judge(line):
-        if line == b"broken":
-            raise BrokenPipeError
-        if line.startswith(b"later"):
-            return line
-        where = b"in a task" if asyncio.current_task() else b"at once"
-        pipes.send_now(line + b" " + where + b"\\n")
-    async def work():
-        try:
-            async for line in pipes.judged(judge):
-                await anyio.lowlevel.checkpoint()
-                await pipes.send(line + b"\\n")
-        finally:
-            print("cleaned up", file=sys.stderr, flush=True)
-    await pipes.serve(work)
-
-anyio.run(main)
-"""
-
 
 @contextmanager
 def echo(*words: str, program: str = ECHO) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]]:
@@ -95,32 +70,32 @@ def test_the_end_of_stdin_ends_it_after_the_last_line(last: bytes) -> None:
         assert ended(process) == [b"cleaned up"]
 
 
-def test_a_line_is_judged_at_once_where_nothing_before_it_waits_and_else_in_its_turn() -> None:
-    with echo(program=JUDGE) as (process, stdin, stdout):
-        assert stdin.write(b"one\n") and stdout.readline()
-        for _ in range(3):
-            stdin.write(b"two\nlater\nthree\n")
-            assert [stdout.readline() for _ in range(3)] == [b"two at once\n", b"later\n", b"three in a task\n"]
-            stdin.write(b"four\n")
-            assert stdout.readline() == b"four at once\n"
-        stdin.write(b"five")
-        stdin.close()
-        assert stdout.read() == b"five in a task\n"
-        assert ended(process) == [b"cleaned up"]
-
-
-def test_what_a_judge_raises_ends_the_lines() -> None:
-    with echo(program=JUDGE) as (process, stdin, stdout):
-        assert stdin.write(b"one\n") and stdout.readline()
-        stdin.write(b"broken\n")
-        assert ended(process) == [b"cleaned up"]
-
-
 def test_lines_from_a_file_are_read(tmp_path: Path) -> None:
-    (tmp_path / "lines").write_bytes(b"one\ntwo")
+    """Which the event loop cannot wait for."""
+    lines = [b"%06d" % number for number in range(30_000)]
+    (tmp_path / "lines").write_bytes(b"\n".join(lines))
     with (tmp_path / "lines").open("rb") as file:
         done = subprocess.run([sys.executable, "-c", ECHO], stdin=file, capture_output=True, check=True)
-    assert sorted(done.stdout.splitlines()) == [b"one", b"two"]
+    assert done.stdout.splitlines() == lines
+
+
+NO_WATCH = """
+import asyncio
+def refuse(*_):
+    raise NotImplementedError
+for name in ("add_reader", "add_writer", "add_signal_handler", "remove_signal_handler"):
+    setattr(asyncio.SelectorEventLoop, name, refuse)
+"""
+
+
+def test_an_event_loop_that_can_wait_for_no_pipe_serves_all_the_same() -> None:
+    """As on Windows."""
+    with echo(program=NO_WATCH + ECHO) as (process, stdin, stdout):
+        for line in (b"one\n", b"two\n"):
+            stdin.write(line)
+            assert stdout.readline() == line
+        stdin.close()
+        assert ended(process) == [b"cleaned up"]
 
 
 def test_a_client_may_say_all_that_it_has_before_it_reads() -> None:
@@ -204,15 +179,13 @@ import asyncio, sys
 from mcp_skills_server.transport.pipes import Pipes
 
 async def main():
-    pipes, judged = Pipes(), 0
-    def judge(line):
-        nonlocal judged
-        judged += 1
-        pipes.send_now(bytes(1 << 20))
+    pipes = Pipes()
     async def work():
-        async for _ in pipes.judged(judge):
-            pass
-        print(judged, file=sys.stderr, flush=True)
+        taken = 0
+        async for _ in pipes.lines():
+            taken += 1
+            pipes.send_now(bytes(1 << 20))
+        print(taken, file=sys.stderr, flush=True)
         await asyncio.wait_for(pipes.flush(), 60)
     await pipes.serve(work)
 
@@ -226,9 +199,9 @@ def test_who_reads_no_answers_is_heard_no_further() -> None:
         stdin.write(b"line\n" * FLOOD)
         stdin.close()
         assert process.stderr is not None
-        judged = int(process.stderr.readline())  # nobody is there who could go on reading
-        assert 32 <= judged <= 40
-        assert sum(map(len, iter(lambda: stdout.read(1 << 20), b""))) == judged << 20
+        taken = int(process.stderr.readline())  # nobody is there who could go on reading
+        assert 32 <= taken <= 40
+        assert sum(map(len, iter(lambda: stdout.read(1 << 20), b""))) == taken << 20
         assert process.wait(DEADLINE) == 0
 
 

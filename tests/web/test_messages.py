@@ -16,8 +16,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from malformed import CALL, HALVES, MALFORMED
-from mcp_skills_server.web.legacy import Legacy
-from mcp_skills_server.web.messages import Judged, _Asked
+from mcp_skills_server.web.messages import Judged
 from web.http_wire import HttpClient, Reply, Server, client, http_serving
 from wire import DEADLINE, FIXTURES, SLOW_LOAD, Era
 
@@ -180,32 +179,6 @@ async def test_an_id_may_be_used_again_once_its_answer_went_out(id_: Any) -> Non
             slow.leave.release()
     assert second[0]["status"] == 200
     assert app._asked == {}
-
-
-class AtOnce(Legacy):
-    """Our front where it takes every request."""
-
-    def __init__(self) -> None:
-        pass
-
-    async def answered(self, message: Any, scope: Scope, send: Send) -> bool:
-        """As our front."""
-        await send({"type": "http.response.start", "status": 202, "headers": []})
-        return True
-
-
-@pytest.mark.anyio
-async def test_an_id_under_way_is_refused_though_its_second_request_could_be_answered_at_once() -> None:
-    slow = Slow()
-    app = Judged(slow, legacy=AtOnce())
-    app._asked[b"s", "7"] = _Asked(7)
-    with anyio.fail_after(DEADLINE):
-        statuses: list[int] = []
-        for id_ in (7, 8):
-            seen: list[Message] = []
-            await ask(app, *posted(id_), seen)
-            statuses.append(seen[0]["status"])
-    assert statuses == [400, 202]
 
 
 @pytest.mark.anyio

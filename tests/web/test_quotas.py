@@ -189,10 +189,9 @@ def test_listen_streams_end_ones_own_oldest(tmp_path: Path) -> None:
             each.until("notifications/skills/list_changed")
 
 
-@pytest.mark.parametrize("front", ["lean", "sdk"])
-def test_where_others_have_all_streams_who_has_none_is_refused_with_the_name(tmp_path: Path, front: str) -> None:
+def test_where_others_have_all_streams_who_has_none_is_refused_with_the_name(tmp_path: Path) -> None:
     patch = "from mcp_skills_server.server import notify\nnotify.MOST_STREAMS = 2"
-    with limited(tmp_path, "", "--front", front, patch=patch) as server, ExitStack() as stack:
+    with limited(tmp_path, "", patch=patch) as server, ExitStack() as stack:
         for name in ("alpha", "beta"):
             stack.enter_context(client(server, "modern", token=TOKENS[name])).listen(skillsListChanged=True)
         gamma = bearer(server, "gamma")

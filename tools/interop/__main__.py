@@ -1,7 +1,7 @@
 """`make interop`: prove the server against independent referees, on fixtures/skills.
 
 Installs pinned referees below `.interop/`, runs each against a real server in both protocol eras over HTTP and stdio,
-on both fronts that speak MCP, some at a time, and counts every single check itself: a referee that skips its checks
+some at a time, and counts every single check itself: a referee that skips its checks
 still says "passed". What is expected not to pass stands in tests/interop/expected-failures.yaml, each with a reason.
 
 Ends with 1 if anything unexpected was seen. Without npm, or where it cannot
@@ -24,7 +24,6 @@ from tools.interop.places import HERE
 from tools.interop.processes import RefereeError
 from tools.interop.report import report
 from tools.interop.runs import judged
-from tools.interop.server import FRONTS
 
 
 def main() -> int:
@@ -33,14 +32,8 @@ def main() -> int:
         prog="tools.interop", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--required", action="store_true", help="end with 1 if a referee cannot be had")
-    parser.add_argument("--front", choices=FRONTS, action="append", help="the one front alone (default: both in turn)")
-    parser.add_argument(
-        "--brief", choices=FRONTS, help="this front by the scenarios for skills and the TypeScript SDK alone"
-    )
     parser.add_argument("--install", action="store_true", help="install the referees, and have none of them judge")
     options = parser.parse_args()
-    brief: str | None = options.brief
-    fronts: list[str] = options.front or [each for each in FRONTS if each != brief]
     required: bool = options.required
     if reason := unavailable():
         print(f"interop: skipped, {reason}")
@@ -65,15 +58,11 @@ def main() -> int:
     if options.install:
         print(f"interop: installed, {installed:.0f} s")
         return 1 if required and len(pythons) < len(wanted) else 0
-    unexpected = 0
-    for front in [*fronts, *([brief] if brief else [])]:
-        print(f"interop: serve --front {front}{', in brief' if front == brief else ''}", flush=True)
-        try:
-            rows = judged(front, pythons, baseline, brief=front == brief)
-        except RefereeError as error:
-            print(f"interop: {error}")
-            return 1
-        unexpected += report(rows)
+    try:
+        unexpected = report(judged(pythons, baseline))
+    except RefereeError as error:
+        print(f"interop: {error}")
+        return 1
     spent = os.times()
     took = f"{time.monotonic() - begun:.0f} s, of them {installed:.0f} s to install"
     processors = f"{spent.children_user + spent.children_system:.0f} s of processors"

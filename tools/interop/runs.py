@@ -18,11 +18,9 @@ from tools.interop.installation import CONFORMANCE, INSPECTOR, PACKAGES, VERCEL
 from tools.interop.libraries import client, libraries
 from tools.interop.places import BROKEN
 from tools.interop.processes import RefereeError
-from tools.interop.server import ERAS, PLAIN, SERVE, server_checks, serving
+from tools.interop.server import ERAS, server_checks, serving
 from tools.interop.vercel import installed_by_vercel
 
-BRIEF: Final = frozenset({"skills modern", "skills legacy", "sdk"})
-"""Suites that together see every method in both eras over both transports, in less than a fifth of the time."""
 _AT_ONCE: Final = (os.cpu_count() or 1) + 1
 """Referees that run side by side: each waits for the server half of its time."""
 
@@ -74,12 +72,8 @@ def perform(run: Run) -> list[Check]:
         return [Check(run.era, "ran", "FAILURE", f"{type(error).__name__}: {error}")]
 
 
-def judged(
-    front: str, pythons: Mapping[str, Path], baseline: Baseline, *, brief: bool = False
-) -> list[tuple[Run, Verdict]]:
-    """Everything that is run, on one front; the `BRIEF` suites alone where it is to be brief.
-
-    They run side by side, on one server for those that come over HTTP.
+def judged(pythons: Mapping[str, Path], baseline: Baseline) -> list[tuple[Run, Verdict]]:
+    """Perform and judge every run, side by side, on one server for those that come over HTTP.
 
     Raises:
         RefereeError: the server does not start.
@@ -90,8 +84,7 @@ def judged(
         return run, judge(run.suite, perform(run), baseline, may_skip)
 
     log: list[str] = []
-    SERVE[:] = [*PLAIN, "--front", front]
     with serving(log) as url, ThreadPoolExecutor(_AT_ONCE, "referee") as pool:
-        rows = list(pool.map(judge_one, [run for run in runs(url, pythons) if not brief or run.suite in BRIEF]))
+        rows = list(pool.map(judge_one, runs(url, pythons)))
     own = Run("our server", "", "both", "http", "server", lambda: server_checks(log))
     return [*rows, (own, judge("server", perform(own), baseline))]

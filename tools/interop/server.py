@@ -17,10 +17,8 @@ from tools.interop.processes import RefereeError
 ERAS: Final = {"modern": "2026-07-28", "legacy": "2025-11-25"}
 TOOLS: Final = ("skills_list", "skills_search", "skills_load", "skills_unload", "skills_read")
 """What a server that runs no scripts offers."""
-PLAIN: Final = (sys.executable, "-m", "mcp_skills_server", "serve")
-SERVE = list(PLAIN)
+SERVE = [sys.executable, "-m", "mcp_skills_server", "serve"]
 """What starts the server, to be followed by a folder."""
-FRONTS: Final = ("lean", "sdk")
 _LISTENING = re.compile(r"listening on (http://127\.0\.0\.1:\d+/mcp)")
 
 

@@ -50,7 +50,6 @@ class Granted:
         """Of which snapshot of the registry, by its token, this is the filtered one."""
         # What touches no more than what a snapshot gave out is the registry's.
         self.read, self.digest, self.last_read = registry.read, registry.digest, registry.last_read
-        self.is_unchanged = registry.is_unchanged
         self.body, self.has_body, self.last_body = registry.body, registry.has_body, registry.last_body
         self.hash_files, self.place, self.load = registry.hash_files, registry.place, registry.load
         self.roots, self.limits, self.loaded, self.keeper = (

@@ -26,7 +26,6 @@ async def in_thread(work: Callable[..., _T], *arguments: object) -> _T:
     """
     import asyncio  # late, for the commands that have no event loop
 
-    await asyncio.sleep(0)  # a call that is given up when it would have to wait ends here, with nothing begun
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_pool(), partial(copy_context().run, work, *arguments))
 

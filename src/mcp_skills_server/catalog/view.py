@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from asyncio import sleep
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 from typing import Final, TypeVar
 
@@ -17,7 +17,7 @@ from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.turns import off_loop
 from mcp_skills_server.errors import REPEATS, StaleFileError
-from mcp_skills_server.model import SKILL_MD, Skill, SkillFile, Snapshot
+from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
 from mcp_skills_server.telemetry import events
 
 logger = logging.getLogger(__name__)
@@ -46,16 +46,14 @@ class View:
         skill_set: as given.
         snapshot: all that the request sees, as it was when the view was made.
         last_try: as given.
-        files: those that were read.
     """
 
-    __slots__ = ("files", "last_try", "skill_set", "snapshot")
+    __slots__ = ("last_try", "skill_set", "snapshot")
 
     def __init__(self, skill_set: SkillSet, *, last_try: bool = True) -> None:
         self.skill_set = skill_set
         self.snapshot: Snapshot = skill_set.snapshot
         self.last_try = last_try
-        self.files: list[SkillFile] = []
         skill_set.note_request()
 
     async def read(self, skill: Skill, path: str) -> bytes:
@@ -73,7 +71,6 @@ class View:
             if kept is None:
                 raise
             raw = kept
-        self.files.append(file)
         events.was_read(skill, path)
         return raw
 
@@ -91,13 +88,8 @@ class View:
             if kept is None:
                 raise
             found = kept
-        self.files.append(skill.files[SKILL_MD])
         events.was_read(skill, SKILL_MD)
         return found
-
-    def still_has(self, files: Iterable[SkillFile]) -> bool:
-        """Whether these files are known to be those that were scanned, at a look and without reading them."""
-        return all(map(self.skill_set.is_unchanged, files))
 
     async def digests(self, skill: Skill) -> dict[str, str]:
         """The digests of the skill's files, by path.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import shlex
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
@@ -289,11 +288,6 @@ class ServeOptions(
     transport: Literal["stdio", "http"] = option(
         "stdio", "How clients reach the server.", type=click.Choice(["stdio", "http"])
     )
-    front: Literal["lean", "sdk"] = option(
-        "lean",
-        "What speaks MCP: our own front, or the SDK's, which is slower.",
-        type=click.Choice(["lean", "sdk"]),
-    )
     log_level: Level = log_level("info")
     log_format: Format = log_format()
 
@@ -301,9 +295,9 @@ class ServeOptions(
 def known_methods() -> frozenset[str]:
     """Return the methods of all protocols; what clients call beside them is not named in metrics and traces."""
     from mcp_skills_server.dialects import skills_protocol
-    from mcp_skills_server.server.front.eras import LEGACY, MODERN
+    from mcp_skills_server.server.eras import LEGACY, MODERN
 
-    return frozenset((*LEGACY.fits, *MODERN.fits, *skills_protocol.METHODS, "GET", "HEAD"))
+    return frozenset((*LEGACY.shapes, *MODERN.shapes, *skills_protocol.METHODS, "GET", "HEAD"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,10 +439,8 @@ def _serve_stdio(service: Service, options: ServeOptions, roots: tuple[str, ...]
     service.opened.fetch(options.first_load)
     import asyncio
 
-    if options.front == "sdk" or sys.platform == "win32":  # whose pipes no event loop can wait for
-        from mcp_skills_server.server.app import serve_stdio
-    else:
-        from mcp_skills_server.server.front.stdio import serve_stdio
+    from mcp_skills_server.server.stdio import serve_stdio
+
     asyncio.run(collecting(serve_stdio, service.runtime, service.settings, service.watcher, service.views))
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.model import Changes
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.runtime.sessions import Sessions
-    from mcp_skills_server.server.recent_notifications import RecentNotifications
+    from mcp_skills_server.server.notify import RecentNotifications
     from mcp_skills_server.shared.link import Link
     from mcp_skills_server.shared.look_again import LookAgain, Where
     from mcp_skills_server.shared.records import Records
@@ -139,7 +139,6 @@ def _http_settings(
         publish_grace=options.publish_grace,
         rpc=ExecutionSettings(code=options.allow_code) if options.rpc else None,
         sites=sites,
-        lean=options.front == "lean",
         metrics=metrics if options.metrics else None,
         refresh=refresh,
         root_path=checked_prefix(options.root_path),
@@ -332,7 +331,7 @@ def make_shared(
         raise missing_extra("--redis", "redis")
     from mcp_skills_server.runtime.sessions import IDLE_S, MOST
     from mcp_skills_server.runtime.shared_sessions import sharing
-    from mcp_skills_server.server.recent_notifications import RecentNotifications
+    from mcp_skills_server.server.notify import RecentNotifications
     from mcp_skills_server.shared.address import redis_settings
     from mcp_skills_server.shared.bucket import SharedBucket
     from mcp_skills_server.shared.link import Link

@@ -90,28 +90,10 @@ def error(id_: Id, code: int, message: str, data: Mapping[str, Json] | None = No
     return {"jsonrpc": "2.0", "id": id_, "error": fields if data is None else {**fields, "data": data}}
 
 
-_LONG: Final = 256
-_OTHER_CONTROLS: Final = bytes({*range(0x20)} - {*b"\t\n\r"})
-
-
 def dump(value: object) -> bytes:
     """JSON on one line, in UTF-8. Half a character (a lone surrogate) goes out as the escape that it came in as."""
-    if type(value) is str and len(value) > _LONG and (raw := _dumped_text(value)) is not None:
-        return raw
     text = _ENCODER.encode(value)
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError:
         return json.dumps(value, separators=(",", ":")).encode("ascii")
-
-
-def _dumped_text(text: str) -> bytes | None:
-    """Return the same of a long text, in a third of the time; None where it has what is rare."""
-    try:
-        raw = text.encode("utf-8")
-    except UnicodeEncodeError:
-        return None
-    if len(raw.translate(None, _OTHER_CONTROLS)) != len(raw):
-        return None
-    raw = raw.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
-    return b'"%b"' % raw.replace(b"\n", b"\\n").replace(b"\r", b"\\r").replace(b"\t", b"\\t")

@@ -1,4 +1,4 @@
-"""The life of a registry at a server: its first scan, its watch, and what clients hear of its changes."""
+"""A registry attached to a server: the first scan, the watch, and the notifications of changes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ from mcp_skills_server.model import Changes, Json
 from mcp_skills_server.runtime import full_text_support
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
-from mcp_skills_server.server.notices import Notice, lists, notices
-from mcp_skills_server.server.notify import Notifier
-from mcp_skills_server.server.recent_notifications import RecentNotifications
+from mcp_skills_server.server.notify import Notice, Notifier, RecentNotifications, lists, notices
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.server.tools import Tools
 
@@ -79,7 +77,7 @@ class Attachment:
         self._begun = False
 
     def view(self, principal: Principal | None) -> View:
-        """The skills that a principal has, as they are now."""
+        """Return the skills that a principal has, as they are now."""
         return View(self.views.of(principal))
 
     def begin(self) -> None:
@@ -131,10 +129,10 @@ class Attachment:
                 self.sessions.close()
 
     async def glimpse(self) -> None:
-        """Wait until there is something to show of the skills: the scan where that is quick, else the first look.
+        """Wait until there are skills to show: those of the scan if it is quick, else those of the first look.
 
-        A first look does not know whose skills it finds, and finds none of a source that was never read: where grants
-        are in force, or such a source is waited for, the scan is waited for.
+        A first look knows neither grants nor a source that was never read: with grants, or with a source that the
+        operator awaits, wait for the scan.
         """
         if self.is_ready:
             return
@@ -152,14 +150,14 @@ class Attachment:
             self._tools_shown = self.tools.shown(self.registry)
 
     async def glimpse_and_begin(self) -> None:
-        """The same, and have the scan begin: the handshake is over."""
+        """Do the same and begin the scan: the handshake is over."""
         await self.glimpse()
         self.begin()
 
     async def declared(
         self, result: dict[str, Any], principal: Principal | None, client: str | None, extensions: Collection[str]
     ) -> dict[str, Any]:
-        """The result of a handshake, with the capabilities that the SDK's types leave out and with our instructions.
+        """Return the result of a handshake with the capabilities that the SDK's types leave out and our instructions.
 
         It does not wait long, unless grants are in force. The instructions of the server that we are attached to come
         first. A host that shows skills by itself gets none of ours.
@@ -185,7 +183,7 @@ class Attachment:
         self.is_ready = True
         self._ready.set()
         if shown is not None and shown != self._tools_shown:
-            # After those who waited for the scan to listen, so that they hear of it.
+            # After the tasks that wait for the scan, so that a stream that they open hears of it.
             asyncio.get_running_loop().call_soon(self.notifier.publish, [_TOOLS])
         if self.recent is not None:
             # A client of this replica may still read from one that is behind what this one began with.
@@ -198,7 +196,7 @@ class Attachment:
             self.recent.add(notify)
 
     def _publish(self, changes: Changes) -> None:
-        # Nobody has seen anything before the first scan, so there is nothing to notify of.
+        # No client has seen anything before the first scan.
         if not self.is_ready:
             return
         if self.views.are_restricted:
@@ -212,7 +210,7 @@ class Attachment:
         self._notify(lambda: self.notifier.publish(found))
 
     def _publish_restricted(self, changes: Changes) -> None:
-        """Notify those of whose skills some differ."""
+        """Notify the principals that have skills among the changes."""
 
         @cache
         def left_to(skill_set: SkillSet) -> list[Notice]:
@@ -226,7 +224,7 @@ class Attachment:
         return notices(left, self.settings, tools=tools) if left else []
 
     def _between(self, old: Permissions, new: Permissions) -> list[Notice]:
-        """What there is for whoever had the first, and has other skills now or may do something else with them."""
+        """Return the notices for a principal whose permissions change from `old` to `new`."""
         found = self._notices(self.views.difference(old, new))
         if self.settings.tools and _TOOLS not in found:
             sets = self.views.left_by(old), self.views.left_by(new)
@@ -235,7 +233,7 @@ class Attachment:
         return found
 
     def _publish_regranted(self, before: Grants, now: Grants) -> None:
-        """Notify those for whom these grants are others."""
+        """Notify the principals whose permissions differ."""
         between = cache(self._between)
         if self.is_ready:
             self._notify(

@@ -16,7 +16,6 @@ from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.callers import address, counted, principal
-from mcp_skills_server.server.fragments import plain
 from mcp_skills_server.server.methods import MODERN_VERSIONS, fault_of, outcome_of_error, outcome_of_result
 from mcp_skills_server.server.notify import ClientLeftError, Stream
 from mcp_skills_server.server.requests import Caller, Handler
@@ -38,10 +37,8 @@ def call_of(
     async def call(ctx: Context, _: Any) -> dict[str, Any]:
         await wait()
         caller, params = _caller_of(ctx, attachment, others), ctx.params or {}
-        return plain(
-            await retry_when_stale(
-                attachment.views.of(caller.principal), lambda view: handler(view, attachment.settings, caller, params)
-            )
+        return await retry_when_stale(
+            attachment.views.of(caller.principal), lambda view: handler(view, attachment.settings, caller, params)
         )
 
     return call

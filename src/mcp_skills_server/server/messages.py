@@ -1,8 +1,7 @@
-"""What may come in as a message of MCP, whatever carries it. Pure, but for the ids that are under way.
+"""Validation of incoming messages as JSON-RPC 2.0, whatever carries them. Pure.
 
-Every message is judged here before the SDK sees it, so that all transports and eras answer alike: what is no JSON with
--32700, what is no message with -32600, each with the id where it could be read. The SDK's transports would be silent,
-or say something else in each era.
+All transports and eras refuse alike: what is no JSON with -32700, what is no message with -32600, each with the id
+where it could be read. The SDK's transports would be silent, or say something else in each era.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Id: TypeAlias = str | int
 
 
 class Message:
-    """A message that may be handed on.
+    """A valid message.
 
     Attributes:
         fields: the whole message.
@@ -41,12 +40,12 @@ class Message:
 
     @property
     def id(self) -> Id:
-        """What the request is answered by. Only requests have it."""
+        """The id of a request. Only requests have one."""
         return self.fields["id"]
 
 
 class Refusal:
-    """Why a message is not handed on.
+    """The refusal of an invalid message.
 
     Attributes:
         code: of JSON-RPC.
@@ -68,7 +67,7 @@ class Refusal:
 
 
 def judge(raw: bytes | bytearray) -> Message | Refusal:
-    """What a message is, or how it is refused. Time is linear in its length."""
+    """Return the message in these bytes, or its refusal, in time that is linear in their number."""
     try:
         value = jsonrpc.parse(raw)
     except jsonrpc.JsonError as error:
@@ -96,7 +95,7 @@ def judge(raw: bytes | bytearray) -> Message | Refusal:
 
 
 def too_long(most: int) -> Refusal:
-    """How a message is refused that was not read to its end, because it has more than so many bytes."""
+    """Return the refusal of a message with more bytes than this, which was not read to its end."""
     return Refusal(INVALID_REQUEST, f"Invalid Request: the message has more than {most:,} bytes")
 
 
@@ -143,29 +142,8 @@ def _is_deep(raw: bytes | bytearray, value: object) -> bool:
     return True
 
 
-class UnderWay:
-    """The requests of one connection that have no answer yet, by their ids; "1" and 1 are two."""
-
-    def __init__(self) -> None:
-        self._ids: set[tuple[type, Id]] = set()
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def __contains__(self, id_: Id) -> bool:
-        return (type(id_), id_) in self._ids
-
-    def add(self, id_: Id) -> None:
-        """A request has come with this id, which no other one has that is under way."""
-        self._ids.add((type(id_), id_))
-
-    def end(self, id_: Id) -> None:
-        """The request of this id has its answer, or will get none. One that is not under way is passed over."""
-        self._ids.discard((type(id_), id_))
-
-
 def duplicate(id_: Id) -> Refusal:
-    """How a request is refused while another one of the same id is under way."""
+    """Return the refusal of a request whose id another one has that is under way."""
     shown = jsonrpc.dump(id_[:100] if isinstance(id_, str) else id_).decode()
     reason = f"Invalid Request: a request with the id {shown} is under way already; give each request an id of its own"
     return Refusal(INVALID_REQUEST, reason, id_)

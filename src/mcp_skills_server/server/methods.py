@@ -1,4 +1,4 @@
-"""What every front shares: the methods of requests about skills, and what an error becomes. No SDK here."""
+"""The methods of requests about skills, and the faults that errors become, whatever the transport. No SDK here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, QUOTA_EXCEEDED
-from mcp_skills_server.errors import REPEATS, NotServedError, RequestError
+from mcp_skills_server.errors import REPEATS, NotServedError, RequestError, SkillsServerError
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.runtime.quota import Owner, QuotaError
 from mcp_skills_server.server import prompts, resources, skills
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 MODERN_VERSIONS: Final = ("2026-07-28",)
 """Revisions of the protocol in which every request carries its own envelope."""
 LEGACY_NOT_FOUND: Final = -32002
-"""What `resources/read` of an unknown resource is refused with in the legacy era."""
+"""The code of an unknown resource in the legacy era."""
 
 
 async def complete(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -53,7 +53,7 @@ def served(
     others: Container[str] = (),
     uris: Container[str] = (),
 ) -> Served:
-    """What a server has beside skills: our tools and prompts, and what it is given.
+    """Return what a server has beside skills: our tools and prompts, and what it is given.
 
     Args:
         attachment: the skills of the server.
@@ -90,7 +90,7 @@ def unsubscribe(attachment: Attachment, peer: Peer, uri: str) -> None:
 
 
 class Fault(NamedTuple):
-    """What is wrong with a request, as the protocol says it.
+    """The error that answers a request.
 
     Attributes:
         code: of JSON-RPC.
@@ -103,18 +103,28 @@ class Fault(NamedTuple):
     data: Any = None
 
 
+class FaultError(SkillsServerError):
+    """A request is refused with a fault."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+
+
 def outcome_of_error(code: int) -> Outcome:
-    """How an event tells of a request that is answered by an error of this code."""
+    """Return the outcome, in events, of a request that is answered by an error of this code."""
     return "failed" if code == INTERNAL_ERROR else "refused"
 
 
 def outcome_of_result(result: Mapping[str, Any]) -> Outcome | None:
-    """How an event tells of a request that has this result; None where the result decides nothing."""
+    """Return the outcome, in events, of a request with this result; None where the result decides nothing."""
     return "refused" if result.get("isError") else None
 
 
 def fault_of(error: Exception, method: str, *, modern: bool) -> Fault:
-    """What an error of a handler becomes: the client's fault by its code, a bug as -32603 without internals."""
+    """Return the fault of a handler's error: the client's by its code, a bug as -32603 without internals."""
+    if isinstance(error, FaultError):
+        return error.fault
     if isinstance(error, NotServedError):
         return Fault(INVALID_PARAMS if modern else LEGACY_NOT_FOUND, str(error), {"uri": error.uri})
     if isinstance(error, QuotaError):

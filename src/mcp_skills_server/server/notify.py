@@ -1,29 +1,33 @@
-"""Changes -> the notifications that each connected client may receive.
+"""Notifications of catalogue changes: what there is to tell, and each client's queue of what it is owed.
 
-A legacy client hears of everything over its connection, once it is initialized. A modern client hears
-what its `subscriptions/listen` request named, on that request's own stream, and nothing else (MCP-34). A
-notification says "fetch again"; so a client that reads slowly is owed each one at most once, and what it is owed is
-bounded by what it subscribed to. Of what a client asks for only that is kept which this server can come to serve, and
-nobody's streams or subscriptions are at another's cost. No SDK here: a front says how a client is reached.
+A legacy client hears of everything over its connection, once it is initialized. A modern client hears what its
+`subscriptions/listen` request named, on that request's own stream, and nothing else (MCP-34). A notification says
+"fetch again" and carries no data; so a queue holds each one at most once, and is bounded by what its client subscribed
+to. Quotas bound the streams and subscriptions of each client. No SDK here: a `Peer` is how a transport reaches one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from time import monotonic
 from typing import Any, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.access.grants import Permissions
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.dialects import prompts, resources, runtime
+from mcp_skills_server.dialects import prompts as prompt_dialect
+from mcp_skills_server.dialects import resources as resource_dialect
+from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError, SkillsServerError
-from mcp_skills_server.format.uris import canonical, segments
+from mcp_skills_server.format import uris
+from mcp_skills_server.model import Changes
 from mcp_skills_server.runtime.quota import Owner, Quota
-from mcp_skills_server.server.mailbox import Mailbox
-from mcp_skills_server.server.notices import Notice
+from mcp_skills_server.server import prompts, resources
+from mcp_skills_server.server.requests import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +42,14 @@ LONGEST_URI: Final = 4096
 MOST_TEXT: Final = 32 << 10
 """Characters of all URIs that one stream may name."""
 _STREAM: Final = "io.modelcontextprotocol/subscriptionId"
-"""What tells in `_meta` which stream a message belongs to."""
+"""The key of `_meta` that names the stream of a message."""
 
+_REMEMBERED_S: Final = 600.0
+"""How long notifications are repeated for other replicas: fetching a large repository takes minutes."""
+_MOST_REMEMBERED: Final = 256
+
+Notice: TypeAlias = "tuple[str, str | None]"
+"""A notification method, and the URI that it is about, if it is about one."""
 Send: TypeAlias = Callable[[str, "dict[str, Any] | None"], Awaitable[None]]
 """Sends a notification: its method and its parameters, None for none."""
 
@@ -49,20 +59,20 @@ class ClientLeftError(SkillsServerError):
 
 
 def _nothing() -> None:
-    """There is nothing to tell."""
+    """Do nothing."""
 
 
 class Peer(Protocol):
-    """A legacy client, as the front reaches it."""
+    """A legacy client, as its transport reaches it."""
 
     @property
     def connection(self) -> object:
-        """What lasts as long as the client is there, and can be weakly referenced."""
+        """An object that lasts as long as the client is there, and can be weakly referenced."""
         ...
 
     @property
     def principal(self) -> Principal | None:
-        """Whom the client proved to be, None where nobody has to."""
+        """The proved identity, None where none is required."""
         ...
 
     def at_end(self, work: Callable[[], object]) -> None:
@@ -70,7 +80,7 @@ class Peer(Protocol):
         ...
 
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
-        """Send a notification, or raise `ClientLeftError`: nobody is there to hear it."""
+        """Send a notification, or raise `ClientLeftError`."""
         ...
 
 
@@ -80,8 +90,8 @@ class Stream:
     Attributes:
         id: of the request; None where it came as a notification.
         send: sends on this stream.
-        shared: whether other messages share its channel, so that its end has to be said.
-        principal: whom the client proved to be, None where nobody has to.
+        shared: whether other messages share its channel, so that its end takes a message.
+        principal: the proved identity, None where none is required.
     """
 
     __slots__ = ("id", "principal", "send", "shared")  # no dataclass: to make the class takes half a millisecond
@@ -93,8 +103,83 @@ class Stream:
         self.principal = principal
 
 
+def lists(settings: Settings) -> list[Notice]:
+    """Return the notices that every list may have changed."""
+    methods = [*settings.spoken.notifications.values(), resource_dialect.LIST_CHANGED]
+    if settings.tools:
+        methods.append(runtime.LIST_CHANGED)
+    if settings.prompts:
+        methods.append(prompt_dialect.LIST_CHANGED)
+    return [(method, None) for method in methods]
+
+
+def notices(changes: Changes, settings: Settings, *, tools: bool) -> list[Notice]:
+    """Return the notices of these changes; `tools` is whether the list of tools has changed."""
+    least = settings.least
+    before = {path: skill for path, skill in changes.before.items() if skill.standing >= least}
+    after = {path: skill for path, skill in changes.after.items() if skill.standing >= least}
+    out: list[Notice] = []
+    changed = {path for path, _ in changes.files}
+    if before.keys() != after.keys() or changed & before.keys():
+        out += [(method, None) for method in settings.spoken.notifications.values()]
+    if {path: resources.descriptor(skill) for path, skill in before.items()} != {
+        path: resources.descriptor(skill) for path, skill in after.items()
+    }:
+        out.append((resource_dialect.LIST_CHANGED, None))
+    for path, file_path in sorted(changes.files):
+        if path in before or path in after:
+            out.append((resource_dialect.UPDATED, uris.uri(path, file_path)))
+    if tools:
+        out.append((runtime.LIST_CHANGED, None))
+    if settings.prompts and prompts.changed(changes, settings):
+        out.append((prompt_dialect.LIST_CHANGED, None))
+    return out
+
+
+class Mailbox:
+    """The queue of what one client is owed: each notification once, in order.
+
+    Args:
+        wants: whether the client asked for a notification.
+        principal: the proved identity, None where none is required.
+
+    Attributes:
+        principal: as given.
+    """
+
+    def __init__(self, wants: Callable[[Notice], bool], principal: Principal | None = None) -> None:
+        self.principal = principal
+        self._wants = wants
+        self._pending: dict[Notice, None] = {}
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    def put(self, notices: Iterable[Notice]) -> None:
+        """Queue those of the notices that the client wants."""
+        if not self._closed:
+            self._pending |= dict.fromkeys(notice for notice in notices if self._wants(notice))
+            self._changed.set()
+
+    def close(self) -> None:
+        """Queue no more. What is queued can still be taken."""
+        self._closed = True
+        self._changed.set()
+
+    async def take(self) -> Notice | None:
+        """Return the next notice, or None when there will be no more."""
+        while not self._pending:
+            if self._closed:
+                return None
+            self._changed = asyncio.Event()
+            await self._changed.wait()
+        # Out of the queue before it is sent: a change during a slow send is news again.
+        notice = next(iter(self._pending))
+        del self._pending[notice]
+        return notice
+
+
 class _Legacy:
-    """A client that shook hands: its mailbox, the URIs that it watches, and what it might when it began to listen."""
+    """A client that shook hands: its mailbox, the URIs that it watches, and its permissions when it began to listen."""
 
     def __init__(self, principal: Principal | None, permissions: Permissions | None) -> None:
         self.uris: set[str] = set()
@@ -110,8 +195,8 @@ class Notifier:
         tools: whether there are tools.
         prompts: whether there are prompts.
         streams: listen streams that one owner may have; None for a quarter of all.
-        permissions: what a principal may, None where everybody may everything.
-        between: what there is for whoever had the first permissions and has the second now.
+        permissions: returns what a principal may do, None where no grants are in force.
+        between: returns the notices for a principal whose permissions change from the first to the second.
 
     Attributes:
         extensions: as given.
@@ -145,7 +230,7 @@ class Notifier:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """While this is entered, legacy clients are notified."""
+        """Notify legacy clients while this is entered."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
@@ -161,7 +246,7 @@ class Notifier:
         self.publish_to_each(lambda _: found)
 
     def publish_to_each(self, notices_for: Callable[[Principal | None], Collection[Notice]]) -> None:
-        """Notify each client of what there is for its principal. Returns at once."""
+        """Notify each client of the notices for its principal. Returns at once."""
         for mailbox in (*self._sent_to, *self._streams):
             mailbox.put(notices_for(mailbox.principal))
 
@@ -171,16 +256,16 @@ class Notifier:
             mailbox.put([notice])
 
     def close(self) -> None:
-        """End every listen stream as the protocol says: what is owed, then the result of the request.
+        """End every listen stream as the protocol says: what is queued, then the result of the request.
 
-        One that is asked for later is acknowledged, and ended in the same way.
+        A later one is acknowledged and ended in the same way.
         """
         self._is_closing = True
         for mailbox in list(self._streams):
             mailbox.close()
 
     def add_legacy_client(self, peer: Peer) -> None:
-        """A legacy client is ready for notifications."""
+        """Begin to notify a legacy client."""
         if self._tasks is not None:
             client = self._client(peer)
             if client.mailbox not in self._sent_to:
@@ -190,13 +275,12 @@ class Notifier:
                 telling.add_done_callback(self._telling.discard)
 
     def follows(self, connection: object, principal: Principal | None) -> Callable[[], None]:
-        """A legacy client opens its stream, and hears on it what is for whom it proves to be by that.
+        """Have a legacy client that opens its stream notified as the principal that it proves to be by that.
 
-        That may be somebody with other groups than when it shook hands, whose skills are others. What it was sent
-        meanwhile reached nobody.
+        Its groups, and so its skills, may be others than when it shook hands. What it was sent meanwhile was lost.
 
         Returns:
-            what tells it so, to be called when its stream is open.
+            a function that notifies it of the difference, to be called when its stream is open.
         """
         client = self._legacy.get(connection)
         if client is None or client.mailbox.principal == principal:
@@ -214,15 +298,15 @@ class Notifier:
         return tell
 
     def watch(self, peer: Peer, uri: str, owner: Owner = None) -> None:
-        """A legacy client wants to hear of one resource.
+        """Subscribe a legacy client to one resource.
 
         Args:
             peer: the client.
             uri: of a resource that is served, as notifications have it.
-            owner: among whose subscriptions it counts.
+            owner: whose quota of subscriptions counts it.
 
         Raises:
-            RequestError: it watches too many.
+            RequestError: it has too many.
         """
         client = self._client(peer)
         if uri in client.uris:
@@ -233,23 +317,23 @@ class Notifier:
         client.uris.add(uri)
 
     def unwatch(self, peer: Peer, uri: str) -> None:
-        """A legacy client no longer wants to hear of one resource."""
+        """End the subscription of a legacy client to one resource."""
         client = self._client(peer)
         client.uris.discard(uri)
         self._watched.release((id(client), uri))
 
     async def listen(self, stream: Stream, wanted: Mapping[str, Any], owner: Owner = None) -> dict[str, Any]:
-        """`subscriptions/listen`: acknowledge, then tell what was asked for, until either side ends it.
+        """`subscriptions/listen`: acknowledge, then notify of what the filter wants, until either side ends it.
 
-        An owner who opens too many streams has its oldest one ended, with its result.
+        The oldest stream of an owner with too many is ended, with its result.
 
         Args:
-            stream: where to tell it.
+            stream: where to send.
             wanted: the filter, its known fields of the types of the protocol.
-            owner: among whose streams it counts.
+            owner: whose quota of streams counts it.
 
         Raises:
-            RequestError: it names too many resources, or others have left no place for a stream.
+            RequestError: it names too many resources, or the streams of others leave no place.
         """
         if stream.id is None:
             raise RequestError("subscriptions/listen must be a request")
@@ -308,39 +392,78 @@ class Notifier:
             self._sent_to.discard(mailbox)
 
 
+class RecentNotifications:
+    """Repeats the notifications of the last ten minutes when another replica has caught up.
+
+    A client that hears of a change from one replica may read the old list from a replica that is behind. When that one
+    catches up, it notifies its own clients, and all other replicas repeat what they notified theirs of.
+
+    Args:
+        announce: tells the other replicas that this one has caught up.
+    """
+
+    def __init__(self, announce: Callable[[], object]) -> None:
+        self._announce = announce
+        self._notified: deque[tuple[float, Callable[[], None]]] = deque(maxlen=_MOST_REMEMBERED)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def add(self, notify: Callable[[], None], *, announced: bool = True) -> None:
+        """Remember a notification that was just sent. Called in the event loop."""
+        self._notified.append((monotonic(), notify))
+        # What it refers to may be large, and no other notification may follow.
+        self._loop = asyncio.get_running_loop()
+        self._loop.call_later(_REMEMBERED_S, self._forget)
+        if announced:
+            self._announce()
+
+    def repeat(self) -> None:
+        """Send them once more. Called in any thread."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: no client is left
+                self._loop.call_soon_threadsafe(self._repeat)
+
+    def _repeat(self) -> None:
+        for _, notify in [*self._notified]:
+            notify()
+
+    def _forget(self) -> None:
+        while self._notified and self._notified[0][0] <= monotonic() - _REMEMBERED_S:
+            self._notified.popleft()
+
+
 _LISTS: Final = (
     ("toolsListChanged", runtime.LIST_CHANGED),
-    ("promptsListChanged", prompts.LIST_CHANGED),
-    ("resourcesListChanged", resources.LIST_CHANGED),
+    ("promptsListChanged", prompt_dialect.LIST_CHANGED),
+    ("resourcesListChanged", resource_dialect.LIST_CHANGED),
 )
-"""The lists of the protocol itself: what asks for news of each, and the notification."""
+"""The lists of the protocol itself: the key of the filter for each, and its notification."""
 _URIS: Final = "resourceSubscriptions"
 
 
 def _honoured(
     requested: Mapping[str, Any], *, extensions: Mapping[str, str], tools: bool, prompts: bool, foreign: bool
 ) -> dict[str, Any]:
-    """The part of a filter that this server can keep.
+    """Return the part of a filter that this server can honour.
 
     A URI that can never name anything here is left out, as the acknowledgement shows.
     """
     asked = dict.fromkeys(requested.get(_URIS) or ())
-    uris = [uri for uri in asked if len(uri) <= LONGEST_URI and (foreign or segments(uri) is not None)]
-    if len(uris) > MOST_SUBSCRIPTIONS:
+    watched = [uri for uri in asked if len(uri) <= LONGEST_URI and (foreign or uris.segments(uri) is not None)]
+    if len(watched) > MOST_SUBSCRIPTIONS:
         raise RequestError(f"Too many resource subscriptions: at most {MOST_SUBSCRIPTIONS}")
-    if sum(map(len, uris)) > MOST_TEXT:
+    if sum(map(len, watched)) > MOST_TEXT:
         raise RequestError(f"The URIs of resourceSubscriptions are too long: at most {MOST_TEXT:,} characters in all")
     kept = zip((key for key, _ in _LISTS), (tools, prompts, True), strict=True)
     honoured: dict[str, Any] = {key: True for key, offered in kept if offered and requested.get(key)}
-    if uris:
-        honoured[_URIS] = uris
+    if watched:
+        honoured[_URIS] = watched
     return honoured | {key: True for key in extensions if requested.get(key) is True}  # X-12
 
 
 def _wanted(honoured: Mapping[str, Any], extensions: Mapping[str, str]) -> tuple[set[str], frozenset[str]]:
-    """The notifications without a URI that a client asked for, and the URIs that it watches."""
+    """Return the notifications without a URI that a client asked for, and the URIs that it watches."""
     methods = {method for key, method in (*_LISTS, *extensions.items()) if key in honoured}
-    return methods, frozenset(map(canonical, honoured.get(_URIS, ())))
+    return methods, frozenset(map(uris.canonical, honoured.get(_URIS, ())))
 
 
 def _params(notice: Notice, meta: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Container, Iterator
 from itertools import islice
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects import prompts, resources, sep2076
@@ -15,13 +15,13 @@ from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.server.fragments import BySkill, Fragment, Fragments, Page, keep_page, kept_page
+from mcp_skills_server.server.pages import ItemCache, Page, keep_page, kept_page
 from mcp_skills_server.server.requests import Caller, Params, Result, Settings, given_arguments
 
 _CURSOR: Final = "prompts"
 _MOST_NAMED: Final = 10
 _ALONE: Final = Snapshot({})
-_descriptors: Final = BySkill()
+_descriptors: Final[ItemCache[dict[str, Json]]] = ItemCache()
 
 
 async def list_prompts(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -32,10 +32,10 @@ async def list_prompts(view: View, settings: Settings, caller: Caller, params: P
     after = cursors.key_of(params, _CURSOR)
     elsewhere = settings.spoken.shown_by(caller.client, caller.extensions)
     key = (_CURSOR, settings.prompt_choice, settings.prompt_page_size, after, elsewhere)
-    page = kept_page(view.snapshot, key)
+    page = kept_page(view.snapshot, *key)
     if page is None:
-        page = keep_page(view.snapshot, key, _page(view.snapshot, settings, after, elsewhere))
-    return prompts.listing(cast(Any, page.fragments), cursors.encode(_CURSOR, page.more), settings.ttl_ms)
+        page = keep_page(_page(view.snapshot, settings, after, elsewhere), view.snapshot, *key)
+    return prompts.listing(page, cursors.encode(_CURSOR, page.more), settings.ttl_ms)
 
 
 async def get_prompt(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -46,10 +46,7 @@ async def get_prompt(view: View, settings: Settings, caller: Caller, params: Par
     Raises:
         RequestError: there is no such prompt, or its arguments are not as they were declared.
     """
-    target = params.get("name")
-    if not isinstance(target, str):
-        raise RequestError(f"Parameter 'name' {'must be a string' if 'name' in params else 'is missing'}")
-    given = given_arguments(params)
+    target, given = str(params["name"]), given_arguments(params)
     skill = _find(view.snapshot, settings, target)
     try:
         body = await view.body(skill)
@@ -89,7 +86,7 @@ async def complete_argument(view: View, settings: Settings, _: Caller, params: P
 
 
 def is_our_prompt(view: View, settings: Settings, name: str) -> bool:
-    """Whether `prompts/get` would know this name."""
+    """Return whether `prompts/get` knows this name."""
     return _known(view.snapshot, settings, name) is not None
 
 
@@ -114,12 +111,12 @@ class Names(NamedTuple):
 
 
 def is_prompt(reference: Any) -> bool:
-    """Whether `completion/complete` is about a prompt; takes the SDK's reference object."""
+    """Return whether a reference of `completion/complete`, an object of the SDK, is to a prompt."""
     return getattr(reference, "type", None) == "ref/prompt"
 
 
 def changed(changes: Changes, settings: Settings) -> bool:
-    """Whether clients should fetch `prompts/list` again."""
+    """Return whether clients should fetch `prompts/list` again."""
     return prompts.changed(
         changes.before, changes.after, settings.prompt_choice, lambda skill: _descriptor(skill, _ALONE)
     )
@@ -132,12 +129,12 @@ def _page(snapshot: Snapshot, settings: Settings, after: str | None, elsewhere: 
     page = list(islice(offered, settings.prompt_page_size))
     kept = portion(page, weight)
     more = kept[-1].path if page and (len(kept) < len(page) or next(offered, None) is not None) else None
-    return Page(Fragments([_listed(skill, snapshot) for skill in kept]), more)
+    return Page([_listed(skill, snapshot) for skill in kept], more)
 
 
-def _listed(skill: Skill, snapshot: Snapshot) -> Fragment:
+def _listed(skill: Skill, snapshot: Snapshot) -> dict[str, Json]:
     name = identity.name_of(skill, snapshot, prompts.LEAST)
-    return _descriptors.get(skill, name) or _descriptors.put(skill, name, _descriptor(skill, snapshot))
+    return _descriptors.get(skill, name) or _descriptors.put(skill, _descriptor(skill, snapshot), name)
 
 
 def _descriptor(skill: Skill, snapshot: Snapshot) -> dict[str, Json]:
@@ -149,13 +146,13 @@ def _is_free(skill: Skill) -> bool:
 
 
 def _declared(skill: Skill) -> list[dict[str, Json]]:
-    """The arguments of the prompt: the author's, else the one that the hint stands for."""
+    """Return the arguments of the prompt: the author's, else the one that the hint stands for."""
     free = prompts.free_argument(skill)
     return arguments.declared(skill.frontmatter) or ([] if free is None else [free])
 
 
 def _offered(snapshot: Snapshot, settings: Settings, after: str | None) -> Iterator[Skill]:
-    """The skills that are prompts and whose path is greater than `after`, by path."""
+    """Yield the skills that are prompts and whose path is greater than `after`, by path."""
     paths = snapshot.paths(prompts.LEAST)
     for position in range(0 if after is None else bisect_right(paths, after), len(paths)):
         skill = snapshot.skills[paths[position]]
@@ -164,13 +161,13 @@ def _offered(snapshot: Snapshot, settings: Settings, after: str | None) -> Itera
 
 
 def _known(snapshot: Snapshot, settings: Settings, name: str) -> Skill | None:
-    """The skill of this name or skill path, if it is a prompt. One look-up: hosts and `dependencies` ask for many."""
+    """Return the skill of this name or skill path, if it is a prompt. One look-up: `dependencies` ask for many."""
     skill = identity.known(snapshot, name, prompts.LEAST)
     return skill if skill is not None and prompts.is_offered(skill, settings.prompt_choice) else None
 
 
 def _find(snapshot: Snapshot, settings: Settings, name: str) -> Skill:
-    """The skill of this name or skill path, if it is a prompt. One that is withheld is refused like one that is absent.
+    """Return the skill of this name or skill path, if it is a prompt. A withheld one is refused like an absent one.
 
     Raises:
         RequestError: there is none, or several share the name; it names what could be asked for instead.

@@ -1,4 +1,4 @@
-"""What a handler is given: a view of the skills, the operator's settings, who asks, and the parameters."""
+"""The arguments of a handler: a view of the skills, the operator's settings, the caller, and the parameters."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects import table
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format.dependencies import Served
-from mcp_skills_server.format.portions import portion, weight
-from mcp_skills_server.model import Skill, Snapshot, Standing
+from mcp_skills_server.model import Standing
 from mcp_skills_server.runtime.quota import Owner
 
 Params: TypeAlias = Mapping[str, Any]
@@ -25,7 +24,7 @@ async def _nothing_else(_: View) -> Served:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the operator chose.
+    """The operator's choices for MCP.
 
     Attributes:
         dialect: the dialect that is spoken; "auto" for all of them, to each client what it can take.
@@ -62,17 +61,16 @@ class Settings:
 
 
 class Caller(NamedTuple):
-    """Who asks.
+    """The client of a request.
 
     Attributes:
         extensions: the extensions of MCP that the client declared.
-        served: what else the server serves to this caller.
-        principal: whom the caller proved to be, None where nobody has to.
-        counted: among whose things counts what the caller opens, None where callers cannot be distinguished.
-        connection: what its requests have in common, None where a request stands alone.
-        progress: tells the caller for how many seconds its request has been at work.
-        audience: who saw the skills in one place: the connection, or the one client of a pipe. None where requests
-            stand alone.
+        served: returns what else the server serves to this caller.
+        principal: the proved identity, None where none is required.
+        counted: the owner whose quota counts what the caller opens, None where callers cannot be distinguished.
+        connection: the connection of a legacy client, None where a request stands alone.
+        progress: reports to the caller for how many seconds its request has been at work.
+        audience: the connection whose client saw the first list of skills. None where requests stand alone.
         client: what the host calls itself.
     """
 
@@ -87,22 +85,15 @@ class Caller(NamedTuple):
 
     @property
     def owner(self) -> str | None:
-        """Who alone finds the caller's sessions again, None where nobody has to prove anything."""
+        """The key that the caller's sessions are bound to, None where no identity is required."""
         return None if self.principal is None else self.principal.key
 
 
 Handler: TypeAlias = Callable[[View, Settings, Caller, Params], Coroutine[Any, Any, Result]]
 
 
-def page_of(snapshot: Snapshot, settings: Settings, after: str | None) -> tuple[list[Skill], str | None]:
-    """The skills of a page, and the path to go on from: fewer than `page_size` where they are large."""
-    page, more = snapshot.page(after, settings.page_size, settings.least)
-    kept = portion(page, weight)
-    return (page, more) if len(kept) == len(page) else (kept, kept[-1].path)
-
-
 def given_arguments(params: Params) -> Mapping[str, Any]:
-    """What a request gives for the arguments of a skill.
+    """Return what a request gives for the arguments of a skill.
 
     Raises:
         RequestError: it is no object.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog.turns import in_turn
@@ -15,27 +14,24 @@ from mcp_skills_server.errors import NotServedError, RequestError, StaleFileErro
 from mcp_skills_server.format import cursors, identity, uris
 from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
 from mcp_skills_server.model import Json, Skill, Snapshot, Standing
-from mcp_skills_server.server.fragments import BySkill, Fragment, Fragments, Page, keep_page, kept_page
-from mcp_skills_server.server.requests import Caller, Params, Result, Settings, page_of
+from mcp_skills_server.server.pages import ItemCache, Page, keep_page, kept_page, page_of
+from mcp_skills_server.server.requests import Caller, Params, Result, Settings
 
 _directories: Final[WeakKeyDictionary[Snapshot, dict[str, str]]] = WeakKeyDictionary()
 """By skill path what the URIs of the skill's files begin with, after the scheme."""
-_descriptors: Final = BySkill()
+_descriptors: Final[ItemCache[dict[str, Json]]] = ItemCache()
 _CURSOR: Final = "resources"
-_SMALL: Final = 1 << 14
-_MOST_KEPT: Final = 64
-"""How many files of at most so many bytes are kept as they are sent."""
 
 
 async def list_resources(view: View, settings: Settings, _: Caller, params: Params) -> Result:
     """`resources/list`: every SKILL.md."""
     after = cursors.key_of(params, _CURSOR)
     key = (_CURSOR, settings.least, settings.page_size, after)
-    page = kept_page(view.snapshot, key)
+    page = kept_page(view.snapshot, *key)
     if page is None:
         skills, more = page_of(view.snapshot, settings, after)
-        page = keep_page(view.snapshot, key, Page(Fragments(map(_listed, skills)), more))
-    return dialect.listing(cast(Any, page.fragments), cursors.encode(_CURSOR, page.more), settings.ttl_ms)
+        page = keep_page(Page(map(_listed, skills), more), view.snapshot, *key)
+    return dialect.listing(page, cursors.encode(_CURSOR, page.more), settings.ttl_ms)
 
 
 async def list_templates(_view: View, settings: Settings, _: Caller, params: Params) -> Result:
@@ -61,16 +57,7 @@ async def read_resource(view: View, settings: Settings, caller: Caller, params: 
             raw = await view.read(skill, path)
         except StaleFileError as stale:
             raise view.refusal(stale, NotServedError(target)) from None
-        contents = (_kept_contents if len(raw) <= _SMALL else _contents)(target, path, raw)
-        return dialect.contents(cast(Any, contents), settings.ttl_ms)
-
-
-def _contents(target: str, path: str, raw: bytes) -> Fragments:
-    return Fragments((Fragment(dialect.content(target, path, raw)),))
-
-
-_kept_contents: Final = lru_cache(maxsize=_MOST_KEPT)(_contents)
-"""The same of files that are asked for again and again: what was read and proved is the key."""
+        return dialect.contents([dialect.content(target, path, raw)], settings.ttl_ms)
 
 
 async def read_directory(view: View, settings: Settings, _: Caller, params: Params) -> Result:
@@ -106,7 +93,7 @@ async def complete(view: View, settings: Settings, _: Caller, params: Params) ->
 
 
 def _completions(snapshot: Snapshot, begun: str, least: Standing) -> Iterator[str]:
-    """Paths that begin so, and those of skills whose name does."""
+    """Yield the paths that begin so, and those of skills whose name does."""
     if len(begun) > LONGEST:
         return
     directories = _directories.get(snapshot)
@@ -123,20 +110,20 @@ def _completions(snapshot: Snapshot, begun: str, least: Standing) -> Iterator[st
 
 
 def canonical(view: View, settings: Settings, target: str) -> str | None:
-    """This URI as notifications have it, or None if `resources/read` would not know it."""
+    """Return this URI as notifications have it, or None if `resources/read` does not know it."""
     found = uris.find(view.snapshot, target, settings.least)
     return None if found is None else uri(found[0].path, found[1])
 
 
 def is_our_template(reference: Any) -> bool:
-    """Whether `completion/complete` is about the template of skill files; takes the SDK's reference object."""
+    """Return whether a reference of `completion/complete`, an object of the SDK, is to the template of skill files."""
     return getattr(reference, "uri", None) == TEMPLATE
 
 
-def _listed(skill: Skill) -> Fragment:
-    return _descriptors.get(skill, None) or _descriptors.put(skill, None, descriptor(skill))
+def _listed(skill: Skill) -> dict[str, Json]:
+    return _descriptors.get(skill) or _descriptors.put(skill, descriptor(skill))
 
 
 def descriptor(skill: Skill) -> dict[str, Json]:
-    """A SKILL.md as `resources/list` shows it."""
+    """Return a SKILL.md as `resources/list` shows it."""
     return dialect.descriptor(skill, identity.title(skill))

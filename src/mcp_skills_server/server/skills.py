@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
-from typing import Any, cast
+from collections.abc import Sequence
+from functools import cache
 
-from mcp_skills_server.catalog.view import View
-from mcp_skills_server.dialects.dialect import EntryResult, Subject
-from mcp_skills_server.dialects.table import listing
+from mcp_skills_server.catalog.view import View, is_hashed
+from mcp_skills_server.dialects.dialect import Dialect, Entry, EntryResult, Subject
+from mcp_skills_server.dialects.table import listing, union
 from mcp_skills_server.errors import REPEATS, RequestError, StaleFileError, clipped
 from mcp_skills_server.format import arguments, cursors
 from mcp_skills_server.format.dependencies import FIELD, Served
-from mcp_skills_server.server.entries import Entries
-from mcp_skills_server.server.fragments import Fragment, Fragments, Page, keep_page, kept_page
-from mcp_skills_server.server.requests import Caller, Params, Result, Settings, given_arguments, page_of
+from mcp_skills_server.model import Json, Skill, Standing
+from mcp_skills_server.server.pages import ItemCache, Page, keep_page, kept_page, page_of
+from mcp_skills_server.server.requests import Caller, Params, Result, Settings, given_arguments
 from mcp_skills_server.telemetry import events
 
 logger = logging.getLogger(__name__)
@@ -25,26 +25,28 @@ _NOTHING = Served()
 
 async def list_skills(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
     """`skills/list`: the skills by path, in pages. One that cannot be read is left out."""
-    after, entries = cursors.key_of(params, _CURSOR), Entries(view, settings, caller)
+    after, entries = cursors.key_of(params, _CURSOR), _Entries(view, settings, caller)
     key = (_CURSOR, entries.dialects, settings.least, settings.page_size, after)
-    page = kept_page(view.snapshot, key) or await _page(view, settings, entries, after, key)
-    made = listing(cast(Any, page.fragments), cursors.encode(_CURSOR, page.more))
-    return settings.spoken.framed(made, settings.ttl_ms)
+    page = kept_page(view.snapshot, *key)
+    if page is None:
+        page = await _page(view, settings, entries, after)
+        if entries.are_fixed:
+            keep_page(page, view.snapshot, *key)
+    return settings.spoken.framed(listing(page, cursors.encode(_CURSOR, page.more)), settings.ttl_ms)
 
 
-async def _page(view: View, settings: Settings, entries: Entries, after: str | None, key: Hashable) -> Page:
+async def _page(view: View, settings: Settings, entries: _Entries, after: str | None) -> Page:
     skills, more = page_of(view.snapshot, settings, after)
     await entries.prepare(skills)
-    out: list[Fragment] = []
+    out: list[Json] = []
     for skill in skills:
         try:
-            out.append(entries.kept(skill) or await entries.entry(skill))
+            out.append(await entries.entry(skill))
         except StaleFileError as stale:
             if not view.last_try:
                 raise
             logger.warning("%s is left out of the listing: %s", skill.path, stale, extra=REPEATS)
-    page = Page(Fragments(out), more)
-    return keep_page(view.snapshot, key, page) if all(map(entries.kept, skills)) else page
+    return Page(out, more)
 
 
 async def get_skill(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -59,8 +61,7 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
         if isinstance(result, EntryResult):
             skill = dialect.find(snapshot, target, least)
             events.concerns([skill])
-            entries = Entries(view, settings, caller)
-            made = result.write(cast(Any, entries.kept(skill) or await entries.entry(skill)))
+            made = result.write(await _Entries(view, settings, caller).entry(skill))
         else:
             given = given_arguments(params)
             skill = dialect.find(snapshot, target, least)
@@ -72,3 +73,62 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
         unreadable = RequestError(f"Unknown skill: {clipped(target)!r}; a file of it cannot be read")
         raise view.refusal(stale, unreadable) from None
     return made if dialect.framed is None else dialect.framed(made, settings.ttl_ms)
+
+
+@cache
+def _cache_of(_dialects: tuple[Dialect, ...], _least: Standing) -> ItemCache[Entry]:
+    return ItemCache()
+
+
+class _Entries:
+    """The entries of one request: of one dialect, or of several as one.
+
+    Args:
+        view: what the request sees.
+        settings: what the operator chose.
+        caller: who asks; its extensions choose the dialects.
+
+    Attributes:
+        dialects: the dialects of the entries.
+        are_fixed: whether the entries so far depend on nothing but the snapshot.
+    """
+
+    def __init__(self, view: View, settings: Settings, caller: Caller) -> None:
+        self._view = view
+        self._caller = caller
+        self._least = settings.least
+        self.dialects = settings.spoken.for_client(caller.extensions)
+        self.are_fixed = True
+        self._cache = _cache_of(self.dialects, settings.least)
+
+    async def prepare(self, skills: Sequence[Skill]) -> None:
+        """Read in one go what the entries of several skills need of the disk."""
+        if any(dialect.wants_digests for dialect in self.dialects):
+            await self._view.hash_files([each for each in skills if not is_hashed(each)])
+
+    async def entry(self, skill: Skill) -> Entry:
+        """Return the entry of a skill; on the last try that of its last whole state, if a file of it is being written.
+
+        Raises:
+            StaleFileError: a file changed since its scan, or cannot be read.
+        """
+        try:
+            return await self._entry(skill)
+        except StaleFileError as stale:
+            self.are_fixed = False
+            return await self._entry(self._view.last_whole(skill, stale))
+
+    async def _entry(self, skill: Skill) -> Entry:
+        snapshot = self._view.snapshot
+        varies = tuple([each.varies_with(skill, snapshot, self._least) for each in self.dialects])
+        if None in varies:
+            self.are_fixed = False
+            return await self._written(skill, await self._caller.served(self._view))
+        return self._cache.get(skill, varies) or self._cache.put(skill, await self._written(skill, _NOTHING), varies)
+
+    async def _written(self, skill: Skill, served: Served) -> Entry:
+        parts: list[Entry] = []
+        for dialect in self.dialects:
+            digests = await self._view.digests(skill) if dialect.wants_digests else {}
+            parts.append(dialect.entry(Subject(skill, self._view.snapshot, self._least, served, digests)))
+        return union(parts)

@@ -1,8 +1,8 @@
-"""The runtime tools over MCP: which session a call belongs to, and the rest is the session's.
+"""The runtime tools over MCP: find the session of a call and hand the call to it.
 
-In the legacy era a connection remembers its session; in the modern era nothing but the handle does (MCP-11, X-15). A
-host may hold many conversations over one connection, so what is loaded is delivered with every load, and a handle is
-honoured in both eras.
+In the legacy era a connection remembers its session; in the modern era the handle alone does (MCP-11, X-15). A host may
+hold many conversations over one connection, so what is loaded is delivered with every load, and a handle is honoured in
+both eras.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mcp_skills_server.server.requests import Caller, Params, Result, Settings
 
 _KIND: Final = "tools"
 _FAMILY: Final = "skills"
-"""What the names of our tools begin with."""
+"""The prefix of our tools' names."""
 _NOT_SHARED: Final = (
     "This session is known to one replica of this server alone for now: what the replicas share cannot be reached. "
     "If a later call says that it is unknown, load the skills again without a session."
@@ -41,7 +41,7 @@ class Tools:
         self._sessions = sessions
         self._of_connections: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._first_seen: WeakKeyDictionary[Any, tuple[ReferenceType[Runtime], int]] = WeakKeyDictionary()
-        """The moment of its skills that an audience saw first: most hosts show their model nothing newer."""
+        """The moment of the skills that an audience saw first: most hosts show their model nothing newer."""
 
     def definitions(
         self, skill_set: SkillSet, elsewhere: Standing | None = None, client: str | None = None
@@ -56,7 +56,7 @@ class Tools:
         return [briefing.tools(handles=True, client=client) for client in (UNKNOWN, WIDEST)]
 
     def instructions(self, skill_set: SkillSet, client: str | None = None) -> str | None:
-        """What a model is to know before it asks; None where there is no skill."""
+        """Return the server's instructions for a model, None where there is no skill."""
         return self._sessions.runtime.over(skill_set).briefing.instructions(client=client_of(client)) or None
 
     async def list_tools(self, view: View, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -106,7 +106,7 @@ class Tools:
         return {"resultType": "complete", **result}
 
     def _since(self, caller: Caller, runtime: Runtime) -> int | None:
-        """The moment of its skills that this caller knows of, None where callers cannot be distinguished."""
+        """Return the moment of the skills that this caller knows of, None where callers cannot be distinguished."""
         if caller.audience is None:
             return None
         known = self._first_seen.get(caller.audience)

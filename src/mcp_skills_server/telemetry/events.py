@@ -202,12 +202,11 @@ class Request:
     Attributes:
         outcome: what became of it.
         code: of the error of JSON-RPC that answers it.
-        is_kept: whether it is emitted; False where the work is done anew as another one.
     """
 
     __slots__ = (
         "_began", "_bytes", "_call", "_found", "_label", "_outcome", "_request", "_started", "_token", "_took",
-        "_trace", "_uses", "_who", "code", "is_kept", "outcome",
+        "_trace", "_uses", "_who", "code", "outcome",
     )  # fmt: skip
 
     def __init__(
@@ -231,7 +230,6 @@ class Request:
         self._outcome: Outcome = "ok"
         self.outcome: Outcome | None = None
         self.code: int | None = None
-        self.is_kept = True
 
     def __enter__(self) -> Request:
         self._began, self._started = time.time(), time.perf_counter()
@@ -240,8 +238,6 @@ class Request:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         _current.reset(self._token)
-        if not self.is_kept:
-            return
         self._took = time.perf_counter() - self._started
         self._outcome = self.outcome or ("ok" if error is None else _outcome_of(error))
         self._request = request_id.get()

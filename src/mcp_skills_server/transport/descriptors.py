@@ -1,6 +1,6 @@
-"""The descriptors of stdin and stdout: taken for the protocol, read, written, and watched for the end of the peer.
+"""File descriptors of stdin and stdout: claim them for a protocol, read, write, and detect that the peer hung up.
 
-Nothing here needs an event loop. Only one part of a process may take them, and only once.
+Nothing here needs an event loop. A process claims them once.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Claimed(NamedTuple):
 
 
 def claim() -> Claimed:
-    """Take stdin and stdout for the protocol.
+    """Claim stdin and stdout for the protocol.
 
-    From then on print() and child processes write to stderr, and who reads stdin finds it empty. Both descriptors are
-    blocking, whatever the parent made of them, and binary.
+    From then on print() and child processes write to stderr and read an empty stdin. Both descriptors are blocking,
+    whatever the parent made of them, and binary.
     """
     claimed = Claimed(os.dup(0), os.dup(1))
     for descriptor in claimed:
@@ -54,7 +54,7 @@ def claim() -> Claimed:
 
 
 def read(descriptor: int) -> bytes:
-    """The next bytes; none at the end, or where nothing can be read any more."""
+    """Return the next bytes, none at the end or after an error."""
     try:
         return os.read(descriptor, _CHUNK)
     except OSError:
@@ -65,24 +65,24 @@ def write(descriptor: int, raw: bytes | memoryview) -> None:
     """Write all of these bytes.
 
     Raises:
-        BrokenPipeError: nobody reads them, or they cannot be written, which a line of the log says.
+        BrokenPipeError: the reader is gone, or they cannot be written, which a line of the log says.
     """
     view = memoryview(raw)
     while view:
         try:
             view = view[os.write(descriptor, view) :]
-        except BlockingIOError:  # whoever shares the pipe may have made it so at any time
+        except BlockingIOError:  # another process that shares the pipe has made it non-blocking
             select.select([], [descriptor], [])
         except OSError as error:
             raise _end_of_answers(error) from None
 
 
 def writer(descriptor: int) -> Callable[[bytes | memoryview], int]:
-    """What writes to a pipe or socket as much as it takes now, never waits, and returns how many bytes that was.
+    """Return a function that writes what a pipe or socket takes without blocking, and returns how many bytes that was.
 
-    It raises BrokenPipeError where nothing can be written any more. A regular file takes everything.
+    It raises BrokenPipeError when nothing can be written any more. A regular file takes everything.
     """
-    send = _unwaiting(descriptor)
+    send = _non_blocking(descriptor)
 
     def write_now(raw: bytes | memoryview) -> int:
         try:
@@ -96,7 +96,7 @@ def writer(descriptor: int) -> Callable[[bytes | memoryview], int]:
 
 
 def _end_of_answers(error: OSError) -> BrokenPipeError:
-    """Nobody reads what cannot be written; that it is not the reader's doing is said once, since the server ends."""
+    """Return the error as a broken pipe, which ends the server; log one that is not the reader's doing."""
     if isinstance(error, BrokenPipeError):
         return error
     if isinstance(error, ConnectionError):  # stdout is a socket
@@ -105,10 +105,10 @@ def _end_of_answers(error: OSError) -> BrokenPipeError:
     return BrokenPipeError(error.errno, error.strerror)
 
 
-def _unwaiting(descriptor: int) -> Callable[[bytes | memoryview], int]:
-    """The same with a BlockingIOError where nothing can be taken now.
+def _non_blocking(descriptor: int) -> Callable[[bytes | memoryview], int]:
+    """Return the same function, with a BlockingIOError when nothing can be taken now.
 
-    The descriptor itself stays blocking: whoever shares it, a parent or its terminal, may rely on that.
+    The descriptor itself stays blocking: a parent or a terminal that shares it may rely on that.
     """
     if sys.platform == "win32":
         return partial(os.write, descriptor)
@@ -128,16 +128,12 @@ def _unwaiting(descriptor: int) -> Callable[[bytes | memoryview], int]:
 
 
 def has_hung_up(descriptor: int) -> bool:
-    """Whether nobody has the other end of a pipe or socket open any more, also where there is more to be read."""
-    if sys.platform == "win32":
-        return False
-    poller = select.poll()
-    poller.register(descriptor, 0)
-    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poller.poll(0))
+    """Return whether the other end of a pipe or socket is closed, also while there is more to be read."""
+    return _hung_up(descriptor, None, 0)
 
 
 def wait_for_hang_up(descriptor: int, wake: int | None = None) -> bool:
-    """Wait until nobody has the other end of a pipe or socket open any more, even if nothing is read or written.
+    """Wait until the other end of a pipe or socket is closed, even if nothing is read or written.
 
     Args:
         descriptor: our end.
@@ -146,11 +142,15 @@ def wait_for_hang_up(descriptor: int, wake: int | None = None) -> bool:
     Returns:
         False if it was woken, or where the system does not report it.
     """
+    return _hung_up(descriptor, wake, None)
+
+
+def _hung_up(descriptor: int, wake: int | None, timeout_ms: int | None) -> bool:
     if sys.platform == "win32":
         return False
     poller = select.poll()
     poller.register(descriptor, 0)  # no event is asked for, and a hang-up is reported all the same
     if wake is not None:
         poller.register(wake, select.POLLIN)
-    found = dict(poller.poll())
+    found = dict(poller.poll(timeout_ms))
     return wake not in found and bool(found.get(descriptor, 0) & (select.POLLERR | select.POLLHUP))

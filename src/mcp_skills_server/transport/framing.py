@@ -1,6 +1,6 @@
-"""Chunks of bytes to lines of bounded length. Pure: bytes in, bytes out.
+"""Split chunks of bytes into lines of bounded length. Pure: bytes in, bytes out.
 
-`lines` is for who answers lines. `blocks` is for who passes everything on and only looks at it. What comes out does not
+`lines` is for a server, which answers lines; `blocks` for a proxy, which passes every byte on. The result does not
 depend on where the chunks are cut, but for the pieces of a line that is too long.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 MAX_LINE: Final = 8 << 20
-"""Bytes of a line, unless somebody says otherwise."""
+"""Bytes of a line by default."""
 
 
 class LineBuffer:
@@ -28,9 +28,9 @@ class LineBuffer:
         self._overflowing = False
 
     def lines(self, chunk: bytes) -> Iterator[bytes | None]:
-        """The lines that this chunk completes, without blank ones. None for one that is too long, as soon as it is."""
+        """Yield the lines that this chunk completes, without blank ones; None for one as soon as it is too long."""
         if not (self._rest or self._overflowing) and chunk.find(b"\n") == len(chunk) - 1 <= self._max_line:
-            if chunk.strip():  # what nearly every chunk of a client is that waits for its answers: one line
+            if chunk.strip():  # one line, as nearly every chunk of a client that waits for its answers
                 yield chunk[:-1]
             return
         reported = self._overflowing
@@ -42,12 +42,12 @@ class LineBuffer:
             reported = False  # only the first block can go on with a line of the chunk before
 
     def last_line(self) -> bytes | None:
-        """The last line when no more chunks come; None where it ended with a line feed, is blank or was too long."""
+        """Return the last line when no more chunks come; None if it was ended, is blank or was too long."""
         rest = self.rest()
         return rest if rest.strip() else None
 
     def blocks(self, chunk: bytes) -> Iterator[tuple[bytes, bool]]:
-        """Every byte in order: (block of whole lines, True), or (piece of a line that is too long, False)."""
+        """Yield every byte in order: (block of whole lines, True), or (piece of a line that is too long, False)."""
         end = chunk.rfind(b"\n") + 1
         if end:
             head = chunk[:end]
@@ -73,13 +73,13 @@ class LineBuffer:
                 yield self.rest(), False
 
     def rest(self) -> bytes:
-        """What is left when no more chunks come: the begin of a line that was not ended, or nothing."""
+        """Return what is left when no more chunks come: the begin of a line that was not ended, or nothing."""
         rest = bytes(self._rest)
         self._rest.clear()
         return rest
 
     def _divided(self, block: bytes) -> Iterator[tuple[bytes, bool]]:
-        """A block of whole lines, some of which may be too long."""
+        """Yield the parts of a block of whole lines, some of which are too long."""
         begin = place = 0
         while place < len(block):
             end = block.index(b"\n", place) + 1

@@ -1,7 +1,7 @@
-"""A protocol of lines on stdin and stdout, in an event loop: reading, writing, and when it ends.
+"""Lines over stdin and stdout in an asyncio event loop, with backpressure and an orderly end.
 
-A thread that reads stdin cannot be interrupted: after SIGTERM the process would wait for its client. Here both ends are
-served by the event loop, which also saves two thread switches a message.
+The event loop itself waits for both pipes. A thread that reads stdin cannot be interrupted: after SIGTERM the process
+would wait for its client.
 """
 
 from __future__ import annotations
@@ -10,35 +10,20 @@ import asyncio
 import signal
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final
 
 from mcp_skills_server.transport import descriptors
 from mcp_skills_server.transport.framing import MAX_LINE, LineBuffer
-from mcp_skills_server.transport.scope import Scope, scope
-
-_T = TypeVar("_T")
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _MOST_UNREAD: Final = 2
-"""Chunks of stdin that are read before somebody takes them."""
+"""Chunks of stdin that are read ahead."""
 _MOST_UNSENT: Final = 32 << 20
-"""Bytes of answers beyond which no more lines are taken, until the peer has read some."""
+"""Bytes of unsent answers beyond which no more lines are taken, until the peer has read some."""
 _STUCK_S: Final = 0.4
-"""For so long a peer that has closed stdin may read nothing while more waits than that."""
-
-
-class _Unread(NamedTuple):
-    """What of a chunk of stdin nobody has taken yet.
-
-    Attributes:
-        left: what `judge` left of the line before, None for nothing.
-        lines: the lines after it, None at the end of stdin.
-    """
-
-    left: Any
-    lines: Iterator[bytes | None] | None
+"""How long a peer that has closed stdin may read nothing while more than that is unsent."""
 
 
 class Pipes:
@@ -56,49 +41,29 @@ class Pipes:
         self._stdin, self._stdout = descriptors.claim()
         self._write = descriptors.writer(self._stdout)
         self._buffer = LineBuffer(max_line)
-        self._judge: Callable[[bytes | None], Any] = _itself
-        self._unread: deque[_Unread] = deque()
+        self._chunks: asyncio.Queue[bytes] = asyncio.Queue()
         self._is_watched = False
-        self._came: asyncio.Future[None] | None = None
         self._unsent: deque[memoryview | asyncio.Future[None]] = deque()
         self._unsent_bytes = 0
         self._less: asyncio.Future[None] | None = None
         self._broken: OSError | None = None
 
     async def lines(self) -> AsyncIterator[bytes | None]:
-        """The lines until stdin ends, as `LineBuffer.lines`; the last one need not end with a line feed."""
-        async for (line,) in self.judged(_itself):
-            yield line
+        """Yield the lines until stdin ends, as `LineBuffer.lines`; the last one need not end with a line feed.
 
-    async def judged(self, judge: Callable[[bytes | None], _T | None]) -> AsyncIterator[_T]:
-        """What `judge` leaves of the lines, which are those of `lines`. Of one that it is done with it returns None.
-
-        `judge` is called with one line after the other, none of them twice. Where nothing is left of all before it, it
-        is called as soon as the line is there, by the event loop and not in a task: to wake one takes as long as most
-        answers. So it must not wait, and call nothing that wants a task. What it raises is raised here.
-
-        A peer that reads nothing of what is sent is heard no further: its lines wait, and so does what it writes. Where
-        it has closed stdin as well, that is the end.
+        While the peer reads nothing of what is sent, no further line is taken. If it has closed stdin as well, the
+        lines end.
         """
-        self._judge = judge
         try:
-            while True:
-                left, lines = await self._read()
-                if left is not None:
-                    yield left
-                if self._unsent_bytes > _MOST_UNSENT and not await self._is_read():
-                    return
-                if lines is None:
-                    break
-                for line in lines:
-                    if (left := judge(line)) is not None:
-                        yield left
+            while chunk := await self._next_chunk():
+                for line in self._buffer.lines(chunk):
+                    yield line
                     if self._unsent_bytes > _MOST_UNSENT and not await self._is_read():
                         return
         finally:
-            self._watch_stdin(False)
-        if (last := self._buffer.last_line()) and (left := judge(last)) is not None:
-            yield left
+            self._unwatch()
+        if last := self._buffer.last_line():
+            yield last
 
     def send_now(self, raw: bytes) -> bool:
         """Write these bytes, after those of earlier calls. Returns whether they are out; `flush` waits for the rest.
@@ -109,7 +74,7 @@ class Pipes:
         rest = memoryview(raw)
         if not self._unsent:
             taken = self._write(raw)
-            if taken == len(raw):  # as nearly always
+            if taken == len(raw):
                 return True
             rest = rest[taken:]
             while rest and taken and (taken := self._write(rest)):
@@ -118,7 +83,7 @@ class Pipes:
                 return True
             try:
                 asyncio.get_running_loop().add_writer(self._stdout, self._send_rest)
-            except (PermissionError, NotImplementedError):  # what the event loop cannot wait for
+            except (PermissionError, NotImplementedError):  # the event loop cannot wait for it
                 descriptors.write(self._stdout, rest)
                 return True
         elif self._broken is not None:
@@ -149,26 +114,29 @@ class Pipes:
 
     async def serve(
         self,
-        work: Callable[[], Awaitable[None]],
+        work: Callable[[], Coroutine[Any, Any, None]],
         before_signalled: Callable[[], Awaitable[None]] | None = None,
-        *,
-        within: Scope | None = None,
     ) -> None:
         """Run `work` until it is done, SIGTERM or SIGINT comes, or nobody reads stdout any more.
 
         Args:
-            work: what reads and sends. It may raise BrokenPipeError, alone or in a group.
+            work: what reads and sends; the last two cancel it. It may raise BrokenPipeError, alone or in a group.
             before_signalled: awaited after a signal, before `work` is cancelled.
-            within: the scope that `work` is run in, and cancelled by; by default one of anyio.
         """
-        work_scope = scope(shields=True) if within is None else within
         loop = asyncio.get_running_loop()
+        working = loop.create_task(work())
         ending: asyncio.Task[None] | None = None
+        is_over = False
+
+        def cancel() -> None:
+            nonlocal is_over
+            is_over = True
+            working.cancel()
 
         async def end() -> None:
             if before_signalled is not None:
                 await before_signalled()
-            work_scope.cancel()
+            cancel()
 
         def end_on_signal() -> None:
             nonlocal ending
@@ -177,26 +145,30 @@ class Pipes:
         def watch_reader() -> None:
             if descriptors.wait_for_hang_up(self._stdout):
                 with suppress(RuntimeError):  # the loop is closed: it has ended already
-                    loop.call_soon_threadsafe(work_scope.cancel)
+                    loop.call_soon_threadsafe(cancel)
 
-        # Not one of the event loop's threads: it waits as long as the process lives, and nobody may wait for it.
+        # A daemon, not a thread of the event loop's pool: it waits as long as the process lives.
         threading.Thread(target=watch_reader, name="stdout-reader", daemon=True).start()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, end_on_signal)
-        try:
-            with work_scope:
-                try:
-                    await work()
-                except* BrokenPipeError:
-                    pass
-        finally:
+        with suppress(NotImplementedError):  # on Windows Ctrl-C raises KeyboardInterrupt instead
             for number in _SIGNALS:
-                loop.remove_signal_handler(number)
+                loop.add_signal_handler(number, end_on_signal)
+        try:
+            try:
+                await working
+            except* BrokenPipeError:
+                pass
+        except asyncio.CancelledError:
+            if not is_over:
+                raise
+        finally:
+            with suppress(NotImplementedError):
+                for number in _SIGNALS:
+                    loop.remove_signal_handler(number)
             if ending is not None:
                 ending.cancel()
 
     async def _is_read(self) -> bool:
-        """Wait until the peer has read enough to be heard again; whether it has, or may yet."""
+        """Wait until the peer has read enough for the next line; False if it never will."""
         while (unsent := self._unsent_bytes) > _MOST_UNSENT and self._broken is None:
             self._less = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._less], timeout=_STUCK_S)
@@ -204,57 +176,39 @@ class Pipes:
                 return False
         return True
 
-    async def _read(self) -> _Unread:
-        if not self._unread:
-            if not self._watch_stdin(True):
-                await asyncio.sleep(0)
-                return self._next()
-            self._came = asyncio.get_running_loop().create_future()
-            await self._came
-        return self._unread.popleft()
-
-    def _next(self) -> _Unread:
-        chunk = descriptors.read(self._stdin)
-        return _Unread(None, self._buffer.lines(chunk) if chunk else None)
-
-    def _read_now(self) -> None:
-        found = self._next()
-        came = self._came
-        if came is None or came.done():  # what was left before has its turn first
-            self._unread.append(found)
-            if len(self._unread) >= _MOST_UNREAD or found.lines is None:
-                self._watch_stdin(False)
-            return
-        if found.lines is None:
-            self._watch_stdin(False)
-        else:
-            try:
-                for line in found.lines:
-                    left = self._judge(line)
-                    if left is not None or self._unsent_bytes > _MOST_UNSENT:
-                        found = _Unread(left, found.lines)
-                        break
-                else:
-                    return
-            except Exception as error:
-                came.set_exception(error)
-                return
-        self._unread.append(found)
-        came.set_result(None)
-
-    def _watch_stdin(self, wanted: bool) -> bool:
-        """Have the event loop watch stdin, or not. Returns whether it does; a regular file is always ready."""
-        if wanted != self._is_watched:
+    async def _next_chunk(self) -> bytes:
+        """Return the next bytes of stdin, none at its end."""
+        if self._chunks.empty() and not self._is_watched:
             loop = asyncio.get_running_loop()
             try:
-                self._is_watched = wanted
-                if wanted:
-                    loop.add_reader(self._stdin, self._read_now)
-                else:
-                    loop.remove_reader(self._stdin)
-            except PermissionError:
-                self._is_watched = False
-        return self._is_watched
+                loop.add_reader(self._stdin, self._read)
+            except (PermissionError, NotImplementedError):  # a regular file, or Windows
+                return await self._read_in_thread(loop)
+            self._is_watched = True
+        return await self._chunks.get()
+
+    def _read(self) -> None:
+        """Read a chunk, as the event loop found that there is one."""
+        chunk = descriptors.read(self._stdin)
+        self._chunks.put_nowait(chunk)
+        if not chunk or self._chunks.qsize() >= _MOST_UNREAD:
+            self._unwatch()
+
+    def _unwatch(self) -> None:
+        if self._is_watched:
+            self._is_watched = False
+            asyncio.get_running_loop().remove_reader(self._stdin)
+
+    async def _read_in_thread(self, loop: asyncio.AbstractEventLoop) -> bytes:
+        """Read a chunk of what the event loop cannot wait for, in a daemon thread: at the end nobody joins it."""
+
+        def read() -> None:
+            chunk = descriptors.read(self._stdin)
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._chunks.put_nowait, chunk)
+
+        threading.Thread(target=read, name="stdin", daemon=True).start()
+        return await self._chunks.get()
 
     def _send_rest(self) -> None:
         """Write what stdout takes now, as the event loop found that it takes something."""
@@ -280,8 +234,3 @@ class Pipes:
             if less and self._less is not None and not self._less.done():
                 self._less.set_result(None)
         asyncio.get_running_loop().remove_writer(self._stdout)
-
-
-def _itself(line: bytes | None) -> tuple[bytes | None]:
-    """A line that is wanted whatever it says; it may be None."""
-    return (line,)

@@ -41,9 +41,7 @@ from mcp_skills_server.web.failures import FailedAuthentications
 from mcp_skills_server.web.fair_queue import FairQueue
 from mcp_skills_server.web.forwarded import Forwarding
 from mcp_skills_server.web.guards import Guard
-from mcp_skills_server.web.legacy import Legacy
 from mcp_skills_server.web.messages import Judged
-from mcp_skills_server.web.modern import Modern
 from mcp_skills_server.web.rates import RequestRate
 from mcp_skills_server.web.redirect import redirect_relatively
 from mcp_skills_server.web.request_ids import RequestIds
@@ -167,10 +165,7 @@ def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watc
     server.middleware.append(manager.middleware)
     manager.on_follow = attachment.notifier.follows
     # Inside of the limit, which hands on whole bodies.
-    modern = legacy = None
-    if http.lean:
-        modern, legacy = Modern(attachment), Legacy(attachment, manager)
-    manager.asgi_app.app = Endpoint(Judged(manager.asgi_app.app, modern, legacy))
+    manager.asgi_app.app = Endpoint(Judged(manager.asgi_app.app))
 
     @contextlib.asynccontextmanager
     async def running() -> AsyncGenerator[None]:

@@ -18,11 +18,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.server.messages import Id, Refusal, duplicate, judge
-from mcp_skills_server.web.legacy import SESSION, Legacy
-from mcp_skills_server.web.modern import Modern
 
 logger = logging.getLogger(__name__)
 
+_SESSION: Final = b"mcp-session-id"
 _STREAM: Final = b"text/event-stream"
 _ANSWER: Final = re.compile(rb'^data: ?\{"jsonrpc":"2\.0","id":', re.MULTILINE)
 """A message with an id that the server sends is an answer, because it sends no requests (MCP-14)."""
@@ -42,19 +41,10 @@ class Judged:
 
     Args:
         app: the endpoint.
-        modern: what answers requests of the modern era in its stead, those that it takes.
-        legacy: the same for requests of legacy sessions.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        modern: Modern | None = None,
-        legacy: Legacy | None = None,
-    ) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._modern = modern
-        self._legacy = legacy
         self._asked: dict[tuple[bytes, str], _Asked] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,20 +58,8 @@ class Judged:
             await _refuse(found, scope, receive, send)
             return
         del raw
-        if self._modern is not None and self._modern.takes(scope, found):
-            answered = self._modern(found, scope, receive, send)
-            del found  # a stream may last for days
-            await answered
-            return
-        session = next((value for name, value in scope["headers"] if name == SESSION), None)
+        session = next((value for name, value in scope["headers"] if name == _SESSION), None)
         asked = found.id if found.kind == "request" and session is not None else None
-        if (
-            self._legacy is not None
-            and asked is not None
-            and (session, str(asked)) not in self._asked
-            and await self._legacy.answered(found, scope, send)
-        ):
-            return
         body: bytes | None = jsonrpc.dump(found.fields)
         del found
 

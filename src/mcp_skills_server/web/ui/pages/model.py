@@ -12,15 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mcp_skills_server.catalog.view import View
-from mcp_skills_server.dialects import runtime
+from mcp_skills_server.dialects import jsonrpc, runtime
 from mcp_skills_server.dialects.runtime import Overview, Shown
 from mcp_skills_server.dialects.table import AUTO
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Json, Standing
 from mcp_skills_server.model.clients import UNKNOWN
-from mcp_skills_server.server import fragments, methods, prompts
-from mcp_skills_server.server.front import eras
-from mcp_skills_server.server.front.eras import Era
+from mcp_skills_server.server import eras, methods, prompts
+from mcp_skills_server.server.eras import Era
 from mcp_skills_server.server.requests import Caller, Handler
 from mcp_skills_server.web.ui.look import Look
 from mcp_skills_server.web.ui.render import tokens
@@ -185,7 +184,7 @@ async def _answers(look: Look, era: Era, dialects: Sequence[str]) -> AsyncIterat
     if settings.tools:
         tools: list[Json] = [*look.runtime.briefing.tools(handles=True)]
         fields = {"resultType": "complete", "tools": tools, "ttlMs": settings.ttl_ms, "cacheScope": "private"}
-        yield MethodAnswer("tools/list", "", fragments.dump(era.written("tools/list", fields)), len(tools), more=False)
+        yield MethodAnswer("tools/list", "", jsonrpc.dump(era.written("tools/list", fields)), len(tools), more=False)
     if settings.prompts:
         caller = Caller(served=_served(look))
         found = await _listed(look, era, "prompts/list", methods.PROMPTS["prompts/list"], caller)
@@ -204,7 +203,7 @@ async def _listed(look: Look, era: Era, method: str, handler: Handler, caller: C
     """Return the first page of a list as it is sent, how many entries it has, and whether there are more."""
     result = await handler(look.view, look.site.settings, caller, {})
     entries = result[method.partition("/")[0]]
-    return fragments.dump(era.written(method, result)), len(entries), result.get("nextCursor") is not None
+    return jsonrpc.dump(era.written(method, result)), len(entries), result.get("nextCursor") is not None
 
 
 def _served(look: Look) -> Callable[[View], Awaitable[Served]]:

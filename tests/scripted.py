@@ -1,12 +1,10 @@
-"""Both fronts of the server, led through the same conversation in one process over lines."""
+"""A client that says given lines to a server over stdio, both in this process."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +15,10 @@ from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server import messages
-from mcp_skills_server.server.app import make_server
-from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.exchange import Exchange
-from mcp_skills_server.server.front.connection import Connection
 from mcp_skills_server.server.messages import Message
 from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.server.stdio import Connection
 from wire import write_skill
 
 DEADLINE = 20.0
@@ -65,25 +60,22 @@ class Script:
 
     Attributes:
         said: what it was told.
-        in_turn: how much of that in turn, before it had no more to say.
     """
 
     max_line = 1 << 16
 
     def __init__(self, lines: list[bytes], *, patient: bool) -> None:
         self.said: list[dict[str, Any]] = []
-        self.in_turn = 0
         self._lines = lines
         self._patient = patient
         self._heard = anyio.Event()
 
-    async def judged(self, judge: Callable[[bytes | None], Any]) -> AsyncIterator[Any]:
-        """As `Pipes.judged`."""
+    async def lines(self) -> AsyncIterator[bytes | None]:
+        """As `Pipes.lines`."""
         for line in self._lines:
             before = len(self.said)
             too_long = len(line) > self.max_line
-            if (left := judge(None if too_long else line)) is not None:
-                yield left
+            yield None if too_long else line
             if self._patient:
                 found = None if too_long else messages.judge(line)
                 if not isinstance(found, Message) or found.kind == "request":
@@ -93,7 +85,6 @@ class Script:
                             await self._heard.wait()
                 for _ in range(20):  # what is owed beside the answer, and what a notification sets off
                     await anyio.lowlevel.checkpoint()
-                self.in_turn = len(self.said)
 
     async def flush(self) -> None:
         """As `Pipes.flush`."""
@@ -106,49 +97,22 @@ class Script:
         return True
 
 
-async def by_the_sdk(script: Script, registry: Registry, settings: Settings, views: Views | None = None) -> None:
-    """A conversation with the SDK's front, as `server.app.serve_stdio` leads it."""
-    server = make_server()
-    attachment = attach(server, registry, settings, watch=Loaded(registry), runtime=Runtime(registry), views=views)
-    exchange = Exchange(script)
-    inward, read_stream = anyio.create_memory_object_stream[Any](0)
-    write_stream, outward = anyio.create_memory_object_stream[Any](0)
-
-    async def read() -> None:
-        with suppress(anyio.BrokenResourceError):
-            async with inward:
-                await exchange.read(inward)
-                attachment.notifier.close()
-                await exchange.settle(1.5)
-
-    async with outward, anyio.create_task_group() as pumps:
-        pumps.start_soon(read)
-        pumps.start_soon(exchange.write, outward)
-        await server.run(read_stream, write_stream, server.create_initialization_options())
-
-
-async def by_ours(script: Script, registry: Registry, settings: Settings, views: Views | None = None) -> None:
-    """The same with the front that knows no SDK."""
+async def hold(script: Script, registry: Registry, settings: Settings, views: Views | None = None) -> None:
+    """Lead the conversation with a server."""
     attachment = Attachment(registry, settings, Loaded(registry), Runtime(registry), views=views)
     async with attachment.running():
         await Connection(script, attachment).run()
 
 
 def talk(
-    front: Callable[..., Any], lines: list[bytes], registry: Registry, settings: Settings, *, patient: bool
-) -> Script:
-    """A client after a conversation with a front."""
+    lines: list[bytes], registry: Registry, settings: Settings, *, patient: bool, views: Views | None = None
+) -> list[dict[str, Any]]:
+    """Return what a client that says these lines is told."""
     script = Script(lines, patient=patient)
 
-    async def hold() -> None:
+    async def held() -> None:
         with anyio.fail_after(DEADLINE):
-            await front(script, registry, settings)
+            await hold(script, registry, settings, views)
 
-    anyio.run(hold)
-    return script
-
-
-def shown(script: Script) -> tuple[list[str], Counter[str]]:
-    """What a client was told: in order as far as it waited, then without the order in which requests overlapped."""
-    messages = [json.dumps(each, sort_keys=True) for each in script.said]
-    return messages[: script.in_turn], Counter(messages[script.in_turn :])
+    anyio.run(held)
+    return script.said

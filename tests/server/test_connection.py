@@ -9,11 +9,10 @@ import anyio
 import pytest
 
 from conversations import ENVELOPE, HANDSHAKE
-from fronts import Script, by_ours, talk
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.server.front.dispatch import Dispatcher
-from mcp_skills_server.server.front.request import Request
+from mcp_skills_server.server.dispatch import Dispatcher, Request
 from mcp_skills_server.server.requests import Settings
+from scripted import Script, hold, talk
 from wire import DEADLINE, FIXTURES
 
 LISTEN = {"notifications": {"skillsListChanged": True}, "_meta": ENVELOPE}
@@ -53,7 +52,7 @@ def test_a_client_that_went_is_no_bug_of_ours(registry: Registry, caplog: pytest
     async def held() -> None:
         with anyio.fail_after(DEADLINE):
             try:
-                await by_ours(Deaf(lines, after=after), registry, Settings())
+                await hold(Deaf(lines, after=after), registry, Settings())
             except* BrokenPipeError:
                 pass
 
@@ -63,9 +62,9 @@ def test_a_client_that_went_is_no_bug_of_ours(registry: Registry, caplog: pytest
 
 def test_a_request_that_is_taken_back_has_no_answer_and_leaves_its_id_free(registry: Registry) -> None:
     listen = {"id": "7", "method": "subscriptions/listen", "params": LISTEN}
-    back = {"method": "notifications/cancelled", "params": {"requestId": 7}}
+    back = {"method": "notifications/cancelled", "params": {"requestId": "7"}}
     lines = said(listen, back, listen, {"id": 8, "method": "server/discover", "params": {"_meta": ENVELOPE}})
-    heard = talk(by_ours, lines, registry, Settings(), patient=True).said
+    heard = talk(lines, registry, Settings(), patient=True)
     assert [each.get("method", each.get("id")) for each in heard] == [
         "notifications/subscriptions/acknowledged",
         "notifications/subscriptions/acknowledged",
@@ -80,9 +79,9 @@ def test_not_too_many_answers_are_made_at_once_and_streams_are_not_counted(
 ) -> None:
     under_way: set[object] = set()
     most = 0
-    real = Dispatcher.result
+    real = Dispatcher.answer
 
-    async def slowly(self: Dispatcher, request: Request) -> bytes | None:
+    async def slowly(self: Dispatcher, request: Request) -> bytes:
         nonlocal most
         if request.method == "skills/get":
             under_way.add(request.id)
@@ -91,23 +90,45 @@ def test_not_too_many_answers_are_made_at_once_and_streams_are_not_counted(
             under_way.discard(request.id)
         return await real(self, request)
 
-    monkeypatch.setattr(Dispatcher, "at_once", lambda *_: None)
-    monkeypatch.setattr(Dispatcher, "result", slowly)
+    monkeypatch.setattr(Dispatcher, "answer", slowly)
     listen = [{"id": -number, "method": "subscriptions/listen", "params": LISTEN} for number in range(1, 41)]
     get = {"uri": f"skill://{next(iter(registry.snapshot.skills))}/SKILL.md", "_meta": ENVELOPE}
     asked = [{"id": number, "method": "skills/get", "params": get} for number in range(300)]
-    heard = talk(by_ours, said(*listen, *asked), registry, Settings(), patient=False).said
+    heard = talk(said(*listen, *asked), registry, Settings(), patient=False)
     assert sorted(each["id"] for each in heard if each.get("id", -1) >= 0) == list(range(300))
     assert 1 < most <= 32
 
 
-def test_what_comes_before_the_first_request_waits_for_it(registry: Registry) -> None:
-    lines = said({"method": "notifications/initialized"}, {"id": 1, "method": "skills/list"})
-    (answer,) = talk(by_ours, lines, registry, Settings(), patient=True).said
-    assert answer["result"]["skills"]
-    more = said(*[{"method": "notifications/none"}] * 8)
-    (answer,) = talk(by_ours, more + lines, registry, Settings(), patient=True).said
-    assert answer["error"]["code"] == -32602
+def test_a_legacy_client_shakes_hands_before_it_asks(registry: Registry) -> None:
+    ask = {"method": "skills/list"}
+    hello = {"id": 2, "method": "initialize", "params": HANDSHAKE}
+    early, ping, _, late = talk(
+        said({"id": 1, **ask}, {"id": 0, "method": "ping"}, hello, {"id": 3, **ask}), registry, Settings(), patient=True
+    )
+    assert early["error"]["code"] == -32602 and "send `initialize` first" in early["error"]["message"]
+    assert ping["result"] == {} and late["result"]["skills"]
+
+
+def test_an_id_that_is_under_way_is_refused_whatever_is_asked(registry: Registry) -> None:
+    listen = {"id": 5, "method": "subscriptions/listen", "params": LISTEN}
+    get = {"method": "skills/list", "params": {"_meta": ENVELOPE}}
+    heard = talk(said(listen, {"id": 5, **get}, {"id": "5", **get}), registry, Settings(), patient=True)
+    assert [each["error"]["code"] for each in heard if "error" in each and each["id"] == 5] == [-32600]
+    assert [each for each in heard if each.get("id") == "5" and "result" in each]
+
+
+def test_after_another_handshake_it_is_another_client_that_asks(registry: Registry) -> None:
+    get = {"method": "skills/get", "params": {"uri": f"skill://{next(iter(registry.snapshot.skills))}/SKILL.md"}}
+    knowing = {**HANDSHAKE, "capabilities": {"extensions": {"io.modelcontextprotocol/skills": {}}}}
+    heard = talk(
+        said(
+            {"id": 1, "method": "initialize", "params": HANDSHAKE}, {"id": 2, **get},
+            {"id": 3, "method": "initialize", "params": knowing}, {"id": 4, **get},
+        ),
+        registry, Settings(), patient=True,
+    )  # fmt: skip
+    found = {each["id"]: each["result"] for each in heard}
+    assert found[2] != found[4]
 
 
 def test_a_bug_is_told_without_its_words(
@@ -118,6 +139,6 @@ def test_a_bug_is_told_without_its_words(
 
     monkeypatch.setattr("mcp_skills_server.server.skills.page_of", broken)
     lines = said({"id": 1, "method": "initialize", "params": HANDSHAKE}, {"id": 2, "method": "skills/list"})
-    answer = talk(by_ours, lines, registry, Settings(), patient=True).said[-1]
+    answer = talk(lines, registry, Settings(), patient=True)[-1]
     assert answer["error"] == {"code": -32603, "message": "Internal error"}
     assert "skills/list failed" in caplog.text and "secret" in caplog.text

@@ -1,4 +1,4 @@
-"""What the process imports before it answers: our front is there so that it is little."""
+"""What the process imports before it answers: hosts start it for every conversation."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from conversations import HANDSHAKE
 from mcp_skills_server.catalog.index import Index
@@ -32,11 +30,9 @@ LATE = {
 """What a start over folders that an index knows does without: it is loaded when something is read, run or searched."""
 
 
-@pytest.mark.parametrize(("front", "imported"), [("lean", set[str]()), ("sdk", {"mcp", "mcp_types", "pydantic"})])
-def test_our_front_imports_no_sdk(front: str, imported: set[str]) -> None:
-    names = {name.split(".")[0] for name in loaded("--front", front)}
-    assert "asyncio" in names and names & SLOW >= imported
-    assert imported or not names & SLOW
+def test_a_server_over_stdio_imports_no_sdk() -> None:
+    names = {name.split(".")[0] for name in loaded()}
+    assert "asyncio" in names and not names & SLOW
 
 
 def test_a_start_over_known_folders_loads_nothing_that_reads_a_skill(tmp_path: Path) -> None:

@@ -1,0 +1,65 @@
+"""Pages that are kept: an edit shows in them, and only a few are kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.view import View
+from mcp_skills_server.server import pages, prompts, resources, skills
+from mcp_skills_server.server.pages import Page, keep_page, kept_page
+from mcp_skills_server.server.requests import Caller, Handler, Settings
+from wire import write_skill
+
+LISTS: dict[str, Handler] = {
+    "skills": skills.list_skills,
+    "resources": resources.list_resources,
+    "prompts": prompts.list_prompts,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three skills."""
+    for name in ("a", "b", "c"):
+        write_skill(tmp_path / name)
+    return tmp_path
+
+
+def loaded(folder: Path) -> Registry:
+    registry = Registry([folder])
+    registry.load()
+    return registry
+
+
+def listed(registry: Registry, name: str) -> Any:
+    return anyio.run(LISTS[name], View(registry), Settings(), Caller(), {})[name]
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_page_is_written_once_and_anew_after_an_edit(folder: Path, name: str) -> None:
+    registry = loaded(folder)
+    page = listed(registry, name)
+    assert isinstance(page, Page) and json.loads(page.json) == page
+    again = listed(registry, name)
+    assert again is page and again.json is page.json
+    write_skill(folder / "b", description="Another one.")
+    registry.refresh([str(folder / "b")])
+    after = listed(registry, name)
+    assert b"Another one." in after.json
+    assert after == listed(loaded(folder), name)
+    assert [each is before for each, before in zip(after, page, strict=True)] == [True, False, True]
+
+
+def test_pages_of_cursors_that_are_made_up_are_bounded(folder: Path) -> None:
+    registry = loaded(folder)
+    page = Page([], None)
+    for number in range(1000):
+        keep_page(page, registry.snapshot, "skills", number)
+    kept = [number for number in range(1000) if kept_page(registry.snapshot, "skills", number) is page]
+    assert 0 < len(kept) <= pages._MOST_PAGES and kept[-1] == 999

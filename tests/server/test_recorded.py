@@ -1,0 +1,84 @@
+"""What independent clients said, as `make record` wrote it down: each request is answered, by results of MCP."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import Any, Final
+
+import mcp_types as types
+import pytest
+from tools.fuzz_stdio.lines import key, owed
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.server.requests import Settings
+from scripted import talk
+from wire import FIXTURES, ROOT
+
+FILE = ROOT / "tests" / "server" / "recorded.jsonl"
+ROWS: Final[list[dict[str, Any]]] = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
+MODELS: Final[dict[str, Any]] = {
+    "initialize": types.InitializeResult,
+    "server/discover": types.DiscoverResult,
+    "tools/list": types.ListToolsResult,
+    "tools/call": types.CallToolResult,
+    "prompts/list": types.ListPromptsResult,
+    "prompts/get": types.GetPromptResult,
+    "resources/list": types.ListResourcesResult,
+    "resources/templates/list": types.ListResourceTemplatesResult,
+    "resources/read": types.ReadResourceResult,
+    "completion/complete": types.CompleteResult,
+}
+CODES: Final = {-32700, -32600, -32601, -32602, -32002, -32022}
+
+
+def by_referee(rows: Iterable[dict[str, Any]]) -> list[Any]:
+    """The rows, those of one referee together."""
+    out: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        out[row["by"]].append(row)
+    return [pytest.param(rows, id=by) for by, rows in out.items()]
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    """The skills that the clients were served."""
+    out = Registry([FIXTURES])
+    out.load()
+    return out
+
+
+@pytest.mark.parametrize("rows", by_referee(ROWS))
+def test_every_request_is_answered_as_the_models_of_the_sdk_want_it(
+    rows: list[dict[str, Any]], registry: Registry
+) -> None:
+    for row in rows:
+        lines = [line.encode("utf-8", "surrogateescape") for line in row["lines"]]
+        answers = [each for each in talk(lines, registry, Settings(), patient=True) if "method" not in each]
+        wanted = Counter(id_ for line in lines if (id_ := owed(line)[0]) is not None)
+        assert Counter(key(each["id"]) for each in answers) == wanted
+        methods = _methods(lines)
+        for each in answers:
+            if "error" in each:
+                assert each["error"]["code"] in CODES, each
+            elif (model := MODELS.get(methods.get(key(each["id"]), ""))) is not None:
+                model.model_validate(each["result"])
+
+
+def _methods(lines: Iterable[bytes]) -> dict[Any, str]:
+    """The methods of requests by the ids that none but they have."""
+    out: dict[Any, str] = {}
+    for line in lines:
+        if (id_ := owed(line)[0]) is not None and id_[1] is not None:
+            out[id_] = "" if id_ in out else json.loads(line).get("method", "")
+    return out
+
+
+def test_the_recording_is_of_many_clients_and_holds_nothing_of_the_machine_it_was_made_on() -> None:
+    text = FILE.read_text(encoding="utf-8")
+    assert len(text) < 1 << 20
+    assert not re.search(r"127\.0\.0\.1|localhost:|/tmp/|/home/|/root/|/work/|file://", text)
+    assert len({row["by"].split(",")[0] for row in ROWS}) >= 7
+    assert sum(len(row["lines"]) for row in ROWS) >= 500

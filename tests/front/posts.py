@@ -1,4 +1,4 @@
-"""POSTs to both fronts over HTTP, in one process: what clients send and what comes back."""
+"""POSTs to the application, in one process: what clients send and what comes back."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
-from hypothesis import strategies as st
 from starlette.types import ASGIApp, Message, Scope
 
-from conversations import HANDSHAKE, IDS, NOTIFICATIONS, REQUESTS, STATEFUL, params
+from conversations import HANDSHAKE
 from fronts import HANDLE, Loaded
-from malformed import MALFORMED
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
@@ -61,11 +59,11 @@ Ends = Any
 
 @asynccontextmanager
 async def serving(
-    registry: Registry, chosen: Settings, *, lean: bool, tokens: Sequence[Token] = (), max_sessions: int = 1000
+    registry: Registry, chosen: Settings, *, tokens: Sequence[Token] = (), max_sessions: int = 1000
 ) -> AsyncGenerator[tuple[ASGIApp, Ends]]:
     """The application as `serve` makes it, and what ends its streams."""
     policy = make_policy("127.0.0.1", (), (), tokens)
-    http = HttpSettings("127.0.0.1", 0, policy, max_body=1 << 16, max_sessions=max_sessions, lean=lean)
+    http = HttpSettings("127.0.0.1", 0, policy, max_body=1 << 16, max_sessions=max_sessions)
     app, end = make_app(Runtime(registry), chosen, http, Loaded(registry))
     async with app.router.lifespan_context(app):
         yield app, end
@@ -154,17 +152,6 @@ def _alike(text: str) -> str:
 
 # What clients send
 
-_ACCEPTS = (
-    b"*/*",
-    b"application/json",
-    b"text/event-stream",
-    b"",
-    b"application/*, text/*",
-    b"TEXT/event-stream;q=0.5 , a/b",
-)
-_TYPES = (b"application/json; charset=utf-8", b"application/jsonx", b"Application/JSON", b"text/plain", b"")
-_VERSIONS = (b"2025-11-25", b"2024-11-05", b"2031-01-01", b"", b"2026-07-28 ", b"x")
-
 
 def headers_of(message: Any) -> list[tuple[bytes, bytes]]:
     """What a modern client sends beside a message."""
@@ -183,55 +170,8 @@ def headers_of(message: Any) -> list[tuple[bytes, bytes]]:
     return out
 
 
-@st.composite
-def post(draw: st.DrawFn) -> Post:
-    """A request as it should be, or nearly."""
-    kind = draw(st.integers(0, 19))
-    message: Any
-    if kind < 16:
-        method, given = draw(st.sampled_from(REQUESTS + STATEFUL))
-        sent = draw(params(given, enveloped=draw(st.integers(0, 11)) > 0))
-        message = {"id": draw(IDS), "method": method, **({} if sent is None else {"params": sent})}
-    elif kind < 18:
-        method, given = draw(st.sampled_from(NOTIFICATIONS))
-        sent = draw(params(given, enveloped=draw(st.booleans())))
-        message = {"method": method, **({} if sent is None else {"params": sent})}
-    else:
-        message = draw(st.sampled_from([*(case.raw for case in MALFORMED), b"x" * 70_000, {"id": 1, "result": {}}]))
-    body = message if isinstance(message, bytes) else json.dumps({"jsonrpc": "2.0", **message}).encode()
-    headers = headers_of(message if isinstance(message, dict) else {"method": "skills/list"})
-    return Post(tuple(draw(_other(headers))), body, draw(st.sampled_from(["POST"] * 30 + ["GET", "DELETE", "PUT"])))
-
-
-@st.composite
-def _other(draw: st.DrawFn, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Headers that fit, or nearly."""
-    if draw(st.integers(0, 2)):
-        return headers
-    place = draw(st.integers(0, len(headers) - 1))
-    name, value = headers[place]
-    others: dict[bytes, tuple[bytes, ...]] = {
-        b"host": (b"evil.example",),
-        b"accept": _ACCEPTS,
-        b"content-type": _TYPES,
-        b"mcp-protocol-version": _VERSIONS,
-        b"mcp-method": (b"skills/list", b"SKILLS/LIST", b"", b"skills/\xe9"),
-        SESSION: (SESSION, b"0" * 32, b"", b"\xe9"),
-        b"mcp-name": (b"x", b"", b"=?base64?eA==?=", b"=?base64?c2tpbGw6Ly9hL1NLSUxMLm1k?=", b"=?base64?/w==?="),
-    }
-    how = draw(st.integers(0, 4))
-    if how == 0:
-        return headers[:place] + headers[place + 1 :]
-    if how == 1:
-        return [*headers, (name, draw(st.sampled_from([value, *others[name]])))]
-    if how == 2:
-        extra = [(b"origin", b"http://evil.example"), (b"mcp-session-id", b"0" * 32), (b"mcp-param-x", b"y")]
-        return [*headers, draw(st.sampled_from([*extra, (b"last-event-id", b"7"), (b"mcp-name", b"x")]))]
-    return [*headers[:place], (name, draw(st.sampled_from(others[name]))), *headers[place + 1 :]]
-
-
 def handshake() -> Post:
-    """What opens a legacy session, which the SDK has on both fronts."""
+    """What opens a legacy session."""
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HANDSHAKE}).encode()
     return Post(tuple(headers_of(None)[:3]), body)
 
@@ -242,24 +182,7 @@ def initialized(session: bytes) -> Post:
     return Post((*headers_of(None)[:3], (SESSION, session)), body)
 
 
-@st.composite
-def in_session(draw: st.DrawFn) -> Post:
-    """A request of a legacy session as it should be, or nearly; `SESSION` is to be put in its place."""
-    method, given = draw(st.sampled_from(REQUESTS + STATEFUL))
-    sent = draw(params(given, enveloped=draw(st.integers(0, 11)) == 0))
-    message = {"jsonrpc": "2.0", "id": draw(IDS), "method": method, **({} if sent is None else {"params": sent})}
-    headers = [*headers_of(None)[:3], (b"mcp-protocol-version", b"2025-11-25"), (SESSION, SESSION)]
-    return Post(tuple(draw(_other(headers))), json.dumps(message).encode())
-
-
 def look(session: bytes, *headers: tuple[bytes, bytes], id_: int | str = 2) -> Post:
-    """A request of a legacy session that can be answered at once."""
+    """A request of a legacy session."""
     body = json.dumps({"jsonrpc": "2.0", "id": id_, "method": "skills/list"}).encode()
     return Post((*headers_of(None)[:3], (SESSION, session), *headers), body)
-
-
-def put_in(session: bytes, each: Post) -> Post:
-    """The same request in this session."""
-    return Post(
-        tuple((name, session if value == SESSION else value) for name, value in each.headers), each.body, each.method
-    )

@@ -1,4 +1,4 @@
-"""What becomes of one request over HTTP while it is worked on, on both fronts."""
+"""What becomes of one request over HTTP while it is worked on."""
 
 from __future__ import annotations
 
@@ -23,12 +23,6 @@ CALL: dict[str, Any] = {"jsonrpc": "2.0", "id": "é", "method": "skills/list", "
 POST = Post(tuple(headers_of(CALL)), json.dumps(CALL).encode())
 
 
-@pytest.fixture(params=[True, False], ids=["lean", "sdk"])
-def lean(request: pytest.FixtureRequest) -> bool:
-    """Whether our own front answers."""
-    return request.param
-
-
 @pytest.fixture
 def unread(tmp_path: Path) -> Registry:
     """A folder that has not been read: what asks for skills waits until it is."""
@@ -47,9 +41,8 @@ def seen() -> Iterator[list[events.Event]]:
 
 @pytest.mark.anyio
 async def test_an_answer_that_takes_long_is_a_stream_that_says_that_it_is_there(
-    unread: Registry, lean: bool, monkeypatch: pytest.MonkeyPatch
+    unread: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_skills_server.web.exchange.PING_S", 0.01)
     monkeypatch.setattr("mcp.server._streamable_http_modern._SSE_PING_INTERVAL", 0.01)
     said: list[Message] = []
     body: bytes | None = POST.body
@@ -67,7 +60,7 @@ async def test_an_answer_that_takes_long_is_a_stream_that_says_that_it_is_there(
             await to_thread.run_sync(unread.load)
 
     with anyio.fail_after(DEADLINE):
-        async with serving(unread, Settings(), lean=lean) as (app, _):
+        async with serving(unread, Settings()) as (app, _):
             await app(scope_of(POST), receive, send)
     start, *pings, last = said
     assert start["status"] == 200 and (b"content-type", b"text/event-stream") in list(start["headers"])
@@ -78,7 +71,7 @@ async def test_an_answer_that_takes_long_is_a_stream_that_says_that_it_is_there(
 
 
 @pytest.mark.anyio
-async def test_a_request_whose_client_leaves_is_ended(unread: Registry, lean: bool, seen: list[events.Event]) -> None:
+async def test_a_request_whose_client_leaves_is_ended(unread: Registry, seen: list[events.Event]) -> None:
     body: bytes | None = POST.body
 
     async def receive() -> Message:
@@ -92,6 +85,6 @@ async def test_a_request_whose_client_leaves_is_ended(unread: Registry, lean: bo
         raise AssertionError(message)
 
     with anyio.fail_after(DEADLINE):
-        async with serving(unread, Settings(), lean=lean) as (app, _):
+        async with serving(unread, Settings()) as (app, _):
             await app(scope_of(POST), receive, send)
     assert [each.outcome for each in seen] == ["cancelled"]

@@ -52,9 +52,8 @@ Registry.load = slow
 """
 SOON_PING = """
 from mcp.server import _streamable_http_modern as modern
-from mcp_skills_server.web import exchange
 from sse_starlette import EventSourceResponse
-exchange.PING_S = modern._SSE_PING_INTERVAL = 0.05
+modern._SSE_PING_INTERVAL = 0.05
 EventSourceResponse.DEFAULT_PING_INTERVAL = 0.05
 """
 

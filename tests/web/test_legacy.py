@@ -1,4 +1,4 @@
-"""Which requests of legacy sessions our own front answers: those of who opened the session, while it is open."""
+"""Legacy sessions in one process: who may use one, and when it ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Event
-from mcp_skills_server.web.legacy import Legacy
 
 TOKENS: Final = read_tokens(
     "alpha=made-up-token-of-alpha-000001\nbeta=made-up-token-of-beta-0000002\n", "tokens"
@@ -30,78 +29,47 @@ def registry(tmp_path: Path) -> Registry:
     return two_skills(tmp_path)
 
 
-@pytest.fixture
-def ours(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each request of a session whether our front answered it."""
-    seen: list[bool] = []
-    original = Legacy.answered
-
-    async def noted(self: Legacy, *given: Any) -> bool:
-        answered = await original(self, *given)
-        seen.append(answered)
-        return answered
-
-    monkeypatch.setattr(Legacy, "answered", noted)
-    return seen
-
-
 async def warm(app: Any, session: bytes, *headers: tuple[bytes, bytes]) -> None:
     """Wait until the handshake and the first scan are over for certain, as the SDK does."""
     assert (await ask(app, look(session, *headers), stays=True)).status == 200
 
 
 @pytest.mark.anyio
-async def test_a_session_is_for_who_opened_it_alone(registry: Registry, ours: list[bool]) -> None:
-    async with serving(registry, Settings(), lean=True, tokens=TOKENS) as (app, _):
+async def test_a_session_is_for_who_opened_it_alone(registry: Registry) -> None:
+    async with serving(registry, Settings(), tokens=TOKENS) as (app, _):
         session = await open_session(app, ALPHA)
         await warm(app, session, ALPHA)
         assert (await ask(app, look(session, ALPHA), stays=True)).status == 200
         assert (await ask(app, look(session, BETA), stays=True)).status == 404
         assert (await ask(app, look(session), stays=True)).status == 401
-    assert ours[1:] == [True, False]
 
 
 @pytest.mark.anyio
-async def test_a_session_that_was_ended_is_not_found(registry: Registry, ours: list[bool]) -> None:
-    async with serving(registry, Settings(), lean=True) as (app, _):
+async def test_a_session_that_was_ended_is_not_found(registry: Registry) -> None:
+    async with serving(registry, Settings()) as (app, _):
         session = await open_session(app)
         await warm(app, session)
         gone = Post((*headers_of(None)[:3], (SESSION, session)), b"", "DELETE")
         assert (await ask(app, look(session), stays=True)).status == 200
         assert (await ask(app, gone, stays=True)).status == 200
         assert (await ask(app, look(session), stays=True)).status == 404
-    assert ours[1:] == [True, False]
 
 
 @pytest.mark.anyio
-async def test_a_session_that_is_used_is_not_the_one_left_alone_longest(registry: Registry, ours: list[bool]) -> None:
-    async with serving(registry, Settings(), lean=True, max_sessions=2) as (app, _):
+async def test_a_session_that_is_used_is_not_the_one_left_alone_longest(registry: Registry) -> None:
+    async with serving(registry, Settings(), max_sessions=2) as (app, _):
         first, second = await open_session(app), await open_session(app)
         for each in (second, first):
             await warm(app, each)
         await open_session(app)
         assert (await ask(app, look(second), stays=True)).status == 404
         assert (await ask(app, look(first), stays=True)).status == 200
-    assert ours[1:] == [True, False, True]
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("waits", ["before the handshake is over", "an odd header"])
-async def test_the_rest_is_the_sdks(registry: Registry, ours: list[bool], waits: str) -> None:
-    async with serving(registry, Settings(), lean=True) as (app, _):
-        session = await open_session(app)
-        if waits != "before the handshake is over":
-            await warm(app, session)
-        odd = ((b"mcp-protocol-version", b"2025-11-25"),) * 2 if waits == "an odd header" else ()
-        with anyio.fail_after(20):
-            assert (await ask(app, look(session, *odd), stays=True)).status == 200
-    assert ours[-1] is False
-
-
-@pytest.mark.anyio
-async def test_what_is_ours_is_one_event(registry: Registry, ours: list[bool]) -> None:
+async def test_a_request_of_a_session_is_one_event(registry: Registry) -> None:
     seen: list[Event] = []
-    async with serving(registry, Settings(), lean=True) as (app, _):
+    async with serving(registry, Settings()) as (app, _):
         session = await open_session(app)
         await warm(app, session)
         end = events.subscribe(seen.append)
@@ -110,5 +78,4 @@ async def test_what_is_ours_is_one_event(registry: Registry, ours: list[bool]) -
                 assert (await ask(app, look(session), stays=True)).status == 200
         finally:
             end()
-    assert ours[-1] is True
     assert [(each.protocol, each.era, each.outcome) for each in seen] == [("mcp", "legacy", "ok")]

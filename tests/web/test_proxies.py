@@ -305,9 +305,9 @@ def test_what_is_sent_is_not_held_back(kind: Callable[..., Proxy], tmp_path: Pat
 
 SOON_PING = """
 import sys
-from mcp_skills_server.web import exchange
+from mcp.server import _streamable_http_modern as modern
 from sse_starlette import EventSourceResponse
-exchange.PING_S = EventSourceResponse.DEFAULT_PING_INTERVAL = 0.3
+modern._SSE_PING_INTERVAL = EventSourceResponse.DEFAULT_PING_INTERVAL = 0.3
 from mcp_skills_server.cli import main
 main(sys.argv[1:])
 """

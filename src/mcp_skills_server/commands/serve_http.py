@@ -115,7 +115,6 @@ def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSetting
         publish_grace=options.publish_grace,
         rpc=execution_settings(options) if options.rpc else None,
         sites=sites,
-        lean=options.front == "lean",
         metrics=shown if options.metrics else None,
         refresh=refresh,
         root_path=checked_prefix(options.root_path),

@@ -13,8 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
-from mcp.server.transport_security import TransportSecuritySettings
+from mcp.server.transport_security import RequestBodyLimitMiddleware
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -36,17 +35,15 @@ from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web import metrics, probes, refresh, rpc
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery
 from mcp_skills_server.web.draining import Drain
-from mcp_skills_server.web.endpoint import Endpoint, Sessions
 from mcp_skills_server.web.failures import FailedAuthentications
 from mcp_skills_server.web.fair_queue import FairQueue
 from mcp_skills_server.web.forwarded import Forwarding
 from mcp_skills_server.web.guards import Guard
-from mcp_skills_server.web.legacy import Legacy
-from mcp_skills_server.web.messages import Judged
-from mcp_skills_server.web.modern import Modern
+from mcp_skills_server.web.messages import Messages
 from mcp_skills_server.web.rates import RequestRate
 from mcp_skills_server.web.redirect import redirect_relatively
 from mcp_skills_server.web.request_ids import RequestIds
+from mcp_skills_server.web.sessions import Sessions
 from mcp_skills_server.web.settings import HttpSettings
 
 if TYPE_CHECKING:
@@ -155,36 +152,27 @@ def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watc
         views=views,
     )
     attachment.recent = http.recent
-    manager = Sessions(
-        app=server,
-        # Our guard has checked Host and Origin for every route by then, and answers 403 as the protocol says.
-        security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
-        session_idle_timeout=http.session_idle,
-        max_request_body_size=http.max_body,
-        max_sessions=http.max_sessions,
+    sessions = Sessions(
+        server,
+        idle_timeout=http.session_idle,
+        max_body=http.max_body,
+        most=http.max_sessions,
         share=http.quotas.sessions,
     )
-    server.middleware.append(manager.middleware)
-    manager.on_follow = attachment.notifier.follows
-    # Inside of the limit, which hands on whole bodies.
-    modern = legacy = None
-    if http.lean:
-        modern, legacy = Modern(attachment), Legacy(attachment, manager)
-    manager.asgi_app.app = Endpoint(Judged(manager.asgi_app.app, modern, legacy))
+    sessions.on_follow = attachment.notifier.follows
 
     @contextlib.asynccontextmanager
     async def running() -> AsyncGenerator[None]:
-        async with manager.run():
+        async with sessions.running():
             attachment.begin()
             yield
 
     def end() -> None:
         # Listen streams end with their result, as the protocol says, and GET streams with the end of their body.
         attachment.notifier.close()
-        for transport in manager.transports:
-            transport.close_standalone_sse_stream()
+        sessions.end_streams()
 
-    return [Route("/mcp", StreamableHTTPASGIApp(manager))], running, end
+    return [Route("/mcp", RequestBodyLimitMiddleware(Messages(sessions), http.max_body))], running, end
 
 
 def _with_page(

@@ -42,7 +42,6 @@ class HttpSettings:
         publish_grace: seconds for which an artifact stays that the index no longer names.
         rpc: what the Skills Protocol may run, beside the scripts that MCP may; None answers none of it.
         sites: tells the state of the roots that are sites.
-        lean: answer by our own front what it takes, most of the requests; otherwise the SDK answers all.
         metrics: what `/metrics` shows; None for no such path.
         quotas: what one principal or address may take of what all share, beside `rates`.
         rates: how often one may ask, and how often fail to prove who it is.
@@ -73,7 +72,6 @@ class HttpSettings:
     publish_grace: float = GRACE_S
     rpc: ExecutionSettings | None = None
     sites: Callable[[], Sequence[SourceState]] = list
-    lean: bool = True
     metrics: Metrics | None = None
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     rates: Rates = field(default_factory=lambda: Rates(QuotaSettings()))

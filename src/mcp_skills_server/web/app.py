@@ -33,10 +33,10 @@ from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web import metrics, probes, refresh, rpc
+from mcp_skills_server.web.concurrency import ConcurrencyLimit
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery
 from mcp_skills_server.web.draining import Drain
 from mcp_skills_server.web.failures import FailedAuthentications
-from mcp_skills_server.web.fair_queue import FairQueue
 from mcp_skills_server.web.forwarded import Forwarding
 from mcp_skills_server.web.guards import Guard
 from mcp_skills_server.web.messages import Messages
@@ -101,7 +101,7 @@ def make_app(
     if http.root_path or http.proxies:
         middleware.append(Middleware(Forwarding, root_path=http.root_path, trusted=http.proxies))
     middleware.append(Middleware(Guard, policy=policy, rates=http.rates))
-    middleware.append(Middleware(FairQueue))
+    middleware.append(Middleware(ConcurrencyLimit))
     middleware.append(Middleware(RequestRate, rates=http.rates, shared=http.take_shared))
     if http.policy.origins:
         cors = Middleware(

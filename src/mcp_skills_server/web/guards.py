@@ -32,9 +32,9 @@ from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.server.callers import PRINCIPAL, address
 from mcp_skills_server.telemetry.events import emit_refusal
 from mcp_skills_server.web.bearer import EXPIRED, Refusal, admission
+from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.failures import FailedAuthentications
 from mcp_skills_server.web.forwarded import HOST, OWNER
-from mcp_skills_server.web.places import PLACE, Place
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.oauth import ResourceServer
@@ -236,8 +236,8 @@ class Guard:
             return False
 
     async def _hand_on(self, scope: Scope, receive: Receive, send: Send, who: Principal | None) -> None:
-        place: Place | None = scope.get("state", {}).get(PLACE)
-        if place is None or place.admitted(who.key if who else scope.get(OWNER)):
+        slot: Slot | None = scope.get("state", {}).get(SLOT)
+        if slot is None or slot.admit(who.key if who else scope.get(OWNER)):
             await self._app(scope, receive, send)
         else:
             await self._refuse(scope, send, _BUSY)

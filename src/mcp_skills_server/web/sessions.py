@@ -25,6 +25,7 @@ from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.server.callers import counted, principal
 from mcp_skills_server.server.entrance import Context, connection_of, scope_of
+from mcp_skills_server.web.connections import client_to_evict
 from mcp_skills_server.web.error_answers import send_error
 from mcp_skills_server.web.over_quota import refuse
 
@@ -226,11 +227,8 @@ class Sessions:
         return Counter(session.owner for session in self._held)
 
     def _giver(self, newcomer: str) -> str | None:
-        """Return the owner that loses a session to the newcomer: who has most, and more than the newcomer."""
-        held = self._count()
-        able = {each.owner for each in self._held if not each.requests}
-        able = {owner for owner in able if owner == newcomer or held[owner] > held[newcomer]}
-        return max(able, key=held.__getitem__, default=None)
+        """Return the owner that loses an idle session to the newcomer."""
+        return client_to_evict(self._count(), newcomer, {each.owner for each in self._held if not each.requests})
 
     async def _evict(self, owner: str | None) -> bool:
         """End the session of an owner that is idle longest; whether there was one."""

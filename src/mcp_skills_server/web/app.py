@@ -11,13 +11,14 @@ import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mcp.server.transport_security import RequestBodyLimitMiddleware
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.skill_set import SkillSet
@@ -37,7 +38,7 @@ from mcp_skills_server.web.concurrency import ConcurrencyLimit
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery
 from mcp_skills_server.web.draining import Drain
 from mcp_skills_server.web.failures import FailedAuthentications
-from mcp_skills_server.web.forwarded import Forwarding
+from mcp_skills_server.web.forwarded import RootPath
 from mcp_skills_server.web.guards import Guard
 from mcp_skills_server.web.messages import Messages
 from mcp_skills_server.web.rates import RequestRate
@@ -98,8 +99,11 @@ def make_app(
         running, end = _with_page(page, running, end)
 
     middleware = [Middleware(RequestIds)]
-    if http.root_path or http.proxies:
-        middleware.append(Middleware(Forwarding, root_path=http.root_path, trusted=http.proxies))
+    if http.root_path:
+        middleware.append(Middleware(RootPath, prefix=http.root_path))
+    if http.proxies:
+        trust: Any = ProxyHeadersMiddleware  # typed by uvicorn's own words for ASGI
+        middleware.append(Middleware(trust, trusted_hosts=[*http.proxies]))
     middleware.append(Middleware(Guard, policy=policy, rates=http.rates))
     middleware.append(Middleware(ConcurrencyLimit))
     middleware.append(Middleware(RequestRate, rates=http.rates, shared=http.take_shared))

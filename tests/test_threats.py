@@ -24,7 +24,7 @@ TITLES = {
     "Redis": "redis",
 }
 ROW = re.compile(r"\| `([a-z0-9-]+)` \| [^|]+ \| [^|]+ \| `([^`]+)` \| `([^`]+)` \|")
-FAST = "tests/web/test_shares.py::test_nobody_loses_a_place_to_who_holds_as_many"
+FAST = "tests/web/test_places.py::test_nobody_loses_a_place_to_who_holds_as_many"
 
 
 def rows() -> Iterator[tuple[str, str, str, str]]:

@@ -24,7 +24,7 @@ from mcp_skills_server.commands.ui_options import make_ui
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.web.discovery import PREFIXES
-from mcp_skills_server.web.forwarded import Proxies, checked_prefix
+from mcp_skills_server.web.forwarded import checked_prefix, trusted_networks
 from mcp_skills_server.web.guards import make_policy
 from mcp_skills_server.web.refresh import PATH, checked_secret
 from mcp_skills_server.web.settings import HttpSettings
@@ -118,7 +118,7 @@ def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSetting
         metrics=shown if options.metrics else None,
         refresh=refresh,
         root_path=checked_prefix(options.root_path),
-        proxies=Proxies(options.trusted_proxy),
+        proxies=trusted_networks(options.trusted_proxy),
         keep_alive=options.keep_alive,
         drain=options.drain,
         quotas=service.quotas,

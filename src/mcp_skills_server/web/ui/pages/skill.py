@@ -21,7 +21,6 @@ from mcp_skills_server.format.fields import text as text_of
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, SkillFile, Standing
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage_store import Line
-from mcp_skills_server.web.forwarded import HOST
 from mcp_skills_server.web.ui.estimate import tokens
 from mcp_skills_server.web.ui.hosts import Snippet, snippets
 from mcp_skills_server.web.ui.look import Look, prefix
@@ -246,8 +245,7 @@ def _costs(skill: Skill, text: Text) -> list[tuple[str, int]]:
 def _snippets(request: Request, look: Look) -> list[Snippet]:
     if look.site.local:
         return snippets([root.given for root in look.runtime.registry.roots])
-    named: str = request.scope.get(HOST) or request.url.netloc
-    address = f"{request.url.scheme}://{named}{prefix.get()}/mcp"
+    address = f"{request.url.scheme}://{request.url.netloc}{prefix.get()}/mcp"
     return snippets([], address, needs_token=not look.site.open)
 
 

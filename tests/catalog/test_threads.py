@@ -34,15 +34,6 @@ def test_what_the_work_raises_is_raised() -> None:
         asyncio.run(in_thread(fail))
 
 
-def test_a_call_that_is_given_up_before_it_waits_has_begun_nothing() -> None:
-    done: list[int] = []
-    call = in_thread(done.append, 1)
-    call.send(None)
-    call.close()
-    asyncio.run(in_thread(int))  # what was begun would be done by now
-    assert not done
-
-
 def test_who_is_cancelled_does_not_wait_for_work_that_hangs_nor_does_the_event_loop() -> None:
     begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 

@@ -39,8 +39,8 @@ _one_at_a_time = threading.Lock()
 
 
 def _of_interpreter(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of an environment an interpreter reads when it starts, and never again."""
-    return {key: value for key, value in environment.items() if key.startswith(("PYTHON", "LC_", "LANG"))}
+    """What of an environment an interpreter and its C library read when they start, and never again."""
+    return {key: value for key, value in environment.items() if key.startswith(("PYTHON", "LC_", "LANG", "MALLOC_"))}
 
 
 _AT_START: Final = _of_interpreter(os.environ)

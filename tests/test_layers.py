@@ -48,7 +48,7 @@ NOT_IN_PURE_PACKAGES = {
 KNOW_THE_SDK = {
     "server/app.py", "server/attach.py", "server/callers.py", "server/entrance.py", "server/exchange.py",
     "server/merging.py",
-    "web/app.py", "web/endpoint.py", "web/guards.py",
+    "web/app.py", "web/guards.py", "web/messages.py", "web/sessions.py",
 }  # fmt: skip
 OPEN_SKILL_FILES = "catalog/"
 

@@ -11,7 +11,7 @@ from tools.threats import Outcome, Threat, judge, main, misfits, outcome, read_t
 from tools.trial import ROOT, Runner
 
 TABLE = read_table()
-FAST = "tests/web/test_shares.py::test_nobody_loses_a_place_to_who_holds_as_many"
+FAST = "tests/web/test_places.py::test_nobody_loses_a_place_to_who_holds_as_many"
 
 
 def test_each_patch_can_be_made() -> None:

@@ -1,4 +1,4 @@
-"""What independent clients said, as `make record` wrote it down: each request is answered, by results of MCP."""
+"""What independent clients said: each request is answered, by results of MCP."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any, Final
 
 import mcp_types as types
 import pytest
-from tools.fuzz_stdio.lines import key, owed
 
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.server.messages import Message, judge
 from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.transport.framing import MAX_LINE
 from scripted import talk
 from wire import FIXTURES, ROOT
 
@@ -32,6 +33,23 @@ MODELS: Final[dict[str, Any]] = {
     "completion/complete": types.CompleteResult,
 }
 CODES: Final = {-32700, -32600, -32601, -32602, -32002, -32022}
+
+
+def key(id_: Any) -> tuple[str, Any]:
+    """An id and its type: "1" and 1 are two."""
+    return type(id_).__name__, id_
+
+
+def owed(line: bytes) -> tuple[str, Any] | None:
+    """The key of the answer that a line is owed, None for none."""
+    if not line.strip():
+        return None
+    if len(line) > MAX_LINE:
+        return key(None)
+    found = judge(line)
+    if isinstance(found, Message) and found.kind != "request":
+        return None
+    return key(found.id)
 
 
 def by_referee(rows: Iterable[dict[str, Any]]) -> list[Any]:
@@ -57,7 +75,7 @@ def test_every_request_is_answered_as_the_models_of_the_sdk_want_it(
     for row in rows:
         lines = [line.encode("utf-8", "surrogateescape") for line in row["lines"]]
         answers = [each for each in talk(lines, registry, Settings(), patient=True) if "method" not in each]
-        wanted = Counter(id_ for line in lines if (id_ := owed(line)[0]) is not None)
+        wanted = Counter(id_ for line in lines if (id_ := owed(line)) is not None)
         assert Counter(key(each["id"]) for each in answers) == wanted
         methods = _methods(lines)
         for each in answers:
@@ -71,7 +89,7 @@ def _methods(lines: Iterable[bytes]) -> dict[Any, str]:
     """The methods of requests by the ids that none but they have."""
     out: dict[Any, str] = {}
     for line in lines:
-        if (id_ := owed(line)[0]) is not None and id_[1] is not None:
+        if (id_ := owed(line)) is not None and id_[1] is not None:
             out[id_] = "" if id_ in out else json.loads(line).get("method", "")
     return out
 

@@ -16,7 +16,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from malformed import CALL, HALVES, MALFORMED
-from mcp_skills_server.web.messages import Judged
+from mcp_skills_server.web.messages import Messages
 from web.http_wire import HttpClient, Reply, Server, client, http_serving
 from wire import DEADLINE, FIXTURES, SLOW_LOAD, Era
 
@@ -113,7 +113,7 @@ def posted(id_: Any, session: bytes | None = b"s") -> tuple[Scope, bytes]:
     return {"type": "http", "method": "POST", "headers": headers}, json.dumps({**CALL, "id": id_}).encode()
 
 
-async def ask(app: Judged, scope: Scope, body: bytes, seen: list[Message]) -> None:
+async def ask(app: Messages, scope: Scope, body: bytes, seen: list[Message]) -> None:
     """Send a request; what comes back is in the list as it comes."""
 
     async def receive() -> Message:
@@ -155,7 +155,7 @@ class Slow:
 @pytest.mark.parametrize("id_", [7, "7", 'a"b'])
 async def test_an_id_may_be_used_again_once_its_answer_went_out(id_: Any) -> None:
     slow = Slow()
-    app = Judged(slow)
+    app = Messages(slow)
     first: list[Message] = []
     second: list[Message] = []
     with anyio.fail_after(DEADLINE):
@@ -184,7 +184,7 @@ async def test_an_id_may_be_used_again_once_its_answer_went_out(id_: Any) -> Non
 @pytest.mark.anyio
 async def test_ids_that_are_written_alike_wait_for_each_other() -> None:
     slow = Slow()
-    app = Judged(slow)
+    app = Messages(slow)
     seen: dict[Any, list[Message]] = {7: [], "7": []}
     with anyio.fail_after(DEADLINE):
         async with anyio.create_task_group() as tasks:
@@ -203,7 +203,7 @@ async def test_ids_that_are_written_alike_wait_for_each_other() -> None:
 @pytest.mark.anyio
 async def test_where_there_is_no_session_each_request_stands_alone() -> None:
     slow = Slow()
-    app = Judged(slow)
+    app = Messages(slow)
     seen: list[list[Message]] = [[], []]
     with anyio.fail_after(DEADLINE):
         async with anyio.create_task_group() as tasks:

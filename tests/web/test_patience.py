@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
-import logging
 import os
 import signal
 import socket
@@ -13,14 +11,10 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from mcp_skills_server.web import patience
-from mcp_skills_server.web.counted import Counted
-from mcp_skills_server.web.places import Places
+from mcp_skills_server.web import connections
 from web.http_wire import Server, client, http_serving
 from wire import DEADLINE, FIXTURES, write_skill
 
@@ -85,7 +79,7 @@ def test_who_goes_on_with_a_body_that_nobody_wants_is_cut_off(tmp_path: Path, re
 
 
 def test_a_body_that_nobody_wants_may_come_to_its_end(tmp_path: Path) -> None:
-    body = bytes(patience.MOST_UNHEEDED >> 1)
+    body = bytes(connections.MOST_UNHEEDED >> 1)
     head = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
     with http_serving(FIXTURES, "--token-file", token_file(tmp_path)) as server, server.connect() as bare:
         for _ in range(3):  # on one connection
@@ -146,39 +140,6 @@ def test_who_does_not_read_an_answer_is_cut_off(tmp_path: Path) -> None:
             while len(os.listdir(f"/proc/{server.process.pid}/fd")) > opened:
                 assert monotonic() < until
             assert server.send("GET", "/healthz").status == 200
-
-
-@pytest.mark.parametrize(("read", "looks"), [(2048, None), (2047, 5), (0, 5), (-1, 5)])
-def test_a_kib_a_second_is_fast_enough(monkeypatch: pytest.MonkeyPatch, read: int, looks: int | None) -> None:
-    """By itself, since no socket reads by the byte: what waits at each look, and at which look the connection ends."""
-    waiting = [100_000 - read * number for number in range(9)]
-    ended: list[int] = []
-
-    class Transport:
-        def is_closing(self) -> bool:
-            return False
-
-        def abort(self) -> None:
-            ended.append(9 - len(waiting))
-
-    async def look() -> None:
-        monkeypatch.setattr(patience, "_unread", lambda _: waiting.pop(0))
-        later: list[Any] = []
-        connection = SimpleNamespace(
-            transport=Transport(),
-            flow=SimpleNamespace(write_paused=True),
-            loop=SimpleNamespace(call_later=lambda _seconds, then: later.append(then)),
-            _waiting=0,
-            _idle=0,
-        )
-        protocol: Any = patience.protocol_with_timeouts(2, Places(1, 1, Counted(logging.getLogger().info)))
-        connection._look_at_reading = lambda: protocol._look_at_reading(connection)
-        connection._look_at_reading()
-        while later and waiting:
-            later.pop()()
-
-    asyncio.run(look())
-    assert ended == ([] if looks is None else [looks])
 
 
 def test_the_end_of_the_server_cuts_off_who_does_not_read_without_a_traceback(tmp_path: Path) -> None:

@@ -124,12 +124,6 @@ def test_who_is_no_proxy_is_counted_by_its_own_address_whatever_it_sends(options
         assert mine.request("skills/list")["skills"]
 
 
-def test_two_headers_that_disagree_are_a_line_and_no_two_clients(server: Server) -> None:
-    said = {"X-Forwarded-For": "203.0.113.1", "Forwarded": "for=6.6.6.6"}
-    assert server.send("GET", INDEX, headers=said).status == 200
-    server.said("Forwarded and X-Forwarded-For name two clients")
-
-
 def test_a_head_that_is_too_long_is_refused_and_one_of_many_lines_is_read(server: Server) -> None:
     with suppress(ConnectionError):  # it may be closed before all of it is sent
         assert server.send("GET", INDEX, headers={"X-Forwarded-For": "6.6.6.6," * (1 << 17)}).status == 400
@@ -140,7 +134,7 @@ def test_a_head_that_is_too_long_is_refused_and_one_of_many_lines_is_read(server
 # By which name and path
 
 
-def test_a_name_that_the_proxy_was_called_by_must_be_one_of_ours() -> None:
+def test_a_header_of_a_proxy_makes_no_name_good_or_bad() -> None:
     with http_serving(FIXTURES, "--allowed-host", "skills.example", *TRUSTING) as server:
 
         def status(**headers: str) -> int:
@@ -148,10 +142,8 @@ def test_a_name_that_the_proxy_was_called_by_must_be_one_of_ours() -> None:
                 "GET", INDEX, headers={key.replace("_", "-"): each for key, each in headers.items()}
             ).status
 
-        assert status(X_Forwarded_Host="skills.example") == 200
-        assert status(X_Forwarded_Host="evil.example") == 403
-        assert status(Forwarded="for=203.0.113.1;host=evil.example") == 403
-        assert status(Host="evil.example", X_Forwarded_Host="skills.example") == 403  # it makes nothing good
+        assert status(Host="skills.example", X_Forwarded_Host="evil.example") == 200
+        assert status(Host="evil.example", X_Forwarded_Host="skills.example") == 403
         server.said("refused Host 'evil.example'")
 
 
@@ -196,9 +188,7 @@ def test_an_artifact_is_where_the_index_says_below_a_prefix_that_is_doubled() ->
     [
         ("/mcp/", {}, "/mcp"),
         ("/mcp//?a=b&c", {}, "/mcp?a=b&c"),
-        ("/mcp/", {"X-Forwarded-Prefix": "/skills/"}, "/skills/mcp"),
         ("/mcp/", {"X-Forwarded-Prefix": "//evil.example"}, "/mcp"),
-        ("/mcp/", {"X-Forwarded-Prefix": "https://evil.example"}, "/mcp"),
     ],
 )
 def test_a_redirect_names_no_host_and_stays_below_the_prefix(
@@ -494,8 +484,8 @@ def test_nginx_takes_the_other_replica_when_one_has_drained(number: int, tmp_pat
         assert replicas[number].signal(signal.SIGTERM)[0] == 0
         load.goes_on()
         load.end()
-        # Elsewhere what the kernel connects in the moment in which the listener closes is lost: nginx asks nobody else.
-        assert len(load.failed) <= (sys.platform != "linux")
+        # What the kernel connects in the moment in which the listener closes is lost: nginx asks nobody else.
+        assert len(load.failed) <= 1
 
 
 def is_over(stream: Stream) -> bool:

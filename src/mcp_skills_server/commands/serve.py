@@ -169,7 +169,7 @@ class ProxyOptions(Options):
     )
     trusted_proxy: tuple[str, ...] = many(
         "The address or network of a proxy, such as 10.0.0.0/8, that is believed when it says for whom it asks "
-        "(Forwarded, X-Forwarded-*). May be repeated.",
+        "(X-Forwarded-For and -Proto). May be repeated.",
         metavar="CIDR",
     )
     drain: float = option(

@@ -29,7 +29,7 @@ from mcp_skills_server.model import Standing
 from mcp_skills_server.rpc.methods import ExecutionSettings
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.web.discovery import PREFIXES
-from mcp_skills_server.web.forwarded import Proxies, checked_prefix
+from mcp_skills_server.web.forwarded import checked_prefix, trusted_networks
 from mcp_skills_server.web.guards import host_name, make_policy
 from mcp_skills_server.web.refresh import PATH, checked_secret
 from mcp_skills_server.web.settings import HttpSettings
@@ -142,7 +142,7 @@ def _http_settings(
         metrics=metrics if options.metrics else None,
         refresh=refresh,
         root_path=checked_prefix(options.root_path),
-        proxies=Proxies(options.trusted_proxy),
+        proxies=trusted_networks(options.trusted_proxy),
         keep_alive=options.keep_alive,
         drain=options.drain,
         quotas=service.quotas,

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, cast
 
 import mcp_types as types
 from anyio import BrokenResourceError, ClosedResourceError
+from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
@@ -45,10 +46,10 @@ def call_of(
 
 
 def _caller_of(ctx: Context, attachment: Attachment, others: Others) -> Caller:
-    session, scope = ctx.session, scope_of(ctx)
+    scope = scope_of(ctx)
     name, extensions = host_of(ctx)
     modern = ctx.protocol_version in MODERN_VERSIONS
-    connection = None if modern else session._connection  # pyright: ignore[reportPrivateUsage]
+    connection = None if modern else connection_of(ctx)
     return Caller(
         extensions,
         served=partial(others, ctx),
@@ -124,6 +125,14 @@ def scope_of(ctx: Context) -> Mapping[str, Any]:
     return getattr(ctx.request, "scope", {})
 
 
+def connection_of(ctx: Context) -> Connection:
+    """Return the connection of a request. It lasts from the handshake on, and its exit stack tells of its end."""
+    # The one private name of the SDK in this package. `ctx.session` is made anew for each message, and mcp 2.3.0 gives
+    # handlers and middleware nothing public that lasts as long as the client: `mcp.server.context.Context` has a public
+    # `connection`, and `ServerRunner` does not construct it yet.
+    return ctx.session._connection  # pyright: ignore[reportPrivateUsage]
+
+
 class SessionPeer:
     """A legacy client that the SDK's session reaches.
 
@@ -135,10 +144,9 @@ class SessionPeer:
     """
 
     def __init__(self, ctx: Context) -> None:
-        session = self._session = ctx.session
+        self._session = ctx.session
         self.principal = principal(scope_of(ctx))
-        # The session is made anew for each message; what lasts, and what tells of its end, is the connection.
-        self.connection = session._connection  # pyright: ignore[reportPrivateUsage]
+        self.connection = connection_of(ctx)
 
     def at_end(self, work: Callable[[], object]) -> None:
         """Have `work` called when the connection ends."""

@@ -6,15 +6,19 @@ one of ours with the same name.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, cast
 
+import anyio
 import mcp_types as types
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel.server import HandlerEntry, Server
+from mcp.server.session import ServerSession
 from mcp.server.subscriptions import ListenHandler
-from mcp.shared.subscriptions import ResourceUpdated, ServerEvent, event_to_notification
+from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel
 
 from mcp_skills_server.catalog.view import View
@@ -26,6 +30,7 @@ from mcp_skills_server.server import methods, prompts, resources
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.callers import counted, principal
 from mcp_skills_server.server.entrance import Call, Context, SessionPeer, call_of, guarded, host_of, scope_of, stream_of
+from mcp_skills_server.server.notify import Stream
 from mcp_skills_server.server.requests import Handler
 
 _MOST_PAGES: Final = 100
@@ -75,8 +80,6 @@ class MergedHandlers:
         self._add(_LISTEN, types.SubscriptionsListenRequestParams, self._listen)
         listening = self._theirs[_LISTEN]
         if listening is not None and isinstance(listening.handler, ListenHandler):
-            bus = listening.handler._bus  # pyright: ignore[reportPrivateUsage]
-            bus.subscribe(self._relay)
             attachment.notifier.relays = True
 
     async def middleware(self, ctx: Context, call_next: CallNext) -> HandlerResult:
@@ -195,17 +198,55 @@ class MergedHandlers:
         # Acknowledged after the first scan, so that a notification follows whatever changes after it.
         await self._attachment.ready()
         wanted = params.notifications.model_dump(by_alias=True, exclude_none=True)
-        return await notifier.listen(stream_of(ctx), wanted, counted(scope_of(ctx)))
+        stream, owner = stream_of(ctx), counted(scope_of(ctx))
+        if theirs is None or not notifier.relays:
+            return await notifier.listen(stream, wanted, owner)
+        relay = _Relay(ctx)
+        relayed = replace(ctx, session=cast("ServerSession", relay))
+
+        async def pass_on() -> None:
+            with suppress(MCPError):  # it has too many streams
+                await theirs.handler(relayed, params)
+
+        relaying = asyncio.create_task(pass_on())
+        try:
+            return await notifier.listen(relay.opened_by(stream), wanted, owner)
+        finally:
+            relaying.cancel()
 
     def _is_about_skills(self, wanted: types.SubscriptionFilter) -> bool:
         extra, uris = wanted.model_extra or {}, wanted.resource_subscriptions or ()
         asked = wanted.resources_list_changed or any(map(extra.get, self._attachment.notifier.extensions))
         return bool(asked) or any(uri.startswith(SCHEME) for uri in uris)
 
-    def _relay(self, event: ServerEvent) -> None:
-        notification = event_to_notification(event, {})
-        uri = event.uri if isinstance(event, ResourceUpdated) else None
-        self._attachment.notifier.relay((notification.method, uri))
+
+class _Relay:
+    """The session that the server's own listen handler is given: its events go to the client after our acknowledgement.
+
+    Args:
+        ctx: of the request that listens.
+    """
+
+    def __init__(self, ctx: Context) -> None:
+        self._session = ctx.session
+        self._acknowledged = anyio.Event()
+
+    def opened_by(self, stream: Stream) -> Stream:
+        """Return our stream, whose first message lets theirs pass."""
+
+        async def send(method: str, params: dict[str, Any] | None) -> None:
+            await stream.send(method, params)
+            self._acknowledged.set()
+
+        return Stream(stream.id, send, stream.shared, stream.principal)
+
+    async def send_notification(
+        self, notification: types.ServerNotification, related_request_id: types.RequestId | None = None
+    ) -> None:
+        """Pass on what theirs has to say, but for its own acknowledgement."""
+        if not isinstance(notification, types.SubscriptionsAcknowledgedNotification):
+            await self._acknowledged.wait()
+            await self._session.send_notification(notification, related_request_id)
 
 
 def _as_dict(result: Any) -> dict[str, Any]:

@@ -200,7 +200,7 @@ class Notifier:
 
     Attributes:
         extensions: as given.
-        relays: whether events of the server that we are attached to reach listen streams too, through `relay`.
+        relays: whether events of the server that we are attached to reach listen streams too.
     """
 
     def __init__(
@@ -249,11 +249,6 @@ class Notifier:
         """Notify each client of the notices for its principal. Returns at once."""
         for mailbox in (*self._sent_to, *self._streams):
             mailbox.put(notices_for(mailbox.principal))
-
-    def relay(self, notice: Notice) -> None:
-        """Tell listen streams what the server that we are attached to has to say; legacy clients hear it from it."""
-        for mailbox in self._streams:
-            mailbox.put([notice])
 
     def close(self) -> None:
         """End every listen stream as the protocol says: what is queued, then the result of the request.

@@ -11,14 +11,14 @@ import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
-from mcp.server.transport_security import TransportSecuritySettings
+from mcp.server.transport_security import RequestBodyLimitMiddleware
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.skill_set import SkillSet
@@ -34,17 +34,17 @@ from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web import metrics, probes, refresh, rpc
+from mcp_skills_server.web.concurrency import ConcurrencyLimit
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery
 from mcp_skills_server.web.draining import Drain
-from mcp_skills_server.web.endpoint import Endpoint, Sessions
 from mcp_skills_server.web.failures import FailedAuthentications
-from mcp_skills_server.web.fair_queue import FairQueue
-from mcp_skills_server.web.forwarded import Forwarding
+from mcp_skills_server.web.forwarded import RootPath
 from mcp_skills_server.web.guards import Guard
-from mcp_skills_server.web.messages import Judged
+from mcp_skills_server.web.messages import Messages
 from mcp_skills_server.web.rates import RequestRate
 from mcp_skills_server.web.redirect import redirect_relatively
 from mcp_skills_server.web.request_ids import RequestIds
+from mcp_skills_server.web.sessions import Sessions
 from mcp_skills_server.web.settings import HttpSettings
 
 if TYPE_CHECKING:
@@ -99,10 +99,13 @@ def make_app(
         running, end = _with_page(page, running, end)
 
     middleware = [Middleware(RequestIds)]
-    if http.root_path or http.proxies:
-        middleware.append(Middleware(Forwarding, root_path=http.root_path, trusted=http.proxies))
+    if http.root_path:
+        middleware.append(Middleware(RootPath, prefix=http.root_path))
+    if http.proxies:
+        trust: Any = ProxyHeadersMiddleware  # typed by uvicorn's own words for ASGI
+        middleware.append(Middleware(trust, trusted_hosts=[*http.proxies]))
     middleware.append(Middleware(Guard, policy=policy, rates=http.rates))
-    middleware.append(Middleware(FairQueue))
+    middleware.append(Middleware(ConcurrencyLimit))
     middleware.append(Middleware(RequestRate, rates=http.rates, shared=http.take_shared))
     if http.policy.origins:
         cors = Middleware(
@@ -153,33 +156,27 @@ def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watc
         views=views,
     )
     attachment.recent = http.recent
-    manager = Sessions(
-        app=server,
-        # Our guard has checked Host and Origin for every route by then, and answers 403 as the protocol says.
-        security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
-        session_idle_timeout=http.session_idle,
-        max_request_body_size=http.max_body,
-        max_sessions=http.max_sessions,
+    sessions = Sessions(
+        server,
+        idle_timeout=http.session_idle,
+        max_body=http.max_body,
+        most=http.max_sessions,
         share=http.quotas.sessions,
     )
-    server.middleware.append(manager.middleware)
-    manager.on_follow = attachment.notifier.follows
-    # Inside of the limit, which hands on whole bodies.
-    manager.asgi_app.app = Endpoint(Judged(manager.asgi_app.app))
+    sessions.on_follow = attachment.notifier.follows
 
     @contextlib.asynccontextmanager
     async def running() -> AsyncGenerator[None]:
-        async with manager.run():
+        async with sessions.running():
             attachment.begin()
             yield
 
     def end() -> None:
         # Listen streams end with their result, as the protocol says, and GET streams with the end of their body.
         attachment.notifier.close()
-        for transport in manager.transports:
-            transport.close_standalone_sse_stream()
+        sessions.end_streams()
 
-    return [Route("/mcp", StreamableHTTPASGIApp(manager))], running, end
+    return [Route("/mcp", RequestBodyLimitMiddleware(Messages(sessions), http.max_body))], running, end
 
 
 def _with_page(

@@ -24,17 +24,15 @@ from mcp.server.auth.provider import AccessToken
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.access.admission import Admission
-from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.quotas import Rates
 from mcp_skills_server.access.settings import is_loopback
 from mcp_skills_server.access.tokens import Token, Tokens
 from mcp_skills_server.errors import REPEATS, UsageError
-from mcp_skills_server.server.callers import PRINCIPAL, address
+from mcp_skills_server.server.callers import PRINCIPAL, address, counted
 from mcp_skills_server.telemetry.events import emit_refusal
 from mcp_skills_server.web.bearer import EXPIRED, Refusal, admission
+from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.failures import FailedAuthentications
-from mcp_skills_server.web.forwarded import HOST, OWNER
-from mcp_skills_server.web.places import PLACE, Place
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.oauth import ResourceServer
@@ -76,12 +74,9 @@ class Policy:
     open_at: frozenset[str] = frozenset()
     page: str | None = None
 
-    def host_allowed(self, header: str | None, forwarded: str | None = None) -> bool:
-        """Whether this Host header names the server, and the one that a proxy says it got, if it does."""
-        if self.hosts is None:
-            return True
-        named = header is not None and host_name(header) in self.hosts
-        return named and (forwarded is None or host_name(forwarded) in self.hosts)
+    def host_allowed(self, header: str | None) -> bool:
+        """Whether this Host header names the server."""
+        return self.hosts is None or (header is not None and host_name(header) in self.hosts)
 
     def origin_allowed(self, header: str | None) -> bool:
         """Whether a request from this Origin may pass; one without Origin comes from no browser (MCP-45)."""
@@ -154,15 +149,14 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _LOOKED_AT}
-        if not policy.host_allowed(headers.get(b"host"), scope.get(HOST)):
-            named = scope.get(HOST) or headers.get(b"host")
-            logger.warning("refused Host %.100r; --allowed-host admits it", named, extra=REPEATS)
+        if not policy.host_allowed(headers.get(b"host")):
+            logger.warning("refused Host %.100r; --allowed-host admits it", headers.get(b"host"), extra=REPEATS)
             await self._refuse(scope, send, _HOST_REFUSED)
         elif not policy.origin_allowed(headers.get(b"origin")) and not _is_form_of_own_page(scope, policy, headers):
             logger.warning("refused Origin %.100r; --allowed-origin admits it", headers.get(b"origin"), extra=REPEATS)
             await self._refuse(scope, send, _ORIGIN_REFUSED)
         elif policy.is_open or scope["path"].startswith(policy.open_below) or scope["path"] in policy.open_at:
-            await self._hand_on(scope, receive, send, None)
+            await self._hand_on(scope, receive, send)
         else:
             found = await admission(scope, policy.tokens, policy.oauth)
             if isinstance(found, Refusal):
@@ -186,7 +180,7 @@ class Guard:
         with anyio.CancelScope(deadline=_deadline(found)) as until_removed:
             mine.add(until_removed)
             try:
-                await self._hand_on(scope, receive, sending, found.principal)
+                await self._hand_on(scope, receive, sending)
             finally:
                 mine.discard(until_removed)
                 if not mine and self._open.get(found.hashed) is mine:
@@ -235,9 +229,9 @@ class Guard:
         except RuntimeError:
             return False
 
-    async def _hand_on(self, scope: Scope, receive: Receive, send: Send, who: Principal | None) -> None:
-        place: Place | None = scope.get("state", {}).get(PLACE)
-        if place is None or place.admitted(who.key if who else scope.get(OWNER)):
+    async def _hand_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        slot: Slot | None = scope.get("state", {}).get(SLOT)
+        if slot is None or slot.admit(counted(scope)):
             await self._app(scope, receive, send)
         else:
             await self._refuse(scope, send, _BUSY)
@@ -269,8 +263,7 @@ def _is_form_of_own_page(scope: Scope, policy: Policy, headers: Mapping[bytes, s
     Somebody who had a browser take another name for ours would find a form there, and no cookie and no token.
     """
     origin = _ORIGIN.fullmatch(headers.get(b"origin", ""))
-    named: str = scope.get(HOST) or headers.get(b"host", "")
-    same = origin is not None and origin[1].lower() == named.lower()
+    same = origin is not None and origin[1].lower() == headers.get(b"host", "").lower()
     return not policy.is_open and same and policy.page is not None and scope["path"].startswith(policy.page)
 
 

@@ -1,7 +1,7 @@
 """The listening socket: no more connections are accepted than there are file descriptors for.
 
-asyncio would accept whatever comes, up to the limit of the process, and then tell of each that it cannot: nobody else
-is answered meanwhile, no file opens, and the log fills the disk. Here descriptors are set aside for files first.
+asyncio would accept up to the limit of the process: no file opens then, and no one else is answered. Here descriptors
+are set aside for files first.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from mcp_skills_server.errors import UsageError
-from mcp_skills_server.web.counted import Counted
-from mcp_skills_server.web.last_arrivals import drops_who_is_new, fill
+from mcp_skills_server.errors import REPEATS, UsageError
 
 logger = logging.getLogger(__name__)
 
 _BACKLOG: Final = 2048
+_SEND_BUFFER: Final = 256 << 10
+"""Bytes that the kernel keeps of an answer. By itself it keeps megabytes, and takes more when a third of them is read:
+until then a client that reads slowly shows as one that does not read."""
 _FILES: Final = 128
 """Descriptors for all but connections: files of skills, pipes of scripts, watches, downloads."""
 _FEWEST_FILES: Final = 6
@@ -38,7 +40,7 @@ class Budget:
     Attributes:
         places: at once.
         spare: beyond those, for short requests.
-        arriving: on their way to a place.
+        arriving: accepted, and not yet one of those.
     """
 
     places: int
@@ -69,7 +71,7 @@ def budget(wanted: int, limit: int, used: int) -> Budget:
 
 
 def allowance(wanted: int) -> Budget:
-    """The budget of this process, whose limit is raised as far as it needs and may.
+    """Return the budget of this process, whose limit is raised as far as it needs and may.
 
     Raises:
         UsageError: there is no descriptor for a connection.
@@ -109,7 +111,7 @@ def _open_files() -> int:
 
 
 def open_listener(host: str, port: int) -> socket.socket:
-    """A socket that listens, and does not block.
+    """Return a socket that listens, and does not block.
 
     Raises:
         UsageError: the address cannot be listened on.
@@ -119,6 +121,7 @@ def open_listener(host: str, port: int) -> socket.socket:
         # With the number of TCP: asyncio sets TCP_NODELAY only on what has it, and an answer would take 40 ms without.
         listener = socket.socket(family, kind, number)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         listener.bind(address)
         listener.listen(_BACKLOG)
         listener.setblocking(False)
@@ -129,102 +132,65 @@ def open_listener(host: str, port: int) -> socket.socket:
 
 
 def shown_address(listener: socket.socket) -> str:
-    """Where it listens, as it stands in a URL."""
+    """Return where it listens, as it stands in a URL."""
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class Accepting:
+class Acceptor:
     """Accepts connections, a few at a time, so that those on their way need no more descriptors than were counted.
 
     Args:
         listener: listens, and does not block.
         protocol: makes the protocol of a connection.
         at_once: connections accepted before the first of them has its protocol.
-        lines: says that there was no descriptor for a connection.
     """
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        protocol: Callable[[], asyncio.Protocol],
-        at_once: int,
-        lines: Counted,
-    ) -> None:
+    def __init__(self, listener: socket.socket, protocol: Callable[[], asyncio.Protocol], at_once: int) -> None:
         self._listener = listener
         self._protocol = protocol
         self._at_once = at_once
-        self._lines = lines
-        self._loop = asyncio.get_running_loop()
         self._arriving: set[asyncio.Task[object]] = set()
-        self._retry: asyncio.TimerHandle | None = None
-        self._filler: socket.socket | None = None
-        self._resume()
+        self._task = asyncio.get_running_loop().create_task(self._accept())
 
     def close(self) -> None:
-        """Accept no more, and take what waits in the kernel off its queue."""
-        self._pause()
-        if self._retry is not None:
-            self._retry.cancel()
+        """Accept all that are connected by now, since they may have asked already, and no more."""
+        self._task.cancel()
+        with suppress(OSError):
+            while True:
+                self._arrive(self._listener.accept()[0])
         self._listener.close()
-        if self._filler is not None:
-            self._filler.close()
-
-    def end_arrivals(self) -> None:
-        """Let nobody new connect. Who is connected may have asked already, and is accepted.
-
-        On Linux the kernel ignores who is new until `close`: their system asks again after a second and is
-        refused then, and a proxy asks another replica. Elsewhere the listener is closed at once.
-        """
-        if drops_who_is_new(self._listener):
-            return
-        self._pause()
-        last, self._filler = fill(self._listener)
-        if self._filler is None:
-            self.close()  # at once: what comes in between is lost
-        for each in last:
-            self._arrive(each)
 
     async def wait_closed(self) -> None:
-        """Nothing is left to wait for: the connections are those of the server."""
+        """Return: connections are the server's to wait for."""
 
-    def _resume(self) -> None:
-        self._retry = None
-        if self._listener.fileno() != -1 and self._filler is None:
-            self._loop.add_reader(self._listener.fileno(), self._accept)
-
-    def _pause(self) -> None:
-        if self._listener.fileno() != -1:
-            self._loop.remove_reader(self._listener.fileno())
-
-    def _accept(self) -> None:
-        for _ in range(self._at_once):
-            try:
-                connection, _address = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                break
-            except OSError as error:
-                if error.errno not in _EXHAUSTED:
-                    logger.debug("a connection was not accepted (%s)", error)
-                    break
-                self._lines.tell(f"a connection waits to be accepted ({error.strerror})")
-                self._pause()
-                if self._retry is None:
-                    self._retry = self._loop.call_later(_RETRY_S, self._resume)
-                return
-            self._arrive(connection)
-        if self._arriving:
-            self._pause()
-
-    def _arrive(self, connection: socket.socket) -> None:
+    def _arrive(self, connection: socket.socket) -> asyncio.Task[object]:
         connection.setblocking(False)
-        task = self._loop.create_task(self._loop.connect_accepted_socket(self._protocol, connection))
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(loop.connect_accepted_socket(self._protocol, connection))
         self._arriving.add(task)
         task.add_done_callback(self._arrived)
+        return task
 
     def _arrived(self, task: asyncio.Task[object]) -> None:
         self._arriving.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.debug("a connection was lost before it began (%s)", error)
-        if not self._arriving and self._retry is None:
-            self._resume()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            arriving: list[asyncio.Task[object]] = []
+            is_exhausted = False
+            try:
+                arriving.append(self._arrive((await loop.sock_accept(self._listener))[0]))
+                while len(arriving) < self._at_once:
+                    arriving.append(self._arrive(self._listener.accept()[0]))
+            except OSError as error:  # nothing more waits, or it left before it was accepted
+                is_exhausted = error.errno in _EXHAUSTED
+                if is_exhausted:
+                    logger.warning("a connection waits to be accepted (%s)", error.strerror, extra=REPEATS)
+            if arriving:
+                await asyncio.wait(arriving)
+            if not arriving or is_exhausted:
+                await asyncio.sleep(_RETRY_S if is_exhausted else 0)

@@ -17,8 +17,8 @@ from mcp_skills_server.dialects.jsonrpc import QUOTA_EXCEEDED
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.server.callers import address, counted, principal
 from mcp_skills_server.telemetry import events
+from mcp_skills_server.web.connections import MOST_UNHEEDED
 from mcp_skills_server.web.error_answers import send_error
-from mcp_skills_server.web.patience import MOST_UNHEEDED
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import Any, Final
 
 import anyio
@@ -21,13 +21,10 @@ from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.app import make_app
-from mcp_skills_server.web.counted import Counted
+from mcp_skills_server.web.connections import SLOT, Slot, Slots, protocol_with_timeouts
 from mcp_skills_server.web.draining import Drain
-from mcp_skills_server.web.listen import Accepting, Budget, allowance, open_listener, shown_address
-from mcp_skills_server.web.patience import protocol_with_timeouts
-from mcp_skills_server.web.places import PLACE, Place, Places
+from mcp_skills_server.web.listen import Acceptor, allowance, open_listener, shown_address
 from mcp_skills_server.web.settings import HttpSettings
-from mcp_skills_server.web.unread import give_large_blocks_back
 
 logger = logging.getLogger(__name__)
 
@@ -59,27 +56,26 @@ async def serve_http(
     Raises:
         UsageError: the address cannot be listened on.
     """
-    give_large_blocks_back()
     drain = Drain(http.drain)
     app, end = make_app(runtime, settings, http, watcher, views, drain=drain)
     listener = open_listener(http.host, http.port)
     allowed = allowance(http.max_connections)
-    lines = Counted(logger.warning)
-    places = Places(allowed.places, allowed.spare, lines)
 
     async def quiet(scope: Scope, receive: Receive, send: Send) -> None:
-        place: Place | None = scope.get("state", {}).get(PLACE)
+        slot: Slot | None = scope.get("state", {}).get(SLOT)
         try:
-            closes = drain.begun or (place is not None and place.spare)
-            await app(scope, receive, _closing(drain, place, send) if closes else send)
+            closes = drain.begun or (slot is not None and slot.is_spare)
+            await app(scope, receive, _closing(drain, slot, send) if closes else send)
         except anyio.get_cancelled_exc_class():
-            # At the end uvicorn cuts off who does not read, and would tell of each with a traceback.
+            # At the end uvicorn cancels the rest, and would log a traceback for each.
             if not server.should_exit:
                 raise
 
     config = uvicorn.Config(
         quiet,
-        http=protocol_with_timeouts(http.request_timeout, places, share_unread=http.quotas.unread_bytes),
+        http=protocol_with_timeouts(
+            http.request_timeout, Slots(allowed.places, allowed.spare), http.quotas.unread_bytes
+        ),
         ws="none",
         log_config=None,
         access_log=False,
@@ -89,7 +85,7 @@ async def serve_http(
         timeout_keep_alive=http.keep_alive,
         timeout_graceful_shutdown=_ENDING_S,
     )
-    server = _Server(config, allowed, lines, drain)
+    server = _Server(config, allowed.arriving, drain)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as tasks:
 
@@ -106,11 +102,11 @@ async def serve_http(
             tasks.cancel_scope.cancel()
 
 
-def _closing(drain: Drain, place: Place | None, send: Send) -> Send:
-    """What sends an answer after which the connection ends, unless it has got a place by then and the server stays."""
+def _closing(drain: Drain, slot: Slot | None, send: Send) -> Send:
+    """Return a `send` after whose answer the connection ends, unless it has a slot by then and the server stays."""
 
     async def last(message: Message) -> None:
-        if message["type"] == "http.response.start" and (drain.begun or (place is not None and place.spare)):
+        if message["type"] == "http.response.start" and (drain.begun or (slot is not None and slot.is_spare)):
             message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
         await send(message)
 
@@ -118,14 +114,12 @@ def _closing(drain: Drain, place: Place | None, send: Send) -> Send:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, with a listener of ours, and with the signals left to us: it would raise them again at the end."""
+    """uvicorn with our acceptor. Signals are left to us, since it would raise them again at the end."""
 
-    def __init__(self, config: uvicorn.Config, allowed: Budget, lines: Counted, drain: Drain) -> None:
+    def __init__(self, config: uvicorn.Config, arriving: int, drain: Drain) -> None:
         super().__init__(config)
-        self._allowed = allowed
-        self._lines = lines
+        self._arriving = arriving
         self._drain = drain
-        self._accepting: Sequence[Accepting] = ()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -140,15 +134,12 @@ class _Server(uvicorn.Server):
             make: Any = self.config.http_protocol_class
             return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
-        arriving = self._allowed.arriving
-        self._accepting = [Accepting(each, protocol, arriving, self._lines) for each in sockets or []]
-        self.servers: list[Any] = [*self._accepting]
+        self.servers: list[Any] = [Acceptor(each, protocol, self._arriving) for each in sockets or []]
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._drain.begun:
-            for each in self._accepting:
-                each.end_arrivals()
-            # Who has just connected has asked already, and a proxy cannot ask another replica any more.
-            await anyio.sleep(_LAST_S)
+            for each in self.servers:
+                each.close()
+            await anyio.sleep(_LAST_S)  # a client that has just connected is about to ask
         await super().shutdown(sockets)

@@ -13,7 +13,6 @@ from mcp_skills_server.rpc.methods import ExecutionSettings
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions as ToolSessions
 from mcp_skills_server.server.notify import RecentNotifications
-from mcp_skills_server.web.forwarded import Proxies
 from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.rates import TakeShared
 
@@ -49,7 +48,7 @@ class HttpSettings:
         refresh: the secret of webhooks, and what has all sources looked at now; None for no webhook.
         ui: what the operator chose for the page to look at; None for no page.
         root_path: what stands before all paths that clients see, such as `/skills`; "" for nothing.
-        proxies: those that are believed when they say for whom they ask.
+        proxies: addresses and networks of proxies, whose `X-Forwarded-For` and `-Proto` are believed.
         keep_alive: seconds for which a connection stays without a request.
         drain: seconds from SIGTERM to the end, in which requests are answered and `/readyz` says that it ends.
         sessions: makes what keeps the sessions of the tools.
@@ -79,7 +78,7 @@ class HttpSettings:
     refresh: tuple[bytes, Callable[[], int]] | None = None
     ui: UiSettings | None = None
     root_path: str = ""
-    proxies: Proxies = field(default_factory=Proxies)
+    proxies: Sequence[str] = ()
     keep_alive: int = 5
     drain: float = 0
     sessions: Callable[[Runtime], ToolSessions] = ToolSessions

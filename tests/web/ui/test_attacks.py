@@ -125,7 +125,7 @@ def test_nobody_signs_in_to_a_session_that_another_chose(skills: Path) -> None:
 
 def test_behind_a_proxy_with_tls_the_cookie_is_for_tls_alone(skills: Path) -> None:
     with page_serving(skills, "--trusted-proxy", "127.0.0.1", environment=TOKENS) as server:
-        tls = {"X-Forwarded-For": "10.0.0.9", "X-Forwarded-Proto": "https", "X-Forwarded-Host": "localhost"}
+        tls = {"X-Forwarded-For": "10.0.0.9", "X-Forwarded-Proto": "https", "Host": "localhost"}
         for more, secure in ((tls, True), ({}, False)):
             origin = "https://localhost" if secure else f"http://127.0.0.1:{server.port}"
             given = sign_in(server, SECRET, Origin=origin, **more).headers["Set-Cookie"] or ""

@@ -34,9 +34,9 @@ from mcp_skills_server.server.callers import PRINCIPAL, address
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage_store import spark
+from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.failures import FailedAuthentications
 from mcp_skills_server.web.forwarded import PREFIX
-from mcp_skills_server.web.places import PLACE, Place
 from mcp_skills_server.web.settings import HttpSettings
 from mcp_skills_server.web.ui.activity import Activity
 from mcp_skills_server.web.ui.entrance import Entrance
@@ -274,9 +274,9 @@ def _admit(request: Request, viewer: Viewer) -> None:
     if viewer.principal is None:
         return
     request.scope[PRINCIPAL] = viewer.principal
-    place: Place | None = request.scope.get("state", {}).get(PLACE)
-    if place is not None:
-        place.admitted(viewer.principal.key)
+    slot: Slot | None = request.scope.get("state", {}).get(SLOT)
+    if slot is not None:
+        slot.admit(viewer.principal.key)
 
 
 async def _to_page(request: Request) -> Response:

@@ -29,7 +29,6 @@ from mcp_skills_server.errors import RequestError, SkillsServerError
 from mcp_skills_server.runtime.shared_sessions import RecordStore
 from mcp_skills_server.web.bearer import Refusal, admission
 from mcp_skills_server.web.failures import FailedAuthentications
-from mcp_skills_server.web.forwarded import HOST
 from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.ui.look import base
 
@@ -252,7 +251,7 @@ def is_of_own_page(request: Request) -> bool:
 
 def _named(request: Request) -> str:
     """Return host and port as the browser asked for them."""
-    return request.scope.get(HOST) or request.headers.get("host", "")
+    return request.headers.get("host", "")
 
 
 def is_of_other_page(request: Request) -> bool:

@@ -24,7 +24,6 @@ from mcp_skills_server.hosts.table import HOSTS
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, SkillFile, Standing
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage_store import Line
-from mcp_skills_server.web.forwarded import HOST
 from mcp_skills_server.web.ui.look import Look, prefix, shown_problem, source_name
 from mcp_skills_server.web.ui.pages.problems import REFRESH_S, file_of, survey_of
 from mcp_skills_server.web.ui.render import rendered, tokens
@@ -286,8 +285,7 @@ def _costs(skill: Skill, text: Text) -> list[tuple[str, int]]:
 def _snippets(request: Request, look: Look) -> list[Snippet]:
     if look.site.local:
         return snippets([root.given for root in look.runtime.registry.roots])
-    named: str = request.scope.get(HOST) or request.url.netloc
-    address = f"{request.url.scheme}://{named}{prefix.get()}/mcp"
+    address = f"{request.url.scheme}://{request.url.netloc}{prefix.get()}/mcp"
     return snippets([], address, needs_token=not look.site.open)
 
 

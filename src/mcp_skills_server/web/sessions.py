@@ -1,0 +1,283 @@
+"""Legacy sessions: a share of them for each client, and eviction of those that are idle.
+
+ASGI middleware in front of the SDK's session manager. The manager has no public way to end a session, so one is ended
+by the DELETE that its client would send.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from copy import copy
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from mcp.server.lowlevel.server import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.responses import JSONResponse, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR
+from mcp_skills_server.model.clients import client_of
+from mcp_skills_server.server.callers import counted, principal
+from mcp_skills_server.server.entrance import Context, connection_of, scope_of
+from mcp_skills_server.web.connections import client_to_evict
+from mcp_skills_server.web.error_answers import send_error
+from mcp_skills_server.web.over_quota import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from mcp.server.connection import Connection
+    from mcp.server.context import CallNext, HandlerResult
+
+    from mcp_skills_server.access.principal import Principal
+
+logger = logging.getLogger(__name__)
+
+HANDSHAKE: Final = "mcp_skills_server.handshake"
+"""Where the ASGI scope of a POST that is a handshake has the name of the client, "" where it gives none."""
+SESSION: Final = b"mcp-session-id"
+VERSION: Final = b"mcp-protocol-version"
+_OWN: Final = "mcp_skills_server.session"
+_NOT_FOUND: Final = {"jsonrpc": "2.0", "id": None, "error": {"code": -32001, "message": "Session not found"}}
+"""As the SDK for TypeScript answers: hosts know by this code that they have to open another session."""
+_KEPT: Final = b"kept-"
+"""Prefix of session ids whose clients never open another one."""
+_QUOTA: Final = "sessions"
+
+
+class _Session:
+    """One legacy session. `id` is the SDK's; None until the handshake is answered."""
+
+    def __init__(self, scope: Scope, prefix: bytes) -> None:
+        self.id: bytes | None = None
+        self.prefix = prefix
+        self.user = scope.get("user")
+        self.opener = _credential(scope)
+        self.owner = counted(scope) or ""
+        self.connection: Connection | None = None
+        self.requests = 1
+        self.idle_since = 0.0
+
+    @property
+    def name(self) -> bytes:
+        """The id that the client knows."""
+        return self.prefix + (self.id or b"")
+
+
+class Sessions:
+    """Passes requests on to the SDK, and keeps the number of sessions within its limits.
+
+    Args:
+        server: what the sessions are of.
+        idle_timeout: seconds without a request after which a session ends.
+        max_body: bytes of a request.
+        most: sessions at once. Beyond it the owner with most loses the one that is idle longest.
+        share: sessions of one owner at once; None for no such limit.
+
+    Attributes:
+        on_follow: called before the stream of a session is opened on which its client hears of changes, with the
+            connection and the principal that opens it; the function that it returns is called when the stream is open.
+    """
+
+    def __init__(
+        self, server: Server[Any], *, idle_timeout: float, max_body: int, most: int, share: int | None = None
+    ) -> None:
+        self._manager = StreamableHTTPSessionManager(
+            server, session_idle_timeout=idle_timeout, max_request_body_size=max_body, max_sessions=None
+        )
+        self._stateless = StreamableHTTPSessionManager(_within(server), stateless=True, max_request_body_size=max_body)
+        self._most = most
+        self._share = share
+        self._held: set[_Session] = set()
+        self._by_name: dict[bytes, _Session] = {}
+        self._streams: set[anyio.CancelScope] = set()
+        self.on_follow: Callable[[object, Principal | None], Callable[[], object]] | None = None
+        server.middleware.append(self._note_connection)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Serve while this is entered."""
+        async with self._manager.run(), self._stateless.run():
+            yield
+
+    def end_streams(self) -> None:
+        """End each GET stream with the end of its body."""
+        for stream in self._streams:
+            stream.cancel()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request of either era."""
+        headers = dict(reversed(scope["headers"]))  # of a header that stands twice the first counts
+        name = headers.get(SESSION)
+        if headers.get(VERSION, b"").decode("latin-1") not in ("", *HANDSHAKE_PROTOCOL_VERSIONS):
+            await self._manager.handle_request(scope, receive, send)  # the modern era, which has no sessions
+        elif name is not None:
+            session = self._by_name.get(name)
+            if session is not None and session.opener == _credential(scope):
+                await self._serve(session, scope, receive, send)
+            else:
+                await self._serve_unknown(name, scope, receive, send)
+        elif HANDSHAKE in scope:
+            await self._open(scope, receive, send)
+        else:
+            await self._manager.handle_request(scope, receive, send)
+
+    async def _serve(self, session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
+        scope = {**scope, "headers": [header for header in scope["headers"] if header[0] != SESSION]}
+        scope["headers"].append((SESSION, session.id))
+        send = _naming(session, send)
+        session.requests += 1
+        try:
+            if scope["method"] == "GET":
+                await self._follow(session, scope, receive, send)
+            else:
+                await self._manager.handle_request(scope, receive, send)
+        finally:
+            self._rest(session)
+
+    async def _follow(self, session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the stream on which a client hears of changes."""
+        opened = None
+        if self.on_follow is not None and session.connection is not None:
+            opened = self.on_follow(session.connection, principal(scope))
+        started = False
+
+        async def sending(message: Message) -> None:
+            nonlocal started
+            await send(message)
+            if message["type"] == "http.response.start" and message["status"] == 200:
+                started = True
+                if opened is not None:
+                    opened()
+
+        with anyio.CancelScope() as stream:
+            self._streams.add(stream)
+            try:
+                await self._manager.handle_request(scope, receive, sending)
+            finally:
+                self._streams.discard(stream)
+        if stream.cancelled_caught and started:
+            await send({"type": "http.response.body", "body": b""})
+
+    async def _serve_unknown(self, name: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 404, or without a session where the client never opens another one: after a restart, say."""
+        if name in self._by_name:  # the id is a key to the session, and stays out of the log
+            logger.warning("refused a session: the credential does not match the one that created the session")
+        if not name.startswith(_KEPT) or scope["method"] == "DELETE":
+            await JSONResponse(_NOT_FOUND, status_code=404)(scope, receive, send)
+        elif scope["method"] == "POST":
+            await self._stateless.handle_request(scope, receive, send)
+        else:
+            # There is no stream. 404 would have the client try again.
+            await Response(status_code=405, headers={"Allow": "POST"})(scope, receive, send)
+
+    async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Open a session, if the limits allow another."""
+        owner = counted(scope) or ""
+        if self._share is not None and self._count()[owner] >= self._share and not await self._evict(owner):
+            await refuse(scope, send, _QUOTA, self._share)
+            return
+        if len(self._held) >= self._most and not await self._evict(self._giver(owner)):
+            logger.warning("refused a session: all %d are in use (--max-sessions)", self._most)
+            await send_error(send, 503, {"code": INTERNAL_ERROR, "message": "Too many open sessions"})
+            return
+        session = _Session(scope, _KEPT if client_of(scope[HANDSHAKE]).keeps_lost_session else b"")
+        self._held.add(session)
+
+        send = _naming(session, send)
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] < 400:
+                session.id = next((value for key, value in message["headers"] if key.lower() == SESSION), None)
+                self._by_name[session.name] = session
+            await send(message)
+
+        try:
+            await self._manager.handle_request({**scope, _OWN: session}, receive, sending)
+        finally:
+            self._rest(session)
+            if session.id is None:
+                self._held.discard(session)
+
+    def _rest(self, session: _Session) -> None:
+        session.requests -= 1
+        session.idle_since = monotonic()
+
+    async def _note_connection(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Middleware of the SDK's server: note the connection of a session that is opened, and learn of its end."""
+        session: _Session | None = scope_of(ctx).get(_OWN)
+        if session is not None and ctx.method == "initialize" and session.connection is None:
+            session.connection = connection_of(ctx)
+            session.connection.exit_stack.callback(self._forget, session)
+        return await call_next(ctx)
+
+    def _forget(self, session: _Session) -> None:
+        if session in self._held:
+            self._held.discard(session)
+            self._by_name.pop(session.name, None)
+            logger.debug("a session of a legacy client ended")  # not its id, which is a key to it
+
+    def _count(self) -> Counter[str]:
+        return Counter(session.owner for session in self._held)
+
+    def _giver(self, newcomer: str) -> str | None:
+        """Return the owner that loses an idle session to the newcomer."""
+        return client_to_evict(self._count(), newcomer, {each.owner for each in self._held if not each.requests})
+
+    async def _evict(self, owner: str | None) -> bool:
+        """End the session of an owner that is idle longest; whether there was one."""
+        idle = [each for each in self._held if each.owner == owner and not each.requests]
+        session = min(idle, key=lambda each: each.idle_since, default=None)
+        if session is None:
+            return False
+        self._forget(session)  # its client gets 404 from here on, and opens another
+        headers = [(SESSION, session.id)]
+        scope = {"type": "http", "method": "DELETE", "path": "/", "headers": headers, "user": session.user}
+        await self._manager.handle_request(scope, _nothing_more, _unsent)
+        return True
+
+
+def _within(server: Server[Any]) -> Server[Any]:
+    """Return the same server for a second manager, which runs while the first one holds the server's lifespan."""
+
+    @asynccontextmanager
+    async def entered(_: Server[Any]) -> AsyncGenerator[dict[str, Any]]:
+        yield {}
+
+    out = copy(server)
+    out.lifespan = entered
+    return out
+
+
+def _naming(session: _Session, send: Send) -> Send:
+    """Return a `send` that calls the session as its client knows it."""
+    if not session.prefix:
+        return send
+
+    async def named(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [header for header in message["headers"] if header[0].lower() != SESSION]
+            message = {**message, "headers": [*headers, (SESSION, session.name)]}
+        await send(message)
+
+    return named
+
+
+async def _nothing_more() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def _unsent(_: Message) -> None:
+    """Drop an answer that no client asked for."""
+
+
+def _credential(scope: Scope) -> str | None:
+    """Return what a session is bound to: the key of the principal that opened it."""
+    who = principal(scope)
+    return None if who is None else who.key

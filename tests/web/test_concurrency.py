@@ -43,7 +43,7 @@ class Asked:
             self._at_work[who] -= 1
 
     def ask(self, address: str | None, **more: Any) -> asyncio.Task[Any]:
-        scope = {"type": "http", "client": (address, 1) if address else None, **more}
+        scope = {"type": "http", "path": "/mcp", "client": (address, 1) if address else None, **more}
         return asyncio.create_task(self.limit(scope, None, None))  # type: ignore[arg-type]
 
 

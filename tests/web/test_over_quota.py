@@ -9,7 +9,7 @@ import pytest
 from starlette.types import Message
 
 from mcp_skills_server.access.quotas import QuotaSettings, Rates
-from mcp_skills_server.web import over_quota
+from mcp_skills_server.web import rates
 
 pytestmark = pytest.mark.anyio
 AT_ONCE = 60
@@ -39,7 +39,7 @@ class Refused:
             self.sent.append(message)
 
         scope: dict[str, Any] = {"type": "http", "method": "POST", "client": (address, 1)}
-        await over_quota.refuse_in_time(scope, receive, send, self._rates, quota="x", most=1, wait=1.0)
+        await rates.refuse_in_time(scope, receive, send, self._rates, quota="x", most=1, wait=1.0)
 
     @property
     def answers(self) -> int:
@@ -63,7 +63,7 @@ async def test_the_first_are_answered_at_once_and_then_it_is_waited_for() -> Non
 
 
 async def test_it_comes_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(over_quota, "_HELD_S", 0)
+    monkeypatch.setattr(rates, "_HELD_S", 0)
     refused = Refused()
     for _ in range(AT_ONCE + 1):
         await refused.again()

@@ -9,8 +9,7 @@ import anyio
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.server.callers import PRINCIPAL
-from mcp_skills_server.web.failures import FailedAuthentications
-from mcp_skills_server.web.rates import MORE, RequestRate
+from mcp_skills_server.web.rates import MORE, FailedAuthentications, RequestRate
 
 ANN, BOB = Principal("token", "ann"), Principal("token", "bob")
 

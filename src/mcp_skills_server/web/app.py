@@ -33,16 +33,14 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.web import metrics, probes, refresh, rpc
+from mcp_skills_server.web import probes, refresh, rpc
 from mcp_skills_server.web.concurrency import ConcurrencyLimit
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery
-from mcp_skills_server.web.draining import Drain
-from mcp_skills_server.web.failures import FailedAuthentications
-from mcp_skills_server.web.forwarded import RootPath
+from mcp_skills_server.web.forwarded import RootPath, redirect_relatively
 from mcp_skills_server.web.guards import Guard
 from mcp_skills_server.web.messages import Messages
-from mcp_skills_server.web.rates import RequestRate
-from mcp_skills_server.web.redirect import redirect_relatively
+from mcp_skills_server.web.probes import Drain
+from mcp_skills_server.web.rates import FailedAuthentications, RequestRate
 from mcp_skills_server.web.request_ids import RequestIds
 from mcp_skills_server.web.sessions import Sessions
 from mcp_skills_server.web.settings import HttpSettings
@@ -72,7 +70,7 @@ def make_app(
         methods = Methods(runtime, http.rpc, Blobs(share=http.quotas.blob_bytes), views=views)
         routes = [*routes, rpc.route(Rpc(methods, http.max_body))]
     if http.metrics is not None:
-        routes = [*routes, metrics.route(http.metrics, views.may_admin)]
+        routes = [*routes, probes.metrics_route(http.metrics, views.may_admin)]
     if http.refresh is not None:
         routes = [*routes, refresh.route(*http.refresh, FailedAuthentications(http.rates))]
     if http.publish or http.publish_only:

@@ -17,7 +17,7 @@ from starlette.types import Scope, Send
 from mcp_skills_server.access.admission import Admission, RefusedError, ScopeError, UnavailableError
 from mcp_skills_server.access.tokens import Token, at, find
 from mcp_skills_server.errors import REPEATS
-from mcp_skills_server.web.error_answers import send_error
+from mcp_skills_server.web.rates import send_error
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.oauth import ResourceServer  # which loads what proves signatures

@@ -13,10 +13,11 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_skills_server.server.callers import counted
+from mcp_skills_server.web.rates import OPEN_PATHS
 
 _MOST: Final = 2
 """Requests of one client at work at once."""
-_LONG_S: Final = 0.1
+_LONG_S: Final = 0.05
 """Seconds after which a request counts no more: it waits for a disk, a script or its client, and not for the loop."""
 
 
@@ -43,7 +44,8 @@ class ConcurrencyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on when it is its turn."""
-        owner = counted(scope) if scope["type"] == "http" else None
+        is_counted = scope["type"] == "http" and scope["path"] not in OPEN_PATHS
+        owner = counted(scope) if is_counted else None
         if owner is None:
             await self._app(scope, receive, send)
             return

@@ -77,7 +77,7 @@ class Slot:
 
     __slots__ = ("_slots", "close", "is_admitted", "is_spare", "owner", "state")
 
-    def __init__(self, slots: Slots, owner: str, close: Callable[[], None]) -> None:
+    def __init__(self, slots: Slots, owner: str = "", close: Callable[[], None] = lambda: None) -> None:
         self._slots = slots
         self.owner = owner
         self.close = close
@@ -271,7 +271,7 @@ def protocol_with_timeouts(seconds: float, slots: Slots, share_unread: int | Non
 
     class Timed(H11Protocol):
         def __init__(self, *, app_state: dict[str, Any], **kwargs: Any) -> None:
-            self._slot = Slot(slots, "", self._abort)
+            self._slot = Slot(slots)
             super().__init__(app_state={**app_state, SLOT: self._slot}, **kwargs)
             self.conn = _OneEnd(h11.SERVER)
             self._since: object = None
@@ -284,6 +284,7 @@ def protocol_with_timeouts(seconds: float, slots: Slots, share_unread: int | Non
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
             self._slot.owner = owner_of(None, self.client[0] if self.client else None) or ""
+            self._slot.close = transport.abort
             slots.enter(self._slot)
             self._watch_sending()
             self._watch_reading()
@@ -318,9 +319,6 @@ def protocol_with_timeouts(seconds: float, slots: Slots, share_unread: int | Non
             super().resume_writing()
             unread.drop(self._slot)
             self._waiting = 0
-
-        def _abort(self) -> None:
-            self.transport.abort()
 
         def _note_state(self) -> None:
             # A request whose body is still to come waits for its client, whatever was begun of it.

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from ipaddress import IPv4Network, ip_network
 from typing import Final
 
+from starlette.responses import RedirectResponse
+from starlette.routing import Match, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_skills_server.errors import UsageError
@@ -82,3 +84,25 @@ class RootPath:
         if path.startswith(f"{before}{self._prefix}/"):
             return before + path[len(before) + len(self._prefix) :]
         return path
+
+
+def redirect_relatively(router: Router) -> None:
+    """Have a router lead a path with a slash too many to the one without, and name no host: proxies may change it."""
+    router.redirect_slashes = False
+    router.default = _WithoutSlash(router, router.default)
+
+
+class _WithoutSlash:
+    def __init__(self, router: Router, otherwise: ASGIApp) -> None:
+        self._router = router
+        self._otherwise = otherwise
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"].rstrip("/") if scope["type"] == "http" else ""
+        answer = self._otherwise
+        if path and path != scope["path"]:
+            there = {**scope, "path": path}
+            if any(route.matches(there)[0] is not Match.NONE for route in self._router.routes):
+                query = scope["query_string"].decode("latin-1")
+                answer = RedirectResponse(scope.get(PREFIX, "") + path + (f"?{query}" if query else ""))
+        await answer(scope, receive, send)

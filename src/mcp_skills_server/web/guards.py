@@ -32,7 +32,7 @@ from mcp_skills_server.server.callers import PRINCIPAL, address, counted
 from mcp_skills_server.telemetry.events import emit_refusal
 from mcp_skills_server.web.bearer import EXPIRED, Refusal, admission
 from mcp_skills_server.web.connections import SLOT, Slot
-from mcp_skills_server.web.failures import FailedAuthentications
+from mcp_skills_server.web.rates import OPEN_PATHS, FailedAuthentications
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.oauth import ResourceServer
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
-OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
-"""Probes come from whatever runs the container, under any Host and without a token."""
 _SWAP_S: Final = 10.0
 """How long whoever has something called in the event loop waits for it."""
 _LOOKED_AT: Final = frozenset((b"host", b"origin"))

@@ -1,4 +1,4 @@
-"""`/healthz` and `/readyz`: whether the server lives, and whether it has what it is to serve and goes on to serve it.
+"""What operators ask: `/healthz`, `/readyz` and `/metrics`; and the drain, in which a server is not ready any more.
 
 A site among the roots that has never answered, and of which no copy was kept, makes a server that is not ready: it
 would take requests and have nothing to say. One that fails later does not, because its last copy is served.
@@ -8,22 +8,52 @@ Where sources lie, and what is wrong with them, is for the operator: all others 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+import anyio
+from anyio import to_thread
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.server.callers import principal
-from mcp_skills_server.web.draining import Drain
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.follower import SourceState
+    from mcp_skills_server.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
 
 _AWAITED: Final = "a source: it has not answered yet, and there is no copy of it"
+
+
+class Drain:
+    """Whether a server is about to end. Until it does, it answers every request and is not ready.
+
+    Args:
+        seconds: how long that takes.
+
+    Attributes:
+        begun: whether it has begun.
+    """
+
+    def __init__(self, seconds: float = 0) -> None:
+        self._seconds = seconds
+        self.begun = False
+
+    async def until_end(self, signals: AsyncIterator[signal.Signals]) -> None:
+        """Return when the server is to end: some time after SIGTERM, at once at SIGINT or at another signal."""
+        if await anext(signals) != signal.SIGTERM or not self._seconds:
+            return
+        self.begun = True
+        logger.info("ends in %g s: answers requests, and is not ready for more (--drain)", self._seconds)
+        with anyio.move_on_after(self._seconds):
+            await anext(signals)
 
 
 def routes(
@@ -108,3 +138,20 @@ def _line(site: SourceState) -> str:
         return _trouble(site)
     state = f"serving the last copy ({site.trouble})" if site.trouble else "fetched"
     return f"{site.name}: {state}{f', revision {site.revision}' if site.revision else ''}"
+
+
+def metrics_route(metrics: Metrics, may: Callable[[Principal | None], bool]) -> Route:
+    """Return the route of `/metrics`, which Prometheus scrapes.
+
+    Args:
+        metrics: what is shown.
+        may: whether somebody may see it.
+    """
+
+    async def scrape(request: Request) -> Response:
+        if not may(principal(request.scope)):
+            return PlainTextResponse('metrics are for principals with may = ["admin"]\n', 403)
+        body, content_type = await to_thread.run_sync(metrics.written, request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type, "cache-control": "no-store"})
+
+    return Route("/metrics", scrape, methods=["GET"])

@@ -1,31 +1,125 @@
-"""Answers 429 to who asks more often than its quota lets it, before anything is done for the request.
+"""Rates: how often a client may ask, and how often an address may fail to prove who it is; beyond it 429.
 
-Where replicas share what they count, all of them count as one. While that cannot be reached each counts for itself.
+Where replicas share what they count, all of them count as one. While that cannot be reached each counts for itself. A
+client that is refused again and again waits a second for its answer: a flood gets its refusals no faster than that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import json
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+import anyio
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_skills_server.access.quotas import Rates
-from mcp_skills_server.errors import RequestError
-from mcp_skills_server.server.callers import counted
-from mcp_skills_server.web.guards import OPEN_PATHS
-from mcp_skills_server.web.over_quota import refuse, refuse_in_time
+from mcp_skills_server.access.rates import Rate
+from mcp_skills_server.dialects.jsonrpc import QUOTA_EXCEEDED
+from mcp_skills_server.errors import REPEATS, RequestError
+from mcp_skills_server.server.callers import address, counted, principal
+from mcp_skills_server.telemetry import events
+from mcp_skills_server.web.connections import MOST_UNHEEDED
 
-_QUOTA: Final = "requests-per-minute"
+logger = logging.getLogger(__name__)
 
+OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
+"""Probes come from whatever runs the container, under any Host and without a token, and are not counted."""
 MORE: Final = "mcp_skills_server.more_requests"
 """Where the scope has what counts further requests that came with this one: takes how many, and answers 429 and returns
 True where they are over the quota."""
+_REQUESTS: Final = "requests-per-minute"
+_FAILURES: Final = "failed-authentications-per-minute"
+_HELD_S: Final = 1.0
+"""Seconds for which an answer is held back; every 429 says not to come again before."""
 
 TakeShared: TypeAlias = Callable[[str, int], Awaitable[float]]
 """Counts a request of an owner, of so many a minute, with those at other replicas; the seconds until it may be made, 0
 where it was counted. Raises RequestError where nobody can count now."""
+
+
+async def send_error(
+    send: Send, status: int, error: dict[str, Any], headers: Iterable[tuple[bytes, bytes]] = ()
+) -> None:
+    """Send an error of JSON-RPC, to a request whose id was not read.
+
+    Args:
+        send: sends the answer.
+        status: of HTTP.
+        error: code, message, and data where there is any.
+        headers: beside those of the body.
+    """
+    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
+    own = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": [*own, *headers]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def refuse(scope: Scope, send: Send, quota: str, most: int, wait: float = 1.0) -> None:
+    """Answer 429, and note it.
+
+    Args:
+        scope: of the request.
+        send: sends the answer.
+        quota: which one it is, by its key in the configuration.
+        most: how much one may have.
+        wait: seconds after which there may be some again.
+    """
+    logger.warning("quota %s: %s wants more than %s; answered with 429", quota, counted(scope), most, extra=REPEATS)
+    events.emit_refusal(scope["method"], quota, principal=principal(scope), address=address(scope))
+    seconds = max(1, math.ceil(wait))
+    message = f"Over the quota {quota} ({most:,}); try again in {seconds} s"
+    error = {"code": QUOTA_EXCEEDED, "message": message, "data": {"quota": quota}}
+    await send_error(send, 429, error, [(b"cache-control", b"no-store"), (b"retry-after", str(seconds).encode())])
+
+
+async def refuse_in_time(
+    scope: Scope, receive: Receive, send: Send, rates: Rates, *, quota: str, most: int, wait: float
+) -> None:
+    """Answer 429 at once, but a second later where that happens more than once a second.
+
+    Until then the connection does nothing else, so that each costs one small answer a second. The first sixty are
+    answered at once.
+    """
+    if rates.refusals.take((quota, counted(scope))) > 0:
+        left = MOST_UNHEEDED
+        with anyio.move_on_after(_HELD_S):
+            while (message := await receive())["type"] != "http.disconnect":
+                left -= len(message.get("body", b""))
+                if left < 0:  # from here on its bytes stay with the client
+                    await anyio.sleep_forever()
+            return  # nobody reads an answer
+    await refuse(scope, send, quota, most, wait)
+
+
+class FailedAuthentications:
+    """The quota of failed authentications of each address, at all doors. A request that proves somebody passes.
+
+    Args:
+        rates: how often one address may fail; None where that is not counted.
+    """
+
+    def __init__(self, rates: Rates | None = None) -> None:
+        self._rates = rates
+
+    @property
+    def _rate(self) -> Rate | None:
+        return None if self._rates is None else self._rates.failed_authentications
+
+    def count(self, scope: Scope) -> float:
+        """Count that a request failed. Returns the seconds to wait; 0 where it was within the quota."""
+        rate = self._rate
+        return 0.0 if rate is None else rate.take(counted(scope))
+
+    async def is_over(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Count that a request failed, and answer 429 where that is over the quota. Whether it was."""
+        rates, rate, wait = self._rates, self._rate, self.count(scope)
+        if rates is not None and rate is not None and wait > 0:
+            await refuse_in_time(scope, receive, send, rates, quota=_FAILURES, most=rate.per_minute, wait=wait)
+        return wait > 0
 
 
 class RequestRate:
@@ -55,7 +149,7 @@ class RequestRate:
         async def more(count: int) -> bool:
             wait = next((over for _ in range(count) if (over := rate.take(owner)) > 0), 0.0)
             if wait > 0:
-                await refuse(scope, send, _QUOTA, rate.per_minute, wait)
+                await refuse(scope, send, _REQUESTS, rate.per_minute, wait)
             return wait > 0
 
         wait = rate.take(owner)
@@ -63,6 +157,6 @@ class RequestRate:
             with suppress(RequestError):
                 wait = await self._shared(owner, rate.per_minute)
         if wait > 0:
-            await refuse_in_time(scope, receive, send, self._rates, quota=_QUOTA, most=rate.per_minute, wait=wait)
+            await refuse_in_time(scope, receive, send, self._rates, quota=_REQUESTS, most=rate.per_minute, wait=wait)
         else:
             await self._app({**scope, MORE: more}, receive, send)

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from mcp_skills_server.errors import REPEATS, UsageError
-from mcp_skills_server.web.failures import FailedAuthentications
+from mcp_skills_server.web.rates import FailedAuthentications
 
 logger = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.app import make_app
 from mcp_skills_server.web.connections import SLOT, Slot, Slots, protocol_with_timeouts
-from mcp_skills_server.web.draining import Drain
 from mcp_skills_server.web.listen import Acceptor, allowance, open_listener, shown_address
+from mcp_skills_server.web.probes import Drain
 from mcp_skills_server.web.settings import HttpSettings
 
 logger = logging.getLogger(__name__)

@@ -22,12 +22,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR
+from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.server.callers import counted, principal
 from mcp_skills_server.server.entrance import Context, connection_of, scope_of
 from mcp_skills_server.web.connections import client_to_evict
-from mcp_skills_server.web.error_answers import send_error
-from mcp_skills_server.web.over_quota import refuse
+from mcp_skills_server.web.rates import refuse, send_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -133,6 +133,8 @@ class Sessions:
         scope["headers"].append((SESSION, session.id))
         send = _naming(session, send)
         session.requests += 1
+        if scope["method"] == "DELETE":
+            self._forget(session)  # its id is unknown from here on
         try:
             if scope["method"] == "GET":
                 await self._follow(session, scope, receive, send)
@@ -168,7 +170,9 @@ class Sessions:
     async def _serve_unknown(self, name: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 404, or without a session where the client never opens another one: after a restart, say."""
         if name in self._by_name:  # the id is a key to the session, and stays out of the log
-            logger.warning("refused a session: the credential does not match the one that created the session")
+            logger.warning(
+                "refused a session: the credential does not match the one that created the session", extra=REPEATS
+            )
         if not name.startswith(_KEPT) or scope["method"] == "DELETE":
             await JSONResponse(_NOT_FOUND, status_code=404)(scope, receive, send)
         elif scope["method"] == "POST":
@@ -179,17 +183,8 @@ class Sessions:
 
     async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Open a session, if the limits allow another."""
-        owner = counted(scope) or ""
-        if self._share is not None and self._count()[owner] >= self._share and not await self._evict(owner):
-            await refuse(scope, send, _QUOTA, self._share)
-            return
-        if len(self._held) >= self._most and not await self._evict(self._giver(owner)):
-            logger.warning("refused a session: all %d are in use (--max-sessions)", self._most)
-            await send_error(send, 503, {"code": INTERNAL_ERROR, "message": "Too many open sessions"})
-            return
         session = _Session(scope, _KEPT if client_of(scope[HANDSHAKE]).keeps_lost_session else b"")
         self._held.add(session)
-
         send = _naming(session, send)
 
         async def sending(message: Message) -> None:
@@ -199,11 +194,27 @@ class Sessions:
             await send(message)
 
         try:
-            await self._manager.handle_request({**scope, _OWN: session}, receive, sending)
+            if await self._is_within_limits(session, scope, send):
+                await self._manager.handle_request({**scope, _OWN: session}, receive, sending)
         finally:
             self._rest(session)
             if session.id is None:
                 self._held.discard(session)
+
+    async def _is_within_limits(self, session: _Session, scope: Scope, send: Send) -> bool:
+        """Evict an idle session if need be. Where none is, answer the request, and return False."""
+        owner = session.owner
+        held = Counter(each.owner for each in self._held if each is not session)
+        if self._share is not None and held[owner] >= self._share and not await self._evict(owner):
+            await refuse(scope, send, _QUOTA, self._share)
+            return False
+        if len(self._held) > self._most:
+            giver = client_to_evict(held, owner, {each.owner for each in self._held if not each.requests})
+            if not await self._evict(giver):
+                logger.warning("refused a session: all %d are in use (--max-sessions)", self._most, extra=REPEATS)
+                await send_error(send, 503, {"code": INTERNAL_ERROR, "message": "Too many open sessions"})
+                return False
+        return True
 
     def _rest(self, session: _Session) -> None:
         session.requests -= 1
@@ -222,13 +233,6 @@ class Sessions:
             self._held.discard(session)
             self._by_name.pop(session.name, None)
             logger.debug("a session of a legacy client ended")  # not its id, which is a key to it
-
-    def _count(self) -> Counter[str]:
-        return Counter(session.owner for session in self._held)
-
-    def _giver(self, newcomer: str) -> str | None:
-        """Return the owner that loses an idle session to the newcomer."""
-        return client_to_evict(self._count(), newcomer, {each.owner for each in self._held if not each.requests})
 
     async def _evict(self, owner: str | None) -> bool:
         """End the session of an owner that is idle longest; whether there was one."""

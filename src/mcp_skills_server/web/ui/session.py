@@ -28,8 +28,8 @@ from mcp_skills_server.access.tokens import find
 from mcp_skills_server.errors import RequestError, SkillsServerError
 from mcp_skills_server.runtime.shared_sessions import RecordStore
 from mcp_skills_server.web.bearer import Refusal, admission
-from mcp_skills_server.web.failures import FailedAuthentications
 from mcp_skills_server.web.guards import Policy
+from mcp_skills_server.web.rates import FailedAuthentications
 from mcp_skills_server.web.ui.look import base
 
 CALLBACK: Final = "/oauth/callback"

@@ -17,7 +17,7 @@ import pytest
 
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.format import archive
-from mcp_skills_server.publish.static import Site
+from mcp_skills_server.publish.static import StaticSite
 from publish.test_static import files, publication
 from web.http_wire import Reply, Server, client, http_serving, refused
 from wire import COMMAND, DEADLINE, FIXTURES, write_skill
@@ -126,7 +126,7 @@ def test_each_kind_has_its_content_type_and_no_encoding(server: Server) -> None:
 
 
 def test_live_and_static_publishers_send_the_same_bytes(server: Server, tmp_path: Path) -> None:
-    Site(str(tmp_path / "out")).write(publication(FIXTURES))
+    StaticSite(str(tmp_path / "out")).write(publication(FIXTURES))
     tree = {path: raw for path, raw in files(tmp_path / "out").items() if path.startswith(".well-known/")}
     assert len(tree) > 100
     for path, raw in tree.items():

@@ -15,12 +15,17 @@ from functools import cached_property
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from mcp_skills_server.catalog import tree
+from mcp_skills_server.catalog.path_index import join
+from mcp_skills_server.catalog.reader import Reader
 from mcp_skills_server.catalog.skill_set import SkillSet
-from mcp_skills_server.errors import plural
+from mcp_skills_server.codes import problem
+from mcp_skills_server.errors import StaleFileError, plural
 from mcp_skills_server.model import Problem, Skill, Snapshot
 
 logger = logging.getLogger(__name__)
 
+_NAMES_LOOKED_AT: Final = 100_000
 _BUSY_S: Final = 1.0
 """A server that had a request within so many seconds gets half of the time between two skills."""
 
@@ -96,7 +101,7 @@ class Checks:
         # A read that failed may succeed now, though the skill did not change.
         if found is None or any(each.code == "unreadable" for each in found):
             found = self._inspect(skill)
-            self.put(skill, found)
+            self._remember(skill, found)
         return found
 
     def known(self, skill: Skill) -> Sequence[Problem] | None:
@@ -104,8 +109,7 @@ class Checks:
         with self._lock:
             return self._known.get(skill)
 
-    def put(self, skill: Skill, found: Sequence[Problem]) -> None:
-        """Remember the result of `inspect` for a skill, which another process may have computed."""
+    def _remember(self, skill: Skill, found: Sequence[Problem]) -> None:
         with self._lock:
             self._known[skill] = tuple(found)
 
@@ -117,7 +121,7 @@ class Checks:
         if made is not None:
             return made
         found = {*snapshot.all_problems, *self._among(snapshot)}
-        found.update(problem for each in checked if each for problem in each)
+        found.update(one for each in checked if each for one in each)
         ordered = sorted(found, key=lambda each: (each.path, each.line or 0, each.code, each.message))
         survey = Survey(ordered, sum(each is not None for each in checked), len(checked))
         if survey.is_complete:
@@ -156,6 +160,36 @@ class Checks:
             self.of(skill)
         except Exception:  # a bug in one rule must not end the checks of the other skills
             logger.exception("%s could not be checked", skill.path)
-            self.put(skill, ())
+            self._remember(skill, ())
         if begun - skill_set.asked_at < _BUSY_S:
             time.sleep(time.monotonic() - begun)
+
+
+def inspect(reader: Reader, skill: Skill, nested: Sequence[str], most_bytes: int) -> list[Problem]:
+    """Return dangling references and what should not be in a skill. A file that cannot be read becomes a Problem.
+
+    Args:
+        reader: reads its files.
+        skill: the skill.
+        nested: directories below the root of other skills in it, which have their own problems.
+        most_bytes: of a file; a larger one is passed over, since a limit was reported for it.
+    """
+    from mcp_skills_server.validation import lint  # and with it TOML, which no start needs
+
+    root = reader.roots[skill.root]
+    above = skill.directory + "/" if skill.directory else ""
+    inner = tuple(f"{directory.removeprefix(above)}/" for directory in nested)
+    own = {path: file for path, file in skill.files.items() if not path.startswith(inner)}
+    base, _, place = root.locate(skill.directory)
+    found = lint.lint_names(skill, own, tree.ignored_in(base, place, most_names=_NAMES_LOOKED_AT))
+    known = {each.path for each in skill.problems if each.code == "unreadable"}  # the scan reported them
+    for path, file in own.items():
+        if file.size > most_bytes:
+            continue
+        try:
+            found += lint.lint_file(skill, path, reader.read(file))
+        except StaleFileError as stale:
+            if root.show(join(skill.directory, path)) not in known:
+                reason = f"the file cannot be read ({stale.reason or 'it changed'})"
+                found.append(problem("unreadable", reason).at(path, ""))
+    return [each.at(root.show(join(skill.directory, each.path)), skill.path) for each in found]

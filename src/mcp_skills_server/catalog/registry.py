@@ -15,12 +15,11 @@ from itertools import chain
 from typing import Self
 
 from mcp_skills_server.catalog import collector
-from mcp_skills_server.catalog.checks import Checks
+from mcp_skills_server.catalog.checks import Checks, inspect
 from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.grace import QUIET_S, GracePeriod
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.index_keeper import IndexKeeper
-from mcp_skills_server.catalog.inspection import inspect
 from mcp_skills_server.catalog.listeners import Listeners
 from mcp_skills_server.catalog.path_index import join, outermost
 from mcp_skills_server.catalog.reader import Reader

@@ -21,6 +21,7 @@ from model_signing import hashing, signing
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.cli import cli
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.provenance.lock import read as read_lock
 from mcp_skills_server.provenance.signature_gate import SignatureGate
 from mcp_skills_server.provenance.signatures import FILE, Identity, UnsignedError, Verifier, sign
 from wire import COMMAND, Wire, serving, write_skill
@@ -361,6 +362,26 @@ def test_a_configuration_wants_signatures_of_one_source_alone(tmp_path: Path, pa
     with serving("--config", file) as wire:
         assert {each["frontmatter"]["name"] for each in wire.every_skill()} == {"mine", "signed"}
         wire.logs(b"it has no signature")
+
+
+def test_no_skill_without_its_signature_gets_into_a_lock_file(
+    tmp_path: Path, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in ("own/mine", "theirs/signed", "theirs/unsigned"):
+        write_skill(tmp_path / path)
+    run("sign", "theirs/signed", "--key", str(pair[0]))
+    key = os.path.relpath(pair[1], tmp_path)
+    Path("c.toml").write_text(f"roots = ['own']\n[[source]]\nfrom = 'theirs'\nrequire-signature = ['{key}']\n")
+    said = "left out: theirs/unsigned: it has no signature"
+    done = run("lock", "--config", "c.toml")
+    assert said in done.stderr
+    assert [[*each.skills] for each in read_lock(Path("skills.lock"))] == [["mine"], ["signed"]]
+    assert run("outdated", "--config", "c.toml").return_value == 0
+    done = run("update", "--config", "c.toml")
+    assert (done.stdout, said in done.stderr) == ("", True)
+    done = run("lock", "own", "theirs", "--require-signature", key)
+    assert done.return_value == 1 and "left out: own/mine: it has no signature" in done.stderr
 
 
 def test_a_server_that_wants_signatures_serves_nothing_else(tmp_path: Path, pair: tuple[Path, Path]) -> None:

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from mcp_skills_server.commands.fields import option, takes
 from mcp_skills_server.commands.lock import SourceOffer, elsewhere, offered, read_lock
-from mcp_skills_server.commands.options import RootOptions, reading
+from mcp_skills_server.commands.options import SignedRootOptions, reading
 from mcp_skills_server.commands.printing import say, say_lines
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.kinds import kind_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.provenance.lock import LockedSource
 
 
-class DiffOptions(RootOptions):
+class DiffOptions(SignedRootOptions):
     """All options of `diff`."""
 
     lock: str | None = option(None, "Compare what this lock file names with what is there now.", metavar="FILE")
@@ -55,7 +55,7 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
         return int(sum(map(_shown, _between(before, after, None))) > 0)
 
 
-def _since_lock(path: str, options: RootOptions) -> Iterable[Difference]:
+def _since_lock(path: str, options: SignedRootOptions) -> Iterable[Difference]:
     locked = read_lock(path)
     given = [*dict.fromkeys(each.given for each in locked)]
     with offered(given, options) as (_, offers):
@@ -65,7 +65,7 @@ def _since_lock(path: str, options: RootOptions) -> Iterable[Difference]:
 
 
 def _since(
-    each: LockedSource, locked: Sequence[LockedSource], after: SourceOffer, options: RootOptions
+    each: LockedSource, locked: Sequence[LockedSource], after: SourceOffer, options: SignedRootOptions
 ) -> Iterable[Difference]:
     from mcp_skills_server.provenance.difference import Difference
 
@@ -83,7 +83,7 @@ def _since(
         yield Difference(skill, kind, (), ("its locked text is no longer to be had from this source",))
 
 
-def _alone(opened: ExitStack, root: str, options: RootOptions, pin: str | None = None) -> SourceOffer:
+def _alone(opened: ExitStack, root: str, options: SignedRootOptions, pin: str | None = None) -> SourceOffer:
     _, (offer,) = opened.enter_context(offered([root], options, pin))
     return offer
 

@@ -17,8 +17,10 @@ from urllib.parse import urlsplit
 import click
 from click.core import ParameterSource
 
+from mcp_skills_server.commands.config_option import configuration_of
 from mcp_skills_server.commands.fields import Options, option, takes
-from mcp_skills_server.commands.options import RootOptions, open_roots, reading, roots, without_skills
+from mcp_skills_server.commands.opening import check_rules, signature_gates
+from mcp_skills_server.commands.options import SignedRootOptions, open_roots, reading, roots, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.model import Skill, Standing
@@ -29,7 +31,9 @@ from mcp_skills_server.sources.kinds import kind_of
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from mcp_skills_server.catalog.gates import Gate
     from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.commands.config_file import SourceRules
 
 DEFAULT: Final = "skills.lock"
 Kind: TypeAlias = Literal["changed", "added", "removed"]
@@ -69,9 +73,11 @@ class SourceOffer(NamedTuple):
 
 @contextmanager
 def offered(
-    given: Sequence[str], options: RootOptions, pin: str | None = None
+    given: Sequence[str], options: SignedRootOptions, pin: str | None = None
 ) -> Generator[tuple[Registry, list[SourceOffer]]]:
     """Open these roots together, as `serve` does: of two skills with one path the earlier root offers it.
+
+    Skills without the signature that the options or a `[[source]]` require are left out, and named on stderr.
 
     Args:
         given: the roots.
@@ -81,14 +87,27 @@ def offered(
     Raises:
         UsageError: a root cannot be had, or is the same folder as another one.
     """
-    registry, mirrors = open_roots(given, options, pins=[pin] * len(given))
+    configuration = configuration_of(click.get_current_context())
+    rules: dict[str, SourceRules] = {}
+
+    def gates(folders: Sequence[str]) -> Sequence[Gate]:
+        if configuration is not None:
+            found = {folder: configuration.rules_of(root) for folder, root in zip(folders, given, strict=True)}
+            rules.update({folder: each for folder, each in found.items() if each is not None})
+        return signature_gates(rules, options.require_signature, options.cache_dir)
+
+    registry, mirrors = open_roots(given, options, pins=[pin] * len(given), gates=gates)
     try:
         if mirrors is not None:
             mirrors.fetch(proved=True)
         with registry:
             if len(registry.roots) < len(given):
                 raise UsageError(f"{', '.join(given)}: two of these are the same folder; name it once")
+            check_rules(rules, registry)
             snapshot = registry.snapshot
+            for each in snapshot.problems:
+                if each.code.startswith("signature-"):
+                    remark(f"left out: {each.path}: {each.message}")
             revisions = mirrors.revisions() if mirrors is not None else {}
             offers = [
                 SourceOffer(root, revisions.get(found.given, ""), {}, registry)
@@ -159,13 +178,13 @@ def write_lock(path: str, sources: Sequence[LockedSource]) -> None:
     )
 
 
-class LockOptions(RootOptions):
+class LockOptions(SignedRootOptions):
     """All options of `lock`."""
 
     output: str = option(DEFAULT, "The file to write.", show_default=True, metavar="FILE")
 
 
-class OutdatedOptions(LockFileOptions, RootOptions):
+class OutdatedOptions(LockFileOptions, SignedRootOptions):
     """All options of `outdated`."""
 
     form: Literal["text", "json"] = option(
@@ -173,7 +192,7 @@ class OutdatedOptions(LockFileOptions, RootOptions):
     )
 
 
-class UpdateOptions(LockFileOptions, RootOptions):
+class UpdateOptions(LockFileOptions, SignedRootOptions):
     """All options of `update`."""
 
 
@@ -233,7 +252,7 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
         _say_what_is_left_out(registry)
         empty = without_skills(registry)
     for each in empty:
-        remark(f"{each}: no skill there; give the folder that holds your skills")
+        remark(f"{each}: no skill there that may be served; give the folder that holds your skills")
     if empty:
         remark(f"{options.output} was not written")
         return 1
@@ -339,7 +358,7 @@ def _served(sources: Sequence[LockedSource]) -> list[LockedSource]:
     return out
 
 
-def _moved(locked: Sequence[LockedSource], options: RootOptions) -> list[Moved]:
+def _moved(locked: Sequence[LockedSource], options: SignedRootOptions) -> list[Moved]:
     """What each source has become. Of one that has two revisions, each entry has its own skills; new ones are the
     last one's."""
     out: list[Moved] = []
@@ -369,7 +388,8 @@ def _say_what_is_left_out(registry: Registry) -> None:
         if skill.standing is Standing.UNUSABLE:
             remark(f"left out: {path}, which cannot be served: {skill.problems[0].message if skill.problems else ''}")
     for each in registry.problems():
-        if each.code == "shadowed":
+        is_unusable = each.skill and each.severity == "error" and each.skill not in registry.snapshot.skills
+        if each.code == "shadowed" or (is_unusable and not each.code.startswith("signature-")):
             remark(f"left out: {each.path}: {each.message}")
 
 

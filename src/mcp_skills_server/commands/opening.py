@@ -126,7 +126,6 @@ def open_served(
     Raises:
         UsageError: a root does not exist or cannot be read or fetched, or is not what is locked.
     """
-    signed = _signature_gate(options.require_signature, options.cache_dir)
     said: dict[str, SourceRules] = {}
     locked: Sequence[LockedSource] = ()
     pins: list[Pins] = []
@@ -151,13 +150,7 @@ def open_served(
             entries.update(zip(folders, locked, strict=True))
             pins.append(Pins(*pinned(entries)))
         said.update({folder: each for folder, each in zip(folders, rules, strict=True) if each is not None})
-        keys = {folder: each.require_signature for folder, each in said.items()}
-        own = {folder: gate for folder, each in keys.items() for gate in _signature_gate(each, options.cache_dir)}
-        if not own:
-            return [*pins, *signed]
-        from mcp_skills_server.catalog.gates import by_root
-
-        return [*pins, *signed, by_root(own)]
+        return [*pins, *signature_gates(said, options.require_signature, options.cache_dir)]
 
     registry, mirrors = open_roots(
         given,
@@ -167,12 +160,7 @@ def open_served(
         gates=gates,
         refresh_s=[(each.refresh_s if each is not None else None) or options.refresh for each in rules],
     )
-    served = {root.given for root in registry.roots}
-    if lost := [folder for folder in said if folder not in served]:
-        raise UsageError(
-            f"{lost[0]}: a [[source]] says what holds of it, and it is the same folder as another root, or a file; "
-            "name the folder itself, once"
-        )
+    check_rules(said, registry)
     if options.lock is not None and options.frozen:
         if mirrors is not None:
             mirrors.fetch()
@@ -183,6 +171,42 @@ def open_served(
 
     scripts = {root: each.scripts for root, each in said.items() if each.scripts is not None}
     return OpenedRoots(registry, mirrors, scripts, options.lock, roots, entries, pins[0] if pins else None)
+
+
+def signature_gates(rules: Mapping[str, SourceRules], keys: Sequence[str], cache_dir: str | None) -> Sequence[Gate]:
+    """Return the gates that refuse skills without the signature that the options or a `[[source]]` require.
+
+    Args:
+        rules: of single roots, by their folders, absolute.
+        keys: required of every root.
+        cache_dir: as for `cache_folder`.
+
+    Raises:
+        UsageError: a key cannot be read.
+    """
+    signed = _signature_gate(keys, cache_dir)
+    own = {
+        folder: gate for folder, each in rules.items() for gate in _signature_gate(each.require_signature, cache_dir)
+    }
+    if not own:
+        return signed
+    from mcp_skills_server.catalog.gates import by_root
+
+    return [*signed, by_root(own)]
+
+
+def check_rules(rules: Mapping[str, SourceRules], registry: Registry) -> None:
+    """Refuse a `[[source]]` whose folder is no root of its own, so that its rules would hold of nothing.
+
+    Raises:
+        UsageError: there is one.
+    """
+    served = {root.given for root in registry.roots}
+    if lost := [folder for folder in rules if folder not in served]:
+        raise UsageError(
+            f"{lost[0]}: a [[source]] says what holds of it, and it is the same folder as another root, or a file; "
+            "name the folder itself, once"
+        )
 
 
 def _signature_gate(keys: Sequence[str], cache_dir: str | None) -> Sequence[Gate]:

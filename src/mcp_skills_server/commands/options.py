@@ -182,7 +182,23 @@ class RefreshOptions(Options):
     )
 
 
-class PinOptions(Options):
+class SignatureOptions(Options):
+    """Whose signature each skill must have."""
+
+    heading: ClassVar[str] = "What is pinned and signed"
+    require_signature: tuple[str, ...] = many(
+        "Take only skills that this key signed, a public key or the certificate of an authority in PEM. May be "
+        "repeated; one of them must have signed.",
+        type=click.Path(dir_okay=False),
+        metavar="KEY",
+    )
+
+
+class SignedRootOptions(RootOptions, SignatureOptions):
+    """How roots are read, and whose signature their skills must have."""
+
+
+class PinOptions(SignatureOptions):
     """Whether exactly what a lock file names is served, and only what is signed."""
 
     heading: ClassVar[str] = "What is pinned and signed"
@@ -193,12 +209,6 @@ class PinOptions(Options):
         metavar="FILE",
     )
     frozen: bool = flag("With --lock: refuse to start where a skill that it names cannot be served.")
-    require_signature: tuple[str, ...] = many(
-        "Serve only skills that this key signed, a public key or the certificate of an authority in PEM. May be "
-        "repeated; one of them must have signed.",
-        type=click.Path(dir_okay=False),
-        metavar="KEY",
-    )
 
 
 class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+from collections.abc import Callable
 from pathlib import Path
 from weakref import ref
 
@@ -12,6 +14,7 @@ from catalog.forest import Told, loaded, plant, skill_md, skills
 from mcp_skills_server.access.grants import Grant, Grants, Pattern, Permissions
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog import views as views_module
+from mcp_skills_server.catalog.gates import Refusal
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import BySkillSet, Views
 from mcp_skills_server.model import Changes, Standing
@@ -87,6 +90,27 @@ def test_no_link_of_a_skill_leads_to_a_nested_one_that_is_withheld(folder: Path,
     assert link not in registry.snapshot.skills["a"].files
     inner = registry.snapshot.skills["a/in"].files
     assert inner["chained"] is inner["secret.txt"]
+
+
+def by_a_folder(place: Path) -> None:
+    place.mkdir()
+
+
+def by_a_link_out(place: Path) -> None:
+    place.symlink_to("/etc/hostname")
+
+
+@pytest.mark.parametrize("replaced", [None, by_a_folder, os.mkfifo, by_a_link_out])
+def test_files_of_a_nested_skill_that_a_gate_refuses_stay_withheld(
+    folder: Path, replaced: Callable[[Path], None] | None
+) -> None:
+    if replaced is not None:
+        (folder / "a/in/SKILL.md").unlink()
+        replaced(folder / "a/in/SKILL.md")
+    registry = Registry([folder], quiet_s=0, gate=lambda _, skill: Refusal(None) if skill.path == "a/in" else None)
+    registry.load()
+    found = views_of(registry, grant("*", "a")).of(None).snapshot.skills["a"]
+    assert sorted(found.files) == ["SKILL.md", "own.txt"]
 
 
 def test_files_of_a_nested_skill_stay_withheld_while_its_skill_md_is_away(folder: Path) -> None:

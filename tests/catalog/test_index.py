@@ -200,10 +200,22 @@ def without_tables(path: Path) -> None:
     rewrite(path, "DROP TABLE skill")
 
 
+def other_columns(path: Path) -> None:
+    rewrite(path, "DROP TABLE skill", "CREATE TABLE skill (x)")
+
+
+def link_beside_it(path: Path) -> None:
+    Path(f"{path}-wal").unlink(missing_ok=True)
+    Path(f"{path}-wal").symlink_to("/dev/null")
+
+
 @pytest.mark.parametrize(
     "spoil",
-    [cut, no_database, other_format, foreign_database, writable_by_others, folder_writable_by_others, a_link],
-)
+    [
+        cut, no_database, other_format, foreign_database, without_tables, other_columns, link_beside_it,
+        writable_by_others, folder_writable_by_others, a_link,
+    ],
+)  # fmt: skip
 def test_an_index_that_must_not_be_used_is_built_anew_with_one_line(
     top: Path, index: Index, read: list[str], caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], None]
 ) -> None:
@@ -221,6 +233,31 @@ def test_an_index_that_must_not_be_used_is_built_anew_with_one_line(
         read.clear()
         start(top, Index(index.path.parent, least=1), prove=False)
         assert read == []
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+def test_a_folder_in_the_place_of_an_index_is_said_once_and_left_alone(
+    top: Path, index: Index, caplog: pytest.LogCaptureFixture, suffix: str
+) -> None:
+    start(top, index)
+    index.close()
+    for each in index.path.parent.iterdir():
+        if each.name == f"{index.path.name}{suffix}":
+            each.unlink()
+    (index.path.parent / f"{index.path.name}{suffix}").mkdir()
+    with caplog.at_level(logging.INFO):
+        again = start(top, Index(index.path.parent, least=1))
+    assert view(again) == view(loaded(top))
+    assert [line.endswith("remove it") for line in caplog.messages if "index of an earlier start" in line] == [True]
+
+
+def test_rows_whose_directories_are_no_text_are_passed_over(top: Path, index: Index) -> None:
+    start(top, index)
+    rewrite(index.path, "UPDATE skill SET directory = CAST('x' || directory AS BLOB)")
+    again = Registry([top], quiet_s=0, index=index)
+    assert index.skills(str(top)) is not None
+    again.load()
+    assert view(again) == view(loaded(top))
 
 
 @pytest.mark.parametrize(

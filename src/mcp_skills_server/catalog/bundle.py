@@ -32,9 +32,10 @@ def complete(root: Root, here: Directory, skill: Skill, known: KnownFiles, limit
     stands = min(skill.standing, standing(findings)) if findings else skill.standing
     empty = tuple(sorted(gathering.empty))
     found = tuple(findings)
+    nested = tuple(gathering.nested)
     # Written out because this is done for every skill, and `replace` takes four times as long.
     return Skill(
-        skill.path, skill.root, skill.directory, skill.reading, files, found, stands, empty, origin=skill.origin
+        skill.path, skill.root, skill.directory, skill.reading, files, found, stands, empty, skill.origin, nested
     )
 
 
@@ -45,6 +46,7 @@ class _Gathering:
         self.files: dict[str, SkillFile] = {}
         self.findings: list[Problem] = []
         self.empty: list[str] = []
+        self.nested: list[str] = []
         self.unkept = 0
         """How many more files there are that the walk did not keep."""
         self._root = root
@@ -58,6 +60,8 @@ class _Gathering:
         above = self._skill.directory
         prefix = f"{here.path}/"[len(above) + 1 if above else 0 :] if here.path else ""
         before = len(self.files)
+        if here.holds_manifest and prefix:
+            self.nested.append(prefix.rstrip("/"))
         self.unkept += here.overfull
         for name, file in here.files.items():
             self.files[sys.intern(prefix + name)] = file  # many skills have files of the same names

@@ -124,6 +124,7 @@ class Index:
         self.least = least
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
+        self._is_given_up = False
 
     def skills(self, root_path: str) -> StoredSkills | None:
         """Return what an earlier process left of a root, None where there is nothing.
@@ -135,7 +136,8 @@ class Index:
         found = self._do(lambda connection: connection.execute(query, _key(root_path)).fetchall(), create=False)
         if not found:
             return None
-        return StoredSkills(dict(found), partial(self._read_opening, root_path))
+        known = {directory: record for directory, record in found if isinstance(directory, str)}
+        return StoredSkills(known, partial(self._read_opening, root_path))
 
     def save(self, root_path: str, changed: Sequence[Skill], gone: Iterable[str], pause: Callable[[], bool]) -> bool:
         """Keep skills of a root. Return whether all of them were kept.
@@ -177,12 +179,14 @@ class Index:
     def _do(self, work: Callable[[sqlite3.Connection], Any], *, create: bool) -> Any:
         """Return what `work` returns in one transaction; None where there is no file to use."""
         with self._lock:
+            if self._is_given_up:
+                return None
             try:
                 if self._connection is None and not self._is_there(create=create):
                     return None
             except OSError as error:
-                if error.errno == errno.ELOOP:
-                    self._discard("it is a link")
+                if error.errno in (errno.ELOOP, errno.EISDIR):
+                    self._discard("it is a link or a folder")
                 return None
             except UnusableFileError as error:
                 self._discard(str(error))
@@ -195,10 +199,12 @@ class Index:
                     return work(connection)
             except UnusableFileError as error:
                 self._discard(str(error))
-            except sqlite3.OperationalError as error:  # locked for too long, a full disk, a disk that cannot be written
-                logger.debug("the index %s cannot be used: %s", self.path, error)
             except sqlite3.DatabaseError as error:
-                self._discard(f"it is damaged ({error})")
+                passing = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY)
+                if error.sqlite_errorcode & 0xFF in passing:
+                    logger.debug("the index %s cannot be used now: %s", self.path, error)
+                else:
+                    self._discard(f"it is damaged ({error})")
             return None
 
     def _is_there(self, *, create: bool) -> bool:
@@ -236,11 +242,17 @@ class Index:
         return connection
 
     def _discard(self, reason: str) -> None:
-        logger.info("the index of an earlier start, %s, is not used: %s; it is built anew", self.path, reason)
+        """Delete the file, to be built anew. What cannot be deleted is not tried again."""
         self.close()
+        then = "it is built anew"
         for suffix in ("", "-wal", "-shm"):
-            with suppress(OSError):
+            try:
                 os.unlink(f"{self.path}{suffix}")
+            except FileNotFoundError:
+                continue
+            except OSError:
+                then, self._is_given_up = "remove it", True
+        logger.info("the index of an earlier start, %s, is not used: %s; %s", self.path, reason, then)
 
 
 def _prepare(connection: sqlite3.Connection) -> None:

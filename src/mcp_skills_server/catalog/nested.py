@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Final
 
-from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
-
-_NESTED: Final = f"/{SKILL_MD}"
+from mcp_skills_server.model import Skill, Snapshot, Standing
 
 
 def nested_in(whole: Snapshot, skill: Skill) -> set[str]:
-    """Where in the folder of a skill there are others, also those whose SKILL.md is no file that can be read, or just
-    gone.
+    """Return where in the folder of a skill there are others.
+
+    That includes one whose SKILL.md is no file that can be read, which a gate refuses, or whose SKILL.md is just gone.
 
     Args:
         whole: all skills, as they are without grants.
         skill: one of them, whole.
     """
-    out = {path.removesuffix(_NESTED) for path in skill.files if path.endswith(_NESTED)}
+    out = set(skill.nested)
     before, paths = f"{skill.path}/", whole.paths(Standing.UNUSABLE)
     at = bisect_left(paths, before)
     while at < len(paths) and paths[at].startswith(before):

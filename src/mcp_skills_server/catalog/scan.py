@@ -447,6 +447,7 @@ def _equal(old: Skill, new: Skill) -> bool:
         and old.path == new.path
         and old.findings == new.findings
         and old.empty == new.empty
+        and old.nested == new.nested
         and old.origin == new.origin
         and old.files.keys() == new.files.keys()
         and all(old.files[path] is file for path, file in new.files.items())

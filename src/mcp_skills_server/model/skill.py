@@ -146,6 +146,7 @@ class Skill:
         empty: directories without a file that is served, by their path in the skill.
         origin: the site or the archive that it comes from, also when `fetch` put it into a folder; None for a
             skill of the operator's own. It may be a path of this machine: others see `identity.origin`.
+        nested: directories in it that hold anything named SKILL.md, by their path in the skill.
     """
 
     path: str
@@ -157,6 +158,7 @@ class Skill:
     standing: Standing
     empty: tuple[str, ...] = ()
     origin: str | None = None
+    nested: tuple[str, ...] = ()
 
     @property
     def frontmatter(self) -> Mapping[str, Json]:

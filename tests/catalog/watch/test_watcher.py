@@ -312,6 +312,29 @@ def test_a_file_name_that_is_not_utf_8_does_not_end_the_watch(tmp_path: Path) ->
         assert [problem.code for problem in registry.snapshot.skills["one"].findings] == ["file-name"]
 
 
+def test_names_that_are_not_utf_8_change_while_the_watch_goes_on_and_nothing_is_logged(
+    tmp_path: Path, heard: Heard
+) -> None:
+    plant(tmp_path, skills("one"))
+    with watching(tmp_path) as (_, seen):
+        for number in (2, 3):
+            Path(os.fsdecode(os.fsencode(tmp_path) + b"/one/\xff.md")).write_text(str(number))
+            Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xfe%d" % number)).mkdir()
+            edit(tmp_path, "one", number)
+            seen.until(version("one", number))
+    assert heard.records.empty()
+
+
+def test_a_root_whose_path_is_not_utf_8_is_looked_at_every_so_often_and_said_once(tmp_path: Path, heard: Heard) -> None:
+    root = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xfe"))
+    plant(root, skills("one"))
+    with watching(root) as (_, seen):
+        assert "need a path in UTF-8" in heard.next()
+        edit(root, "one", 2)
+        seen.until(version("one", 2))
+    assert heard.records.empty()
+
+
 def test_what_no_event_told_of_is_found_by_the_reconcile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Deaf:
         def __init__(self, _tops: Any, stop: threading.Event, *, hidden: bool) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from mcp_skills_server.catalog.disk import is_utf8, spelled
 from mcp_skills_server.catalog.tree import MOST_LEVELS
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format.ignored import is_entered
@@ -77,6 +78,9 @@ class DirectoryEvents:
             WatchLostError: they come and go too fast.
         """
         entered, self._entered = self._entered, set()
+        for top in self._tops:
+            if not is_utf8(top):
+                raise CannotWatchError(f"{spelled(top)}: file events need a path in UTF-8; rename the folder")
         if _WATCHES_TREES:
             entered &= set(self._tops)
         new = entered.difference(*(watched for watched, _ in self._groups))
@@ -161,8 +165,17 @@ class DirectoryEvents:
 
 
 def _events_of(notify: RustNotify, step_ms: int) -> set[tuple[int, str]]:
-    """Return what watchfiles has heard, or hears within a step."""
-    changes = notify.watch(step_ms, step_ms, step_ms, None)
+    """Return what watchfiles has heard, or hears within a step.
+
+    Raises:
+        WatchLostError: it gave up, as it does at a name that is not UTF-8.
+    """
+    from watchfiles._rust_notify import WatchfilesRustInternalError
+
+    try:
+        changes = notify.watch(step_ms, step_ms, step_ms, None)
+    except WatchfilesRustInternalError as error:
+        raise WatchLostError(str(error)) from None
     return set() if isinstance(changes, str) else changes
 
 

@@ -72,6 +72,21 @@ def test_a_host_that_searches_tools_finds_words_of_names_tags_and_descriptions(t
     assert max(len(str(tool["description"])) for tool in tools) <= 500
 
 
+@pytest.mark.parametrize("tags", [(), ("team",)])
+def test_skills_with_a_preferred_tag_are_described_before_those_used_lately_and_others(
+    tmp_path: Path, tags: tuple[str, ...]
+) -> None:
+    text = "Use when a case comes up that is like this one and needs a sentence of some length"
+    for number in range(80):
+        tag = ("tags: [team]",) if number == 70 else ()
+        fields = ("---", f"name: s{number}", f"description: {text}, {number}.", *tag, "---", "")
+        plant(tmp_path, {f"s{number}/SKILL.md": "\n".join(fields)})
+    with Runtime(loaded(tmp_path), RuntimeSettings(preferred_tags=tags)) as runtime:
+        runtime.briefing.prefer([f"s{number}" for number in range(70)])
+        told = runtime.briefing.instructions()
+    assert (f"- s70: {text}" in told) is bool(tags)
+
+
 def test_roots_are_called_by_their_last_names_alone(tmp_path: Path) -> None:
     roots = [plant(tmp_path / root, skills(*(f"{root}-{n}" for n in range(30)))) for root in ("mine", "ours")]
     shown = Runtime(loaded(*roots), RuntimeSettings(overview_characters=900)).briefing.instructions()

@@ -151,6 +151,7 @@ def make_runtime(
     catalog_chars: int | None,
     local_root_dirs: bool = False,
     roots: Mapping[str, bool] = MappingProxyType({}),
+    preferred_tags: Sequence[str] = (),
     runs: int | None = None,
     wait_for_sandbox: bool = True,
 ) -> Runtime:
@@ -164,6 +165,7 @@ def make_runtime(
             suits the client.
         local_root_dirs: whether models learn the directories of skills from local folders.
         roots: whether scripts of single roots may run, by their folders.
+        preferred_tags: skills with one of these tags are described first.
         runs: scripts of one client at once; None for all but one of those that run at once.
         wait_for_sandbox: as for `ScriptSettings`.
 
@@ -173,7 +175,10 @@ def make_runtime(
     from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 
     settings = RuntimeSettings(
-        max_loaded=max_loaded, overview_characters=catalog_chars, local_root_dirs=local_root_dirs
+        max_loaded=max_loaded,
+        overview_characters=catalog_chars,
+        local_root_dirs=local_root_dirs,
+        preferred_tags=preferred_tags,
     )
     if not options.allow_scripts:
         for name, value in (

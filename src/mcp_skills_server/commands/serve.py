@@ -70,6 +70,10 @@ class ShownOptions(Options):
         type=click.IntRange(min=0),
         metavar="CHARACTERS",
     )
+    prefer: tuple[str, ...] = many(
+        "Skills with this tag are described to models before others where not all descriptions fit. May be repeated.",
+        metavar="TAG",
+    )
     max_loaded: int = option(8, "Skills that a session may have loaded at once.", type=_COUNT)
     local_paths: bool = switch(
         True, "Over stdio, tell models the directory of a skill of a local folder, whose scripts their shell can run."
@@ -411,6 +415,7 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
         catalog_chars=options.catalog_chars,
         local_root_dirs=options.local_paths and not over_http,
         roots=opened.scripts,
+        preferred_tags=options.prefer,
         runs=quotas.runs,
         wait_for_sandbox=over_http,  # a host over stdio waits for the start, and for few seconds
     )

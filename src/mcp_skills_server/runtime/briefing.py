@@ -61,6 +61,7 @@ class Briefing:
         scripts: whether scripts may be run.
         absolute_paths: give locations as paths of this machine, not as URIs.
         local_root_dirs: give the directories of skills from local folders as paths.
+        preferred_tags: skills with one of these tags are described first.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Briefing:
         scripts: Callable[[], bool],
         absolute_paths: bool,
         local_root_dirs: bool = False,
+        preferred_tags: Sequence[str] = (),
     ) -> None:
         self._registry = registry
         self._characters = characters
@@ -78,6 +80,7 @@ class Briefing:
         self._absolute_paths = absolute_paths
         self._local_root_dirs = local_root_dirs
         self._preferred: Sequence[str] = ()
+        self._preferred_tags = frozenset(preferred_tags)
         self._texts: _Texts | None = None
         self._outline: Outline | None = None
         self._looking = threading.Lock()
@@ -252,11 +255,21 @@ class Briefing:
                     for skill in skills
                     if skill.path not in known or runtime.is_offered(skill)
                 ]
-            overview = Overview(offers, seen is not None and seen.cut, self._preferred)
+            preferred = [*self._tagged(snapshot, offers), *self._preferred]
+            overview = Overview(offers, seen is not None and seen.cut, preferred)
             # A name without blanks, which may be fewer where it is shown, and what separates it from the next.
             names = sum(len("".join(offer.name.split())) + 2 for offer in offers) - 2
             is_crowded = seen is None and names > self._most_characters
             return _Texts(snapshot, overview, {}, is_crowded, {})
+
+    def _tagged(self, snapshot: Snapshot, offers: Sequence[Offer]) -> list[str]:
+        """Return the paths of the skills with a preferred tag."""
+        if not self._preferred_tags:
+            return []
+        skills = (snapshot.skills[offer.path] for offer in offers)
+        return [
+            each.path for each in skills if not self._preferred_tags.isdisjoint(map(str, tags_of(each.frontmatter)))
+        ]
 
     def _offer(self, skill: Skill, snapshot: Snapshot, *, known: bool = True) -> Offer:
         root, path = self._place(skill)

@@ -47,6 +47,7 @@ class RuntimeSettings(NamedTuple):
         absolute_paths: give locations as paths of this machine, for agents that work on its disk, not as URIs.
         local_root_dirs: give the directory of a skill from a local folder as a path, for hosts on this machine whose
             shell runs its scripts; locations stay URIs.
+        preferred_tags: skills with one of these tags are described before others where not all descriptions fit.
     """
 
     max_loaded: int = 8
@@ -55,6 +56,7 @@ class RuntimeSettings(NamedTuple):
     media_bytes: int = 1 << 20
     absolute_paths: bool = False
     local_root_dirs: bool = False
+    preferred_tags: Sequence[str] = ()
 
 
 class Runtime:
@@ -100,6 +102,7 @@ class Runtime:
             scripts=lambda: self.runs_scripts,
             absolute_paths=self.settings.absolute_paths,
             local_root_dirs=self.settings.local_root_dirs,
+            preferred_tags=self.settings.preferred_tags,
         )
 
     def over(self, skill_set: SkillSet) -> Runtime:

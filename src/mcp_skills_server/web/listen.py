@@ -156,10 +156,19 @@ class Acceptor:
     def close(self) -> None:
         """Accept all that are connected by now, since they may have asked already, and no more."""
         self._task.cancel()
+        self._accept_waiting()
+        # Two turns of the event loop later: a call of `sock_accept` that is due already would find a closed socket.
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, self._close_listener)
+
+    def _close_listener(self) -> None:
+        self._accept_waiting()
+        self._listener.close()
+
+    def _accept_waiting(self) -> None:
         with suppress(OSError):
             while True:
                 self._arrive(self._listener.accept()[0])
-        self._listener.close()
 
     async def wait_closed(self) -> None:
         """Return: connections are the server's to wait for."""

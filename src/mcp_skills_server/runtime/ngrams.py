@@ -59,7 +59,8 @@ class NGrams:
     def add(self, words: set[str]) -> None:
         """Know these words, once more."""
         self._counts.update(words)
-        for word in words.difference(self._rows):
+        # In one order in every process: the rows decide between words that are equally near.
+        for word in sorted(words.difference(self._rows)):
             self._last = row = self._last + 1
             self._rows[word], self._words[row] = row, word
             runs = _runs(word)

@@ -133,9 +133,10 @@ class SearchIndex:
         if snapshot is self._snapshot:
             return False
         old, new = self._snapshot.skills, snapshot.skills
-        differing = snapshot.differing(self._snapshot)
+        # In the order of the snapshot, so that rows of equal rank come in one order in every process.
+        differing = frozenset(snapshot.differing(self._snapshot))
         gone = [old[path] for path in differing if path in old]
-        came = [new[path] for path in differing if path in new]
+        came = [skill for path, skill in new.items() if path in differing]
         self.full_text.change(self._taken_out(self._known(gone)), self._put_in(came))
         self._snapshot = snapshot
         return True

@@ -133,10 +133,11 @@ class SearchIndex:
         if snapshot is self._snapshot:
             return False
         old, new = self._snapshot.skills, snapshot.skills
-        # In the order of the snapshot, so that rows of equal rank come in one order in every process.
-        differing = frozenset(snapshot.differing(self._snapshot))
+        # In one order in every process, since rows of equal rank come in the order of the index: at first that of the
+        # snapshot, later that of the paths, so that no other skill is looked at.
+        differing = sorted(snapshot.differing(self._snapshot)) if old else list(new)
         gone = [old[path] for path in differing if path in old]
-        came = [skill for path, skill in new.items() if path in differing]
+        came = [new[path] for path in differing if path in new]
         self.full_text.change(self._taken_out(self._known(gone)), self._put_in(came))
         self._snapshot = snapshot
         return True

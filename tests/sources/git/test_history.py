@@ -16,6 +16,12 @@ from sources.git.test_source import opened, refresh
 pytestmark = pytest.mark.needs_program("git")
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for git as long as a loaded machine needs."""
+    monkeypatch.setattr(history, "_FETCH_S", 60.0)
+
+
 def grown(upstream: Upstream) -> None:
     """Two more commits: one of alpha, one of beta."""
     upstream.commit({**BASE, **skill("alpha", "Other words.")})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -330,6 +332,27 @@ def test_an_index_that_followed_answers_like_a_new_one(states: list[dict[str, li
         known.snapshot = Snapshot(made | kept)
         for query in ("alpha", "beta gamma", "alhpa", "uber", "本語", "x y", "alpha beta", "a", "gam"):
             assert ask(followed, query) == ask(Search(known), query)
+
+
+def test_every_process_finds_the_same_in_the_same_order() -> None:
+    """Python orders sets by a seed of each process."""
+    asks = (
+        "from runtime.test_search import ask, registry; from runtime.plausible import plausible, questions;"
+        "from mcp_skills_server.runtime.search import Search;"
+        "search = Search(registry(*plausible(1_000).values()));"
+        "print([ask(search, each['query'], 60) for each in questions()])"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", asks],
+            cwd=Path(__file__).parents[1],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1 and len(found.pop()) > 10_000
 
 
 def test_one_index_serves_many_threads_while_the_snapshot_changes() -> None:

@@ -162,11 +162,6 @@ class BySkillSet(Generic[_V]):
             self._close(each)
         return made
 
-    def values(self) -> list[_V]:
-        """All that is kept."""
-        with self._lock:
-            return [each for _, each, _ in self._kept.values()]
-
     def _over(self, weight: int) -> Iterator[_V]:
         self._total += weight
         while self._total > self._most and self._kept:

@@ -7,7 +7,6 @@ question can be ill-formed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import finalize
 
@@ -17,8 +16,6 @@ from mcp_skills_server.runtime.full_text_support import missing, warn
 from mcp_skills_server.runtime.search_text import Texts
 
 if TYPE_CHECKING:
-    from mmap import mmap
-    from pathlib import Path
     from sqlite3 import Connection
 
 WEIGHTS: Final = {"name": 10.0, "title": 5.0, "tags": 5.0, "description": 2.0, "headings": 1.5, "path": 1.0}
@@ -28,13 +25,10 @@ SENTENCE_WEIGHTS: Final = {"name": 4.0, "title": 2.0, "tags": 2.0, "description"
 
 _COLUMNS: Final = ", ".join(WEIGHTS)
 # The tokenizer sees folded words, so it need not know more than ASCII.
-TABLES: Final = {
-    "words": f"CREATE VIRTUAL TABLE words USING fts5({_COLUMNS}, content='', tokenize='porter ascii')",
-    "openings": (
-        "CREATE VIRTUAL TABLE openings USING fts5(opening, content='', columnsize=0, tokenize='porter ascii')"
-    ),
-}
-"""What is made of tables, by their names."""
+_TABLES: Final = (
+    f"CREATE VIRTUAL TABLE words USING fts5({_COLUMNS}, content='', tokenize='porter ascii')",
+    "CREATE VIRTUAL TABLE openings USING fts5(opening, content='', columnsize=0, tokenize='porter ascii')",
+)
 
 
 class NoFullTextError(RequestError):
@@ -55,15 +49,11 @@ class Term(NamedTuple):
 class FullText:
     """An index of rows. It keeps no texts, so whoever takes a row out must know them. For one thread at a time.
 
-    Args:
-        image: of the database of another one; None makes a new one. That it is one of ours must have been proved.
-
     Raises:
         NoFullTextError: there is no FTS5.
-        sqlite3.Error: the image is no database.
     """
 
-    def __init__(self, image: bytes | mmap | None = None) -> None:
+    def __init__(self) -> None:
         reason = missing()
         if reason is not None:
             warn(reason)
@@ -74,12 +64,8 @@ class FullText:
         self._db = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         finalize(self, self._db.close)
         marks = ", ".join("?" * len(WEIGHTS))
-        if image is None:
-            for table in TABLES.values():
-                self._db.execute(table)
-        else:
-            self._db.deserialize(image)
-            self._db.execute("PRAGMA trusted_schema = OFF")
+        for table in _TABLES:
+            self._db.execute(table)
         self._put_in = f"INSERT INTO words(rowid, {_COLUMNS}) VALUES (?, {marks})"  # noqa: S608
         self._take_out = f"INSERT INTO words(words, rowid, {_COLUMNS}) VALUES ('delete', ?, {marks})"  # noqa: S608
 
@@ -87,27 +73,6 @@ class FullText:
     def database(self) -> Connection:
         """Where it lies; what else is about words may lie there too and is changed in the same transactions."""
         return self._db
-
-    @property
-    def schema(self) -> list[tuple[str, str, str]]:
-        """What the database has of tables, indexes, views and triggers: kind, name and SQL of each."""
-        return self._db.execute("SELECT type, name, sql FROM sqlite_schema").fetchall()
-
-    def copy_to(self, place: Path) -> bool:
-        """Put the whole database into an empty file; False where this Python could not make another one of it.
-
-        Raises:
-            sqlite3.Error: it cannot be written.
-        """
-        import sqlite3
-
-        if not hasattr(self._db, "deserialize"):
-            return False
-        with closing(sqlite3.connect(place, isolation_level=None)) as target:
-            for setting in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -64"):
-                target.execute(f"PRAGMA {setting}")
-            self._db.backup(target)
-        return True
 
     def change(self, gone: Iterable[tuple[int, Texts]], came: Iterable[tuple[int, Texts]]) -> None:
         """Take rows out, with the texts that they were put in with, and put others in."""

@@ -89,7 +89,7 @@ class Runtime:
 
             self.scripts = Scripts(registry, scripts)
         self._restricted = BySkillSet(self._restricted_to, _MOST_SKILLS, lambda each: each.briefing.close())
-        self.searches = BySkillSet(self._searched, _MOST_INDEXED, lambda each: each.close())
+        self.searches = BySkillSet(self._searched, _MOST_INDEXED)
         self._begin(registry)
 
     def _begin(self, skill_set: SkillSet) -> None:
@@ -187,8 +187,6 @@ class Runtime:
     def close(self) -> None:
         """Remove every work directory, and follow the registry no longer. Safe to call twice."""
         self.briefing.close()
-        for each in self.searches.values():
-            each.close()
         if self.embeddings is not None:
             self.embeddings.close()
         if self.scripts is not None:

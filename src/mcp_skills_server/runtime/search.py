@@ -1,7 +1,7 @@
 """Which skills are meant by these words: by name, title, tags, description, headings and path, the best first.
 
 The index lives in memory, is made by the first question and follows the snapshot from then on: only skills that are
-other objects than before are indexed anew. Of a registry the first question takes what an earlier process left of it.
+other objects than before are indexed anew.
 """
 
 from __future__ import annotations
@@ -17,14 +17,11 @@ from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.model import Skill, Snapshot
 from mcp_skills_server.runtime.full_text import SENTENCE_WEIGHTS, WEIGHTS, Term
 from mcp_skills_server.runtime.rank_fusion import FUSED, Ranking, fused, summed
-from mcp_skills_server.runtime.search_index import IndexCopy, SearchIndex
-from mcp_skills_server.runtime.search_keeper import SearchKeeper
+from mcp_skills_server.runtime.search_index import SearchIndex
 from mcp_skills_server.runtime.search_text import words_of
 from mcp_skills_server.runtime.stop_words import STOP_WORDS
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from mcp_skills_server.runtime.embeddings.index import Embeddings
 
 _QUERY_LENGTH: Final = 2_000
@@ -71,11 +68,6 @@ class Search:
         self._embeddings = embeddings
         self._lock = threading.Lock()
         self._indexed: _Indexed | None = None
-        self._keeper = SearchKeeper(skill_set)
-
-    def close(self) -> None:
-        """End what is being written for the next process. Safe to call twice; questions may still be asked."""
-        self._keeper.close()
 
     def find(self, query: str, limit: int, accept: Callable[[Skill], bool], *, by_meaning: bool = False) -> list[Skill]:
         """Up to `limit` skills that are meant by `query` and accepted, the best first.
@@ -117,32 +109,14 @@ class Search:
 
     def _ask(self, question: Callable[[_Indexed], list[_T]]) -> list[_T]:
         with self._lock:
-            try:
-                found = question(self._current())
-            except Exception:
-                if not self._keeper.is_used:
-                    raise
-                # Whatever is wrong with what an earlier process left, the skills are here.
-                self._keeper.reject()
-                self._indexed = None
-                found = question(self._current())
-        self._keeper.keep(self._copy)
-        return found
+            return question(self._current())
 
     def _current(self) -> _Indexed:
         # Put back once it is whole: what was left half changed is never used, the next question builds it anew.
-        snapshot = self._skill_set.snapshot
-        indexed, self._indexed = self._indexed, None
-        if indexed is None:
-            indexed = _Indexed(self._keeper.restored(snapshot) or SearchIndex())
-        indexed.follow(snapshot)
-        self._keeper.changes, self._keeper.rows = indexed.index.changes, len(indexed.index)
+        indexed, self._indexed = self._indexed or _Indexed(SearchIndex()), None
+        indexed.follow(self._skill_set.snapshot)
         self._indexed = indexed
         return indexed
-
-    def _copy(self, place: Path) -> IndexCopy | None:
-        with self._lock:
-            return None if self._indexed is None else self._indexed.index.copy(place)
 
 
 class _Indexed:
@@ -151,7 +125,7 @@ class _Indexed:
     def __init__(self, index: SearchIndex) -> None:
         self.index = index
         words = index.full_text
-        self._words, self._spelling, self._ngrams = words, index.spelling, index.ngrams
+        self._words = words
         counted = lru_cache(_MOST_COUNTED)
         self._hits = counted(partial(words.hits, most=_COUNTED))
         self._opening_hits = counted(partial(words.opening_hits, most=_COUNTED))
@@ -199,7 +173,7 @@ class _Indexed:
         more = [*dict.fromkeys([*terms, *map(Term, rare)])]
         opening = self._telling({term: self._opening_hits(term) for term in more}, _MOST_HITS // 2)
         by_opening = self._words.ranked_by_opening(opening, FUSED) if opening else iter(())
-        alike = {Term(each) for word in rare for each in self._ngrams.near(word)} - {*terms}
+        alike = {Term(each) for word in rare for each in self.index.descriptions.like(word)} - {*terms}
         near = self._telling({term: self._hits(term) for term in alike}, _MOST_HITS // 4)
         # BM25 is a sum over the words, so what was weighed already is not weighed again.
         by_alike = summed(by_fields, self._words.ranked(near, weights=weights)) if near else iter(())
@@ -208,7 +182,12 @@ class _Indexed:
     def nearest(self, query: str) -> Iterator[Skill]:
         """Skills whose names look most like words of the question, the best first."""
         words = dict.fromkeys(words_of(query[:_QUERY_LENGTH])[:_QUERY_WORDS])
-        alike = [Term(each) for word in words if word not in STOP_WORDS for each in self._ngrams.near(word, _DISTANT)]
+        alike = [
+            Term(each)
+            for word in words
+            if word not in STOP_WORDS
+            for each in self.index.descriptions.like(word, _DISTANT)
+        ]
         rows = self._words.ranked(alike, names_only=True) if alike else iter(())
         return (skill for row, _ in rows for skill in self.index.skills([row]))
 
@@ -227,7 +206,7 @@ class _Indexed:
             hits = {term: self._hits(term) for term in terms}
             if max(hits.values()) * 1_000 <= len(self.index) and looked_at < _FOLLOWED:
                 looked_at += 1
-                hits |= {term: self._hits(term) for term in map(Term, self._spelling.near(word))}
+                hits |= {term: self._hits(term) for term in map(Term, self.index.titles.meant(word))}
             frequency[word] = sum(hits.values())
             found |= hits
         # Where every word is in most skills, the rarest one still says more than nothing.

@@ -1,0 +1,138 @@
+"""The words of the skills, and which of them an unknown word may stand for: a slip of the typist, or another form.
+
+Words are compared by the runs of letters that they share. The runs lie in a table of SQLite's full text search, which
+is a tenth of the size of sets.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Set
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+_LONGEST: Final = 40
+"""Letters of a word that are compared."""
+_PART: Final = 6
+"""Letters of a word that may be a part of another."""
+_RARE: Final = 4
+"""Runs of a long word that are looked up: what looks alike shares a rare one, and the common ones are in every word."""
+_LIKELY: Final = 60
+"""Words that one is compared with."""
+LIKE: Final = 0.6
+"""The part of the runs that two words of the same meaning share."""
+
+
+class Vocabulary:
+    """Known words. For one thread at a time.
+
+    Args:
+        database: where the table of runs is made.
+        table: its name, which is no foreign text.
+        letters: of a run. Of two letters even a short word with a slip shares some; of three, words that look alike do.
+    """
+
+    def __init__(self, database: Connection, table: str, letters: int) -> None:
+        database.execute(f"CREATE VIRTUAL TABLE {table} USING fts5(runs, content='', tokenize='ascii')")
+        database.execute(f"CREATE VIRTUAL TABLE {table}_runs USING fts5vocab({table}, row)")
+        self._db = database
+        self._put_in = f"INSERT INTO {table}(rowid, runs) VALUES (?, ?)"  # noqa: S608
+        self._take_out = f"INSERT INTO {table}({table}, rowid, runs) VALUES ('delete', ?, ?)"  # noqa: S608
+        self._rare = f"SELECT term FROM {table}_runs WHERE term IN (%s) ORDER BY doc, term LIMIT {_RARE}"  # noqa: S608
+        self._sharing = f"SELECT rowid FROM {table} WHERE {table} MATCH ? ORDER BY bm25({table}), rowid LIMIT {_LIKELY}"  # noqa: S608
+        self._letters = letters
+        self._counts: Counter[str] = Counter()
+        self._rows: dict[str, int] = {}
+        self._words: dict[int, str] = {}
+        self._last = 0
+
+    def add(self, words: Set[str]) -> None:
+        """Know these words, once more."""
+        # In one order in every process: the rows decide between words that are equally near.
+        for word in sorted(words - self._rows.keys()):
+            self._last = row = self._last + 1
+            self._rows[word], self._words[row] = row, word
+            self._db.execute(self._put_in, (row, " ".join(self._runs(word))))
+        self._counts.update(words)
+
+    def remove(self, words: Set[str]) -> None:
+        """Know these words once less."""
+        for word in words:
+            self._counts[word] -= 1
+            if not self._counts[word]:
+                del self._counts[word]
+                row = self._rows.pop(word)
+                del self._words[row]
+                self._db.execute(self._take_out, (row, " ".join(self._runs(word))))
+
+    def like(self, word: str, least: float = LIKE) -> list[str]:
+        """Return at most four known words that share this part of their runs with the word, or have it as a part."""
+        word = word[:_LONGEST]
+        runs = self._runs(word)
+        alike: list[tuple[float, str]] = []
+        for other in self._sharing_one_of(self._rare_runs(runs)):
+            its = self._runs(other)
+            share = 2 * len({*runs} & {*its}) / (len({*runs}) + len({*its}))
+            if min(len(word), len(other)) >= _PART and (word in other or other in word):
+                share = max(share, 0.99)
+            if share >= least and other != word:
+                alike.append((-share, other))
+        return [other for _, other in sorted(alike)[:4]]
+
+    def meant(self, word: str) -> list[str]:
+        """Return the known words that are fewest slips away, at most two slips and at most five words.
+
+        Of words as short as three letters, and of longer than people type, nothing is guessed. A word that stands for
+        two known ones gives both.
+        """
+        if not 4 <= len(word) <= _LONGEST:
+            return []
+        for cut in range(2, len(word) - 1):
+            if word[:cut] in self._rows and word[cut:] in self._rows:
+                return [word[:cut], word[cut:]]
+        near: dict[str, int] = {}
+        for other in self._sharing_one_of(self._runs(word)):
+            slips = _slips(word, other)
+            # With two slips of a few letters anything is near anything; people do get the first letter right.
+            if slips == 1 or (slips == 2 and other[0] == word[0]):
+                near[other] = slips
+        least = min(near.values(), default=0)
+        return [other for other, slips in near.items() if slips == least][:5]
+
+    def _rare_runs(self, runs: list[str]) -> list[str]:
+        found = self._db.execute(self._rare % ", ".join("?" * len(runs)), runs)
+        return [run for (run,) in found]
+
+    def _sharing_one_of(self, runs: list[str]) -> list[str]:
+        """Return the words that have one of these runs, those with most of them first."""
+        if not runs:
+            return []
+        found = self._db.execute(self._sharing, (" OR ".join(f'"{run}"' for run in runs),))
+        return [self._words[row] for (row,) in found]
+
+    def _runs(self, word: str) -> list[str]:
+        """Return each so many letters in a row; where the word begins and ends counts as a letter."""
+        padded = f"0{word}0"
+        return [padded[start : start + self._letters] for start in range(len(padded) - self._letters + 1)]
+
+
+def _slips(one: str, other: str) -> int:
+    """Count the letters that are wrong, missing, too many or swapped with the next; 3 where there are more than two."""
+    before: list[int] = []
+    above = list(range(len(other) + 1))
+    for row, letter in enumerate(one, 1):
+        # Further than two letters from the diagonal there are three slips already.
+        here = [3] * (len(other) + 1)
+        here[0] = row
+        for column in range(max(row - 2, 1), min(row + 2, len(other)) + 1):
+            its = other[column - 1]
+            cost = min(above[column] + 1, here[column - 1] + 1, above[column - 1] + (letter != its))
+            if row > 1 and column > 1 and letter == other[column - 2] and one[row - 2] == its:
+                cost = min(cost, before[column - 2] + 1)
+            here[column] = cost
+        if min(here) > 2 and min(above) > 2:
+            return 3
+        before, above = above, here
+    return min(above[-1], 3)

@@ -1,0 +1,91 @@
+"""Which known words an unknown one may stand for: by a slip of the typist, or as another form of it."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_skills_server.runtime.vocabulary import Vocabulary
+
+
+def vocabulary(*words: str, letters: int = 2) -> Vocabulary:
+    known = Vocabulary(sqlite3.connect(":memory:"), "words", letters)
+    known.add({*words})
+    return known
+
+
+@pytest.mark.parametrize(
+    ("word", "alike"),
+    [
+        ("phylogenetik", ["phylogenetic"]),
+        ("zeitreihenanalyse", ["zeitreihen"]),
+        ("visualisation", ["visualization"]),
+        ("visualization", []),  # itself is no other
+        ("times", ["time"]),
+        ("timetable", []),  # a short word is a part of too many
+        ("qqqq", []),
+        ("ab", []),
+        ("", []),
+    ],
+)
+def test_words_that_share_runs_of_letters_are_alike(word: str, alike: list[str]) -> None:
+    assert vocabulary("phylogenetic", "zeitreihen", "visualization", "time", "image", letters=3).like(word) == alike
+
+
+def test_the_most_alike_comes_first_and_there_are_no_more_than_four() -> None:
+    known = vocabulary("visualization", *(f"visualization{letter}" for letter in "abcdef"), letters=3)
+    assert known.like("visualizations") == ["visualization"] + [f"visualization{letter}" for letter in "abc"]
+    assert known.like("visualize", least=0.99) == []
+
+
+KNOWN = ("commit", "release", "refund", "palette", "color", "notes")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("comit", ["commit"]),  # one too few
+        ("commmit", ["commit"]),  # one too many
+        ("kommit", ["commit"]),  # one wrong, the first
+        ("ocmmit", ["commit"]),  # two swapped
+        ("cmomti", ["commit"]),  # twice two swapped
+        ("kommti", []),  # two slips, one of them in the first letter
+        ("releasenotes", ["release", "notes"]),  # two words
+        ("commit", []),  # itself
+        ("not", []),  # too short to guess
+        ("x" * 41, []),  # too long to be typed
+    ],
+)
+def test_the_words_with_the_fewest_slips_are_meant(typed: str, meant: list[str]) -> None:
+    assert vocabulary(*KNOWN).meant(typed) == meant
+
+
+@pytest.mark.parametrize("typed", ["grpah", "rgaph", "garph", "graoh", "gaph", "grraph", "gitt", "lnit"])
+def test_one_slip_is_found_among_many_words(typed: str) -> None:
+    many = (f"{first}{rest}" for first in "abcdefghijklmnop" for rest in ("alpha", "graphs", "itch", "rapid", "lint"))
+    known = vocabulary("graph", "gits", "lint", *many)
+    assert {"gitt": "gits", "lnit": "lint"}.get(typed, "graph") in known.meant(typed)
+
+
+def test_at_most_five_words_are_meant() -> None:
+    assert len(vocabulary(*(f"tool{letter}" for letter in "abcdefgh")).meant("toolx")) == 5
+
+
+def test_a_word_is_known_until_it_was_removed_as_often_as_it_was_added() -> None:
+    known = vocabulary("image", letters=3)
+    known.add({"image"})
+    known.remove({"image"})
+    assert known.like("images") == known.meant("imgae") == ["image"]
+    known.remove({"image"})
+    assert known.like("images") == known.meant("imgae") == []
+    known.add({"image"})
+    assert known.like("images") == ["image"]
+
+
+@given(st.from_regex(r"[^\W_]{0,50}", fullmatch=True))
+def test_any_word_may_be_looked_for(typed: str) -> None:
+    known = vocabulary(*KNOWN, typed)
+    assert {*known.meant(typed), *known.like(typed)} <= {*KNOWN}

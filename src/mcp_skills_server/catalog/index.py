@@ -1,7 +1,8 @@
 """The index: what is known of local skills, kept between processes in one SQLite file of the cache directory.
 
 It saves work and changes nothing that a client sees: a scan takes from it what a SKILL.md said and the digest of a file
-only under the stat signature that the file has now. Everything in it may be deleted at any time.
+only under the stat signature that the file has now. Everything in it may be deleted at any time. What is in it is only
+as good as who may write it, so the file and its folder must be this user's, and nobody else's to write.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 import mcp_skills_server
-from mcp_skills_server.catalog.index_folder import IndexFolder, UnusableFileError
+from mcp_skills_server.durable import why_untrusted
+from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Reading, Skill, Standing
 
 if TYPE_CHECKING:
@@ -30,10 +33,10 @@ logger = logging.getLogger(__name__)
 
 LEAST_SKILLS: Final = 200
 """A smaller root is not kept unless a folder was named for the index: its scan takes a tenth of a second."""
-SHAPES_A_READING: Final = ("format", "validation", "model", "catalog", "codes.py")
+_SHAPES_A_READING: Final = ("format", "validation", "model", "catalog", "codes.py")
 """The source that decides what a SKILL.md says and what is wrong with it."""
 _NAME: Final = "skills.sqlite3"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _SCHEMA: Final = f"""
     -- The roots, each for one state of the code that reads skills. `used` is a day since 1970.
     CREATE TABLE root (id INTEGER PRIMARY KEY, path BLOB, code TEXT, used INTEGER, UNIQUE (path, code));
@@ -42,6 +45,8 @@ _SCHEMA: Final = f"""
         root INTEGER REFERENCES root ON DELETE CASCADE, directory TEXT, signature TEXT, record TEXT, opening TEXT,
         PRIMARY KEY (root, directory)
     );
+    -- The vectors that a model made of texts, by the digests of these. `used` is a day, too.
+    CREATE TABLE vector (model TEXT, digest BLOB, vector BLOB, used INTEGER, PRIMARY KEY (model, digest));
     PRAGMA user_version = {_VERSION};
 """
 _BATCH: Final = 100
@@ -54,6 +59,10 @@ _OF_THE_MOMENT: Final = frozenset(("unreadable", "skill-md-too-large"))
 
 Digests: TypeAlias = "Mapping[str, tuple[str, str]]"
 """The digest of each file and the signature that it stands for, by its place below the root. Not yet judged."""
+
+
+class UnusableFileError(SkillsServerError):
+    """The file must not be used. The message says why."""
 
 
 class StoredSkill(NamedTuple):
@@ -119,7 +128,6 @@ class Index:
     """
 
     def __init__(self, folder: Path, least: int = LEAST_SKILLS) -> None:
-        self.folder = IndexFolder(folder)
         self.path = folder / _NAME
         self.least = least
         self._lock = threading.RLock()
@@ -157,6 +165,44 @@ class Index:
             if pause():
                 return False
         return True
+
+    def vectors(self, model: str, digests: Iterable[bytes]) -> dict[bytes, bytes]:
+        """Return the vectors that are known of these texts, by the digests of the texts.
+
+        Args:
+            model: the key of the model.
+            digests: of the texts.
+        """
+
+        today = int(time.time()) // _DAY_S
+
+        def read(connection: sqlite3.Connection) -> dict[bytes, bytes]:
+            query = "SELECT vector FROM vector WHERE model = ? AND digest = ?"
+            found = {each: connection.execute(query, (model, each)).fetchone() for each in digests}
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(
+                "UPDATE vector SET used = ? WHERE model = ? AND digest = ? AND used < ?",
+                ((today, model, each, today) for each, row in found.items() if row),
+            )
+            return {digest: row[0] for digest, row in found.items() if row and isinstance(row[0], bytes)}
+
+        return self._do(read, create=False) or {}
+
+    def keep_vectors(self, model: str, vectors: Mapping[bytes, bytes]) -> None:
+        """Keep more vectors, by the digests of their texts; those that nobody used for a month go."""
+        today = int(time.time()) // _DAY_S
+        rows = [(model, digest, vector, today) for digest, vector in vectors.items()]
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("DELETE FROM vector WHERE used < ?", (today - _UNUSED_DAYS,))
+            connection.executemany("INSERT OR REPLACE INTO vector VALUES (?, ?, ?, ?)", rows)
+
+        self._do(write, create=True)
+
+    def forget_vectors(self, model: str) -> None:
+        """Drop the vectors of a model that has become another one."""
+        self._do(lambda connection: connection.execute("DELETE FROM vector WHERE model = ?", (model,)), create=False)
 
     def close(self) -> None:
         """Give back the file."""
@@ -214,11 +260,16 @@ class Index:
             OSError: it cannot be opened or made.
             UnusableFileError: another user may have written it.
         """
+        folder = self.path.parent
         if create:
-            self.folder.make()
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not os.access(folder, os.W_OK):
+                return False
+            _check_owner(os.lstat(folder), "its folder", stat.S_ISDIR)
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o600))
         try:
-            self.folder.open(_NAME).close()
+            _check_owner(os.lstat(folder), "its folder", stat.S_ISDIR)
+            _check_owner(os.lstat(self.path), "it", stat.S_ISREG)
         except FileNotFoundError:
             return False
         return True
@@ -255,6 +306,19 @@ class Index:
         logger.info("the index of an earlier start, %s, is not used: %s; %s", self.path, reason, then)
 
 
+def _check_owner(found: os.stat_result, what: str, is_kind: Callable[[int], bool]) -> None:
+    """Refuse what another user may have written.
+
+    Raises:
+        UnusableFileError: this user does not own it alone, or it is of another kind.
+    """
+    if not is_kind(found.st_mode):
+        raise UnusableFileError(f"{what} is a link or of another kind")
+    reason = why_untrusted(found)
+    if reason:
+        raise UnusableFileError(f"{what} {reason}")
+
+
 def _prepare(connection: sqlite3.Connection) -> None:
     """Make the tables of a new file, and check the format of another."""
     connection.execute("PRAGMA foreign_keys = ON")
@@ -275,7 +339,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 
 def _key(root_path: str) -> tuple[bytes, str]:
-    return os.fsencode(root_path), code_mark(*SHAPES_A_READING)
+    return os.fsencode(root_path), _code_mark()
 
 
 def _root_id(connection: sqlite3.Connection, root_path: str) -> int:
@@ -388,14 +452,14 @@ def _text_or_none(value: object) -> str | None:
 
 
 @cache
-def code_mark(*names: str) -> str:
-    """Return a text that changes with the code in these packages and modules: by version and time stamps of the source.
+def _code_mark() -> str:
+    """Return a text that changes with the code that reads skills: by version and time stamps of the source.
 
     The source is looked at once, near the start: a process goes on with the code that it began with.
     """
     top = Path(mcp_skills_server.__file__).parent
     marks: list[tuple[str, int, int]] = []
-    for name in names:
+    for name in _SHAPES_A_READING:
         place = top / name
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             with suppress(OSError):  # in an archive of Python code the version alone counts

@@ -271,11 +271,10 @@ def make_embeddings(registry: Registry, options: EmbeddingOptions, cache_dir: st
             raise UsageError("--embeddings-model names a model at an endpoint; give --embeddings URL too")
         return None
     embedder = _endpoint(given, options.embeddings_model) if "://" in given else _local(given, options.embeddings_model)
-    from mcp_skills_server.directories import cache_directory
+    from mcp_skills_server.commands.options import index_of
     from mcp_skills_server.runtime.embeddings.index import Embeddings
 
-    folder = Path(cache_dir) if cache_dir else cache_directory()
-    made = Embeddings(registry, embedder, folder / "embeddings")
+    made = Embeddings(registry, embedder, index_of(cache_dir))
     made.start()
     return made
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from catalog.forest import DEADLINE, loaded, plant
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
+from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.runtime.embeddings.index import Embeddings
@@ -37,7 +39,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 def begun(stack: ExitStack, registry: Registry, embedder: Embedder, folder: Path | None = None) -> Embeddings:
-    made = Embeddings(registry, embedder, folder, pause_s=0.05)
+    made = Embeddings(registry, embedder, folder and Index(folder), pause_s=0.05)
     stack.callback(made.close)
     made.start()
     return made
@@ -164,3 +166,27 @@ def test_a_question_that_fails_costs_no_answer(
         assert ask(search, "orchard") == ask(search, "orchard") == ["beta"]
         assert len(served.asked) == asked + 1  # it is left alone for a while
         assert len(caplog.messages) == 1
+
+
+def test_kept_vectors_that_cannot_be_of_one_model_are_made_anew(tmp_path: Path, stack: ExitStack) -> None:
+    registry = loaded(plant(tmp_path / "skills", SKILLS))
+    with tiny.endpoint() as served:
+        assert begun(stack, registry, Endpoint(served.url, "tiny"), tmp_path).wait(DEADLINE)
+        with closing(sqlite3.connect(tmp_path / "skills.sqlite3", isolation_level=None)) as database:
+            database.execute("UPDATE vector SET vector = x'00000000' WHERE digest = (SELECT min(digest) FROM vector)")
+        served.asked.clear()
+        embeddings = begun(stack, registry, Endpoint(served.url, "tiny"), tmp_path)
+        assert embeddings.wait(DEADLINE)
+        assert sum(map(len, served.asked)) == 3 and [path for path, _ in embeddings.ranked("plum")] == ["beta"]
+
+
+def test_vectors_that_nobody_used_for_a_month_go(tmp_path: Path, stack: ExitStack) -> None:
+    top = plant(tmp_path / "skills", SKILLS)
+    with tiny.endpoint() as served:
+        assert begun(stack, loaded(top), Endpoint(served.url, "tiny"), tmp_path).wait(DEADLINE)
+        with closing(sqlite3.connect(tmp_path / "skills.sqlite3", isolation_level=None)) as database:
+            database.execute("UPDATE vector SET used = used - 31")
+            plant(top, {"beta/SKILL.md": text("beta", "A lorry")})
+            (top / "gamma/SKILL.md").unlink()
+            assert begun(stack, loaded(top), Endpoint(served.url, "tiny"), tmp_path).wait(DEADLINE)
+            assert database.execute("SELECT count(*) FROM vector").fetchone() == (2,)  # alpha's was asked for

@@ -12,14 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Skill, Snapshot, Standing
 from mcp_skills_server.runtime.embeddings.models import Embedder, EmbeddingError
-from mcp_skills_server.runtime.embeddings.vector_file import VectorFile
 
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.embeddings.models import Vectors
@@ -32,9 +31,6 @@ _LEAST: Final = 0.2
 """How alike two texts are at least, as the cosine of their vectors; below, models see nothing in common."""
 _TEXT_LENGTH: Final = 2_000
 """Characters of a text or a question that are looked at."""
-_STALE: Final = 4
-"""How many times as many vectors a file may have as there are skills, before those of other texts go."""
-_FEW: Final = 1_000
 _QUESTION_S: Final = 2.0
 _TEXTS_S: Final = 30.0
 _PAUSE_S: Final = 30.0
@@ -47,16 +43,16 @@ class Embeddings:
     Args:
         registry: whose skills these are.
         embedder: makes the vectors.
-        folder: where they are kept for the next process, None for nowhere.
+        index: keeps them for the next process; None keeps none.
         pause_s: how long a model that failed is left alone.
     """
 
     def __init__(
-        self, registry: Registry, embedder: Embedder, folder: Path | None, *, pause_s: float = _PAUSE_S
+        self, registry: Registry, embedder: Embedder, index: Index | None, *, pause_s: float = _PAUSE_S
     ) -> None:
         self._registry = registry
         self._embedder = embedder
-        self._folder = folder
+        self._index = index
         self._pause_s = pause_s
         self._lock = threading.Lock()
         self._vectors: Vectors | None = None
@@ -122,18 +118,13 @@ class Embeddings:
         self._changed.set()
 
     def _work(self) -> None:
-        file: VectorFile | None = None
-        kept: dict[bytes, bytes] = {}
         while True:
             self._changed.wait()
             self._changed.clear()
             if self._ended:
                 return
             try:
-                if file is None and self._folder is not None:
-                    file = VectorFile(self._folder, self._embedder.key)
-                    kept = file.load()
-                self._follow(self._registry.snapshot, file, kept)
+                self._follow(self._registry.snapshot)
             except EmbeddingError as error:
                 self._fails(error)
                 # Whatever happens meanwhile is looked at then, too.
@@ -141,7 +132,7 @@ class Embeddings:
                 timer.daemon = True
                 timer.start()
 
-    def _follow(self, snapshot: Snapshot, file: VectorFile | None, kept: dict[bytes, bytes]) -> None:
+    def _follow(self, snapshot: Snapshot) -> None:
         """Have the vectors of this snapshot's skills. What was made is used and kept even if the rest fails."""
         texts: dict[str, str] = {}
         for path in snapshot.differing(self._seen):
@@ -153,6 +144,11 @@ class Embeddings:
         digests = {path: hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for path, text in texts.items()}
         # Most edits are of bodies.
         digests = {path: digest for path, digest in digests.items() if self._digests.get(path) != digest}
+        model = self._embedder.key
+        kept = {} if self._index is None else self._index.vectors(model, digests.values())
+        if len({self._length, *map(len, kept.values())} - {0}) > 1:
+            self._forget(model)
+            raise EmbeddingError("the kept vectors are not of one length, so all are made anew")
         self._put({path: kept[digest] for path, digest in digests.items() if digest in kept}, digests)
         missing = {digest: texts[path] for path, digest in digests.items() if digest not in kept}
         rest = iter(missing.items())
@@ -161,17 +157,13 @@ class Embeddings:
                 return
             made = self._embedder.embed([*batch.values()], _TEXTS_S)
             self._works()
-            if self._vectors is not None and made.shape[1] != self._vectors.shape[1]:
-                self._forget(file, kept)
+            if self._length not in (0, made.shape[1] * made.itemsize):
+                self._forget(model)
                 raise EmbeddingError("the model's vectors have another length than before, so all are made anew")
             new = {digest: row.tobytes() for digest, row in zip(batch, made, strict=True)}
-            if file is not None:
-                file.add(new, kept)
-            kept |= new
+            if self._index is not None:
+                self._index.keep_vectors(model, new)
             self._put({path: new[digest] for path, digest in digests.items() if digest in new}, digests)
-        if file is not None and len(kept) > _STALE * max(len(self._digests), _FEW):
-            file.replace({digest: kept[digest] for digest in self._digests.values() if digest in kept})
-        kept.clear()
         with self._followed:
             self._seen = snapshot
             self._followed.notify_all()
@@ -197,11 +189,15 @@ class Embeddings:
                 self._vectors[row] = vector
                 self._digests[path] = digests[path]
 
-    def _forget(self, file: VectorFile | None, kept: dict[bytes, bytes]) -> None:
+    @property
+    def _length(self) -> int:
+        """Of a vector, in bytes; 0 while there is none."""
+        return 0 if self._vectors is None else self._vectors[0].nbytes
+
+    def _forget(self, model: str) -> None:
         """Begin again: behind the same address there is another model."""
-        kept.clear()
-        if file is not None:
-            file.replace({})
+        if self._index is not None:
+            self._index.forget_vectors(model)
         with self._lock:
             self._vectors = None
             self._paths, self._rows, self._free, self._digests = [], {}, [], {}

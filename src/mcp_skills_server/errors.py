@@ -76,11 +76,9 @@ class StaleFileError(SkillsServerError, OSError):
     Attributes:
         path: the file, absolute.
         reason: why the system refuses it, None where it changed.
-        in_motion: it changed or vanished, as a file does that is being replaced; False where the system refuses it.
     """
 
-    def __init__(self, path: str, reason: str | None = None, *, gone: bool = False) -> None:
+    def __init__(self, path: str, reason: str | None = None) -> None:
         super().__init__(f"{reason or 'changed since it was scanned'}: {path}")
         self.path = path
         self.reason = reason
-        self.in_motion = reason is None or gone

@@ -40,14 +40,6 @@ def test_a_handler_is_called_again_with_the_new_snapshot(tmp_path: Path) -> None
     assert [view.snapshot is before for view in seen] == [True, False]
 
 
-def test_a_skill_without_a_last_whole_state_stays_stale(tmp_path: Path) -> None:
-    plant(tmp_path, {"a/SKILL.md": skill_md("a")})
-    registry, stale = loaded(tmp_path), StaleFileError("x")
-    with pytest.raises(StaleFileError) as caught:
-        View(registry).last_whole(registry.snapshot.skills["a"], stale)
-    assert caught.value is stale
-
-
 @pytest.mark.parametrize(("seconds", "at_once"), [(60.0, ["a", "b"]), (0.0, [])])
 def test_what_is_quick_is_hashed_at_once_and_the_rest_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, at_once: list[str]

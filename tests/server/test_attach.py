@@ -274,9 +274,8 @@ async def test_a_listen_handler_of_the_server_s_own_making_keeps_what_is_not_abo
 
 @pytest.mark.requirement("S40-24", "S76-8")
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-@pytest.mark.parametrize("params", [{"name": "a"}, {"uri": "skill://a/SKILL.md"}])
 async def test_a_skill_that_cannot_be_read_is_refused_and_is_no_bug(
-    tmp_path: Path, mode: Any, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, mode: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_skill(tmp_path / "a", notes_md="x")
     registry = Registry([tmp_path])
@@ -284,15 +283,17 @@ async def test_a_skill_that_cannot_be_read_is_refused_and_is_no_bug(
     def unreadable(file: SkillFile) -> bytes:
         raise StaleFileError(str(tmp_path / file.location), "Permission denied")
 
-    for way in ("read", "_prove"):  # the bytes, and their digest alone
-        monkeypatch.setattr(registry, way, unreadable)
+    monkeypatch.setattr(registry, "read", unreadable)
     server = Server[Any]("mine")
     attach(server, registry, watch=False)
     async with Client(server, mode=mode) as client:
         with pytest.raises(MCPError) as caught:
-            await client.session.send_request(Ask(method="skills/get", params=params), Answer)
-        assert caught.value.error.code == -32602
-        assert next(iter(params.values())) in caught.value.error.message
+            await client.session.send_request(Ask(method="skills/get", params={"name": "a"}), Answer)
+        assert caught.value.error.code == -32602 and "'a'" in caught.value.error.message
+        shown = await client.session.send_request(
+            Ask(method="skills/get", params={"uri": "skill://a/SKILL.md"}), Answer
+        )
+        assert [each["uri"] for each in shown.model_dump()["skill"]["resources"]] == ["skill://a/SKILL.md"]
     assert "Permission denied" in caplog.text and "Traceback" not in caplog.text
 
 

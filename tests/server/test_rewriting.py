@@ -61,12 +61,19 @@ def rewritten(work: Callable[[Path, str], None], *places: Path) -> Iterator[list
         thread.join()
 
 
-def answers(wire: Wire, uri: str) -> None:
-    """The skill as each of the four questions shows it."""
+def answers(wire: Wire, uri: str) -> bool:
+    """Whether each of the four questions shows the skill; the instructions alone may be refused for the moment."""
     assert {each["uri"] for each in wire.request("skills/list")["skills"]} == {uri, "skill://calm/SKILL.md"}
     assert wire.request("skills/get", {"uri": uri})["skill"]["frontmatter"]["name"] == "busy"
-    assert wire.request("skills/get", {"name": "busy"})["instructions"].startswith("# Busy")
     assert wire.request("resources/list")["resources"][0]["uri"] == uri
+    try:
+        instructions = wire.request("skills/get", {"name": "busy"})["instructions"]
+    except WireError as error:
+        instructions = str(error)
+    if "a file of it cannot be read" in instructions:
+        return False
+    assert instructions.startswith("# Busy")
+    return True
 
 
 @pytest.mark.parametrize("work", [truncate, rename, unlink])
@@ -76,13 +83,12 @@ def test_a_skill_that_is_rewritten_all_the_time_is_never_missing_and_never_unkno
     busy, uri = write_skill(tmp_path / "busy", body="# Busy\n", guide_md="x"), "skill://busy/SKILL.md"
     write_skill(tmp_path / "calm")
     with serving(tmp_path) as wire:
-        answers(wire, uri)
+        assert answers(wire, uri)
         with rewritten(work, busy / "SKILL.md", busy / "guide.md") as done:
-            asked = 0
-            while asked < 100 or done[0] < 150:
-                answers(wire, uri)
-                asked += 1
-        assert wire.process.poll() is None
+            answered: list[bool] = []
+            while len(answered) < 100 or done[0] < 150:
+                answered.append(answers(wire, uri))
+        assert any(answered) and wire.process.poll() is None
 
 
 def test_what_is_read_meanwhile_has_the_digest_of_some_whole_state(tmp_path: Path, era: Era) -> None:
@@ -91,7 +97,10 @@ def test_what_is_read_meanwhile_has_the_digest_of_some_whole_state(tmp_path: Pat
         seen: set[str] = set()
         for _ in range(40):
             (resource,) = wire.request("skills/get", {"uri": uri})["skill"]["resources"]
-            content = wire.request("resources/read", {"uri": uri})["contents"][0]
+            try:
+                content = wire.request("resources/read", {"uri": uri})["contents"][0]
+            except WireError:  # it was rewritten at each try
+                continue
             raw = content["text"].encode() if "text" in content else base64.b64decode(content["blob"])
             assert raw.startswith(b"---\nname: busy\n") and raw.endswith(b"\n")
             seen |= {resource["digest"], "sha256:" + hashlib.sha256(raw).hexdigest()}

@@ -70,12 +70,6 @@ def is_settled(found: os.stat_result, now: int) -> bool:
     return found.st_mtime_ns < young and found.st_ctime_ns < young
 
 
-def has_settled(file: SkillFile) -> bool:
-    """Whether a file that still has its signature is old enough by now for a later change to leave another one."""
-    _, mtime, later, *_ = (int(each, 16) for each in file.signature.split("."))
-    return max(mtime, mtime + later) < time.time_ns() - _SETTLED_NS
-
-
 def digest_of(raw: bytes) -> str:
     """The digest of these bytes as every protocol here writes it: `sha256:` and 64 hex digits."""
     return "sha256:" + hashlib.sha256(raw).hexdigest()
@@ -159,7 +153,9 @@ def owner_of(handle: Handle, name: str) -> int:
 
 
 def read(root_path: str, file: SkillFile) -> bytes:
-    """The bytes of a file, exactly those that its signature stands for.
+    """Return the bytes of a file. Where its digest is known, that tells whether they are the right ones.
+
+    Where it is not, they are exactly those that the signature of its scan stands for.
 
     Raises:
         StaleFileError: it is gone, unreadable, or not the file that was scanned.
@@ -167,38 +163,24 @@ def read(root_path: str, file: SkillFile) -> bytes:
     try:
         descriptor = os.open(f"{root_path}/{file.location}", _FILE)
     except OSError as error:
-        raise _stale(root_path, file, error.strerror, gone=error.errno in GONE) from None
+        raise _stale(root_path, file, error) from None
     try:
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or signature(found) != file.signature:
-            raise _stale(root_path, file)
-        raw = _read_all(descriptor, file.size)
-        if len(raw) != file.size or _written(os.fstat(descriptor)) != _written(found):
-            raise _stale(root_path, file)
-    except StaleFileError:
-        raise
+        raw = _read_all(descriptor, file.size) if stat.S_ISREG(found.st_mode) and found.st_size == file.size else None
+        now = os.fstat(descriptor)
     except OSError as error:
-        raise _stale(root_path, file, error.strerror) from None
+        raise _stale(root_path, file, error) from None
     finally:
         os.close(descriptor)
+    is_proved_by_stat = signature(found) == file.signature == signature(now)
+    if raw is None or len(raw) != file.size or (file.digest is None and not is_proved_by_stat):
+        raise _stale(root_path, file)
     return raw
 
 
-def _written(found: os.stat_result) -> tuple[int, int, int]:
-    """What a write into an open file changes of it."""
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-def _stale(root_path: str, file: SkillFile, reason: str | None = None, *, gone: bool = False) -> StaleFileError:
-    return StaleFileError(os.path.join(root_path, file.location), reason, gone=gone)
-
-
-def is_fresh(root_path: str, file: SkillFile) -> bool:
-    """Whether the file on disk still has the signature of the scan."""
-    try:
-        return signature(os.lstat(f"{root_path}/{file.location}")) == file.signature
-    except OSError:
-        return False
+def _stale(root_path: str, file: SkillFile, error: OSError | None = None) -> StaleFileError:
+    reason = None if error is None or error.errno in GONE else error.strerror
+    return StaleFileError(os.path.join(root_path, file.location), reason)
 
 
 def look_again(root_path: str, file: SkillFile, location: str) -> SkillFile | None:

@@ -49,8 +49,8 @@ class Granted:
         self._made: tuple[object, Snapshot | None] = None, None
         """Of which snapshot of the registry, by its token, this is the filtered one."""
         # What touches no more than what a snapshot gave out is the registry's.
-        self.read, self.digest, self.last_read = registry.read, registry.digest, registry.last_read
-        self.body, self.has_body, self.last_body = registry.body, registry.has_body, registry.last_body
+        self.read, self.digest = registry.read, registry.digest
+        self.body, self.has_body = registry.body, registry.has_body
         self.hash_files, self.place, self.load = registry.hash_files, registry.place, registry.load
         self.roots, self.limits, self.loaded, self.keeper = (
             registry.roots,
@@ -71,11 +71,6 @@ class Granted:
     def note_request(self) -> None:
         """As `Registry.note_request`."""
         self.asked_at = self._registry.asked_at = time.monotonic()
-
-    def last_proved(self, skill: Skill) -> Skill | None:
-        """As `Registry.last_proved`, without what is withheld."""
-        found = self._registry.last_proved(skill)
-        return None if found is None else self._left_of(found)
 
     def rescan(self, stale: StaleFileError) -> Changes:
         """As `Registry.rescan`."""

@@ -11,6 +11,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence, Sized
+from contextlib import suppress
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from mcp_skills_server.catalog import disk
@@ -18,17 +19,13 @@ from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.errors import StaleFileError
-from mcp_skills_server.model import SKILL_MD, Changes, Skill, SkillFile, Standing
+from mcp_skills_server.model import SKILL_MD, Skill, SkillFile, Standing
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 _KEPT: Final = 256
 _KEPT_SIZE: Final = 8 << 20
-_SMALL: Final = 1 << 14
-_SMALL_KEPT: Final = 128
-_SMALL_KEPT_SIZE: Final = 1 << 20
-"""Files of at most so many bytes are kept as they were proved: so many, and so many bytes of them all."""
 
 
 class Body(NamedTuple):
@@ -56,15 +53,9 @@ class Reader:
         self.roots = tuple(roots)
         self._digest_lock = threading.Lock()
         self._bodies: BoundedCache[Skill, Body] = BoundedCache(_KEPT, _KEPT_SIZE, lambda body: body.text)
-        self._replacing: BoundedCache[SkillFile, bytes] = BoundedCache(_KEPT, _KEPT_SIZE, lambda raw: raw)
-        self._small: BoundedCache[SkillFile, bytes] = BoundedCache(_SMALL_KEPT, _SMALL_KEPT_SIZE, lambda raw: raw)
-        self._proved: dict[str, Skill] = {}
 
     def read(self, file: SkillFile) -> bytes:
-        """The file's exact bytes, proved against its digest.
-
-        A small one is not read again while a look at it says that it is the one that was read: what stands in its place
-        has its device and inode, size and times.
+        """Return the file's exact bytes: those that its digest stands for.
 
             skill = registry.snapshot.skills["refunds"]
             raw = registry.read(skill.files["references/policy.md"])
@@ -72,35 +63,14 @@ class Reader:
         Raises:
             StaleFileError: they are no longer the bytes that were scanned. `rescan` looks again.
         """
-        kept = self._small.get(file)
-        if kept is not None and self.is_unchanged(file):
-            return kept
-        raw = self._prove(file)
-        if len(raw) <= _SMALL:
-            self._small.put(file, raw)
-        return raw
-
-    def is_unchanged(self, file: SkillFile) -> bool:
-        """Whether a look at a file says that it holds the bytes that were scanned.
-
-        Of a file so young that a later write may leave the same times no look says that, until it is read once more.
-        """
-        return file.mtime_reliable and disk.is_fresh(self.roots[file.root].path, file)
-
-    def _prove(self, file: SkillFile) -> bytes:
-        # Before it is read: what is written from then on shows.
-        settled = not file.mtime_reliable and file.signature != "" and disk.has_settled(file)
         raw = disk.read(self.roots[file.root].path, file)
         digest = digest_of(raw)
         if file.digest is None:
             with self._digest_lock:  # of two first readers one decides what the file's bytes are
                 file.digest = file.digest or digest
         if file.digest != digest:
-            # Rewritten so quickly that no time stamp tells: only the bytes do.
-            file.signature = ""
+            file.signature = ""  # or a rewrite so quick that no time stamp tells would not be found
             raise StaleFileError(os.path.join(self.roots[file.root].path, file.location))
-        if settled:
-            file.mtime_reliable = True
         return raw
 
     def digest(self, file: SkillFile) -> str:
@@ -110,7 +80,7 @@ class Reader:
             StaleFileError: as for `read`.
         """
         if file.digest is None:
-            raw = self._prove(file)  # which keeps the digest beside the file
+            raw = self.read(file)  # which keeps the digest beside the file
             return file.digest or digest_of(raw)
         return file.digest
 
@@ -134,43 +104,15 @@ class Reader:
         return f"sha256:{whole.hexdigest()}"
 
     def body(self, skill: Skill) -> Body:
-        """The skill's instructions and the files that they refer to. Kept for as long as SKILL.md does not change.
+        """Return the skill's instructions and the files that they refer to.
 
         Raises:
             StaleFileError: as for `read`.
         """
-        file = skill.files[SKILL_MD]
+        raw = self.read(skill.files[SKILL_MD])
         kept = self._bodies.get(skill)
-        if kept is not None and self.is_unchanged(file):
+        if kept is not None:
             return kept
-        raw = self.read(file)  # the bytes that the one which is kept was made from, or it raises
-        return kept or self._body_of(skill, raw)
-
-    async def aread(self, file: SkillFile) -> bytes:
-        """`read` in a thread, for event loops."""
-        return await in_thread(self.read, file)
-
-    async def abody(self, skill: Skill) -> Body:
-        """`body` in a thread, for event loops."""
-        return await in_thread(self.body, skill)
-
-    def last_read(self, file: SkillFile) -> bytes | None:
-        """The bytes that a scan read of a SKILL.md that is being replaced again, while they are kept.
-
-        They are what its digest stands for, though the disk no longer has them.
-        """
-        return self._replacing.get(file)
-
-    def last_body(self, skill: Skill) -> Body | None:
-        """The same of a skill's instructions."""
-        raw = self.last_read(skill.files[SKILL_MD])
-        return self._bodies.get(skill) or (None if raw is None else self._body_of(skill, raw))
-
-    def last_proved(self, skill: Skill) -> Skill | None:
-        """What this skill was when last all its digests were known, as long as it is not gone."""
-        return self._proved.get(skill.path)
-
-    def _body_of(self, skill: Skill, raw: bytes) -> Body:
         from mcp_skills_server.format import frontmatter
         from mcp_skills_server.format.links import linked_files, references
 
@@ -179,6 +121,14 @@ class Reader:
         body = Body(document.body, linked, document.body_line)
         self._bodies.put(skill, body)
         return body
+
+    async def aread(self, file: SkillFile) -> bytes:
+        """`read` in a thread, for event loops."""
+        return await in_thread(self.read, file)
+
+    async def abody(self, skill: Skill) -> Body:
+        """`body` in a thread, for event loops."""
+        return await in_thread(self.body, skill)
 
     def has_body(self, skill: Skill) -> bool:
         """Whether `body` has the answer at hand."""
@@ -191,26 +141,8 @@ class Reader:
         time in one as in two, and two were done no sooner, for the calls of the system are what takes time.
         """
         for file in skill.files.values() if skill.standing > Standing.UNUSABLE else ():
-            if file.digest is None:
-                try:
-                    self._prove(file)
-                except StaleFileError:
-                    continue
-        if None not in [file.digest for file in skill.files.values()]:
-            self._proved.pop(skill.path, None)
-
-    def _keep_read(self, read: Mapping[SkillFile, bytes]) -> None:
-        """Keep what a scan read of files that may be replaced again at once."""
-        for file, raw in read.items():
-            self._replacing.put(file, raw)
-
-    def _remember_proved(self, changes: Changes) -> None:
-        """Of a skill that changed keep the last state of which all digests are known, until those of the new are."""
-        for path, skill in changes.before.items():
-            if path not in changes.after:
-                self._proved.pop(path, None)
-            elif all(file.digest is not None for file in skill.files.values()):
-                self._proved[path] = skill
+            with suppress(StaleFileError):
+                self.digest(file)
 
     def place(self, skill: Skill) -> str:
         """The absolute path of the skill's directory, for whoever works on the same disk."""

@@ -180,7 +180,6 @@ class Registry(Reader, Unrestricted):
                     first, rank = not part and not self.loaded.is_set(), index.root.index
                     stored, read = (self.keeper.stored(rank), self.keeper.read_before(rank)) if first else (None, None)
                     found = index.scan(part, stored, arm, read)
-                    self._keep_read(found.read)
                     same_paths = same_paths and found.same_paths
                     before += found.gone.values()
                     after += found.came.values()
@@ -276,7 +275,6 @@ class Registry(Reader, Unrestricted):
             after = {path: s for path, s in new.skills.items() if old.skills.get(path) is not s}
         self.snapshot = new
         changes = Changes(before, after)
-        self._remember_proved(changes)
         self._listeners.notify(changes, defer=self._rescanning and self.followed)
         return changes
 

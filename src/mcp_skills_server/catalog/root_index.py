@@ -18,7 +18,7 @@ from mcp_skills_server.catalog.scan import Scan, scan
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format.ignored import is_entered, is_ignored
-from mcp_skills_server.model import Problem, Skill, SkillFile, Snapshot, Standing
+from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
 
 logger = logging.getLogger(__name__)
 
@@ -33,12 +33,10 @@ class Difference(NamedTuple):
     Attributes:
         gone: the skills that were there and are not, or are no longer the same, by directory.
         came: the skills that are there now and were not, by directory.
-        read: what was read of each SKILL.md that changed.
     """
 
     gone: dict[str, Skill]
     came: dict[str, Skill]
-    read: dict[SkillFile, bytes]
 
     @property
     def same_paths(self) -> bool:
@@ -186,7 +184,7 @@ class RootIndex:
             # Only what is known to be gone is taken away: a want of descriptors, say, passes.
             if not part or error.errno not in GONE or not os.path.isdir(self.root.path):
                 self._report_missing(error)
-                return Difference({}, {}, {})
+                return Difference({}, {})
             found = Scan()
         self._grace.settle(self.root.index, part, held)
         if self._judge is not None:
@@ -198,7 +196,7 @@ class RootIndex:
         self.skills.replace(gone, came)
         if stored is not None:
             self.saved = {**dict.fromkeys(stored.directories), **found.recalled}
-        return Difference(gone, came, found.read)
+        return Difference(gone, came)
 
     def _note_problems(self, part: str, found: Iterable[tuple[str, Problem]]) -> None:
         """These are the problems at or below a directory now; costs what there is there where they are the same."""

@@ -38,7 +38,6 @@ class Scan:
         skills: by directory below the root.
         problems: (place below the root, problem) of what belongs to no skill.
         passed: dot folders that were passed over, by their place below the root.
-        read: what was read of each SKILL.md that is not what was known of it.
         recalled: the skills of which the index knew all, by directory.
     """
 
@@ -46,7 +45,6 @@ class Scan:
         self.skills: dict[str, Skill] = {}
         self.problems: list[tuple[str, Problem]] = []
         self.passed: list[str] = []
-        self.read: dict[SkillFile, bytes] = {}
         self.recalled: dict[str, Skill] = {}
 
 
@@ -321,8 +319,6 @@ class _Scanner:
                     here.files[SKILL_MD] = again
                 continue
             manifest.digest = digest_of(raw)
-            if here.path in self._known:
-                self.out.read[manifest] = raw
             return read_skill_md(raw, self._directory_name(here))
         message = f"SKILL.md cannot be read ({reason or 'it keeps changing'})"
         return Reading({}, None, Standing.UNUSABLE, (problem("unreadable", message),))

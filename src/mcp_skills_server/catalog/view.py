@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-_TRIES: Final = 6
+_TRIES: Final = 5
 _PAUSE_S: Final = 0.005
-"""Before the third try, and twice as long before each one that follows: what is being written needs time."""
+"""Before each try after the second: what is being written needs time."""
 _INLINE_BYTES: Final = 1 << 18
 """Larger files are read off the event loop."""
 _HASH_INLINE_S: Final = 0.003
@@ -57,42 +57,29 @@ class View:
         skill_set.note_request()
 
     async def read(self, skill: Skill, path: str) -> bytes:
-        """The exact bytes of a file of a skill; on the last try also those that a scan has kept.
+        """Return the exact bytes of a file of a skill.
 
         Raises:
             StaleFileError: they are no longer those that were scanned.
         """
         file = skill.files[path]
-        read = self.skill_set.read
-        try:
-            raw = read(file) if file.size <= _INLINE_BYTES else await in_thread(read, file)
-        except StaleFileError as stale:
-            kept = self.skill_set.last_read(file) if self.last_try and stale.in_motion else None
-            if kept is None:
-                raise
-            raw = kept
+        raw = await off_loop(file.size <= _INLINE_BYTES, self.skill_set.read, file)
         events.was_read(skill, path)
         return raw
 
     async def body(self, skill: Skill) -> Body:
-        """The skill's instructions and the files that they refer to; on the last try also those of kept bytes.
+        """Return the skill's instructions and the files that they refer to.
 
         Raises:
             StaleFileError: as for `read`.
         """
         quick = skill.files[SKILL_MD].size <= _INLINE_MARKDOWN or self.skill_set.has_body(skill)
-        try:
-            found = await off_loop(quick, self.skill_set.body, skill)
-        except StaleFileError as stale:
-            kept = self.skill_set.last_body(skill) if self.last_try and stale.in_motion else None
-            if kept is None:
-                raise
-            found = kept
+        found = await off_loop(quick, self.skill_set.body, skill)
         events.was_read(skill, SKILL_MD)
         return found
 
     async def digests(self, skill: Skill) -> dict[str, str]:
-        """The digests of the skill's files, by path.
+        """Return the digests of the skill's files, by path; on the last try without files that cannot be read.
 
         Raises:
             StaleFileError: as for `read`.
@@ -112,17 +99,6 @@ class View:
                 return
             self.skill_set.hash_files(skill)
 
-    def last_whole(self, skill: Skill, stale: StaleFileError) -> Skill:
-        """What to show for a skill of which this file is being rewritten: on the last try its last whole state.
-
-        Raises:
-            StaleFileError: there is none, or there is another try.
-        """
-        found = self.skill_set.last_proved(skill) if self.last_try and stale.in_motion else None
-        if found is None:
-            raise stale
-        return found
-
     def refusal(self, stale: StaleFileError, error: Exception) -> Exception:
         """What to raise where a file cannot be read: on the last try this error, with a line in the log."""
         if not self.last_try:
@@ -131,7 +107,15 @@ class View:
         return error
 
     def _digests(self, skill: Skill) -> dict[str, str]:
-        return {path: self.skill_set.digest(file) for path, file in skill.files.items()}
+        found: dict[str, str] = {}
+        for path, file in skill.files.items():
+            try:
+                found[path] = self.skill_set.digest(file)
+            except StaleFileError as stale:
+                if not self.last_try:
+                    raise
+                logger.warning("%s is shown without a file of it: %s", skill.path, stale, extra=REPEATS)
+        return found
 
     def _hash_files(self, skills: Sequence[Skill]) -> None:
         for skill in skills:
@@ -149,15 +133,14 @@ async def retry_when_stale(skill_set: SkillSet, handler: Callable[[View], Awaita
     Raises:
         StaleFileError: a file did not hold still, or stays unreadable.
     """
-    for attempt in range(_TRIES):
-        last = attempt == _TRIES - 1
+    for tries_left in reversed(range(_TRIES)):
         try:
-            return await handler(View(skill_set, last_try=last))
+            return await handler(View(skill_set, last_try=not tries_left))
         except StaleFileError as stale:
-            if last:
+            if not tries_left:
                 raise
             events.begins_again()
             await in_thread(skill_set.rescan, stale)
-            if attempt and stale.in_motion:
-                await sleep(_PAUSE_S * 2 ** (attempt - 1))
+            if tries_left < _TRIES - 1:
+                await sleep(_PAUSE_S)
     raise AssertionError

@@ -36,9 +36,10 @@ def find(snapshot: Snapshot, target: str, least: Standing = Standing.VALID) -> S
 
 
 def entry(skill: Skill, digests: Mapping[str, str]) -> Entry:
-    """Return a skill as `skills/list` and `skills/get` show it. `digests` are those of its files, by path."""
+    """Return a skill as `skills/list` and `skills/get` show it, with the files whose digests are given, by path."""
     resources: list[Json] = [
-        {"uri": uri(skill.path, path), "digest": digests[path], "size": file.size} for path, file in skill.files.items()
+        {"uri": uri(skill.path, path), "digest": digest, "size": skill.files[path].size}
+        for path, digest in digests.items()
     ]
     return {"uri": uri(skill.path, SKILL_MD), "frontmatter": dict(skill.frontmatter), "resources": resources}
 

@@ -9,10 +9,10 @@ from functools import cache
 from mcp_skills_server.catalog.view import View, is_hashed
 from mcp_skills_server.dialects.dialect import Dialect, Entry, EntryResult, Subject
 from mcp_skills_server.dialects.table import listing, union
-from mcp_skills_server.errors import REPEATS, RequestError, StaleFileError, clipped
+from mcp_skills_server.errors import RequestError, StaleFileError, clipped
 from mcp_skills_server.format import arguments, cursors
 from mcp_skills_server.format.dependencies import FIELD, Served
-from mcp_skills_server.model import Json, Skill, Standing
+from mcp_skills_server.model import Skill, Standing
 from mcp_skills_server.server.pages import ItemCache, Page, keep_page, kept_page, page_of
 from mcp_skills_server.server.requests import Caller, Params, Result, Settings, given_arguments
 from mcp_skills_server.telemetry import events
@@ -24,7 +24,7 @@ _NOTHING = Served()
 
 
 async def list_skills(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
-    """`skills/list`: the skills by path, in pages. One that cannot be read is left out."""
+    """`skills/list`: the skills by path, in pages."""
     after, entries = cursors.key_of(params, _CURSOR), _Entries(view, settings, caller)
     key = (_CURSOR, entries.dialects, settings.least, settings.page_size, after)
     page = kept_page(view.snapshot, *key)
@@ -38,15 +38,7 @@ async def list_skills(view: View, settings: Settings, caller: Caller, params: Pa
 async def _page(view: View, settings: Settings, entries: _Entries, after: str | None) -> Page:
     skills, more = page_of(view.snapshot, settings, after)
     await entries.prepare(skills)
-    out: list[Json] = []
-    for skill in skills:
-        try:
-            out.append(await entries.entry(skill))
-        except StaleFileError as stale:
-            if not view.last_try:
-                raise
-            logger.warning("%s is left out of the listing: %s", skill.path, stale, extra=REPEATS)
-    return Page(out, more)
+    return Page([await entries.entry(skill) for skill in skills], more)
 
 
 async def get_skill(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -99,32 +91,33 @@ class _Entries:
         self._least = settings.least
         self.dialects = settings.spoken.for_client(caller.extensions)
         self.are_fixed = True
+        self._want_digests = any(dialect.wants_digests for dialect in self.dialects)
         self._cache = _cache_of(self.dialects, settings.least)
 
     async def prepare(self, skills: Sequence[Skill]) -> None:
         """Read in one go what the entries of several skills need of the disk."""
-        if any(dialect.wants_digests for dialect in self.dialects):
+        if self._want_digests:
             await self._view.hash_files([each for each in skills if not is_hashed(each)])
 
     async def entry(self, skill: Skill) -> Entry:
-        """Return the entry of a skill; on the last try that of its last whole state, if a file of it is being written.
+        """Return the entry of a skill.
 
         Raises:
-            StaleFileError: a file changed since its scan, or cannot be read.
+            StaleFileError: a file changed since its scan, or cannot be read, and this is not the last try.
         """
-        try:
-            return await self._entry(skill)
-        except StaleFileError as stale:
-            self.are_fixed = False
-            return await self._entry(self._view.last_whole(skill, stale))
-
-    async def _entry(self, skill: Skill) -> Entry:
         snapshot = self._view.snapshot
         varies = tuple([each.varies_with(skill, snapshot, self._least) for each in self.dialects])
         if None in varies:
             self.are_fixed = False
             return await self._written(skill, await self._caller.served(self._view))
-        return self._cache.get(skill, varies) or self._cache.put(skill, await self._written(skill, _NOTHING), varies)
+        known = self._cache.get(skill, varies)
+        if known is not None:
+            return known
+        written = await self._written(skill, _NOTHING)
+        if not is_hashed(skill) and self._want_digests:
+            self.are_fixed = False
+            return written
+        return self._cache.put(skill, written, varies)
 
     async def _written(self, skill: Skill, served: Served) -> Entry:
         parts: list[Entry] = []

@@ -110,9 +110,9 @@ def test_a_restart_over_an_unchanged_tree_opens_no_file_and_shows_the_same(
     usable = {key for key, value in digests(first).items() if value}
     assert {key: digests(again)[key] for key in usable} == {key: digests(first)[key] for key in usable}
     known, stored = ([skill.reading for skill in each.snapshot.skills.values()] for each in (first, again))
-    assert any(each.opening_text for each in known) and any(each.headings for each in known)
+    assert any(each.opening for each in known) and any(each.headings for each in known)
     assert [each.headings for each in stored] == [each.headings for each in known]
-    assert [each.opening_text for each in stored] == [each.opening_text for each in known]
+    assert [each.opening for each in stored] == [each.opening for each in known]
 
 
 def test_only_what_changed_meanwhile_is_read(top: Path, index: Index, read: list[str]) -> None:
@@ -376,33 +376,8 @@ def test_a_watcher_leaves_the_index_and_the_next_one_begins_with_it(
 
 @pytest.mark.parametrize("record", ["", "{}", "[1]", "[[],null]", '[{"a":1},[[1],{},null,9,[],[]]]', "1", "[" * 9999])
 def test_a_record_that_means_nothing_is_as_good_as_none(record: str) -> None:
-    stored = StoredSkills({"one": record}, lambda *_: "")
+    stored = StoredSkills({"one": record})
     assert stored.skill("one").reading is stored.skill("two").reading is None
-
-
-def test_the_opening_of_a_body_is_read_when_it_is_asked_for_though_the_index_is_written_anew(
-    top: Path, index: Index
-) -> None:
-    start(top, index)
-    again = Registry([top], quiet_s=0, index=index)
-    again.load()
-    skills, openings = again.snapshot.skills, [each.reading.opening for each in again.snapshot.skills.values()]
-    settle(plant(top / "more", {"SKILL.md": skill_md("more"), "notes.md": "x"}))
-    start(top, index)
-    fresh = loaded(top).snapshot.skills
-    assert any(map(callable, openings)) and not any(isinstance(each, str) and each for each in openings)
-    assert all(fresh[path].reading.opening_text == skill.reading.opening_text for path, skill in skills.items())
-
-
-def test_an_index_that_is_deleted_costs_a_search_the_openings_alone(top: Path, index: Index) -> None:
-    start(top, index)
-    again = Registry([top], quiet_s=0, index=index)
-    again.load()
-    usable = [skill for skill in again.snapshot.skills.values() if skill.reading.opening]
-    index.close()
-    index.path.unlink()
-    assert {skill.reading.opening_text for skill in usable} == {""}
-    assert [encode(skill) for skill in usable] == [None] * len(usable), "the next process reads them anew"
 
 
 @pytest.mark.parametrize("busy", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
@@ -422,7 +397,7 @@ def test_a_number_that_json_cannot_hold_leaves_its_skill_out(top: Path) -> None:
     plant(top, {"one/SKILL.md": skill_md("one", f"huge: {'9' * 5000}")})
     for skill in loaded(top).snapshot.skills.values():
         row = encode(skill)
-        assert row is None or json.loads(row[2])
+        assert row is None or json.loads(row)
 
 
 def all_of(registry: Registry) -> list[Any]:
@@ -432,7 +407,7 @@ def all_of(registry: Registry) -> list[Any]:
         view(registry),
         [(each.path, each.empty, each.origin, each.findings, list(each.files)) for each in known],
         [(file.location, file.executable, file.mtime_reliable) for each in known for file in each.files.values()],
-        [(each.reading.headings, each.reading.opening_text, each.reading.problems) for each in known],
+        [(each.reading.headings, each.reading.opening, each.reading.problems) for each in known],
     ]
 
 

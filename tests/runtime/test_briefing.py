@@ -25,7 +25,7 @@ def anyio_backend() -> str:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first look that no busy machine cuts short."""
-    for limit in ("WALK_S", "_INSIDE_S", "READ_S"):
+    for limit in ("WALK_S", "READ_S"):
         monkeypatch.setattr(outline, limit, 60.0)
 
 

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
@@ -40,10 +40,9 @@ _VERSION: Final = 2
 _SCHEMA: Final = f"""
     -- The roots, each for one state of the code that reads skills. `used` is a day since 1970.
     CREATE TABLE root (id INTEGER PRIMARY KEY, path BLOB, code TEXT, used INTEGER, UNIQUE (path, code));
-    -- What was known of a skill: `record` is JSON, `signature` that of its SKILL.md, `opening` how its body begins.
+    -- What was known of a skill, as JSON.
     CREATE TABLE skill (
-        root INTEGER REFERENCES root ON DELETE CASCADE, directory TEXT, signature TEXT, record TEXT, opening TEXT,
-        PRIMARY KEY (root, directory)
+        root INTEGER REFERENCES root ON DELETE CASCADE, directory TEXT, record TEXT, PRIMARY KEY (root, directory)
     );
     -- The vectors that a model made of texts, by the digests of these. `used` is a day, too.
     CREATE TABLE vector (model TEXT, digest BLOB, vector BLOB, used INTEGER, PRIMARY KEY (model, digest));
@@ -87,12 +86,10 @@ class StoredSkills:
 
     Args:
         records: by directory below the root.
-        opening: returns how the body of the skill in a directory begins, for the signature of its SKILL.md.
     """
 
-    def __init__(self, records: Mapping[str, str], opening: Callable[[str, str], str]) -> None:
+    def __init__(self, records: Mapping[str, str]) -> None:
         self._records = records
-        self._opening = opening
 
     def __len__(self) -> int:
         return len(self._records)
@@ -111,7 +108,7 @@ class StoredSkills:
         if record is None:
             return _NOTHING
         try:
-            return _decode(json.loads(record), lambda signature: self._opening(directory, signature))
+            return _decode(json.loads(record))
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             return _NOTHING
 
@@ -145,7 +142,7 @@ class Index:
         if not found:
             return None
         known = {directory: record for directory, record in found if isinstance(directory, str)}
-        return StoredSkills(known, partial(self._read_opening, root_path))
+        return StoredSkills(known)
 
     def save(self, root_path: str, changed: Sequence[Skill], gone: Iterable[str], pause: Callable[[], bool]) -> bool:
         """Keep skills of a root. Return whether all of them were kept.
@@ -159,7 +156,8 @@ class Index:
         if self._do(lambda connection: _forget(connection, root_path, gone), create=True) is None:
             return False
         for first in range(0, len(changed), _BATCH):
-            rows = [row for skill in changed[first : first + _BATCH] if (row := encode(skill)) is not None]
+            records = ((skill.directory, encode(skill)) for skill in changed[first : first + _BATCH])
+            rows = [(directory, record) for directory, record in records if record is not None]
             if self._do(lambda connection, rows=rows: _insert(connection, root_path, rows), create=True) is None:
                 return False
             if pause():
@@ -210,17 +208,6 @@ class Index:
             if self._connection is not None:
                 self._connection.close()
             self._connection = None
-
-    def _read_opening(self, root_path: str, directory: str, signature: str) -> str:
-        query = (
-            "SELECT opening FROM skill JOIN root ON root = id "
-            "WHERE path = ? AND code = ? AND directory = ? AND signature = ?"
-        )
-        values = (*_key(root_path), directory, signature)
-        found = self._do(lambda connection: connection.execute(query, values).fetchone(), create=False)
-        if not found:
-            raise LookupError(directory)
-        return str(found[0])
 
     def _do(self, work: Callable[[sqlite3.Connection], Any], *, create: bool) -> Any:
         """Return what `work` returns in one transaction; None where there is no file to use."""
@@ -359,15 +346,15 @@ def _forget(connection: sqlite3.Connection, root_path: str, directories: Iterabl
     return True
 
 
-def _insert(connection: sqlite3.Connection, root_path: str, rows: Sequence[tuple[str, str, str, str]]) -> bool:
+def _insert(connection: sqlite3.Connection, root_path: str, rows: Sequence[tuple[str, str]]) -> bool:
     connection.execute("BEGIN IMMEDIATE")
     root = _root_id(connection, root_path)
-    connection.executemany("REPLACE INTO skill VALUES (?, ?, ?, ?, ?)", ((root, *row) for row in rows))
+    connection.executemany("REPLACE INTO skill VALUES (?, ?, ?)", ((root, *row) for row in rows))
     return True
 
 
-def encode(skill: Skill) -> tuple[str, str, str, str] | None:
-    """Return directory, signature, record and opening of a skill, None where nothing can be said of it.
+def encode(skill: Skill) -> str | None:
+    """Return the record of a skill, None where nothing can be said of it.
 
     A file that was so young at its scan that a later write could leave the same signature is left out.
     """
@@ -378,62 +365,34 @@ def encode(skill: Skill) -> tuple[str, str, str, str] | None:
     }
     manifest, reading = skill.files.get(SKILL_MD), skill.reading
     read: list[Any] | None = None
-    signature = ""
-    if manifest is not None and manifest.mtime_reliable and manifest.digest and manifest.signature:
+    if manifest is not None and manifest.location in files:
         problems = [(each.code, each.severity, each.message, each.hint, each.line) for each in reading.problems]
         if not any(code in _OF_THE_MOMENT for code, *_ in problems):
-            signature = manifest.signature
-            read = [signature, reading.frontmatter, reading.heading, int(reading.standing), problems, reading.headings]
+            read = [manifest.signature, reading.frontmatter, reading.heading, int(reading.standing), problems]
+            read += [reading.headings, reading.opening]
     if read is None and not files:
         return None
     try:
-        opening = reading.opening.read() if isinstance(reading.opening, _Opening) else reading.opening_text
-        record = json.dumps([files, read], separators=(",", ":"))
-        opening.encode()
-        return skill.directory, signature, record, opening if read is not None else ""
-    except (LookupError, ValueError, TypeError, RecursionError):  # a number of thousands of digits, say
+        return json.dumps([files, read], separators=(",", ":"))
+    except (ValueError, TypeError, RecursionError):  # a number of thousands of digits, say
         return None
 
 
-class _Opening:
-    """How a body begins, which only a search wants to know: it stays in the index until it is asked for."""
-
-    __slots__ = ("_read", "_signature")
-
-    def __init__(self, read: Callable[[str], str], signature: str) -> None:
-        self._read = read
-        self._signature = signature
-
-    def __call__(self) -> str:
-        try:
-            return self.read()
-        except LookupError:
-            return ""
-
-    def read(self) -> str:
-        """Return the text.
-
-        Raises:
-            LookupError: the index has it no more.
-        """
-        return self._read(self._signature)
-
-
-def _decode(record: Any, opening: Callable[[str], str]) -> StoredSkill:
+def _decode(record: Any) -> StoredSkill:
     digests, read = record
     if not isinstance(digests, dict):
         raise ValueError
     digests = cast("Digests", digests)
     if read is None:
         return StoredSkill(digests, "", None)
-    signature, fields, heading, standing, problems, headings = read
+    signature, fields, heading, standing, problems, headings, opening = read
     reading = Reading(
         cast("dict[str, Json]", fields),
         _text_or_none(heading),
         Standing(standing),
         tuple(map(_problem, problems)),
         tuple(str(each) for each in headings),
-        _Opening(opening, str(signature)),
+        str(opening),
     )
     return StoredSkill(digests, str(signature), reading)
 

@@ -12,36 +12,26 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import StoredSkills
-from mcp_skills_server.catalog.path_index import above, join
-from mcp_skills_server.catalog.reading import ReadBefore
+from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.catalog.roots import Limits, Root, merge
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format.ignored import is_entered
 from mcp_skills_server.model import SKILL_MD, Reading, Skill, Snapshot, Standing
 
 WALK_S: Final = 0.15
-_INSIDE_S: Final = 0.1
-"""By then the look for skills inside of skills ends."""
 READ_S: Final = 0.1
 LEAST_READ: Final = 50
 """So many are read however long it takes: some milliseconds, and on a busy machine there are names all the same."""
 
 _NAMES: Final = 50
 """After so many names of one directory the time is looked at: it may have very many, or lie on a slow disk."""
-_MOST_ENTERED: Final = 300
-"""With more skills than this none is looked into for others: it costs three times what all else does. Up to so many the
-scan itself is waited for."""
-_HANDED_ON: Final = 1 << 14
-"""A larger SKILL.md is let go of, and read again by the scan."""
 _UNREAD: Final = Reading({}, None, Standing.LENIENT, ())
 
 Order = Callable[[Sequence[Skill]], Iterable[Skill]]
-Note: TypeAlias = Callable[[int, str, ReadBefore], None]
-"""Takes a SKILL.md that was read, of the skill in this directory of the root with this index."""
 
 
 class Outline(NamedTuple):
@@ -67,7 +57,6 @@ def outline(
     *,
     now: Callable[[], float] = time.monotonic,
     stored: Sequence[StoredSkills | None] = (),
-    note: Note | None = None,
 ) -> Outline:
     """Look at the roots.
 
@@ -79,16 +68,11 @@ def outline(
         now: seconds of a clock that never goes back.
         stored: what an earlier process knew of each root. It stands for what the time does not suffice to look at, and
             a SKILL.md that has not changed since is not read.
-        note: called with each SKILL.md that was read, is not large, and is old enough for a later change to show.
     """
     begun = now()
     known = {root.index: each for root, each in zip(roots, stored, strict=False) if each is not None}
     walk = _Walk(roots, limits, known)
     cut = not walk.go_on(lambda: now() - begun < WALK_S)
-    while not cut and walk.enter_skills() and walk.go_on(lambda: now() - begun < _INSIDE_S):
-        continue
-    if not cut:
-        walk.recall_inner()
     if cut and len(known) == len(roots):
         cut = False
         for root, found in zip(roots, walk.found, strict=True):
@@ -99,7 +83,7 @@ def outline(
     for skill in order([skills[path] for path in sorted(skills)]):
         if characters < 0 or (now() - begun >= READ_S and len(read) >= LEAST_READ):
             break
-        seen = _read(roots[skill.root], skill, limits, known.get(skill.root), note)
+        seen = _read(roots[skill.root], skill, limits, known.get(skill.root))
         if seen is not None:
             skills[skill.path] = seen
             read.add(skill.path)
@@ -108,22 +92,20 @@ def outline(
 
 
 class _Walk:
-    """Goes through directories, the upper ones first, and not into skills before `enter_skills`."""
+    """Goes through directories, the upper ones first, and not into skills: what lies in them only a scan finds."""
 
     def __init__(self, roots: Sequence[Root], limits: Limits, known: Mapping[int, StoredSkills]) -> None:
         self.found: list[list[str]] = [[] for _ in roots]
         """Directories of skills, by root."""
-        self._roots = roots
         self._known = known
         self._depth = limits.depth
-        self._hidden = self._looks_hidden = limits.hidden
+        self._hidden = limits.hidden
         self._todo: deque[tuple[Root, str]] = deque()
-        self._skills: list[tuple[Root, str]] = []
         for root in roots:
             self._note(root, "", is_skill=_holds_skill(root.path, "."))
 
     def go_on(self, may: Callable[[], bool]) -> bool:
-        """Go on while it may; whether everything was seen that is to be seen now."""
+        """Go on while it may, and return whether everything was seen."""
         while self._todo:
             if not may():
                 return False
@@ -141,39 +123,16 @@ class _Walk:
                 continue
         return True
 
-    def recall_inner(self) -> None:
-        """Where skills were not looked into, take an earlier process's word for those inside of them."""
-        for root in self._roots if self._skills else ():
-            found = self.found[root.index]
-            tops = set(found)
-            for directory in self._known[root.index].directories if root.index in self._known else ():
-                if (
-                    directory not in tops
-                    and self.may_hold_skill(directory)
-                    and any(place in tops for place in above(directory))
-                ):
-                    found.append(directory)
-
-    def enter_skills(self) -> bool:
-        """Have the skills that were found last looked into; whether there are any, and not too many."""
-        if sum(map(len, self.found)) > _MOST_ENTERED:
-            return False
-        self._todo.extend(self._skills)
-        self._hidden = False  # inside of a skill such folders are never part of it
-        self._skills = []
-        return bool(self._todo)
-
     def _note(self, root: Root, directory: str, *, is_skill: bool) -> None:
         if is_skill:
             self.found[root.index].append(directory)
-            self._skills.append((root, directory))
         else:
             self._todo.append((root, directory))
 
     def may_hold_skill(self, directory: str) -> bool:
         """Whether a skill in this directory would be looked for."""
         steps = directory.split("/") if directory else []
-        return len(steps) <= self._depth and all(is_entered(step, hidden=self._looks_hidden) for step in steps)
+        return len(steps) <= self._depth and all(is_entered(step, hidden=self._hidden) for step in steps)
 
     def _is_in_reach(self, directory: str) -> bool:
         return (directory.count("/") + 1 if directory else 0) < self._depth
@@ -207,7 +166,7 @@ def _supposed(root: Root, directories: Collection[str]) -> Iterator[Skill]:
         yield Skill(path, root.index, directory, _UNREAD, {}, (), Standing.LENIENT, origin=root.origin)
 
 
-def _read(root: Root, skill: Skill, limits: Limits, stored: StoredSkills | None, note: Note | None) -> Skill | None:
+def _read(root: Root, skill: Skill, limits: Limits, stored: StoredSkills | None) -> Skill | None:
     """The skill with what its SKILL.md says, None where that cannot be known (yet)."""
     location = join(skill.directory, SKILL_MD)
     found = disk.look(root.path, location)
@@ -223,12 +182,7 @@ def _read(root: Root, skill: Skill, limits: Limits, stored: StoredSkills | None,
             else:
                 from mcp_skills_server.format import frontmatter
 
-                raw = disk.read(root.path, file)
-                document = frontmatter.parse(raw)
-                fields = document.frontmatter
-                if note is not None and file.mtime_reliable and file.size <= _HANDED_ON:
-                    file.digest = disk.digest_of(raw)
-                    note(root.index, skill.directory, ReadBefore(file, document))
+                fields = frontmatter.parse(disk.read(root.path, file)).frontmatter
         except StaleFileError:
             return None
     standing = Standing.UNUSABLE if fields is None else Standing.LENIENT

@@ -9,25 +9,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.codes import standing
-from mcp_skills_server.model import SKILL_MD, Problem, Reading, SkillFile
+from mcp_skills_server.model import SKILL_MD, Problem, Reading
 
 if TYPE_CHECKING:
     from mcp_skills_server.format.frontmatter import Document
 
-_OPENING: Final = 1_000
-"""Characters of a body that a search looks at."""
-
-
-class ReadBefore(NamedTuple):
-    """A SKILL.md that was read before the scan.
-
-    Attributes:
-        file: as it was then, with its digest.
-        document: what it said.
-    """
-
-    file: SkillFile
-    document: Document
+_OPENING: Final = 400
+"""Characters of a body that a search looks at: more is slower and finds no more."""
 
 
 class _Steps(NamedTuple):
@@ -50,13 +38,9 @@ def _steps() -> _Steps:
 
 
 def read_skill_md(raw: bytes, directory: str) -> Reading:
-    """What the bytes of a SKILL.md say; `directory` is the name that its name must equal."""
-    return judged(_steps().parse(raw), directory)
-
-
-def judged(document: Document, directory: str) -> Reading:
-    """The same of one that was taken apart."""
+    """Return what the bytes of a SKILL.md say; `directory` is the name that its name must equal."""
     steps = _steps()
+    document = steps.parse(raw)
     problems = (*document.problems, *steps.check(document, directory))
     if document.frontmatter is None:
         return Reading({}, None, standing(problems), problems)

@@ -18,8 +18,7 @@ from mcp_skills_server.catalog import collector
 from mcp_skills_server.catalog.checks import Checks, inspect
 from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.grace import QUIET_S, GracePeriod
-from mcp_skills_server.catalog.index import Index
-from mcp_skills_server.catalog.index_keeper import IndexKeeper
+from mcp_skills_server.catalog.index import Index, StoredSkills
 from mcp_skills_server.catalog.listeners import Listeners
 from mcp_skills_server.catalog.path_index import join, outermost
 from mcp_skills_server.catalog.reader import Reader
@@ -82,7 +81,8 @@ class Registry(Reader, Unrestricted):
         judge = None if gate is None else partial(gate, self)
         # What an index says of a skill is not proved before it is shown, and a gate is there to have it proved.
         self._indexes = [RootIndex(root, self.limits, self._grace, judge, self.roots) for root in self.roots]
-        self.keeper = IndexKeeper(index if gate is None else None, self._indexes)
+        self._index = index if gate is None else None
+        self._stored: list[StoredSkills | None] | None = None
         self.checks = Checks(lambda each: inspect(self, each, self.nested(each), limits.bytes), self._problems_among)
         self._listeners = Listeners()
         self._shadowed: list[Problem] = []
@@ -111,7 +111,7 @@ class Registry(Reader, Unrestricted):
                 if not self._look(None, arm):
                     self._listeners.notify(Changes({}, {}), first=True)
             finally:
-                self.keeper.forget()
+                self._stored = None
                 self.loaded.set()  # under the lock: what is noted from here on is heard
 
     async def aload(self) -> None:
@@ -177,9 +177,9 @@ class Registry(Reader, Unrestricted):
             same_paths = True
             for index, parts in [(index, [""]) for index in self._indexes] if paths is None else self._touched(paths):
                 for part in parts:
-                    first, rank = not part and not self.loaded.is_set(), index.root.index
-                    stored, read = (self.keeper.stored(rank), self.keeper.read_before(rank)) if first else (None, None)
-                    found = index.scan(part, stored, arm, read)
+                    is_first = not part and not self.loaded.is_set()
+                    stored = self.stored()[index.root.index] if is_first else None
+                    found = index.scan(part, stored, arm)
                     same_paths = same_paths and found.same_paths
                     before += found.gone.values()
                     after += found.came.values()
@@ -239,13 +239,30 @@ class Registry(Reader, Unrestricted):
         with self._lock:
             self._listeners.notify_deferred()
 
+    def stored(self) -> Sequence[StoredSkills | None]:
+        """Return what an earlier process left of each root, until the first scan is done."""
+        with self._lock:
+            if self._stored is None:
+                index = self._index
+                self._stored = [None if index is None else index.skills(root.path) for root in self.roots]
+            return self._stored
+
     def keep_index(self, pause: Callable[[], bool]) -> None:
-        """Leave what is known to the next process, where enough of it is new; costs nothing where it is not.
+        """Leave the skills that changed since the last time to the next process; costs little where none did.
 
         Args:
             pause: called now and then; returns whether to stop.
         """
-        self.keeper.save(self._lock, pause)
+        index = self._index
+        if index is None:
+            return
+        for each in self._indexes:
+            with self._lock:
+                skills, path, saved = dict(each.skills), each.root.path, each.saved
+            changed = [skill for directory, skill in skills.items() if saved.get(directory) is not skill]
+            gone = saved.keys() - skills.keys()
+            if (changed or gone) and len(skills) >= index.least and index.save(path, changed, gone, pause):
+                each.saved = {**skills}
 
     def _touched(self, paths: Iterable[str]) -> Iterable[tuple[RootIndex, list[str]]]:
         parts: list[set[str]] = [set() for _ in self._indexes]

@@ -12,7 +12,6 @@ from mcp_skills_server.catalog.gates import Refusal
 from mcp_skills_server.catalog.grace import GracePeriod
 from mcp_skills_server.catalog.index import StoredSkills
 from mcp_skills_server.catalog.path_index import PathIndex, above, touched, within
-from mcp_skills_server.catalog.reading import ReadBefore
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scan import Scan, scan
 from mcp_skills_server.codes import problem
@@ -139,12 +138,10 @@ class RootIndex:
         part: str,
         stored: StoredSkills | None = None,
         arm: Arm | None = None,
-        read_before: Mapping[str, ReadBefore] | None = None,
     ) -> Difference:
         """Scan a directory of the root, "" for all of it. Skills that have not changed are in no difference.
 
-        `stored` is what an earlier process knew of the root; `arm` begins to watch each directory; `read_before` is as
-        for the scan.
+        `stored` is what an earlier process knew of the root; `arm` begins to watch each directory.
         """
         known = {directory: self.skills[directory] for directory in self.skills.below(part)}
         namespace = self.skills[""].path if "" in self.skills else ""
@@ -174,7 +171,6 @@ class RootIndex:
                 self._limits,
                 hold=hold,
                 stored=stored,
-                read_before=read_before,
                 entering=None if arm is None else entering,
                 nested=self._nested if self._grace.is_on else None,
                 roots=self._roots,

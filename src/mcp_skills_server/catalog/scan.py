@@ -16,7 +16,7 @@ from mcp_skills_server.catalog.fetched import Origins
 from mcp_skills_server.catalog.index import StoredSkill, StoredSkills
 from mcp_skills_server.catalog.known_files import KnownFiles
 from mcp_skills_server.catalog.path_index import above, join, within
-from mcp_skills_server.catalog.reading import ReadBefore, judged, located, read_skill_md
+from mcp_skills_server.catalog.reading import located, read_skill_md
 from mcp_skills_server.catalog.roots import Limits, Link, Root, link_state
 from mcp_skills_server.catalog.tree import Directory, Entering
 from mcp_skills_server.codes import problem
@@ -57,20 +57,23 @@ def scan(
     *,
     hold: Hold | None = None,
     stored: StoredSkills | None = None,
-    read_before: Mapping[str, ReadBefore] | None = None,
     entering: Entering | None = None,
     nested: set[str] | None = None,
     roots: Sequence[Root] = (),
 ) -> Scan:
-    """Scan a root below the directory `part`. `known` are the skills that were there, by directory.
+    """Scan a root below the directory `part`.
 
-    `namespace` is the skill path of the root itself, "" for a root that is no skill; scanning the root finds it anew.
-    `hold` decides whether a skill whose SKILL.md is gone or has become worse stays what it was. `stored` is what an
-    earlier process knew: a file under the signature that it had then is not read. `read_before` is what a first look
-    read, by directory: it is not read again under the same signature. `entering` is called with the place of each
-    directory before it is looked into. `nested` are the directories that
-    earlier scans found to be skills within another one; those that this scan finds are added. `roots` are all that are
-    served: what lies in one of them is not served a second time through a link.
+    Args:
+        root: the root.
+        part: the directory; "" for all of it.
+        known: the skills that were there, by directory.
+        namespace: the skill path of the root itself, "" for a root that is no skill; a scan of the root finds it anew.
+        limits: what a skill may measure.
+        hold: decides whether a skill whose SKILL.md is gone or has become worse stays what it was.
+        stored: what an earlier process knew: a file that still has the signature of then is not read.
+        entering: called with the place of each directory before it is looked into.
+        nested: the directories that earlier scans found to be skills within another one; this scan adds its own.
+        roots: all that are served: what lies in one of them is not served a second time through a link.
 
     Raises:
         OSError: the directory cannot be opened.
@@ -83,7 +86,6 @@ def scan(
         limits,
         hold=hold,
         stored=stored,
-        read_before=read_before,
         nested=set() if nested is None else nested,
         roots=roots or (root,),
     )
@@ -134,7 +136,6 @@ class _Scanner:
         *,
         hold: Hold | None,
         stored: StoredSkills | None,
-        read_before: Mapping[str, ReadBefore] | None,
         nested: set[str],
         roots: Sequence[Root],
     ) -> None:
@@ -143,7 +144,6 @@ class _Scanner:
         self._links: list[str] = []
         """The places of links outside of every skill."""
         self._stored = stored
-        self._read_before = read_before or {}
         self._hold = hold
         self._recalled: set[str] = set()
         """The directories of skills whose SKILL.md was not read, because the index knew it."""
@@ -294,10 +294,7 @@ class _Scanner:
         return disk.spelled(os.path.basename(self._root.path) or "root")
 
     def _read(self, here: Directory, manifest: SkillFile) -> Reading:
-        before, reason = self._read_before.get(here.path), None
-        if before is not None and before.file.signature == manifest.signature and manifest.mtime_reliable:
-            manifest.digest = before.file.digest
-            return judged(before.document, self._directory_name(here))
+        reason = None
         for _ in range(_TRIES):
             if manifest.size > self._limits.skill_md:
                 found = problem(

@@ -6,7 +6,7 @@ a file's bytes (digest, wire entry) may be remembered beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -88,7 +88,7 @@ class Reading(NamedTuple):
         standing: what the file alone allows; limits of the bundle can still lower it.
         problems: everything wrong in the file.
         headings: the body's headings as plain text, in order and not more than a search needs.
-        opening: how the body begins, as it is written, or what knows it; see `opening_text`.
+        opening: how the body begins, as it is written: as many characters as a search looks at.
     """
 
     frontmatter: Mapping[str, Json]
@@ -96,12 +96,7 @@ class Reading(NamedTuple):
     standing: Standing
     problems: tuple[Problem, ...]
     headings: tuple[str, ...] = ()
-    opening: str | Callable[[], str] = ""
-
-    @property
-    def opening_text(self) -> str:
-        """How the body begins, as it is written: as many characters as a search needs. It may be read for this."""
-        return self.opening if isinstance(self.opening, str) else self.opening()
+    opening: str = ""
 
 
 @dataclass(slots=True, eq=False)

@@ -105,14 +105,8 @@ class Briefing:
         registry = self._registry
         with self._looking, collector.paused():
             if self._outline is None and not registry.loaded.is_set():
-                stored = [registry.keeper.stored(root.index) for root in registry.roots]
                 self._outline = outline(
-                    registry.roots,
-                    registry.limits,
-                    self._in_turns,
-                    self._most_characters,
-                    stored=stored,
-                    note=registry.keeper.note,
+                    registry.roots, registry.limits, self._in_turns, self._most_characters, stored=registry.stored()
                 )
                 self.instructions()
 

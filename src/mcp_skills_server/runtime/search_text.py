@@ -16,8 +16,6 @@ Texts: TypeAlias = tuple[str, ...]
 
 _TEXT_LENGTH: Final = 4_000
 """Characters that count of each text."""
-_OPENING_LENGTH: Final = 400
-"""Characters that count of a body: more of it is slower and finds no more."""
 _WORD: Final = re.compile(r"[^\W_]+")
 _NO_WORD: Final = re.compile("[^\\w\x01-\x7f]+")
 _NOT_ASCII: Final = re.compile("[^\0-\x7f]+")
@@ -66,8 +64,7 @@ def texts_of(skill: Skill) -> Texts:
     title = identity.title(skill) or ""
     headings = " ".join(each for each in skill.reading.headings if each != title)
     tags = " ".join(str(tag) for tag in tags_of(skill.frontmatter))
-    opening = skill.reading.opening_text[:_OPENING_LENGTH]
-    parts = (skill.name, title, tags, skill.description, headings, skill.path, opening)
+    parts = (skill.name, title, tags, skill.description, headings, skill.path, skill.reading.opening)
     return tuple(_fold(text[:_TEXT_LENGTH]) for text in parts)
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from catalog.forest import DEADLINE, loaded, plant, skills
 from mcp_skills_server.catalog.index import Index
-from mcp_skills_server.catalog.prover import Prover
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.watch.watcher import Prover
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["started before the scan", "started after it"])
@@ -57,7 +57,7 @@ class Waits(threading.Event):
 
 @pytest.mark.parametrize("often", [1, 5])
 def test_a_step_is_put_off_while_somebody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, often: int) -> None:
-    monkeypatch.setattr("mcp_skills_server.catalog.prover._MOST_S", math.inf)
+    monkeypatch.setattr("mcp_skills_server.catalog.watch.watcher._PROVE_MOST_S", math.inf)
     registry = loaded(plant(tmp_path / "root", skills("one")))
     prover = Prover(registry)
     prover._stop = waits = Waits(registry, often)
@@ -68,7 +68,7 @@ def test_a_step_is_put_off_while_somebody_asks(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_step_is_not_put_off_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_skills_server.catalog.prover._MOST_S", 0)
+    monkeypatch.setattr("mcp_skills_server.catalog.watch.watcher._PROVE_MOST_S", 0)
     registry = loaded(plant(tmp_path / "root", skills("one")))
     prover = Prover(registry)
     prover._stop = waits = Waits(registry, math.inf)

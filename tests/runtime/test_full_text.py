@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from catalog.forest import loaded, plant, skills
-from mcp_skills_server.runtime.full_text import FullText, NoFullTextError
 from mcp_skills_server.runtime.full_text_support import missing, warn_if_absent
 from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.search_index import FullText, NoFullTextError
 
 pytestmark = pytest.mark.anyio
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_skills_server.runtime.rank_fusion import FUSED, fused, summed
+from mcp_skills_server.runtime.search import FUSED, fused, summed
 
 
 def rows(*rankings: list[tuple[int, float]]) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dialects import build
-from mcp_skills_server.runtime.full_text import WEIGHTS
+from mcp_skills_server.runtime.search_index import WEIGHTS
 from mcp_skills_server.runtime.search_text import names_of, spelt_words, texts_of, words_of
 
 

@@ -23,7 +23,7 @@ LATE = {
         f"mcp_skills_server.{name}"
         for name in (
             "dialects.wellknown", "format.archive", "format.forged_tags", "format.frontmatter",
-            "runtime.full_text", "runtime.scripts", "runtime.search", "sources", "validation",
+            "runtime.search_index", "runtime.scripts", "runtime.search", "sources", "validation",
         )
     ),
 }  # fmt: skip

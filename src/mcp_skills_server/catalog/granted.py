@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from operator import attrgetter
@@ -16,11 +17,30 @@ from typing import Final
 from mcp_skills_server import codes
 from mcp_skills_server.access.grants import Permissions
 from mcp_skills_server.catalog.listeners import Listeners
-from mcp_skills_server.catalog.nested import nested_in
 from mcp_skills_server.catalog.path_index import join, within
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes, Problem, Skill, Snapshot, Standing
+
+
+def nested_in(whole: Snapshot, skill: Skill) -> set[str]:
+    """Return where in the folder of a skill there are others.
+
+    That includes one whose SKILL.md is no file that can be read, which a gate refuses, or whose SKILL.md is just gone.
+
+    Args:
+        whole: all skills, as they are without grants.
+        skill: one of them, whole.
+    """
+    out = set(skill.nested)
+    before, paths = f"{skill.path}/", whole.paths(Standing.UNUSABLE)
+    at = bisect_left(paths, before)
+    while at < len(paths) and paths[at].startswith(before):
+        if whole.skills[paths[at]].root == skill.root:
+            out.add(paths[at].removeprefix(before))
+        at += 1
+    return out
+
 
 _rest_of: Final = attrgetter("findings", "empty", "standing", "origin")
 

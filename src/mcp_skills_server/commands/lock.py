@@ -31,8 +31,8 @@ from mcp_skills_server.sources.kinds import kind_of
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from mcp_skills_server.catalog.gates import Gate
     from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.catalog.root_index import Gate
     from mcp_skills_server.commands.config_file import SourceRules
 
 DEFAULT: Final = "skills.lock"

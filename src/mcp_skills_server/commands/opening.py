@@ -17,8 +17,8 @@ from mcp_skills_server.commands.running import make_watcher, take_in
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.catalog.gates import Gate
     from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.catalog.root_index import Gate
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration, SourceRules
     from mcp_skills_server.provenance.lock import LockedSource
@@ -190,7 +190,7 @@ def signature_gates(rules: Mapping[str, SourceRules], keys: Sequence[str], cache
     }
     if not own:
         return signed
-    from mcp_skills_server.catalog.gates import by_root
+    from mcp_skills_server.catalog.root_index import by_root
 
     return [*signed, by_root(own)]
 

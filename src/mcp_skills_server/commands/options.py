@@ -17,9 +17,9 @@ from mcp_skills_server.errors import StaleFileError, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcp_skills_server.catalog.gates import Gate
     from mcp_skills_server.catalog.index import Index
     from mcp_skills_server.catalog.registry import MirroredRoot, Registry
+    from mcp_skills_server.catalog.root_index import Gate
     from mcp_skills_server.catalog.roots import Limits
     from mcp_skills_server.sources.mirrors import Mirrors
 
@@ -297,8 +297,8 @@ def open_roots(
     Raises:
         UsageError: a root does not exist or cannot be read or fetched.
     """
-    from mcp_skills_server.catalog.gates import all_of
     from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.catalog.root_index import all_of
 
     limits = _limits(options)
     mirrors: Mirrors | None = None

@@ -25,7 +25,7 @@ _LAST_S = 1.0
 def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:
     """What follows changes; None where none are to be followed, and then digests are computed and an index kept."""
     if not options.watch:
-        from mcp_skills_server.catalog.prover import Prover
+        from mcp_skills_server.catalog.watch.watcher import Prover
 
         Prover(registry).start()
         return None

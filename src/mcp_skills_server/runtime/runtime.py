@@ -234,7 +234,7 @@ class Runtime:
             raise RequestError(f"{error}; {hint}") from None
 
     def _near(self, wanted: str) -> list[Skill]:
-        from mcp_skills_server.runtime.full_text import NoFullTextError
+        from mcp_skills_server.runtime.search_index import NoFullTextError
 
         try:
             return self.searches.of(self.skill_set).find(wanted, _SUGGESTED, runtime.is_offered)

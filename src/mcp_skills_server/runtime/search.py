@@ -7,22 +7,70 @@ other objects than before are indexed anew.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import groupby, islice
+from heapq import merge
+from itertools import chain, groupby, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.model import Skill, Snapshot
-from mcp_skills_server.runtime.full_text import SENTENCE_WEIGHTS, WEIGHTS, Term
-from mcp_skills_server.runtime.rank_fusion import FUSED, Ranking, fused, summed
-from mcp_skills_server.runtime.search_index import SearchIndex
+from mcp_skills_server.runtime.search_index import SENTENCE_WEIGHTS, WEIGHTS, SearchIndex, Term
 from mcp_skills_server.runtime.search_text import words_of
 from mcp_skills_server.runtime.stop_words import STOP_WORDS
 
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.embeddings.index import Embeddings
+
+
+Ranking: TypeAlias = Iterator[tuple[int, float]]
+"""Rows with their ranks, the lowest and best first; rows of equal rank are equally good."""
+
+_SOFTNESS: Final = 60
+"""How little the first places differ; the usual number."""
+FUSED: Final = 60
+"""Places of each ranking that count."""
+_MOST_EQUALS: Final = 1_000
+_WEIGHT: Final = 3.0
+"""How much a place in the first ranking weighs."""
+
+
+def fused(first: Ranking, *others: Ranking, peer: Iterable[tuple[int, float]] = ()) -> Ranking:
+    """The rows by the sum of 1 / (60 + place) over all rankings; then what is left of the first one, in its order.
+
+    The first ranking and its peer count three times: the others correct them.
+    """
+    scores: defaultdict[int, float] = defaultdict(float)
+    rest = _score(first, scores, _WEIGHT)
+    _score(iter(peer), scores, _WEIGHT)
+    for other in others:
+        _score(other, scores, 1.0)
+    yield from sorted(((row, -score) for row, score in scores.items()), key=itemgetter(1))
+    yield from (each for each in rest if each[0] not in scores)
+
+
+def summed(first: Sequence[tuple[int, float]], second: Ranking) -> Ranking:
+    """The rows of both rankings by the sum of their ranks, where a row that is not in one has none there."""
+    known = dict(first)
+    both = {row: rank + known.get(row, 0.0) for row, rank in second}
+    return merge(
+        sorted(both.items(), key=itemgetter(1)), (each for each in first if each[0] not in both), key=itemgetter(1)
+    )
+
+
+def _score(ranking: Ranking, scores: defaultdict[int, float], weight: float) -> Ranking:
+    """Count the first places of a ranking, whole groups of equals, and give back what is left."""
+    place, before = 0, None
+    for count, (row, rank) in enumerate(ranking):
+        if rank != before:
+            place, before = count, rank
+        if place >= FUSED or count >= _MOST_EQUALS:
+            return chain([(row, rank)], ranking)
+        scores[row] += weight / (_SOFTNESS + place)
+    return ranking
+
 
 _QUERY_LENGTH: Final = 2_000
 _QUERY_WORDS: Final = 24

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_skills_server.catalog.watch.burst import Burst
+from mcp_skills_server.catalog.watch.watcher import Burst
 
 STEP, QUIET, LONGEST = 0.04, 0.25, 3.0
 

@@ -17,7 +17,7 @@ from catalog.following import edit, version, watching
 from catalog.forest import DEADLINE, plant, skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import watcher as module
-from mcp_skills_server.catalog.watch.burst import Burst
+from mcp_skills_server.catalog.watch.watcher import Burst
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes
 from wire import Era, Wire, WireError, serving, write_skill

@@ -13,23 +13,128 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
+from queue import SimpleQueue
 from typing import Final, Self
 
-from mcp_skills_server.catalog.prover import Prover
+from mcp_skills_server.catalog.path_index import outermost
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root, link_state
 from mcp_skills_server.catalog.threads import in_thread
-from mcp_skills_server.catalog.watch.burst import Burst
 from mcp_skills_server.catalog.watch.events import CannotWatchError, DirectoryEvents, WatchLostError
+from mcp_skills_server.model import Changes, Skill
+
+_LONE_S: Final = 0.04
+"""How long it must be quiet after a lone edit; also what one waits at the least."""
+_QUIET_S: Final = 0.25
+"""How long it must be quiet after a burst."""
+_LONGEST_S: Final = 3.0
+"""A burst is cut after so long, or a file that is written all the time would never be read again."""
+_LONE_PATHS: Final = 8
+_LONE_TOPS: Final = 3
+"""What one save touches in its directory at most: the file, a temporary and a backup copy."""
+
+
+class Burst:
+    """Events that belong together.
+
+    Args:
+        paths: the absolute paths of the first ones.
+        now: when they came.
+        lone: whether what came may be a lone edit; not when it follows closely on what was just reported.
+    """
+
+    def __init__(self, paths: Iterable[str], now: float, *, lone: bool = True) -> None:
+        self.paths = set(paths)
+        self._lone = lone
+        self._began = self._last = now
+
+    def add(self, paths: Iterable[str], now: float) -> None:
+        """More came at this moment, or nothing."""
+        for path in paths:
+            self.paths.add(path)
+            self._last = now
+
+    def over(self) -> float:
+        """The moment at which it is over if nothing more comes."""
+        self._lone = self._lone and self._looks_lone()
+        return min(self._last + (_LONE_S if self._lone else _QUIET_S), self._began + _LONGEST_S)
+
+    def _looks_lone(self) -> bool:
+        """Whether it is no more than a save in one directory, or a small directory that came, went or was renamed."""
+        if len(self.paths) > _LONE_PATHS:
+            return False
+        tops = outermost({path.replace(os.sep, "/") for path in self.paths})
+        return len(tops) <= _LONE_TOPS and len({top.rpartition("/")[0] for top in tops}) == 1
+
+
+_PROVE_STEP_S: Final = 0.0005
+"""Between two steps, while nobody asks."""
+_PROVE_CALM_S: Final = 0.01
+"""After the last request: who asks one thing after the other is soon back, and would wait for the interpreter."""
+_PROVE_MOST_S: Final = 0.1
+"""A step is put off for no longer, so that the work is done some day however much is asked."""
+
+
+class Prover:
+    """Hashes the files of each skill that comes, in small steps: without their digests a touch looks like an edit.
+
+    Then it has the index written, if one is kept and enough is new.
+
+    Args:
+        registry: it may be loaded before or after `start`.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._stop = threading.Event()
+        self._unproved: SimpleQueue[Skill | None] = SimpleQueue()
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self.thread = threading.Thread(target=self._prove, name="skills-prove", daemon=True)
+
+    def start(self) -> None:
+        """Begin with what there is. Returns at once."""
+        self._unsubscribe = self._registry.subscribe(self._note)
+        self._note(Changes({}, self._registry.snapshot.skills))
+        self.thread.start()
+
+    def end(self) -> None:
+        """Have the thread end after the step that it is at."""
+        self._stop.set()
+        self._unsubscribe()
+        self._unproved.put(None)
+
+    def _prove(self) -> None:
+        while (skill := self._unproved.get()) is not None:
+            if any(file.digest is None for file in skill.files.values()):
+                self._registry.hash_files(skill)
+                if self._pause():
+                    return
+            if self._unproved.empty():
+                self._registry.keep_index(self._pause)
+
+    def _pause(self) -> bool:
+        """Let requests come first; whether it is time to stop."""
+        until, seconds = time.monotonic() + _PROVE_MOST_S, _PROVE_STEP_S
+        while not self._stop.wait(seconds):
+            now = time.monotonic()
+            if now >= min(until, self._registry.asked_at + _PROVE_CALM_S):
+                return False
+            seconds = _PROVE_CALM_S
+        return True
+
+    def _note(self, changes: Changes) -> None:
+        for skill in changes.after.values():
+            self._unproved.put(skill)
+
 
 logger = logging.getLogger(__name__)
 
 _IDLE_S: Final = 0.5
+"""How often an idle watch looks whether its roots are still the same directories."""
 _FIRST_S: Final = 0.05
 """How long what the look behind the arming found waits for events that belong to it."""
-"""How often an idle watch looks whether its roots are still the same directories."""
 _CALM_S: Final = 0.2
 """What follows so soon on a report is more of the same, and no lone edit."""
 _PAUSE_S: Final = 0.25

@@ -28,8 +28,8 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.errors import REPEATS, RequestError, StaleFileError
-from mcp_skills_server.runtime.full_text import NoFullTextError
 from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.server.callers import PRINCIPAL, address
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.telemetry import events

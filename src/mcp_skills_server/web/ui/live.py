@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
-from mcp_skills_server.catalog.nested import nested_in
+from mcp_skills_server.catalog.granted import nested_in
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.errors import clipped

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mcp_skills_server.catalog.nested import nested_in
+from mcp_skills_server.catalog.granted import nested_in
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media

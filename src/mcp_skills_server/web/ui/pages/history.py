@@ -11,7 +11,7 @@ from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mcp_skills_server.catalog.nested import nested_in
+from mcp_skills_server.catalog.granted import nested_in
 from mcp_skills_server.model import Skill
 from mcp_skills_server.sources.git.history import History
 from mcp_skills_server.sources.git.log import Commit, pathspecs, read_log

@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.model import Skill
-from mcp_skills_server.runtime.full_text import NoFullTextError
 from mcp_skills_server.runtime.overlap import Overlap, overlaps
+from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.runtime.search_text import texts_of, words_of
 from mcp_skills_server.runtime.stop_words import STOP_WORDS
 from mcp_skills_server.web.ui.look import Look

@@ -18,7 +18,6 @@ from typing import Final, cast
 import click
 
 import mcp_skills_server
-from mcp_skills_server.catalog import collector
 from mcp_skills_server.errors import UsageError
 
 _PROGRAM: Final = "mcp-skills-server"
@@ -156,8 +155,7 @@ class _LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, name, _ = COMMANDS[cmd_name]
-        with collector.paused():
-            return cast("click.Command", getattr(import_module(f"mcp_skills_server.commands.{module}"), name))
+        return cast("click.Command", getattr(import_module(f"mcp_skills_server.commands.{module}"), name))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -9,12 +9,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from itertools import chain
 from typing import Self
 
-from mcp_skills_server.catalog import collector
 from mcp_skills_server.catalog.checks import Checks, inspect
 from mcp_skills_server.catalog.grace import QUIET_S, GracePeriod
 from mcp_skills_server.catalog.index import Index, StoredSkills
@@ -105,7 +103,7 @@ class Registry(Reader, Unrestricted):
         """
         if self.await_sources is not None:
             self.await_sources()
-        with collector.paused(), self._lock:
+        with self._lock:
             try:
                 if not self._look(None, arm):
                     self._listeners.notify(Changes({}, {}), first=True)
@@ -166,7 +164,7 @@ class Registry(Reader, Unrestricted):
         return self._look(paths, None)
 
     def _look(self, paths: Iterable[str] | None, arm: Arm | None) -> Changes:
-        with self._lock, collector.paused() if paths is None else nullcontext():
+        with self._lock:
             if paths is None:
                 for root in self.roots:
                     root.follow()

@@ -72,21 +72,18 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     for root in registry.roots:
         if real == root.path or real.startswith(root.path.rstrip(os.sep) + os.sep):
             raise UsageError(f"--output {printable(output)} lies in {root.shown}; give a folder outside of it")
-    from mcp_skills_server.catalog import collector
-
     if sys.stderr.isatty():
         remark("reading the skills")
-    with collector.paused():
-        from mcp_skills_server.publish.static import StaticSite
+    from mcp_skills_server.publish.static import StaticSite
 
-        site = StaticSite(
-            output,
-            headers=options.headers,
-            keep_days=options.keep,
-            cache=publish_memory(options.cache_dir),
-            steps=lambda items: progress(items, length=len(items), label="writing"),
-        )
-        differences, run = _publish(site, registry, options)
+    site = StaticSite(
+        output,
+        headers=options.headers,
+        keep_days=options.keep,
+        cache=publish_memory(options.cache_dir),
+        steps=lambda items: progress(items, length=len(items), label="writing"),
+    )
+    differences, run = _publish(site, registry, options)
     for path, reason in run.left_out:
         remark(f"{path}: not published: {reason}")
     for path, reason in run.left_out_0_1:

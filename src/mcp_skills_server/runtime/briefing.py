@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from os.path import basename
 from typing import Final, NamedTuple
 
-from mcp_skills_server.catalog import collector
 from mcp_skills_server.catalog.disk import is_utf8
 from mcp_skills_server.catalog.outline import Outline, outline
 from mcp_skills_server.catalog.skill_set import SkillSet
@@ -103,7 +102,7 @@ class Briefing:
     def look(self) -> None:
         """Have something to show before the first scan is done. Returns soon, whatever the size of the roots."""
         registry = self._registry
-        with self._looking, collector.paused():
+        with self._looking:
             if self._outline is None and not registry.loaded.is_set():
                 self._outline = outline(
                     registry.roots, registry.limits, self._in_turns, self._most_characters, stored=registry.stored()
@@ -238,23 +237,22 @@ class Briefing:
         )
 
     def _write(self, snapshot: Snapshot, seen: Outline | None) -> _Texts:
-        with collector.paused():
-            skills = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
-            if seen is None:
-                offers = [self._offer(skill, snapshot) for skill in skills if runtime.is_offered(skill)]
-            else:
-                known = seen.read
-                offers = [
-                    self._offer(skill, snapshot, known=skill.path in known)
-                    for skill in skills
-                    if skill.path not in known or runtime.is_offered(skill)
-                ]
-            preferred = [*self._tagged(snapshot, offers), *self._preferred]
-            overview = Overview(offers, seen is not None and seen.cut, preferred)
-            # A name without blanks, which may be fewer where it is shown, and what separates it from the next.
-            names = sum(len("".join(offer.name.split())) + 2 for offer in offers) - 2
-            is_crowded = seen is None and names > self._most_characters
-            return _Texts(snapshot, overview, {}, is_crowded, {})
+        skills = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
+        if seen is None:
+            offers = [self._offer(skill, snapshot) for skill in skills if runtime.is_offered(skill)]
+        else:
+            known = seen.read
+            offers = [
+                self._offer(skill, snapshot, known=skill.path in known)
+                for skill in skills
+                if skill.path not in known or runtime.is_offered(skill)
+            ]
+        preferred = [*self._tagged(snapshot, offers), *self._preferred]
+        overview = Overview(offers, seen is not None and seen.cut, preferred)
+        # A name without blanks, which may be fewer where it is shown, and what separates it from the next.
+        names = sum(len("".join(offer.name.split())) + 2 for offer in offers) - 2
+        is_crowded = seen is None and names > self._most_characters
+        return _Texts(snapshot, overview, {}, is_crowded, {})
 
     def _tagged(self, snapshot: Snapshot, offers: Sequence[Offer]) -> list[str]:
         """Return the paths of the skills with a preferred tag."""

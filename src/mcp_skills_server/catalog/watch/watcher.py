@@ -137,6 +137,9 @@ _FIRST_S: Final = 0.05
 """How long what the look behind the arming found waits for events that belong to it."""
 _CALM_S: Final = 0.2
 """What follows so soon on a report is more of the same, and no lone edit."""
+_ARM_CALM_S: Final = 0.05
+_ARM_LATEST_S: Final = 1.0
+"""Once the skills are read the watch is armed as soon as nobody has asked for so long, and by then at the latest."""
 _PAUSE_S: Final = 0.25
 """Before the watch is armed anew: what ended it may still be going on."""
 _POLL_S: Final = 0.5
@@ -255,6 +258,7 @@ class Watcher:
         with closing(DirectoryEvents(tops, self._stop, hidden=self._registry.limits.hidden)) as events:
             if not self._registry.loaded.is_set():
                 self._registry.load(events.enter)
+                self._await_calm()
             else:
                 self._registry.refresh_deferred(events.enter)
             while events.arm():
@@ -285,6 +289,13 @@ class Watcher:
                         reported = time.monotonic()
                 self._registry.notify_deferred()
                 patience = _IDLE_S
+
+    def _await_calm(self) -> None:
+        """Let the first requests come before the arming: an edit of meanwhile is found by the look behind it."""
+        now = time.monotonic()
+        until, seconds = now + _ARM_LATEST_S, _ARM_CALM_S
+        while seconds > 0 and not self._stop.wait(seconds):
+            seconds = min(until, self._registry.asked_at + _ARM_CALM_S) - time.monotonic()
 
     def _look_every_so_often(self, until: float) -> None:
         while not self._stop.is_set() and (began := time.monotonic()) < until:

@@ -147,7 +147,7 @@ class _LazyGroup(click.Group):
     """Commands that are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
-        """Their names, for the help."""
+        """Return their names, for the help."""
         return [*COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002

@@ -142,16 +142,16 @@ CODES: dict[str, Code] = {
 
 
 def problem(code: str, message: str, line: int | None = None, hint: str | None = None) -> Problem:
-    """A Problem of this code. hint replaces the row's advice where the case allows a better one."""
+    """Return a Problem of this code. hint replaces the row's advice where the case allows a better one."""
     row = CODES[code]
     return Problem(code, row.severity, message, row.hint if hint is None else hint, line)
 
 
 def standing(problems: Iterable[Problem]) -> Standing:
-    """The best standing that a skill with these problems can have."""
+    """Return the best standing that a skill with these problems can have."""
     return min((CODES[problem.code].allows for problem in problems), default=Standing.VALID)
 
 
 def obstacle(problems: Iterable[Problem]) -> Problem | None:
-    """The first problem that keeps a skill out of listings, None where none does."""
+    """Return the first problem that keeps a skill out of listings, None where none does."""
     return next((each for each in problems if CODES[each.code].allows < Standing.VALID), None)

@@ -52,7 +52,8 @@ def sync_path(path: str | os.PathLike[str]) -> None:
 
 
 def why_untrusted(found: os.stat_result) -> str:
-    """Why a file or folder may hold what another user wrote, to follow its name; "" where only this user or root can.
+    """Return why a file or folder may hold what another user wrote, to follow its name; "" where only this user or root
+    can.
 
     Where the system has lists of who may write in place of modes, it is trusted to keep others out.
     """

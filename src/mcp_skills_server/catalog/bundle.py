@@ -21,7 +21,7 @@ _IN_PART: Final = "it is not listed, and tools, prompts and the Skills Protocol 
 
 
 def complete(root: Root, here: Directory, skill: Skill, known: KnownFiles, limits: Limits) -> Skill:
-    """The skill of this directory with its files, and with the standing that they leave it."""
+    """Return the skill of this directory with its files, and with the standing that they leave it."""
     gathering = _Gathering(root, skill, known)
     gathering.visit(here)
     files, findings = dict(sorted(gathering.files.items())), gathering.findings
@@ -109,8 +109,9 @@ class _Gathering:
 
 
 def what_opens(root: Root, here: Directory) -> str | None:
-    """What to do about a directory that cannot be opened, None for what is usual: its own permissions are right
-    where the folder above may not be entered."""
+    """Return what to do about a directory that cannot be opened, None for what is usual: its own permissions are right
+    where the folder above may not be entered.
+    """
     above, _, name = here.path.rpartition("/")
     effective = os.access in os.supports_effective_ids
     if not name or os.access(os.path.join(root.path, above), os.X_OK, effective_ids=effective):
@@ -121,7 +122,7 @@ def what_opens(root: Root, here: Directory) -> str | None:
 def over_limits(
     directory: str, files: Mapping[str, SkillFile], limits: Limits, *, unkept: int = 0
 ) -> Iterator[Problem]:
-    """What the limits say of a skill in this directory with these files, and with so many that were not kept."""
+    """Yield what the limits say of a skill in this directory with these files, and with so many that were not kept."""
     depth = directory.count("/") + 1 if directory else 0
     if depth > limits.depth:
         yield problem("too-deep", f"the skill lies {depth} levels below its root, {limits.depth} are searched")
@@ -134,7 +135,7 @@ def over_limits(
 
 
 def _as_far_as_allowed(files: Mapping[str, SkillFile], limits: Limits) -> dict[str, SkillFile]:
-    """The files that the limits leave of a skill: SKILL.md first, then what lies nearest to it.
+    """Return the files that the limits leave of a skill: SKILL.md first, then what lies nearest to it.
 
     All that any client can make the server hash, copy or send of a skill is thus bounded by the limits.
     """

@@ -46,7 +46,7 @@ numbers, and there is one for every file."""
 
 
 def signature(found: os.stat_result) -> str:
-    """What tells one content of a file from the next without reading it.
+    """Return what tells one content of a file from the next without reading it.
 
     Size and modification time are not enough: an rsync-style rewrite keeps both.
     """
@@ -55,7 +55,7 @@ def signature(found: os.stat_result) -> str:
 
 
 def file_from(found: os.stat_result, root: int, location: str, now: int) -> SkillFile:
-    """The SkillFile of a stat result that was taken at `now`, in nanoseconds."""
+    """Return the SkillFile of a stat result that was taken at `now`, in nanoseconds."""
     # Positions, and no call of a function, because this is done for every file.
     size, mtime, ctime = found.st_size, found.st_mtime_ns, found.st_ctime_ns
     mark = _SIGNATURE % (size, mtime, ctime - mtime, found.st_ino, found.st_dev)
@@ -64,19 +64,20 @@ def file_from(found: os.stat_result, root: int, location: str, now: int) -> Skil
 
 
 def is_settled(found: os.stat_result, now: int) -> bool:
-    """Whether a file or a directory was old enough at `now`, in nanoseconds, for a later change to leave another
-    signature."""
+    """Tell whether a file or a directory was old enough at `now`, in nanoseconds, for a later change to leave another
+    signature.
+    """
     young = now - _SETTLED_NS
     return found.st_mtime_ns < young and found.st_ctime_ns < young
 
 
 def digest_of(raw: bytes) -> str:
-    """The digest of these bytes as every protocol here writes it: `sha256:` and 64 hex digits."""
+    """Return the digest of these bytes as every protocol here writes it: `sha256:` and 64 hex digits."""
     return "sha256:" + hashlib.sha256(raw).hexdigest()
 
 
 def is_digest(text: str) -> bool:
-    """Whether a text has the shape of one."""
+    """Tell whether a text has the shape of one."""
     return len(text) == _DIGEST_LENGTH and text.startswith("sha256:")
 
 
@@ -84,7 +85,8 @@ _DIGEST_LENGTH: Final = len(digest_of(b""))
 
 
 def is_foreign(found: os.stat_result, handle: Handle) -> bool:
-    """Whether a file is a hard link to a file of somebody else than the owner of the directory that it is found in.
+    """Tell whether a file is a hard link to a file of somebody else than the owner of the directory that it is found
+    in.
 
     Who may write into a folder could else have the server read what is not theirs. Hard links within one owner's files
     are what package stores and backups are made of.
@@ -140,7 +142,8 @@ def open_real(path: str) -> Generator[Handle]:
 
 
 def owner_of(handle: Handle, name: str) -> int:
-    """The user that a name in an open directory belongs to, "" for the directory itself; a link counts as itself.
+    """Return the user that a name in an open directory belongs to, "" for the directory itself; a link counts as
+    itself.
 
     Raises:
         OSError: nothing has this name.
@@ -184,7 +187,7 @@ def _stale(root_path: str, file: SkillFile, error: OSError | None = None) -> Sta
 
 
 def look_again(root_path: str, file: SkillFile, location: str) -> SkillFile | None:
-    """The file that now lies at this place below a directory, or None when no regular file does."""
+    """Return the file that now lies at this place below a directory, or None when no regular file does."""
     found = _file_at(root_path, file.root, location)
     if found is not None:
         found.location = file.location
@@ -192,7 +195,7 @@ def look_again(root_path: str, file: SkillFile, location: str) -> SkillFile | No
 
 
 def resolve_link(root_path: str, root: int, directory: str, name: str) -> SkillFile | None:
-    """The regular file inside its root that a link stands for, or None.
+    """Return the regular file inside its root that a link stands for, or None.
 
     None for a link that leaves the root, leads to a directory or a device, is broken, or passes an ignored name. A dot
     folder in which the link itself lies is not ignored, since the walk went there.
@@ -216,7 +219,9 @@ def _file_at(root_path: str, root: int, location: str) -> SkillFile | None:
 
 
 def look(root_path: str, location: str) -> os.stat_result | None:
-    """What lies at a place below a root when no link is followed, or None when nothing does that may be served."""
+    """Return what lies at a place below a root when no link is followed, or None when nothing does that may be
+    served.
+    """
     parent, _, last = location.rpartition("/")
     try:
         with open_directory(root_path, parent) as handle:
@@ -263,7 +268,7 @@ def close(handle: Handle) -> None:
 
 
 def is_utf8(name: str) -> bool:
-    """Whether this name, as the file system gave it, is UTF-8."""
+    """Tell whether this name, as the file system gave it, is UTF-8."""
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:
@@ -272,5 +277,5 @@ def is_utf8(name: str) -> bool:
 
 
 def spelled(name: str) -> str:
-    """The name, with escapes for the bytes that are not UTF-8."""
+    """Return the name, with escapes for the bytes that are not UTF-8."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -41,12 +41,14 @@ class PassedOver(NamedTuple):
         return f"{self.root}: {count} {lie} {whose} with a dot: {named}{more}; name one as root, or give --hidden"
 
     def as_json(self) -> dict[str, Any]:
-        """The same for programs."""
+        """Return the same for programs."""
         return {"root": self.root, "skills": self.skills, "folders": list(self.folders), "complete": self.whole}
 
 
 def passed_over(registry: Registry) -> list[PassedOver]:
-    """The skills that `Limits.hidden` would add, by root. Looks at names alone, and at a bounded number of them."""
+    """Return the skills that `Limits.hidden` would add, by root. Looks at names alone, and at a bounded number of
+    them.
+    """
     out: list[PassedOver] = []
     for root in registry.roots:
         left, skills = _MOST_NAMES, 0
@@ -65,7 +67,7 @@ def passed_over(registry: Registry) -> list[PassedOver]:
 
 
 def _count_skills(root_path: str, path: str, *, most_names: int) -> tuple[int, int]:
-    """How many skills a walk that enters dot folders would find at or below a directory, by names alone.
+    """Return how many skills a walk that enters dot folders would find at or below a directory, by names alone.
 
     Returns the number of skills and of the names that were looked at. Those are at most `most_names`; when they are
     as many, the number of skills may be too small.

@@ -41,7 +41,7 @@ class Origins:
         self._of_root: tuple[str | None] | None = None
 
     def of(self, directory: str) -> str | None:
-        """The origin of what lies in a directory below the root, None if nothing says that it was fetched."""
+        """Return the origin of what lies in a directory below the root, None if nothing says that it was fetched."""
         if self._origin is not None:
             return self._origin
         holder = self._holder(directory)
@@ -52,7 +52,7 @@ class Origins:
         return self._of_root[0]
 
     def is_copy(self, directory: str) -> bool:
-        """Whether the skill in this directory is part of a fetched one and lies beside that as a skill of its own.
+        """Tell whether the skill in this directory is part of a fetched one and lies beside that as a skill of its own.
 
         A site offers a nested skill alone, too, and it would else be there twice.
         """
@@ -68,7 +68,7 @@ class Origins:
         return SKILL_MD in files and nested == files and os.path.isfile(os.path.join(holder.folder, name, SKILL_MD))
 
     def _above(self) -> str | None:
-        """The origin of the root: it may itself be a fetched skill, or lie in one."""
+        """Return the origin of the root: it may itself be a fetched skill, or lie in one."""
         place = self._root
         while (above := os.path.dirname(place)) != place:
             found = self._record(above, os.path.basename(place))
@@ -78,7 +78,7 @@ class Origins:
         return None
 
     def _holder(self, directory: str) -> _Holder | None:
-        """The fetched skill that this directory belongs to: the innermost one with a record."""
+        """Return the fetched skill that this directory belongs to: the innermost one with a record."""
         if directory not in self._holders:
             parent, _, name = directory.rpartition("/")
             place = os.path.join(self._root, parent) if parent else self._root
@@ -119,7 +119,7 @@ def _is_there(path: str) -> bool:
 
 
 def _read(path: str) -> dict[str, Any] | None:
-    """What a record says, {} where it cannot be understood, None where there is none."""
+    """Return what a record says, {} where it cannot be understood, None where there is none."""
     try:
         descriptor = os.open(path, _FLAGS)
     except (FileNotFoundError, NotADirectoryError):

@@ -45,7 +45,7 @@ class GracePeriod:
         return list(self._since)
 
     def keep(self, root: int, directory: str, state: object) -> bool:
-        """Whether the skill stands for now: its SKILL.md has not been in this state for long enough."""
+        """Tell whether the skill stands for now: its SKILL.md has not been in this state for long enough."""
         now = time.monotonic()
         before, since = self._since.get((root, directory), (None, now))
         if (root, directory) not in self._since or before != state:

@@ -119,7 +119,7 @@ class Granted:
     # What is left
 
     def left_of(self, changes: Changes) -> Changes:
-        """What of these changes is about skills that are left."""
+        """Return what of these changes is about skills that are left."""
         before, after = self._all_left(changes.before), self._all_left(changes.after)
         return Changes(without_same(before, after), without_same(after, before))
 
@@ -132,7 +132,7 @@ class Granted:
         return self._without_withheld(skill)
 
     def _without_withheld(self, skill: Skill) -> Skill:
-        """A skill without the skills in its folder that have no grant of their own."""
+        """Return a skill without the skills in its folder that have no grant of their own."""
         nested = nested_in(self._registry.snapshot, skill)
         withheld = [each for each in nested if not self.permissions.reads(f"{skill.path}/{each}")]
         if not withheld:
@@ -172,7 +172,7 @@ class Granted:
         return {path: self._without_withheld(whole.skills[path]) for path in self.permissions.readable(paths)}
 
     def _followed(self, whole: Snapshot, token: object, own: Snapshot) -> Snapshot:
-        """The snapshot of the skills as they are now, made of the last one; that one where nothing differs."""
+        """Return the snapshot of the skills as they are now, made of the last one; that one where nothing differs."""
         differing = whole.differing_since(token)
         if differing is None:
             now: dict[str, Skill] = self._readable(whole)
@@ -187,17 +187,17 @@ class Granted:
         return own.replacing(after, gone, problems)
 
     def _problems(self, whole: Snapshot) -> tuple[Problem, ...]:
-        """What is wrong with skills that are left. What is wrong with a root is for the operator."""
+        """Return what is wrong with skills that are left. What is wrong with a root is for the operator."""
         return tuple(found for found in whole.problems if found.skill and self.permissions.reads(found.skill))
 
 
 def _is_same(before: Skill | None, now: Skill) -> bool:
-    """Whether a skill is the one that it was, although it may have been made anew out of a larger one."""
+    """Tell whether a skill is the one that it was, although it may have been made anew out of a larger one."""
     if before is None or before is now:
         return before is now
     return before.reading is now.reading and before.files == now.files and _rest_of(before) == _rest_of(now)
 
 
 def without_same(skills: Mapping[str, Skill], others: Mapping[str, Skill]) -> dict[str, Skill]:
-    """Those that are not the same among the others."""
+    """Return those that are not the same among the others."""
     return {path: each for path, each in skills.items() if not _is_same(others.get(path), each)}

@@ -47,7 +47,9 @@ class KnownFiles:
                 self._files[file.location] = file
 
     def recognise(self, new: SkillFile) -> SkillFile:
-        """The known file if what was found still is that: by signature, or by its bytes under a new signature."""
+        """Return the known file if what was found still is that: by signature, or by its bytes under a new
+        signature.
+        """
         # What comes back is what the next one finds: a file and the links to it are one object.
         old = self._files.setdefault(new.location, new)
         if old is new:
@@ -73,7 +75,7 @@ class KnownFiles:
         return file.digest
 
     def link(self, directory: str, name: str) -> SkillFile | None:
-        """The file in its root that a link in this directory stands for, or None where it stands for none.
+        """Return the file in its root that a link in this directory stands for, or None where it stands for none.
 
         A file of a nested skill is that skill's own: a link from outside of it would pass by the grants.
         """
@@ -98,7 +100,7 @@ class KnownFiles:
 
 
 def _digest_under(signature: str, stored: tuple[str, str]) -> str | None:
-    """The digest that an earlier process computed, if it stands for this signature and has the shape of one.
+    """Return the digest that an earlier process computed, if it stands for this signature and has the shape of one.
 
     It need not be true: `Reader.read` hashes whatever it reads, so no byte is served under a digest that is not its
     own, and one that is false is computed anew.

@@ -130,7 +130,7 @@ class _Walk:
             self._todo.append((root, directory))
 
     def may_hold_skill(self, directory: str) -> bool:
-        """Whether a skill in this directory would be looked for."""
+        """Tell whether a skill in this directory would be looked for."""
         steps = directory.split("/") if directory else []
         return len(steps) <= self._depth and all(is_entered(step, hidden=self._hidden) for step in steps)
 
@@ -159,7 +159,7 @@ def _holds_skill(handle: disk.Handle, name: str) -> bool:
 
 
 def _supposed(root: Root, directories: Collection[str]) -> Iterator[Skill]:
-    """A skill for each of these directories, by the rule that it has the directory's name."""
+    """Yield a skill for each of these directories, by the rule that it has the directory's name."""
     namespace = disk.spelled(os.path.basename(root.path)) if "" in directories else ""
     for directory in directories:
         path = "/".join(part for part in (namespace, directory) if part) or "root"
@@ -167,7 +167,7 @@ def _supposed(root: Root, directories: Collection[str]) -> Iterator[Skill]:
 
 
 def _read(root: Root, skill: Skill, limits: Limits, stored: StoredSkills | None) -> Skill | None:
-    """The skill with what its SKILL.md says, None where that cannot be known (yet)."""
+    """Return the skill with what its SKILL.md says, None where that cannot be known (yet)."""
     location = join(skill.directory, SKILL_MD)
     found = disk.look(root.path, location)
     if found is None or not stat.S_ISREG(found.st_mode):

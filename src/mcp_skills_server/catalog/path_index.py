@@ -19,7 +19,7 @@ class PathIndex(dict[str, _V]):
     _order: list[str] | None = None
 
     def below(self, part: str) -> list[str]:
-        """The places at or below `part`, in code point order. Do not change the list."""
+        """Return the places at or below `part`, in code point order. Do not change the list."""
         order = self._order
         if order is None or len(order) != len(self):
             order = self._order = sorted(self)
@@ -39,7 +39,7 @@ class PathIndex(dict[str, _V]):
 
 
 def touched(location: str, skills: PathIndex[Skill], is_directory: bool) -> str | None:
-    """The directory to scan again when something at `location` changed, or None when it touches no skill.
+    """Return the directory to scan again when something at `location` changed, or None when it touches no skill.
 
     Inside a skill it is the outermost one, whose list of files holds all that lies below. Elsewhere only a SKILL.md
     or a directory can make a skill appear or go.
@@ -56,7 +56,7 @@ def touched(location: str, skills: PathIndex[Skill], is_directory: bool) -> str 
 
 
 def above(location: str) -> Iterator[str]:
-    """The directories that lead to a location, the root first, and the location itself."""
+    """Yield the directories that lead to a location, the root first, and the location itself."""
     yield ""
     end = -1
     while location and (end := location.find("/", end + 1)) >= 0:
@@ -66,7 +66,7 @@ def above(location: str) -> Iterator[str]:
 
 
 def outermost(parts: Collection[str]) -> list[str]:
-    """These directories without those that lie inside another."""
+    """Return these directories without those that lie inside another."""
     out: list[str] = []
     for part in sorted(parts, key=lambda part: part.split("/")):  # as text, "a-b" would stand between "a" and "a/b"
         if not out or not within(part, out[-1]):
@@ -75,10 +75,10 @@ def outermost(parts: Collection[str]) -> list[str]:
 
 
 def join(directory: str, name: str) -> str:
-    """The path of a name in a directory; "" is the root."""
+    """Return the path of a name in a directory; "" is the root."""
     return f"{directory}/{name}" if directory else name
 
 
 def within(location: str, part: str) -> bool:
-    """Whether `location` is `part` or lies below it; everything lies below ""."""
+    """Tell whether `location` is `part` or lies below it; everything lies below ""."""
     return not part or location == part or location.startswith(part + "/")

@@ -74,7 +74,7 @@ class Reader:
         return raw
 
     def digest(self, file: SkillFile) -> str:
-        """The file's digest, `sha256:` and 64 hex digits, computed once.
+        """Return the file's digest, `sha256:` and 64 hex digits, computed once.
 
         Raises:
             StaleFileError: as for `read`.
@@ -85,7 +85,7 @@ class Reader:
         return file.digest
 
     def read_all(self, skill: Skill) -> dict[str, bytes]:
-        """The exact bytes of every file of a skill, by path.
+        """Return the exact bytes of every file of a skill, by path.
 
         Raises:
             StaleFileError: as for `read`.
@@ -93,7 +93,8 @@ class Reader:
         return {path: self.read(file) for path, file in skill.files.items()}
 
     def digest_over(self, skill: Skill) -> str:
-        """One digest over all files of a skill, their paths and bytes: approvals and lock files name a skill by it.
+        """Return one digest over all files of a skill, their paths and bytes: approvals and lock files name a skill by
+        it.
 
         Raises:
             StaleFileError: as for `read`.
@@ -131,7 +132,7 @@ class Reader:
         return await in_thread(self.body, skill)
 
     def has_body(self, skill: Skill) -> bool:
-        """Whether `body` has the answer at hand."""
+        """Tell whether `body` has the answer at hand."""
         return skill in self._bodies
 
     def hash_files(self, skill: Skill) -> None:
@@ -145,7 +146,7 @@ class Reader:
                 self.digest(file)
 
     def place(self, skill: Skill) -> str:
-        """The absolute path of the skill's directory, for whoever works on the same disk."""
+        """Return the absolute path of the skill's directory, for whoever works on the same disk."""
         return os.path.join(self.roots[skill.root].path, *skill.directory.split("/")).rstrip(os.sep)
 
 
@@ -165,7 +166,7 @@ class BoundedCache(Generic[_K, _V]):
         return len(self._kept)
 
     def get(self, key: _K) -> _V | None:
-        """The value of this key, if it is still there."""
+        """Return the value of this key, if it is still there."""
         return self._kept.get(key)
 
     def drop(self, key: _K) -> None:

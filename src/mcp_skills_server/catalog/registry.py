@@ -301,17 +301,19 @@ class Registry(Reader, Unrestricted):
         return shown is not None and shown.root == skill.root
 
     def _unattached_problems(self) -> list[tuple[Problem, ...]]:
-        """What is wrong with roots, and in them outside of every skill; the same objects where nothing has changed."""
+        """Return what is wrong with roots, and in them outside of every skill; the same objects where nothing has
+        changed.
+        """
         missing = tuple(index.missing for index in self._indexes if index.missing is not None)
         return [missing, *(found for index in self._indexes for found in (index.unattached_problems, index.noted))]
 
     def _problems_of_none(self) -> tuple[Problem, ...]:
-        """All problems that belong to no served skill; the same object as before where they are the same."""
+        """Return all problems that belong to no served skill; the same object as before where they are the same."""
         now = tuple(chain(*self._unattached_problems(), self._shadowed))
         return self.snapshot.problems if now == self.snapshot.problems else now
 
     def _merge(self) -> tuple[dict[str, Skill], list[Problem]]:
-        """One namespace from all roots, and a Problem for each skill that has no place in it."""
+        """Return one namespace from all roots, and a Problem for each skill that has no place in it."""
         merged, hidden = merge([index.skills[each] for each in index.skills.below("")] for index in self._indexes)
         shadowed: list[Problem] = []
         for skill, winner in hidden:
@@ -325,11 +327,11 @@ class Registry(Reader, Unrestricted):
     # Problems
 
     def of_root(self, root: Root) -> Snapshot:
-        """The skills of one root as if it were the only one, those included that another hides."""
+        """Return the skills of one root as if it were the only one, those included that another hides."""
         return self._indexes[root.index].snapshot()
 
     def dot_folders(self, root: Root) -> list[str]:
-        """The folders of a root that no scan entered because their names begin with a dot, from the root.
+        """Return the folders of a root that no scan entered because their names begin with a dot, from the root.
 
         As of the scan of the folder that each lies in: nothing that happens in or to them is looked at.
         """
@@ -360,7 +362,7 @@ class Registry(Reader, Unrestricted):
         return found
 
     def nested(self, skill: Skill) -> tuple[str, ...]:
-        """The directories below its root of the skills that lie in this one."""
+        """Return the directories below its root of the skills that lie in this one."""
         with self._lock:
             below = self._indexes[skill.root].skills.below(skill.directory)
         return tuple(directory for directory in below if directory != skill.directory)

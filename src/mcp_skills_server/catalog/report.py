@@ -43,7 +43,7 @@ class _Budget:
         self._unsaid = 0
 
     def take(self, wanted: int) -> int:
-        """How many of so many lines may be logged now; the others count as unsaid."""
+        """Return how many of so many lines may be logged now; the others count as unsaid."""
         if self._now() - self._begun >= _MINUTE_S:
             self._begun, self._spent = self._now(), 0
         given = min(wanted, _A_MINUTE - self._spent)
@@ -52,7 +52,7 @@ class _Budget:
         return given
 
     def unsaid(self) -> int:
-        """How many were not logged, once lines are logged again."""
+        """Return how many were not logged, once lines are logged again."""
         if not self._unsaid or self._now() - self._begun < _MINUTE_S:
             return 0
         count, self._unsaid = self._unsaid, 0
@@ -146,12 +146,12 @@ def _report_first(registry: Registry) -> None:
 
 
 def _is_told(found: Problem) -> bool:
-    """Whether a problem is an error, or keeps its skill out of listings."""
+    """Tell whether a problem is an error, or keeps its skill out of listings."""
     return found.severity == "error" or codes.obstacle([found]) is not None
 
 
 def _differences(registry: Registry, changes: Changes, before: tuple[Problem, ...], of_none: _OfNone) -> Iterator[Line]:
-    """A line for each skill and each problem that came, changed or went."""
+    """Yield a line for each skill and each problem that came, changed or went."""
     now = registry.snapshot.problems
     if now is before:  # as after almost every change
         now = before = ()
@@ -241,12 +241,12 @@ def _where_it_is(registry: Registry, skill: Skill, changes: Changes) -> str:
 
 
 def _key(found: Problem) -> _Key:
-    """What makes two findings the same problem: not the line, which moves when something is written above."""
+    """Return what makes two findings the same problem: not the line, which moves when something is written above."""
     return found.code, found.path, found.message
 
 
 def _missing_from(were: Iterable[Problem], are: Iterable[Problem]) -> Iterator[Problem]:
-    """Those of `are` that were not there."""
+    """Yield those of `are` that were not there."""
     known = Counter(map(_key, were))
     for found in are:
         key = _key(found)

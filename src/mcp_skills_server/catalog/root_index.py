@@ -37,7 +37,7 @@ files and raise what that raises."""
 
 
 def all_of(gates: Sequence[Gate]) -> Gate | None:
-    """One gate that a skill passes if it passes all of these; None where there are none."""
+    """Return one gate that a skill passes if it passes all of these; None where there are none."""
     if len(gates) < 2:
         return gates[0] if gates else None
 
@@ -48,7 +48,7 @@ def all_of(gates: Sequence[Gate]) -> Gate | None:
 
 
 def by_root(gates: Mapping[str, Gate]) -> Gate:
-    """One gate that judges the skills of a root by the gate of its folder, as it was given and absolute."""
+    """Return one gate that judges the skills of a root by the gate of its folder, as it was given and absolute."""
 
     def judge(reader: Reader, skill: Skill) -> Refusal | None:
         gate = gates.get(reader.roots[skill.root].given)
@@ -129,13 +129,15 @@ class RootIndex:
         return list(self._dotted.below(""))
 
     def snapshot(self) -> Snapshot:
-        """The skills of this root as if it were the only one."""
+        """Return the skills of this root as if it were the only one."""
         skills = {self.skills[directory].path: self.skills[directory] for directory in self.skills.below("")}
         missing = () if self.missing is None else (self.missing,)
         return Snapshot(skills, (*missing, *self.unattached_problems, *self.noted))
 
     def touched(self, path: str) -> str | None:
-        """The directory to scan again after a change of this absolute path; None when it touches nothing here."""
+        """Return the directory to scan again after a change of this absolute path; None when it touches nothing
+        here.
+        """
         location = self._location(path)
         if location is None:
             return None
@@ -153,14 +155,14 @@ class RootIndex:
         return part if part is None or self.missing is None else ""
 
     def _location(self, path: str) -> str | None:
-        """The place of an absolute path, by way of the link that it is served through if it is; None outside."""
+        """Return the place of an absolute path, by way of the link that it is served through if it is; None outside."""
         found, root = self.root.behind_link(path), self.root.path
         if found is None and (path == root or path.startswith(root + os.sep)):
             found = path[len(root) + 1 :].replace(os.sep, "/")
         return found
 
     def _is_passed_over(self, location: str) -> bool:
-        """Whether a part of this place has a name that no scan looks at; inside a skill no dot folder is entered."""
+        """Tell whether a part of this place has a name that no scan looks at; inside a skill no dot folder is entered."""
         names = [name for name in location.split("/") if name]
         if not any(map(is_ignored, names)):
             return False

@@ -108,7 +108,7 @@ class Root:
             self._followed[_slashed(link.target)] = place
 
     def behind_link(self, path: str) -> str | None:
-        """The place that a real path is served at by way of a link, None where it is not."""
+        """Return the place that a real path is served at by way of a link, None where it is not."""
         path = _slashed(path)
         for up in above(path) if self._followed else ():
             if up in self._followed:
@@ -116,7 +116,9 @@ class Root:
         return None
 
     def locate(self, location: str) -> tuple[str, str, str]:
-        """The directory, free of links, that a place lies below; the link that stands for it or ""; the place in it."""
+        """Return the directory, free of links, that a place lies below; the link that stands for it or ""; the place in
+        it.
+        """
         for place in above(location) if self._followed else ():
             link = self.links.get(place)
             if link is not None and link.target:
@@ -124,7 +126,7 @@ class Root:
         return self.path, "", location
 
     def show(self, location: str) -> str:
-        """A place below this root as the operator would type it."""
+        """Return a place below this root as the operator would type it."""
         return os.path.join(self.shown, location) if location else self.shown
 
     def follow(self) -> None:
@@ -136,7 +138,7 @@ class Root:
 
 
 def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[Root, ...]:
-    """The roots of these directories, in their order; one that is given twice counts once.
+    """Return the roots of these directories, in their order; one that is given twice counts once.
 
     Raises:
         TypeError: it is one path and no list.
@@ -166,13 +168,16 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
 
 
 def no_folder(shown: str) -> UsageError:
-    """The error for a path that is no folder: something else is there, or nothing, whichever it was meant to be."""
+    """Return the error for a path that is no folder: something else is there, or nothing, whichever it was meant to
+    be.
+    """
     reason = "not a folder" if os.path.exists(shown) else "no such file or folder"
     return UsageError(f"{shown}: {reason}; give the path of a folder that holds skills")
 
 
 def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tuple[Skill, Skill]]]:
-    """One namespace from the skills of all roots, by skill path, and each hidden skill with the one that hides it.
+    """Return one namespace from the skills of all roots, by skill path, and each hidden skill with the one that hides
+    it.
 
     The earlier root owns its skill paths, all that lies below them and all above.
     """
@@ -199,13 +204,13 @@ def _slashed(path: str) -> str:
 
 
 def _parents(path: str) -> list[str]:
-    """The paths above this one, the outermost first."""
+    """Return the paths above this one, the outermost first."""
     parts = path.split("/")
     return ["/".join(parts[:length]) for length in range(1, len(parts))]
 
 
 def _owner(path: str, merged: Mapping[str, Skill], above: Mapping[str, str]) -> str | None:
-    """The skill of an earlier root that owns this skill path: the same, one around it, or one inside.
+    """Return the skill of an earlier root that owns this skill path: the same, one around it, or one inside.
 
     `merged` are the skills of the earlier roots by path, `above` has one of them for each path above a skill.
     """

@@ -66,7 +66,7 @@ def read_skill_md(raw: bytes, directory: str) -> Reading:
 
 
 def located(reading: Reading, root: Root, directory: str, path: str) -> Reading:
-    """The reading with its problems at the SKILL.md of this directory, of the skill with this path."""
+    """Return the reading with its problems at the SKILL.md of this directory, of the skill with this path."""
     if not reading.problems:
         return reading
     place = root.show(join(directory, SKILL_MD))
@@ -263,7 +263,9 @@ class _Scanner:
         self.out.problems.append((here.path, found.at(self._root.show(here.path), "")))
 
     def _held(self, here: Directory, found: Skill | None) -> Skill | None:
-        """The known skill of this directory, if it is to stay although its SKILL.md is gone or has become worse."""
+        """Return the known skill of this directory, if it is to stay although its SKILL.md is gone or has become
+        worse.
+        """
         old = self._known.get(here.path)
         if self._hold is None or old is None or old.standing is Standing.UNUSABLE:
             return None
@@ -274,7 +276,7 @@ class _Scanner:
         return old if self._hold(here.path, state) else None
 
     def _manifest(self, here: Directory, inside: bool) -> SkillFile | Problem | None:
-        """This directory's SKILL.md, or why it cannot be read, or None when the directory is no skill."""
+        """Return this directory's SKILL.md, or why it cannot be read, or None when the directory is no skill."""
         if SKILL_MD in here.files and self._origins.is_copy(here.path):
             return None
         if SKILL_MD in here.files:
@@ -300,7 +302,7 @@ class _Scanner:
         return None
 
     def _skill(self, here: Directory, manifest: SkillFile | Problem, stored: StoredSkill | None) -> Skill:
-        """The skill without its files, which are not known before the directories below were visited."""
+        """Return the skill without its files, which are not known before the directories below were visited."""
         old = self._known.get(here.path)
         if isinstance(manifest, Problem):
             reading = Reading({}, None, Standing.UNUSABLE, (manifest,))
@@ -320,7 +322,7 @@ class _Scanner:
         return Skill(path, self._root.index, here.path, reading, {}, (), reading.standing, origin=origin)
 
     def _recall(self, here: Directory, manifest: SkillFile, stored: StoredSkill | None) -> Reading | None:
-        """What an earlier process read of this SKILL.md, None where it is not the same or must not be read now."""
+        """Return what an earlier process read of this SKILL.md, None where it is not the same or must not be read now."""
         if stored is None or stored.signature != manifest.signature or not manifest.mtime_reliable:
             return None
         if manifest.size > self._limits.skill_md:
@@ -370,7 +372,7 @@ class _Scanner:
         return Reading({}, None, Standing.UNUSABLE, (problem("unreadable", message),))
 
     def _origin(self, place: str) -> str | None:
-        """The origin of a skill; behind a link it is that of the folder it lies in."""
+        """Return the origin of a skill; behind a link it is that of the folder it lies in."""
         base, link, rest = self._root.locate(place)
         return Origins(base, None).of(rest) if link else self._origins.of(place)
 
@@ -473,7 +475,7 @@ class _Scanner:
 
 
 def _below(path: str, top: str) -> list[str] | None:
-    """The names that lead from one real path to another at or below it, None where it does not lie there."""
+    """Return the names that lead from one real path to another at or below it, None where it does not lie there."""
     if path != top and not path.startswith(top.rstrip(os.sep) + os.sep):
         return None
     return [name for name in path[len(top) :].split(os.sep) if name]

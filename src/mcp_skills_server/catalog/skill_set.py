@@ -65,7 +65,7 @@ class Unrestricted:
         return
 
     def left_of(self, changes: Changes) -> Changes:
-        """All of these changes."""
+        """Return all of these changes."""
         return changes
 
     def note_request(self) -> None:

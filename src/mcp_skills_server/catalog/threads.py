@@ -20,7 +20,7 @@ _THREADS: Final = 40
 
 
 async def in_thread(work: Callable[..., _T], *arguments: object) -> _T:
-    """What `work` returns in a thread. The event loop goes on meanwhile.
+    """Return what `work` returns in a thread. The event loop goes on meanwhile.
 
     A caller that is cancelled does not wait for the work, which ends if it has begun, and is dropped if it has not.
     """

@@ -133,7 +133,7 @@ class _Walk:
         self._hidden = hidden
 
     def look(self, handle: Handle, path: str, depth: int, *, inside: bool) -> Directory:
-        """What lies in an open directory; `inside` is whether it lies in a skill."""
+        """Return what lies in an open directory; `inside` is whether it lies in a skill."""
         files: dict[str, SkillFile] = {}
         here = Directory(path, files)
         prefix = f"{path}/" if path else ""
@@ -221,14 +221,16 @@ class _Walk:
 
 
 def instead(root_path: str, path: str, error: OSError) -> Directory | None:
-    """What a walk of the whole root would find at a directory that cannot be opened, None when it finds nothing."""
+    """Return what a walk of the whole root would find at a directory that cannot be opened, None when it finds
+    nothing.
+    """
     if isinstance(error, PermissionError):
         return Directory(path, {}, unreadable=True)
     return link_at(root_path, path) if error.errno in GONE else None
 
 
 def link_at(root_path: str, path: str) -> Directory | None:
-    """The directory above a place, with nothing but the link that stands there; None where none does."""
+    """Return the directory above a place, with nothing but the link that stands there; None where none does."""
     found = look(root_path, path)
     if found is None or not stat.S_ISLNK(found.st_mode):
         return None
@@ -237,7 +239,8 @@ def link_at(root_path: str, path: str) -> Directory | None:
 
 
 def ignored_in(root_path: str, directory: str, *, most_names: int) -> list[str]:
-    """The files and folders below a skill that are no part of it for their names, by their paths in it, in order.
+    """Return the files and folders below a skill that are no part of it for their names, by their paths in it, in
+    order.
 
     Of an ignored folder the folder alone is named. Skills within are passed over. At most `most_names` names are looked
     at, and what cannot be opened is left out.

@@ -18,7 +18,7 @@ _LARGE_AT_ONCE: Final = 2
 
 
 async def off_loop(quick: bool, work: Callable[..., _T], *arguments: Any) -> _T:
-    """What `work` returns; in a thread unless it is quick."""
+    """Return what `work` returns; in a thread unless it is quick."""
     return work(*arguments) if quick else await in_thread(work, *arguments)
 
 

@@ -100,7 +100,7 @@ class View:
             self.skill_set.hash_files(skill)
 
     def refusal(self, stale: StaleFileError, error: Exception) -> Exception:
-        """What to raise where a file cannot be read: on the last try this error, with a line in the log."""
+        """Return what to raise where a file cannot be read: on the last try this error, with a line in the log."""
         if not self.last_try:
             return stale
         logger.warning("cannot be read: %s", stale, extra=REPEATS)
@@ -123,12 +123,12 @@ class View:
 
 
 def is_hashed(skill: Skill) -> bool:
-    """Whether all digests of the skill's files are known."""
+    """Tell whether all digests of the skill's files are known."""
     return None not in [file.digest for file in skill.files.values()]
 
 
 async def retry_when_stale(skill_set: SkillSet, handler: Callable[[View], Awaitable[_T]]) -> _T:
-    """What the handler returns, called again with a new view for as long as it finds that files have changed.
+    """Return what the handler returns, called again with a new view for as long as it finds that files have changed.
 
     Raises:
         StaleFileError: a file did not hold still, or stays unreadable.

@@ -52,22 +52,22 @@ class Views:
         return self._grants is not None
 
     def permissions(self, principal: Principal | None) -> Permissions | None:
-        """What a principal may; None for everything that the options allow."""
+        """Return what a principal may; None for everything that the options allow."""
         grants = self._grants
         return None if grants is None else grants.permissions(principal)
 
     def may_admin(self, principal: Principal | None) -> bool:
-        """Whether a principal may see what is for the operator alone."""
+        """Tell whether a principal may see what is for the operator alone."""
         permissions = self.permissions(principal)
         return permissions is None or permissions.may_admin
 
     def of(self, principal: Principal | None) -> SkillSet:
-        """The skills that this principal has; None is who proved nothing."""
+        """Return the skills that this principal has; None is who proved nothing."""
         grants = self._grants
         return self.registry if grants is None else self.left_by(grants.permissions(principal))
 
     def left_by(self, permissions: Permissions) -> Granted:
-        """The skills that these permissions leave."""
+        """Return the skills that these permissions leave."""
         found = self._kept.get(permissions)
         if found is not None:
             return found
@@ -97,7 +97,7 @@ class Views:
         self._replaced.append(listener)
 
     def difference(self, before: Permissions, after: Permissions) -> Changes:
-        """What whoever had the first and has the second now finds otherwise."""
+        """Return what whoever had the first and has the second now finds otherwise."""
         old, new = self.left_by(before).snapshot.skills, self.left_by(after).snapshot.skills
         return Changes(without_same(old, new), without_same(new, old))
 
@@ -108,7 +108,7 @@ class Views:
             each.notify(changes)
 
     def _by_use(self) -> list[Granted]:
-        """Those that are kept, the one that was asked for last at the end."""
+        """Return those that are kept, the one that was asked for last at the end."""
         return sorted(self._kept.values(), key=attrgetter("asked_at"))
 
     def _weigh(self, made: Granted) -> None:
@@ -148,7 +148,7 @@ class BySkillSet(Generic[_V]):
         return len(self._kept)
 
     def of(self, skill_set: SkillSet) -> _V:
-        """What belongs to this set."""
+        """Return what belongs to this set."""
         with self._lock:
             found = self._kept.get(id(skill_set))
             if found is not None:

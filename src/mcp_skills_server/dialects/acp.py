@@ -178,7 +178,9 @@ def _key(identifier: object) -> Key | None:
 
 
 def server(name: str, words: Sequence[str], version: int) -> dict[str, Any]:
-    """An MCP server that the agent is to start, as McpServerStdio: the program by absolute path and its arguments."""
+    """Return an MCP server that the agent is to start, as McpServerStdio: the program by absolute path and its
+    arguments.
+    """
     typed = {"type": "stdio"} if version >= 2 else {}
     return {**typed, "name": name, "command": words[0], "args": list(words[1:]), "env": []}
 
@@ -336,7 +338,8 @@ def _closing(text: str, opening: int) -> int:
 
 
 def entry(skill: Skill) -> AvailableSkill:
-    """A skill as an AvailableSkill; `metadata` travels in `_meta`, and so does the origin of a skill from elsewhere.
+    """Return a skill as an AvailableSkill; `metadata` travels in `_meta`, and so does the origin of a skill from
+    elsewhere.
 
     Empty fields are left out, and so are hidden characters, except in `_meta`.
     """
@@ -458,7 +461,9 @@ class Takes:
 
 
 def takes(version: int, capabilities: object) -> Takes:
-    """What a client takes, by the version that is spoken and the capabilities that it announced at `initialize`."""
+    """Return what a client takes, by the version that is spoken and the capabilities that it announced at
+    `initialize`.
+    """
     announced: Params = {}
     for key in ("_meta", OURS):
         capabilities = cast("Params", capabilities).get(key) if isinstance(capabilities, dict) else None

@@ -47,7 +47,8 @@ def is_offered(skill: Skill, chosen: Sequence[str]) -> bool:
 
 
 def free_argument(skill: Skill) -> dict[str, Json] | None:
-    """The argument that `argument-hint` stands for, or None. Hints in brackets are lists to YAML and texts again here.
+    """Return the argument that `argument-hint` stands for, or None. Hints in brackets are lists to YAML and texts again
+    here.
 
     It counts only for a skill that declares no arguments.
     """
@@ -58,8 +59,8 @@ def free_argument(skill: Skill) -> dict[str, Json] | None:
 
 
 def descriptor(skill: Skill, entry: Mapping[str, Json]) -> dict[str, Json]:
-    """A skill as `prompts/list` shows it, out of its entry: `name`, and where they are there `title`, `description`,
-    `arguments` and `icons`.
+    """Return a skill as `prompts/list` shows it, out of its entry: `name`, and where they are there `title`,
+    `description`, `arguments` and `icons`.
 
     Icons are kept where hosts take them: from https or as a picture in data. What else MCP forbids in them is left
     out, because one bad icon makes some clients refuse the whole list.
@@ -177,7 +178,8 @@ def changed(
     chosen: Sequence[str],
     describe: Callable[[Skill], Mapping[str, Json]],
 ) -> bool:
-    """Whether `prompts/list` may differ once the skills `before` are replaced by those `after`, both by skill path.
+    """Tell whether `prompts/list` may differ once the skills `before` are replaced by those `after`, both by skill
+    path.
 
     `describe` makes a skill's descriptor. A skill that is no prompt counts by its name alone, because a name that
     two skills share is no prompt's name any more.

@@ -50,7 +50,7 @@ def descriptor(skill: Skill, title: str | None) -> dict[str, Json]:
 
 
 def child(name: str, target: str, found: tuple[Skill, str] | None, title: str | None) -> dict[str, Json]:
-    """One child of a directory: a SKILL.md with its metadata, another file, or a directory."""
+    """Return one child of a directory: a SKILL.md with its metadata, another file, or a directory."""
     if found is None:
         return {"uri": target, "name": name, "mimeType": DIRECTORY}
     skill, path = found
@@ -91,7 +91,7 @@ def template_listing(ttl_ms: int) -> dict[str, Json]:
 
 
 def content(target: str, path: str, raw: bytes) -> dict[str, Json]:
-    """One file as `resources/read` answers it: text where it is text, else a blob, byte for byte."""
+    """Return one file as `resources/read` answers it: text where it is text, else a blob, byte for byte."""
     kind = media.media_type(path)
     text = media.as_text(raw, kind)
     if text is not None:

@@ -312,7 +312,9 @@ class Run:
 
 
 def run(done: Run) -> dict[str, Json]:
-    """The result of a call that ran something. A run that failed is a result, too: the call itself was in order."""
+    """Return the result of a call that ran something. A run that failed is a result, too: the call itself was in
+    order.
+    """
     out: dict[str, Json] = {
         "status": "completed" if done.error is None else "failed",
         "run_id": done.run_id,

@@ -41,7 +41,9 @@ class Spoken(NamedTuple):
     notifications: Mapping[str, str]
 
     def for_client(self, extensions: Collection[str]) -> tuple[Dialect, ...]:
-        """Those that a client with these extensions is answered in: the one whose extension it declares, else all."""
+        """Return those that a client with these extensions is answered in: the one whose extension it declares, else
+        all.
+        """
         if extensions:
             for each in self.dialects:
                 if not each.extensions.keys().isdisjoint(extensions):
@@ -100,7 +102,7 @@ def spoken(name: str) -> Spoken:
 
 
 def union(entries: Iterable[Entry]) -> Entry:
-    """One entry that has what each of several dialects says of the same skill."""
+    """Return one entry that has what each of several dialects says of the same skill."""
     out: Entry = {}
     for each in entries:
         out |= each

@@ -162,7 +162,7 @@ def _is_copy(skill: Skill, other: Skill) -> bool:
 
 
 def choose_0_1(skills: Iterable[Skill]) -> Choice:
-    """Those of these skills that an index 0.1.0 can hold: one bad path there voids the whole index."""
+    """Return those of these skills that an index 0.1.0 can hold: one bad path there voids the whole index."""
     kept: list[Skill] = []
     left_out: list[tuple[str, str]] = []
     for skill in skills:
@@ -175,12 +175,14 @@ def choose_0_1(skills: Iterable[Skill]) -> Choice:
 
 
 def kind(skill: Skill) -> Kind:
-    """How a skill is distributed: a lone SKILL.md as it is, all else as an archive."""
+    """Return how a skill is distributed: a lone SKILL.md as it is, all else as an archive."""
     return SKILL_MD_KIND if set(skill.files) == {SKILL_MD} else ARCHIVE_KIND
 
 
 def artifact(name: str, digest: str, suffix: str = "") -> Artifact:
-    """The artifact of a skill of this name: an archive of this suffix, or SKILL.md itself where there is none."""
+    """Return the artifact of a skill of this name: an archive of this suffix, or SKILL.md itself where there is
+    none.
+    """
     place = f"{DIRECTORY}{name}/{digest.removeprefix('sha256:')}/"
     if not suffix:
         return Artifact(SKILL_MD_KIND, place + SKILL_MD, digest, media.MARKDOWN)
@@ -484,7 +486,7 @@ def _described(fields: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _broken(document: Document, name: str) -> Iterator[str]:
-    """What is wrong with a name and a description, of which the rules make an error."""
+    """Yield what is wrong with a name and a description, of which the rules make an error."""
     for found in rules.check(document, name, about=("name-", "description-")):
         if found.severity == "error":
             yield found.message

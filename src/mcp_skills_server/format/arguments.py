@@ -21,7 +21,7 @@ _PLACEHOLDER: Final = re.compile(r"\{\{([^{}]++)\}\}")
 
 
 def declared(frontmatter: Mapping[str, Json]) -> list[dict[str, Json]]:
-    """The declared arguments that have a name; what else is wrong with them is a Problem (`field-type`)."""
+    """Return the declared arguments that have a name; what else is wrong with them is a Problem (`field-type`)."""
     return fields.entries(frontmatter.get("arguments"), "name")
 
 
@@ -53,7 +53,7 @@ def fill_in(instructions: str, arguments: Sequence[Mapping[str, Json]], given: M
 
 
 def replaced(text: str, placeholder: re.Pattern[str], value: Callable[[re.Match[str]], str], skill: str) -> str:
-    """The text with a value for each placeholder, in one pass, measured before it is made.
+    """Return the text with a value for each placeholder, in one pass, measured before it is made.
 
     Args:
         text: the instructions of a skill.

@@ -34,7 +34,7 @@ class Quoted:
 
 
 def quoted(frontmatter: str) -> tuple[str, list[Quoted]] | None:
-    """The frontmatter with quotes around each plain value that holds a colon, and what was changed.
+    """Return the frontmatter with quotes around each plain value that holds a colon, and what was changed.
 
     None where there is no such value, or one whose meaning is in doubt.
     """

@@ -23,7 +23,7 @@ _TICKS: Final = re.compile(r"(?<!`)`+")
 
 
 def find(markdown: str) -> Iterator[tuple[int, str]]:
-    """Each comment outside of code with its 0-based line and its content, in order."""
+    """Yield each comment outside of code with its 0-based line and its content, in order."""
     if _OPENS not in markdown:
         return
     for block in _parser().parse(markdown[:_READ]):
@@ -36,7 +36,7 @@ def find(markdown: str) -> Iterator[tuple[int, str]]:
 
 
 def in_text(text: str) -> Iterator[tuple[int, str]]:
-    """Each HTML comment of a text with its offset and its content, whether or not it stands in code.
+    """Yield each HTML comment of a text with its offset and its content, whether or not it stands in code.
 
     One that is never closed goes to the end of the text, as a browser takes it.
     """
@@ -57,7 +57,9 @@ def _placed(text: str, line: int) -> Iterator[tuple[int, str]]:
 
 
 def _without_code(text: str) -> str:
-    """The text with blanks in place of its code spans; line ends stay. A comment that opens first holds no code."""
+    """Return the text with blanks in place of its code spans; line ends stay. A comment that opens first holds no
+    code.
+    """
     runs = [found.span() for found in _TICKS.finditer(text)]
     ends: dict[int, list[int]] = {}
     for start, end in runs:

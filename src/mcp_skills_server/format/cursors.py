@@ -24,7 +24,7 @@ def encode(kind: str, key: str) -> str: ...
 @overload
 def encode(kind: str, key: None) -> None: ...
 def encode(kind: str, key: str | None) -> str | None:
-    """The cursor that goes on after `key` in the list `kind`; None for no key."""
+    """Return the cursor that goes on after `key` in the list `kind`; None for no key."""
     if key is None:
         return None
     raw = json.dumps([kind, key], separators=(",", ":")).encode("utf-8")
@@ -32,7 +32,7 @@ def encode(kind: str, key: str | None) -> str | None:
 
 
 def decode(cursor: object) -> tuple[str, str]:
-    """The list and the key of a cursor.
+    """Return the list and the key of a cursor.
 
     Raises:
         RequestError: it is none of ours.
@@ -50,7 +50,7 @@ def decode(cursor: object) -> tuple[str, str]:
 
 
 def key_of(params: Mapping[str, Any], kind: str) -> str | None:
-    """The key to go on after in the list `kind`, None for its beginning.
+    """Return the key to go on after in the list `kind`, None for its beginning.
 
     Raises:
         RequestError: the cursor is none of ours, or one of another list.

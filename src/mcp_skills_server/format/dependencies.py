@@ -45,7 +45,7 @@ _NONE = Dependencies()
 
 
 def resolve(skill: Skill, snapshot: Snapshot, served: Served, least: Standing) -> Dependencies:
-    """What the skill depends on, apart by whether this server really serves it."""
+    """Return what the skill depends on, apart by whether this server really serves it."""
     given = skill.frontmatter.get(FIELD)
     if not isinstance(given, dict):
         return _NONE

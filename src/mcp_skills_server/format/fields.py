@@ -12,18 +12,18 @@ from mcp_skills_server.model import Json
 
 
 def text(value: Json) -> str | None:
-    """The value where it is a text that says something."""
+    """Return the value where it is a text that says something."""
     return value if isinstance(value, str) and value else None
 
 
 def metadata(fields: Mapping[str, Json], key: str) -> Json:
-    """The value of `metadata.KEY`, None where there is none."""
+    """Return the value of `metadata.KEY`, None where there is none."""
     found = fields.get("metadata")
     return found.get(key) if isinstance(found, dict) else None
 
 
 def entries(value: Json, key: str) -> list[dict[str, Json]]:
-    """The mappings of a list that have text under `key`, the first of each text."""
+    """Return the mappings of a list that have text under `key`, the first of each text."""
     out: dict[str, dict[str, Json]] = {}
     for each in value if isinstance(value, list) else []:
         name = each.get(key) if isinstance(each, dict) else None
@@ -43,7 +43,7 @@ def references(value: Json, key: str) -> list[str]:
 
 
 def texts(value: Json) -> list[str]:
-    """The texts of a list."""
+    """Return the texts of a list."""
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 

@@ -33,7 +33,7 @@ class Fault(NamedTuple):
 
 
 def faults(paths: Iterable[str]) -> Iterator[Fault]:
-    """What is wrong with these names, one fault or more for each that is not portable."""
+    """Yield what is wrong with these names, one fault or more for each that is not portable."""
     seen: dict[str, str] = {}
     for path in paths:
         for segment in path.split("/"):

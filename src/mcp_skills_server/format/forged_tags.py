@@ -17,7 +17,7 @@ _FRAME: Final = re.compile("|".join(map(re.escape, FRAMES)), re.IGNORECASE)
 
 
 def harmless(text: str) -> str:
-    """The text with the `<` of each of our tags written out."""
+    """Return the text with the `<` of each of our tags written out."""
     return _TAG.sub(_written, text)
 
 

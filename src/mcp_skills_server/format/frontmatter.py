@@ -114,7 +114,7 @@ def _no_closing(text: str) -> Problem:
 
 
 def _read(text: str) -> tuple[Reader, dict[str, Json] | None]:
-    """The fields, read once more with quotes where they are no YAML for want of them alone."""
+    """Return the fields, read once more with quotes where they are no YAML for want of them alone."""
     from mcp_skills_server.format.yaml_reader import Reader  # late: to import YAML takes as long as to read many files
 
     reader = Reader(text)

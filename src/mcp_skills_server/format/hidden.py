@@ -17,27 +17,27 @@ _HIDDEN_IN_ASCII: Final = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 
 
 def find(text: str) -> Iterator[tuple[int, str]]:
-    """Each hidden character with its offset, in order."""
+    """Return each hidden character with its offset, in order."""
     if not _may_hide(text):
         return iter(())  # the same answer, ten times as quick
     return ((found.start(), found[0]) for found in _found(text))
 
 
 def count(text: str) -> int:
-    """How many hidden characters the text has."""
+    """Return how many hidden characters the text has."""
     if text.isascii() and text.isprintable():
         return 0  # nearly every name
     return sum(1 for _ in find(text))
 
 
 def remark(*texts: str) -> str:
-    """What to say of these texts where they are shown as they are; "" where nothing in them is hidden."""
+    """Return what to say of these texts where they are shown as they are; "" where nothing in them is hidden."""
     found = sum(map(count, texts))
     return f"{found:,} hidden characters, which no person who looked at it has seen" if found else ""
 
 
 def texts(value: Json) -> Iterator[str]:
-    """Every text in a value, the keys of mappings included. It recurses as deep as the value goes."""
+    """Yield every text in a value, the keys of mappings included. It recurses as deep as the value goes."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -50,7 +50,7 @@ def texts(value: Json) -> Iterator[str]:
 
 
 def without(text: str) -> str:
-    """The text without its hidden characters; the same object where there are none."""
+    """Return the text without its hidden characters; the same object where there are none."""
     if text.isascii() and text.isprintable():
         return text
     if not _may_hide(text):
@@ -77,7 +77,7 @@ def _found(text: str) -> Iterator[re.Match[str]]:
 
 
 def _may_hide(text: str) -> bool:
-    """Whether any character is one that is hidden somewhere."""
+    """Tell whether any character is one that is hidden somewhere."""
     # What a file is full of is taken away first, by a table of bytes: a pattern takes twice as long for each character.
     rest = text.encode("utf-8", "surrogatepass").translate(None, _SHOWN)
     if not rest or text.isascii():

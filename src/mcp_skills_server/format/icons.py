@@ -14,6 +14,8 @@ _ALLOWED: Final = re.compile(r"https?:|data:image/|skill://", re.IGNORECASE)
 
 
 def is_allowed(source: str) -> bool:
-    """Whether an icon may have this `src`: https, http, a file of a skill by its URI, a picture as data, or a path."""
+    """Tell whether an icon may have this `src`: https, http, a file of a skill by its URI, a picture as data, or a
+    path.
+    """
     plain = _IGNORED.sub("", hidden.without(source))
     return _SCHEME.match(plain) is None or (_ALLOWED.match(plain) is not None and _ALLOWED.match(source) is not None)

@@ -22,7 +22,7 @@ _SEPARATORS: Final = re.compile(r"[/\\]")
 
 
 def name_of(skill: Skill, snapshot: Snapshot, least: Standing) -> str:
-    """What the skill is called here: its name while no other has it, as name or as path, else its skill path.
+    """Return what the skill is called here: its name while no other has it, as name or as path, else its skill path.
 
     A name that is longer than any that can be asked for, or that holds what nobody sees, is none.
     """
@@ -35,7 +35,7 @@ def name_of(skill: Skill, snapshot: Snapshot, least: Standing) -> str:
 
 
 def known(snapshot: Snapshot, name: str, least: Standing) -> Skill | None:
-    """The skill of this name or skill path, None where there is none or several share the name."""
+    """Return the skill of this name or skill path, None where there is none or several share the name."""
     if len(name) > LONGEST_PATH:
         return None
     skill = snapshot.skills.get(name)
@@ -46,7 +46,7 @@ def known(snapshot: Snapshot, name: str, least: Standing) -> Skill | None:
 
 
 def find(snapshot: Snapshot, name: str, least: Standing) -> Skill:
-    """The skill of this name or skill path.
+    """Return the skill of this name or skill path.
 
     Raises:
         RequestError: there is none, or several share the name.
@@ -61,12 +61,14 @@ def find(snapshot: Snapshot, name: str, least: Standing) -> Skill:
 
 
 def origin(skill: Skill) -> str | None:
-    """Where a skill that is not the operator's own comes from, for clients and models; None for one of theirs."""
+    """Return where a skill that is not the operator's own comes from, for clients and models; None for one of
+    theirs.
+    """
     return None if skill.origin is None else shown_origin(skill.origin)
 
 
 def shown_origin(given: str) -> str:
-    """The origin of a skill for others than the operator: of what lies on the server's disk the last name alone.
+    """Return the origin of a skill for others than the operator: of what lies on the server's disk the last name alone.
 
     Args:
         given: the address of a site, a repository or a registry, or the path of an archive.

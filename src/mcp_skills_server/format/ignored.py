@@ -31,12 +31,12 @@ _LONGEST_SHOWN: Final = 60
 
 
 def is_ignored(name: str) -> bool:
-    """Whether a file or directory of this name is never served, listed, hashed, packed, watched or fetched."""
+    """Tell whether a file or directory of this name is never served, listed, hashed, packed, watched or fetched."""
     return name[0] == "." or name in _IGNORED or name.endswith(_ENDS) or name.startswith(_BEGINNINGS)
 
 
 def is_entered(name: str, *, hidden: bool) -> bool:
-    """Whether a walk outside of skills enters a directory of this name; `hidden` admits dot folders of people.
+    """Tell whether a walk outside of skills enters a directory of this name; `hidden` admits dot folders of people.
 
     Inside a skill nothing changes: what `is_ignored` names is never part of it.
     """
@@ -46,12 +46,12 @@ def is_entered(name: str, *, hidden: bool) -> bool:
 
 
 def ignored(paths: Iterable[str]) -> list[str]:
-    """Those of the files of a skill, by their paths in it, that would not be served; in order."""
+    """Return those of the files of a skill, by their paths in it, that would not be served; in order."""
     return sorted(path for path in paths if any(map(is_ignored, path.split("/"))))
 
 
 def unserved(paths: Iterable[str], *, hidden: bool) -> list[str]:
-    """Those of the files of a tree of skills that would not be served for their names; in order.
+    """Return those of the files of a tree of skills that would not be served for their names; in order.
 
     Args:
         paths: all files of the tree, from its root.
@@ -76,6 +76,6 @@ def _is_served(path: str, skills: set[str], *, hidden: bool) -> bool:
 
 
 def some_of(paths: list[str]) -> str:
-    """The first of these paths for a message of one line, and how many more there are."""
+    """Return the first of these paths for a message of one line, and how many more there are."""
     shown = ", ".join(printable(path[:_LONGEST_SHOWN]) for path in paths[:_NAMES_SHOWN])
     return f"{shown} and {len(paths) - _NAMES_SHOWN} more" if len(paths) > _NAMES_SHOWN else shown

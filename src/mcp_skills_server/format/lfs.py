@@ -10,5 +10,5 @@ FAULT: Final = "the file is a pointer of Git LFS and not the content that it sta
 
 
 def is_pointer(raw: bytes) -> bool:
-    """Whether these bytes are such a pointer and not the content that is meant."""
+    """Tell whether these bytes are such a pointer and not the content that is meant."""
     return raw.startswith(_BEGINNING) and len(raw) < _MOST_BYTES

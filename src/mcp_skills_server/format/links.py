@@ -69,8 +69,8 @@ def references(body: str) -> list[Reference]:
 
 
 def may_lead_elsewhere(body: str, is_known: Callable[[str], bool]) -> bool:
-    """Whether a link or an image may lead to a path for which `is_known` is false. False is certain; where it is true,
-    `references` says what is so. Nothing is parsed, which takes a hundred times as long.
+    """Tell whether a link or an image may lead to a path for which `is_known` is false. False is certain; where it is
+    true, `references` says what is so. Nothing is parsed, which takes a hundred times as long.
     """
     for found in _LINK_TARGET.finditer(body):
         target = _normal(found["path"]) if found["path"] else ""
@@ -80,12 +80,14 @@ def may_lead_elsewhere(body: str, is_known: Callable[[str], bool]) -> bool:
 
 
 def _with_line_feeds(body: str) -> str:
-    """The body with the line ends that the parser makes of others itself: what is looked at before it must agree."""
+    """Return the body with the line ends that the parser makes of others itself: what is looked at before it must
+    agree.
+    """
     return body.replace("\r\n", "\n").replace("\r", "\n") if "\r" in body else body
 
 
 def _may_define(body: str) -> bool:
-    """Whether the body may hold the definition of a link. False is certain."""
+    """Tell whether the body may hold the definition of a link. False is certain."""
     read = 0
     while (end := body.find("]:", read)) >= 0:
         begin = body.rfind("[", read, end)
@@ -99,7 +101,7 @@ def _may_define(body: str) -> bool:
 
 
 def _without_plain(body: str) -> str:
-    """The body with a letter in the place of paragraphs that refer to nothing; what is left stands on its line.
+    """Return the body with a letter in the place of paragraphs that refer to nothing; what is left stands on its line.
 
     A paragraph may end a list or a quote, so one of several stays. What is cut in a code or an HTML block is no
     paragraph, and nothing that could end the block.
@@ -117,7 +119,7 @@ def _without_plain(body: str) -> str:
 
 
 def _pieces(content: str, line: int) -> Iterator[tuple[int, str]]:
-    """A block's text with its line; that of a long block, such as a table, line by line."""
+    """Yield a block's text with its line; that of a long block, such as a table, line by line."""
     if len(content) <= _PIECE:
         yield line, content
         return
@@ -127,7 +129,7 @@ def _pieces(content: str, line: int) -> Iterator[tuple[int, str]]:
 
 
 def _parsed(text: str, known: dict[str, Any]) -> list[Token]:
-    """What stands inside of a block. `known` holds the definitions of reference links."""
+    """Return what stands inside of a block. `known` holds the definitions of reference links."""
     tokens: list[Token] = []
     _parser().inline.parse(text, _parser(), known, tokens)
     return tokens
@@ -180,7 +182,7 @@ def _text(tokens: list[Token]) -> str:
 
 
 def _local(target: str) -> str | None:
-    """The path inside the bundle that a link target means, None for one that leads elsewhere."""
+    """Return the path inside the bundle that a link target means, None for one that leads elsewhere."""
     if not target or _ELSEWHERE.match(target):
         return None
     return _normal(unquote(re.split(r"[?#]", target, maxsplit=1)[0]))
@@ -199,7 +201,7 @@ def _normal(path: str) -> str | None:
 
 
 def linked_files(found: list[Reference], files: Collection[str], skip: str) -> dict[str, str]:
-    """The files that these references name, in order of first appearance, each with its first link text.
+    """Return the files that these references name, in order of first appearance, each with its first link text.
 
     `skip` names the file that never counts (SKILL.md itself). A link to a directory counts for no file.
     """
@@ -211,7 +213,7 @@ def linked_files(found: list[Reference], files: Collection[str], skip: str) -> d
 
 
 def heading(body: str) -> str | None:
-    """The first level-1 heading as plain text, ATX or setext, or None."""
+    """Return the first level-1 heading as plain text, ATX or setext, or None."""
     plain = _PLAIN_HEADING.match(body)
     if plain:
         # Nearly every body begins like this, and a parser run for each of ten thousand would be felt at start-up.
@@ -240,7 +242,7 @@ _HEADING_LINE: Final = 1_024
 
 
 def headings(body: str) -> tuple[str, ...]:
-    """The headings of levels 1 to 3 in order, as plain text: at most 40 of them, and 2,000 characters in all.
+    """Return the headings of levels 1 to 3 in order, as plain text: at most 40 of them, and 2,000 characters in all.
 
     Every scan asks for them and only a search uses them, so lines are looked at and nothing is parsed. A heading that
     is indented or stands in a quote or a list is none; of a heading of several lines the last one counts.
@@ -262,7 +264,7 @@ def headings(body: str) -> tuple[str, ...]:
 
 
 def _heading_lines(body: str) -> Iterator[str]:
-    """The text of each heading as it is written; the body begins with a line end."""
+    """Yield the text of each heading as it is written; the body begins with a line end."""
     fence = ""
     for found in _MARKED_LINE.finditer(body):
         line = found[0]

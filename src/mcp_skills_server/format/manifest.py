@@ -97,7 +97,7 @@ def _table(value: Json) -> Mapping[str, Json]:
 
 
 def read(raw: bytes | None, frontmatter: Mapping[str, Json], path: str, files: Collection[str] = ()) -> Findings:
-    """The manifest of a skill.
+    """Return the manifest of a skill.
 
     Args:
         raw: the bytes of its `skill.toml`, None if it has none.
@@ -160,12 +160,12 @@ def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -
 
 
 def _first(name: str) -> str:
-    """The namespace that a dotted name begins with."""
+    """Return the namespace that a dotted name begins with."""
     return name.split(".", 1)[0] if "." in name else ""
 
 
 def _field(frontmatter: Mapping[str, Json], field: str) -> str | None:
-    """A field of `metadata`, else of the top level; a number is written out."""
+    """Return a field of `metadata`, else of the top level; a number is written out."""
     metadata = frontmatter.get("metadata")
     for fields in (metadata if isinstance(metadata, dict) else {}, frontmatter):
         value = fields.get(field)
@@ -184,7 +184,7 @@ def _text(value: Json) -> str | None:
 
 
 def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
-    """The table of a `skill.toml` as JSON, None where it cannot be read."""
+    """Return the table of a `skill.toml` as JSON, None where it cannot be read."""
     if len(raw) > MAX_TOML:
         message = f"it has {len(raw):,} bytes, and at most {MAX_TOML:,} are read"
         problems.append(problem("manifest-syntax", message, hint="shorten it"))
@@ -215,7 +215,7 @@ def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
 
 
 def _json(table: dict[str, Any]) -> dict[str, Json]:
-    """The table with JSON's values alone.
+    """Return the table with JSON's values alone.
 
     Raises:
         _RefusedError: JSON has no such value, or there are too many.
@@ -248,7 +248,7 @@ class _RefusedError(SkillsServerError):
 
 
 def _completed(given: dict[str, Json], made: Mapping[str, Json], problems: list[Problem]) -> dict[str, Json]:
-    """What `skill.toml` says, and for what it must say and does not, what SKILL.md and the directory tell."""
+    """Return what `skill.toml` says, and for what it must say and does not, what SKILL.md and the directory tell."""
     fields = dict(given)
     name = fields.setdefault("name", made["name"])
     if "name" not in given:

@@ -14,14 +14,14 @@ FRAMES: Final = ("skill", "skill_files", "skill_problems", "active_skills", "ava
 
 
 def escaped(text: str) -> str:
-    """The text with the characters written out that mean something in XML."""
+    """Return the text with the characters written out that mean something in XML."""
     for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(character, entity)
     return text
 
 
 def element(tag: str, attributes: Mapping[str, str], content: str) -> str:
-    """An element around foreign content, verbatim but for tags of ours.
+    """Return an element around foreign content, verbatim but for tags of ours.
 
     `<tag a="b">`, the content on lines of its own, `</tag>`. The tag must be one of ours.
     """
@@ -29,7 +29,7 @@ def element(tag: str, attributes: Mapping[str, str], content: str) -> str:
 
 
 def around(tag: str, attributes: Mapping[str, str], parts: Sequence[str]) -> str:
-    """An element around what we made ourselves, such as other elements; one line or more for each.
+    """Return an element around what we made ourselves, such as other elements; one line or more for each.
 
     Raises:
         ValueError: content could forge the tag, because it is not among those that are made harmless.
@@ -41,7 +41,7 @@ def around(tag: str, attributes: Mapping[str, str], parts: Sequence[str]) -> str
 
 
 def contained(content: str) -> str:
-    """The content with each tag of ours in it, opening or closing, made harmless."""
+    """Return the content with each tag of ours in it, opening or closing, made harmless."""
     if "<" not in content:
         return content
     from mcp_skills_server.format import forged_tags  # its patterns are for what is read, not for a handshake

@@ -84,7 +84,7 @@ _TEXT_APPLICATIONS: Final = frozenset(
 
 
 def media_type(path: str) -> str | None:
-    """The media type that the file's name stands for, or None."""
+    """Return the media type that the file's name stands for, or None."""
     name = path.rpartition("/")[2]
     dot = name.rfind(".")
     if dot < 0:
@@ -95,21 +95,24 @@ def media_type(path: str) -> str | None:
 
 @cache
 def _standard() -> Mapping[str, str]:
-    """The table of the standard library, which looks for those of the system when it is made, and so not at a start."""
+    """Return the table of the standard library, which looks for those of the system when it is made, and so not at a
+    start.
+    """
     from mimetypes import MimeTypes
 
     return MimeTypes(filenames=()).types_map[True]
 
 
 def is_text(media: str | None) -> bool:
-    """Whether content of this media type is text where its bytes are valid UTF-8. An unknown type may be."""
+    """Tell whether content of this media type is text where its bytes are valid UTF-8. An unknown type may be."""
     return (
         media is None or media.startswith("text/") or media in _TEXT_APPLICATIONS or media.endswith(("+xml", "+json"))
     )
 
 
 def as_text(raw: bytes, media: str | None) -> str | None:
-    """The exact bytes as text, or None where they are not text: another type, not UTF-8, or of unknown type with NUL.
+    """Return the exact bytes as text, or None where they are not text: another type, not UTF-8, or of unknown type with
+    NUL.
 
     Nothing is rewritten: encoding the result as UTF-8 gives the same bytes, BOM and CRLF included.
     """

@@ -16,7 +16,7 @@ _ALIKE: Final = 0.5
 
 
 def nearest(wanted: str, names: Iterable[str], most: int = 3) -> list[str]:
-    """Up to `most` of the names that look like this one, the best first.
+    """Return up to `most` of the names that look like this one, the best first.
 
     Half of the pairs of letters must be the same (Sørensen-Dice), capital letters or not.
     """

@@ -37,7 +37,8 @@ class Plain(NamedTuple):
 
 
 def read(text: str) -> Plain | None:
-    """The fields of a frontmatter, None where YAML has to be asked. `text` ends with a line end, and begins on line 2.
+    """Return the fields of a frontmatter, None where YAML has to be asked. `text` ends with a line end, and begins on
+    line 2.
 
     Nothing is wrong with what is read here.
     """
@@ -86,14 +87,15 @@ def read(text: str) -> Plain | None:
 
 
 def _is_key(name: str) -> bool:
-    """Whether this is a word of ASCII letters, digits, underscores and hyphens that begins with none of the latter, and
-    that YAML takes for a text."""
+    """Tell whether this is a word of ASCII letters, digits, underscores and hyphens that begins with none of the
+    latter, and that YAML takes for a text.
+    """
     is_word = len(name) <= _LONGEST_KEY and name.replace("-", "_").isidentifier() and name.isascii() and name[0] != "-"
     return is_word and name not in _WORDS
 
 
 def _value(written: str) -> str | None:
-    """The text that is written so, without blanks around it; None where YAML has to be asked."""
+    """Return the text that is written so, without blanks around it; None where YAML has to be asked."""
     mark = written[:1]
     if mark in ('"', "'"):
         inner = written[1:-1]

@@ -41,7 +41,7 @@ def _length(value: Json | Mapping[str, Json]) -> int:
 
 
 def portion(entries: Iterable[_T], weigh: Callable[[_T], int]) -> list[_T]:
-    """The first of these entries, as many as fit; one at least. `weigh` returns the bytes of one."""
+    """Return the first of these entries, as many as fit; one at least. `weigh` returns the bytes of one."""
     out: list[_T] = []
     left = MOST_BYTES
     for entry in entries:

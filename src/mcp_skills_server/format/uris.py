@@ -28,7 +28,7 @@ _PLAIN: Final = re.compile(r"[\w.~-]++(?:/[\w.~-][\w.~-]*+)*+", re.ASCII)
 
 
 def uri(skill_path: str, file_path: str = "") -> str:
-    """The URI of a file of a skill, or of the skill's directory."""
+    """Return the URI of a file of a skill, or of the skill's directory."""
     path = f"{skill_path}/{file_path}" if file_path else skill_path
     return SCHEME + path if _PLAIN.fullmatch(path) else _escaped(skill_path, file_path)
 
@@ -42,19 +42,19 @@ def _escaped(skill_path: str, file_path: str) -> str:
 
 
 def canonical(text: str) -> str:
-    """A `skill://` URI as `uri` spells it; one that cannot name anything that is served as it is."""
+    """Return a `skill://` URI as `uri` spells it; one that cannot name anything that is served as it is."""
     parts = segments(text)
     return text if parts is None else uri(parts[0], "/".join(parts[1:]))
 
 
 def find(snapshot: Snapshot, target: str, least: Standing) -> tuple[Skill, str] | None:
-    """The skill and the file path that a URI names, among the skills that stand at `least` there, or None."""
+    """Return the skill and the file path that a URI names, among the skills that stand at `least` there, or None."""
     parts = segments(target)
     return snapshot.find(parts, least) if parts else None
 
 
 def segments(text: str) -> tuple[str, ...] | None:
-    """The decoded segments of a `skill://` URI, or None when it cannot name anything that is served.
+    """Return the decoded segments of a `skill://` URI, or None when it cannot name anything that is served.
 
     None for one that is longer or deeper than any of ours, another scheme, a query or fragment, an empty segment, an
     escape that is not UTF-8, and for a segment that decodes to a slash, a NUL, `.` or `..`.
@@ -77,7 +77,7 @@ def segments(text: str) -> tuple[str, ...] | None:
 
 
 def bare(url: str) -> str:
-    """A URL without what may be a secret: user name and password, query, fragment."""
+    """Return a URL without what may be a secret: user name and password, query, fragment."""
     plain = re.split(r"[?#]", url, maxsplit=1)[0]
     scheme, slashes, rest = plain.partition("//")
     host, slash, path = rest.partition("/")

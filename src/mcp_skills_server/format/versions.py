@@ -41,7 +41,7 @@ class Version:
 
 
 def parse(text: str) -> Version | None:
-    """The version that this text is, None if it is none."""
+    """Return the version that this text is, None if it is none."""
     found = _VERSION.fullmatch(text) if len(text) <= _LONGEST else None
     if found is None:
         return None

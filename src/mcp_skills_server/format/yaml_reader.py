@@ -102,7 +102,7 @@ class Reader:
         self.problems: list[Problem] = []
 
     def read(self) -> dict[str, Json] | None:
-        """The mapping, None when it cannot be used. What is wrong with it is added to the problems."""
+        """Return the mapping, None when it cannot be used. What is wrong with it is added to the problems."""
         text = self._text
         if len(text) > MAX_YAML:
             message = f"the frontmatter has {len(text)} characters, at most {MAX_YAML} are read"
@@ -147,7 +147,7 @@ class Reader:
         return None
 
     def _document(self) -> Json:
-        """The value of the only document, None when there is none."""
+        """Return the value of the only document, None when there is none."""
         self._next = _PARSER(self._text).get_event
         self._next()
         start: Any = self._next()
@@ -271,7 +271,7 @@ class Reader:
         return value
 
     def _scalar(self, event: Any) -> Json:
-        """A plain scalar by the core schema."""
+        """Return a plain scalar by the core schema."""
         text: str = event.value
         if not event.implicit[0]:
             return text

@@ -10,7 +10,9 @@ _FEW: Final = 100
 
 
 def resorted(order: list[str], gone: Collection[str], came: Collection[str]) -> list[str]:
-    """A new sorted list: `order`, which is sorted, without `gone`, which are in it, and with `came`, which are not."""
+    """Return a new sorted list: `order`, which is sorted, without `gone`, which are in it, and with `came`, which are
+    not.
+    """
     if len(gone) + len(came) > _FEW:
         without = set(gone)
         return sorted([*(each for each in order if each not in without), *came])

@@ -37,7 +37,7 @@ class Standing(IntEnum):
 
 
 def printable(text: str) -> str:
-    """The text with control characters written out, for a terminal or a log; file names may hold anything."""
+    """Return the text with control characters written out, for a terminal or a log; file names may hold anything."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else f"\\u{{{ord(each):x}}}" for each in text)
@@ -65,7 +65,7 @@ class Problem(NamedTuple):
     skill: str = ""
 
     def at(self, path: str, skill: str) -> Problem:
-        """This problem with its place filled in."""
+        """Return this problem with its place filled in."""
         return self._replace(path=path, skill=skill)
 
     @property

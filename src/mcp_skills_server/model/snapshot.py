@@ -33,7 +33,7 @@ class Changes:
         return bool(self.before or self.after)
 
     def then(self, later: Changes) -> Changes:
-        """Both as one: the snapshot after the later ones minus that before these."""
+        """Return both as one: the snapshot after the later ones minus that before these."""
         before = {path: skill for path, skill in later.before.items() if path not in self.after}
         after = {path: skill for path, skill in self.after.items() if path not in later.before}
         return Changes({**self.before, **before}, {**after, **later.after})
@@ -76,7 +76,7 @@ class Snapshot:
         """The last snapshots that this one came from, and at which paths it is another."""
 
     def replacing(self, after: Mapping[str, Skill], gone: Collection[str], problems: tuple[Problem, ...]) -> Snapshot:
-        """The snapshot with some skills replaced or added and some gone. What still holds is carried over."""
+        """Return the snapshot with some skills replaced or added and some gone. What still holds is carried over."""
         skills: dict[str, Skill] = self.skills.copy()
         for path in gone:
             del skills[path]
@@ -107,7 +107,9 @@ class Snapshot:
             later.__dict__["_deepest"] = max(self._deepest, *deepest, 0)
 
     def differing(self, earlier: Snapshot) -> Collection[str]:
-        """The skill paths at which something else stands than in an earlier snapshot; costs little after one edit."""
+        """Return the skill paths at which something else stands than in an earlier snapshot; costs little after one
+        edit.
+        """
         known = self.differing_since(earlier.token)
         if known is not None:
             return known
@@ -115,7 +117,7 @@ class Snapshot:
         return {path for path in old.keys() | new.keys() if old.get(path) is not new.get(path)}
 
     def differing_since(self, token: object) -> Collection[str] | None:
-        """The same by the token of the earlier snapshot, None where it is not known what it was."""
+        """Return the same by the token of the earlier snapshot, None where it is not known what it was."""
         if token is self.token:
             return ()
         return next((paths for earlier, paths in self._replaced if earlier is token), None)
@@ -142,7 +144,7 @@ class Snapshot:
         return [path for path in self._names.get(name, ()) if self.skills[path].standing >= least]
 
     def page(self, after: str | None, size: int, least: Standing) -> tuple[list[Skill], str | None]:
-        """Up to `size` skills in the order of their paths, and where the next page begins.
+        """Return up to `size` skills in the order of their paths, and where the next page begins.
 
         Paging by key and not by position keeps every skill that stays in its place, whatever else comes or goes.
 
@@ -161,7 +163,7 @@ class Snapshot:
         return [self.skills[path] for path in chosen], more
 
     def find(self, segments: tuple[str, ...], least: Standing) -> tuple[Skill, str] | None:
-        """The skill and the path in it that a path names: of nested skills the innermost wins.
+        """Return the skill and the path in it that a path names: of nested skills the innermost wins.
 
         Look-ups only: the segments never become a path on disk.
 
@@ -176,7 +178,7 @@ class Snapshot:
         return self._file(path, self._holders(path, least))
 
     def children(self, segments: tuple[str, ...], least: Standing) -> dict[str, tuple[Skill, str] | None] | None:
-        """The direct children of a directory of a skill, or of what lies above skills.
+        """Return the direct children of a directory of a skill, or of what lies above skills.
 
         Args:
             segments: the path of the directory, split at the slashes.
@@ -207,7 +209,9 @@ class Snapshot:
         return max((path.count("/") + 1 for path in self.skills), default=0)
 
     def _holders(self, path: str, least: Standing) -> list[Skill]:
-        """The skills at or above this path, the outermost first. No more looks than a skill path has segments."""
+        """Return the skills at or above this path, the outermost first. No more looks than a skill path has
+        segments.
+        """
         found: list[Skill] = []
         end = -1
         for _ in range(self._deepest if len(path) <= LONGEST_PATH else 0):
@@ -252,7 +256,7 @@ _Moves: TypeAlias = "Sequence[tuple[str, Skill | None, Skill | None]]"
 
 
 def _moved(paths: Mapping[Standing, list[str]], moves: _Moves) -> dict[Standing, list[str]]:
-    """The paths by least standing after these moves."""
+    """Return the paths by least standing after these moves."""
     out: dict[Standing, list[str]] = {}
     for least, order in paths.items():
         was = {path for path, old, _ in moves if old is not None and old.standing >= least}
@@ -262,7 +266,7 @@ def _moved(paths: Mapping[Standing, list[str]], moves: _Moves) -> dict[Standing,
 
 
 def _renamed(names: Mapping[str, list[str]], moves: _Moves) -> dict[str, list[str]]:
-    """The paths by name after these moves."""
+    """Return the paths by name after these moves."""
     out = dict(names)
     for path, old, new in moves:
         if old is not None:

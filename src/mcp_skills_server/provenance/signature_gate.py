@@ -40,7 +40,7 @@ class Proofs:
         self._folder = folder
 
     def has(self, asked: str, digest: str) -> bool:
-        """Whether the skill with this digest over its files passed what was asked: by which keys, on which day."""
+        """Tell whether the skill with this digest over its files passed what was asked: by which keys, on which day."""
         place = self._place(asked)
         try:
             return _is_ours(place, stat.S_ISDIR) and _is_ours(place / _sha256(digest), stat.S_ISREG)

@@ -260,8 +260,9 @@ def _bundle(raw: bytes) -> dict[str, Any]:
 
 
 def _has_other_names(value: Any) -> bool:
-    """Whether a field has its other name, `public_key` for `publicKey`: the library takes both, and what is proved
-    here must be what it reads."""
+    """Tell whether a field has its other name, `public_key` for `publicKey`: the library takes both, and what is proved
+    here must be what it reads.
+    """
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
         return any("_" in key for key in fields) or any(map(_has_other_names, fields.values()))

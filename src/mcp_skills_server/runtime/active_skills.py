@@ -40,7 +40,7 @@ def begin_call() -> None:
 
 
 def change_of_call() -> int | None:
-    """How often the session had `changed` once the last call in this context had; None where it changed nothing.
+    """Return how often the session had `changed` once the last call in this context had; None where it changed nothing.
 
     Other calls may change the same session before that one is over.
     """
@@ -186,7 +186,7 @@ class ActiveSkills:
         self._awaited, self._shown_by = None, runtime
 
     async def _fresh(self, of: Runtime, view: View, names: Sequence[str], kept: Active) -> Active:
-        """The skills of these names, made ready; every body is there before anything changes."""
+        """Return the skills of these names, made ready; every body is there before anything changes."""
         most = of.settings.max_loaded
         wanted = {skill.path: skill for skill in _find_all(of, view.snapshot, names)}
         count = len(kept.keys() | wanted.keys())
@@ -205,7 +205,7 @@ class ActiveSkills:
         return {path: (skill, await _prepare(of, skill, view)) for path, skill in wanted.items()}  # X-30
 
     async def _current(self, of: Runtime, view: View) -> Active:
-        """What is loaded, as it is now."""
+        """Return what is loaded, as it is now."""
         now: dict[str, tuple[Skill, Loaded]] = {}
         for path in self._loaded if self._awaited is None else (path for path, _ in self._awaited):
             found = view.snapshot.skills.get(path)
@@ -218,17 +218,17 @@ class ActiveSkills:
 
 
 def loaded_of(active: Active) -> list[Loaded]:
-    """The loaded skills, the latest last."""
+    """Return the loaded skills, the latest last."""
     return [loaded for _, loaded in active.values()]
 
 
 def names_of(active: Active) -> list[str]:
-    """What they are called, likewise."""
+    """Return what they are called, likewise."""
     return [loaded.name for _, loaded in active.values()]
 
 
 def chosen(of: Runtime, active: Active, snapshot: Snapshot, name: str | None, *, reminder: str = "") -> Skill:
-    """The loaded skill of this name, or for None the one that was loaded last.
+    """Return the loaded skill of this name, or for None the one that was loaded last.
 
     Args:
         of: of the caller's skills.
@@ -256,7 +256,7 @@ def chosen(of: Runtime, active: Active, snapshot: Snapshot, name: str | None, *,
 
 
 def _path_of(of: Runtime, active: Active, wanted: str) -> str | None:
-    """The path of the loaded skill of this name, skill path or location, or None."""
+    """Return the path of the loaded skill of this name, skill path or location, or None."""
     for path, (_, loaded) in active.items():
         if wanted in {path, loaded.name, loaded.location}:
             return path

@@ -110,7 +110,7 @@ class Briefing:
                 self.instructions()
 
     def is_small(self, count: int) -> bool:
-        """Whether the first look found at most so many skills, and no sign of more."""
+        """Tell whether the first look found at most so many skills, and no sign of more."""
         seen = self._outline
         return seen is None or (not seen.cut and len(seen.snapshot.skills) <= count)
 
@@ -183,7 +183,7 @@ class Briefing:
         return self._current().overview
 
     def location(self, skill: Skill, path: str = SKILL_MD) -> str:
-        """Where a file of a skill, or with "" its directory, is."""
+        """Return where a file of a skill, or with "" its directory, is."""
         if not self._absolute_paths:
             return uri(skill.path, path)
         place = self._registry.place(skill)
@@ -209,7 +209,7 @@ class Briefing:
         return kept
 
     def _with_descriptions(self, kept: _Texts, snapshot: Snapshot) -> _Texts | None:
-        """The same texts for a snapshot in which only descriptions are others, where not even all names fit.
+        """Return the same texts for a snapshot in which only descriptions are others, where not even all names fit.
 
         None where something else differs, too, or descriptions are shown. An edit of one skill among very many would
         else cost what all of them cost.
@@ -271,7 +271,7 @@ class Briefing:
         return Offer(name_of(skill, snapshot), hidden.without(skill.description), location, path, root)
 
     def _place(self, skill: Skill) -> tuple[str, str]:
-        """What its root is called, and its skill path."""
+        """Return what its root is called, and its skill path."""
         roots = self._registry.roots
         if len(roots) == 1:
             return "", skill.path
@@ -288,7 +288,7 @@ class Briefing:
         return self._moved
 
     def news(self, since: int) -> str | None:
-        """One line on what came and went since that moment, None where that is nothing."""
+        """Return one line on what came and went since that moment, None where that is nothing."""
         moved = self._moved - since
         moves = list(self._moves)[-moved:] if moved > 0 else []
         balance: dict[str, int] = {}
@@ -299,11 +299,11 @@ class Briefing:
         return runtime.news(added, removed, uncounted=moved > len(moves)) if added or removed else None
 
     def time_of(self, moment: int) -> float:
-        """When that moment was, in seconds of the wall clock, for another process to find its own moment by."""
+        """Return when that moment was, in seconds of the wall clock, for another process to find its own moment by."""
         return next((at for at, before in [*self._moved_at] if before >= moment), time.time())
 
     def moment_at(self, at: float) -> int:
-        """The moment of that time; the first one that is known for a time before."""
+        """Return the moment of that time; the first one that is known for a time before."""
         return next((before for then, before in [*self._moved_at] if then >= at), self._moved)
 
     def _note(self, changes: Changes) -> None:
@@ -319,7 +319,7 @@ class Briefing:
 
 
 def name_of(skill: Skill, snapshot: Snapshot) -> str:
-    """What a skill is called where a model loads it."""
+    """Return what a skill is called where a model loads it."""
     return identity.name_of(skill, snapshot, Standing.LENIENT)
 
 

@@ -22,7 +22,7 @@ _MOST_OUTPUT: Final = 16 << 20
 
 
 def skill_file(skill: Skill, path: str, raw: bytes, given: Mapping[str, Any], settings: RuntimeSettings) -> ToolResult:
-    """A file of a skill, of which the model wants what `given` says."""
+    """Return a file of a skill, of which the model wants what `given` says."""
     text = media.as_text(raw, media.media_type(path))
     if text is None:
         target = uri(skill.path, path) if skill.standing is Standing.VALID else None
@@ -33,7 +33,7 @@ def skill_file(skill: Skill, path: str, raw: bytes, given: Mapping[str, Any], se
 async def output_file(
     workspace: Workspace | None, path: str, given: Mapping[str, Any], settings: RuntimeSettings, *, elsewhere: bool
 ) -> ToolResult:
-    """A file that a script of a session left in its work directory.
+    """Return a file that a script of a session left in its work directory.
 
     Args:
         workspace: the work directory here; None where there is none.

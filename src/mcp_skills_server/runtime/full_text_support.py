@@ -16,7 +16,7 @@ _NO_SQLITE: Final = "its Python was built without sqlite3"
 
 
 def missing() -> str | None:
-    """Why this Python cannot index words; None where it can."""
+    """Return why this Python cannot index words; None where it can."""
     try:
         import sqlite3
     except ImportError:

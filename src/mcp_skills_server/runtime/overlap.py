@@ -33,12 +33,12 @@ class Overlap(NamedTuple):
 
 
 def deciding_words(skill: Skill) -> frozenset[str]:
-    """The words that a skill is chosen by."""
+    """Return the words that a skill is chosen by."""
     return frozenset(word for text in texts_of(skill)[:_DECIDING] for word in words_of(text)) - STOP_WORDS
 
 
 def overlaps(skill: Skill, others: Iterable[Skill]) -> list[Overlap]:
-    """How far each of these overlaps with the skill, the most alike first; the skill itself is passed over."""
+    """Return how far each of these overlaps with the skill, the most alike first; the skill itself is passed over."""
     own = deciding_words(skill)
     found: list[Overlap] = []
     for other in others:

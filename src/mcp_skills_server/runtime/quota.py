@@ -94,11 +94,11 @@ class Quota(Generic[_Key]):
         return key in self._owners
 
     def used(self, owner: Owner) -> int:
-        """How much this owner has."""
+        """Return how much this owner has."""
         return self._used_by.get(owner, 0)
 
     def limit(self, owner: Owner) -> int:
-        """How much this owner may have."""
+        """Return how much this owner may have."""
         return self.whole if owner is None else self.share
 
     def claim(self, key: _Key, owner: Owner, amount: int = 1, *, busy: Callable[[_Key], bool] = _never) -> list[_Key]:

@@ -106,7 +106,9 @@ class Runtime:
         )
 
     def over(self, skill_set: SkillSet) -> Runtime:
-        """The runtime of the conversations of those who have this set of skills: it shares all but what they see."""
+        """Return the runtime of the conversations of those who have this set of skills: it shares all but what they
+        see.
+        """
         return self if skill_set is self.registry else self._restricted.of(skill_set)
 
     def _restricted_to(self, skill_set: SkillSet) -> Runtime:
@@ -155,7 +157,7 @@ class Runtime:
             await in_thread(self.registry.load)
 
     def session(self) -> Session:
-        """A new session, which the caller binds to a conversation and closes at its end.
+        """Return a new session, which the caller binds to a conversation and closes at its end.
 
         Outside of an event loop it reads the skills first, if nobody has; that takes as long as it takes.
 
@@ -173,7 +175,7 @@ class Runtime:
         return Session(self, hosted=True)
 
     async def session_from(self, handle: str, record: SessionRecord, here: str) -> Session:
-        """The session of this handle that another process has left, with the skills as they are here now.
+        """Return the session of this handle that another process has left, with the skills as they are here now.
 
         Args:
             handle: by which its model knows it.
@@ -202,7 +204,7 @@ class Runtime:
     # Which skill is meant
 
     def entries(self, skills: Sequence[Skill], snapshot: Snapshot) -> list[dict[str, Json]]:
-        """These skills as the listing and the search show them."""
+        """Return these skills as the listing and the search show them."""
         return [
             runtime.entry(
                 name_of(skill, snapshot),
@@ -216,7 +218,7 @@ class Runtime:
         ]
 
     def find(self, snapshot: Snapshot, wanted: str) -> Skill:
-        """The skill of this name, skill path or location.
+        """Return the skill of this name, skill path or location.
 
         Raises:
             RequestError: there is none, or several share the name. The message has the nearest ones.
@@ -242,7 +244,7 @@ class Runtime:
             return []
 
     def locate(self, snapshot: Snapshot, wanted: str) -> Skill | None:
-        """The skill at this location, or None."""
+        """Return the skill at this location, or None."""
         if wanted[: len(SCHEME)].lower() == SCHEME:
             target = wanted.rstrip("/").removesuffix(f"/{SKILL_MD}")
             found = uris.find(snapshot, f"{target}/{SKILL_MD}", Standing.LENIENT)
@@ -252,7 +254,7 @@ class Runtime:
         return None
 
     def _by_location(self, snapshot: Snapshot) -> dict[str, Skill]:
-        """The skills by location, made once for a snapshot: a call may ask for many."""
+        """Return the skills by location, made once for a snapshot: a call may ask for many."""
         kept = self._located
         if kept is None or kept[0] is not snapshot:
             usable = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))

@@ -38,7 +38,8 @@ _WEIGHT: Final = 3.0
 
 
 def fused(first: Ranking, *others: Ranking, peer: Iterable[tuple[int, float]] = ()) -> Ranking:
-    """The rows by the sum of 1 / (60 + place) over all rankings; then what is left of the first one, in its order.
+    """Return the rows by the sum of 1 / (60 + place) over all rankings; then what is left of the first one, in its
+    order.
 
     The first ranking and its peer count three times: the others correct them.
     """
@@ -52,7 +53,7 @@ def fused(first: Ranking, *others: Ranking, peer: Iterable[tuple[int, float]] = 
 
 
 def summed(first: Sequence[tuple[int, float]], second: Ranking) -> Ranking:
-    """The rows of both rankings by the sum of their ranks, where a row that is not in one has none there."""
+    """Return the rows of both rankings by the sum of their ranks, where a row that is not in one has none there."""
     known = dict(first)
     both = {row: rank + known.get(row, 0.0) for row, rank in second}
     return merge(
@@ -118,7 +119,7 @@ class Search:
         self._indexed: _Indexed | None = None
 
     def find(self, query: str, limit: int, accept: Callable[[Skill], bool], *, by_meaning: bool = False) -> list[Skill]:
-        """Up to `limit` skills that are meant by `query` and accepted, the best first.
+        """Return up to `limit` skills that are meant by `query` and accepted, the best first.
 
         Any text may be asked; one that says nothing finds nothing. `accept` is called while others wait, so it must
         return at once and not search. With `by_meaning` the embeddings are asked too, which may be on another machine:
@@ -130,7 +131,7 @@ class Search:
         return [hit.skill for hit in self.scored(query, limit, accept, by_meaning=by_meaning)]
 
     def scored(self, query: str, limit: int, accept: Callable[[Skill], bool], *, by_meaning: bool = False) -> list[Hit]:
-        """What `find` finds, with the scores that put it in its order.
+        """Return what `find` finds, with the scores that put it in its order.
 
         Raises:
             NoFullTextError: this Python cannot index words.
@@ -146,7 +147,7 @@ class Search:
         )
 
     def nearest(self, query: str, limit: int, accept: Callable[[Skill], bool]) -> list[Skill]:
-        """Up to `limit` accepted skills whose names look like words of `query`, the most alike first.
+        """Return up to `limit` accepted skills whose names look like words of `query`, the most alike first.
 
         It is for a question that found nothing.
 
@@ -185,7 +186,7 @@ class _Indexed:
             self._opening_hits.cache_clear()
 
     def find(self, query: str, meant: Sequence[tuple[str, float]] = ()) -> Iterator[Hit]:
-        """The skills that are meant, the best first: by their very name, then by their texts.
+        """Yield the skills that are meant, the best first: by their very name, then by their texts.
 
         `meant` are the paths of those that mean the same, and how nearly.
         """
@@ -240,7 +241,7 @@ class _Indexed:
         return (skill for row, _ in rows for skill in self.index.skills([row]))
 
     def _terms(self, words: Sequence[str], unfinished: str) -> tuple[list[Term], list[str]]:
-        """What to look for: the words, the beginning that the last one may be, and what rare ones may stand for.
+        """Return what to look for: the words, the beginning that the last one may be, and what rare ones may stand for.
 
         Second come the rarest of the words, those included of which there is nothing in any field.
         """
@@ -263,7 +264,9 @@ class _Indexed:
         return chosen, sorted(frequency, key=lambda word: frequency[word])[:_FOLLOWED]
 
     def _telling(self, found: Mapping[Term, int], most: int = _MOST_HITS) -> list[Term]:
-        """Those that are somewhere and not everywhere, the rarest first, as far as there is time to weigh them."""
+        """Return those that are somewhere and not everywhere, the rarest first, as far as there is time to weigh
+        them.
+        """
         telling = {term: hits for term, hits in found.items() if 0 < hits <= len(self.index) // 2}
         chosen: list[Term] = []
         weighed = 0

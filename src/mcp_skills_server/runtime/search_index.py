@@ -87,19 +87,19 @@ class FullText:
         self._db.execute("COMMIT")
 
     def hits(self, term: Term, most: int) -> int:
-        """How many rows have it in a field; counted up to `most`."""
+        """Return how many rows have it in a field; counted up to `most`."""
         query = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
         return int(self._db.execute(query, (_quoted(term), most)).fetchone()[0])
 
     def opening_hits(self, term: Term, most: int) -> int:
-        """How many rows have it where their bodies begin; counted up to `most`."""
+        """Return how many rows have it where their bodies begin; counted up to `most`."""
         query = "SELECT count(*) FROM (SELECT 1 FROM openings WHERE openings MATCH ? LIMIT ?)"
         return int(self._db.execute(query, (_quoted(term), most)).fetchone()[0])
 
     def ranked(
         self, terms: Sequence[Term], *, names_only: bool = False, weights: Mapping[str, float] = WEIGHTS
     ) -> Iterator[tuple[int, float]]:
-        """The rows that have any of them in a field with their rank, the lowest and best first."""
+        """Return the rows that have any of them in a field with their rank, the lowest and best first."""
         match = _any_of(terms)
         if names_only:
             match = f"name : ({match})"
@@ -111,7 +111,9 @@ class FullText:
         )
 
     def ranked_by_opening(self, terms: Sequence[Term], most: int) -> Iterator[tuple[int, float]]:
-        """The rows whose bodies begin with a text that has any of them, at most so many, as `ranked` gives them."""
+        """Return the rows whose bodies begin with a text that has any of them, at most so many, as `ranked` gives
+        them.
+        """
         return self._db.execute(
             "SELECT rowid, bm25(openings) AS rank_ FROM openings WHERE openings MATCH ? ORDER BY rank_ LIMIT ?",
             (_any_of(terms), most),

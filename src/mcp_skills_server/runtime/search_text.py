@@ -25,7 +25,7 @@ _LETTERS: Final = str.maketrans({code: char.lower() if (char := chr(code)).isalp
 
 
 def _fold(text: str) -> str:
-    """The text with nothing but folded words and what stands between words in ASCII, which stays as it is."""
+    """Return the text with nothing but folded words and what stands between words in ASCII, which stays as it is."""
     text = text.replace("\0", " ")
     return text if text.isascii() else _NOT_ASCII.sub(_fold_found, text)
 
@@ -36,7 +36,7 @@ def _fold_found(found: re.Match[str]) -> str:
 
 @lru_cache(maxsize=512)  # in most texts these are the same few dashes, quotes and accented letters
 def _fold_run(run: str) -> str:
-    """A run of characters beyond ASCII, folded; nothing of it depends on what stands around."""
+    """Return a run of characters beyond ASCII, folded; nothing of it depends on what stands around."""
     whole = unicodedata.normalize("NFKD", run.casefold())
     letters = "".join(each for each in whole if not unicodedata.combining(each))
     # Languages that do not put blanks between their words; Hangul does, but with endings. The pattern takes a
@@ -50,17 +50,17 @@ def _fold_run(run: str) -> str:
 
 
 def _pairs(run: str) -> str:
-    """Each character with the next one, which is the usual way to search what has no blanks between words."""
+    """Return each character with the next one, which is the usual way to search what has no blanks between words."""
     return " ".join(run[start : start + 2] for start in range(max(len(run) - 1, 1)))
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text or a question, folded."""
+    """Return the words of a text or a question, folded."""
     return _WORD.findall(_fold(text).lower())
 
 
 def texts_of(skill: Skill) -> Texts:
-    """What is indexed of a skill, in the order of `Texts`. Always the same of the same skill."""
+    """Return what is indexed of a skill, in the order of `Texts`. Always the same of the same skill."""
     title = identity.title(skill) or ""
     headings = " ".join(each for each in skill.reading.headings if each != title)
     tags = " ".join(str(tag) for tag in tags_of(skill.frontmatter))
@@ -69,13 +69,15 @@ def texts_of(skill: Skill) -> Texts:
 
 
 def names_of(texts: Texts) -> set[str]:
-    """What to say to mean one skill and no other: its name or its path, however its words are held together."""
+    """Return what to say to mean one skill and no other: its name or its path, however its words are held together."""
     name, path = texts[0], texts[5]
     return {"".join(_WORD.findall(each.lower())) for each in (name, path)} - {""}
 
 
 def described_words(texts: Texts) -> set[str]:
-    """The words of the name, the title, the tags and the description that are long enough to look like others."""
+    """Return the words of the name, the title, the tags and the description that are long enough to look like
+    others.
+    """
     text = "\n".join(texts[:4])
     if not text.isascii():
         return {*_LONG_WORD.findall(text.lower())}
@@ -83,6 +85,6 @@ def described_words(texts: Texts) -> set[str]:
 
 
 def spelt_words(texts: Texts) -> set[str]:
-    """The words of the name, the title and the tags, which people try to remember; of a plural the singular too."""
+    """Return the words of the name, the title and the tags, which people try to remember; of a plural the singular too."""
     words = {word for text in texts[:3] for word in _WORD.findall(text.lower()) if not word.isdecimal()}
     return words | {word[:-1] for word in words if len(word) > 4 and word[-1] == "s" != word[-2]}

@@ -96,7 +96,7 @@ class Session:
         return self._active.names
 
     async def instructions(self) -> str:
-        """What to put at the top of the next model call: the rule, `<available_skills>`, `<active_skills>`.
+        """Return what to put at the top of the next model call: the rule, `<available_skills>`, `<active_skills>`.
 
         An edit of a loaded skill shows here as soon as the registry knows of it; what was unloaded is gone. "" where
         there is no skill.
@@ -105,7 +105,8 @@ class Session:
         return self._runtime.briefing.instructions(loaded_of(active))
 
     def tools(self) -> list[dict[str, Json]]:
-        """The tools' definitions: `name`, `title`, `description`, `inputSchema`, `annotations`, most `outputSchema`.
+        """Return the tools' definitions: `name`, `title`, `description`, `inputSchema`, `annotations`, most
+        `outputSchema`.
 
         An empty list where there is no skill. They are shared: do not change them.
         """

@@ -38,7 +38,7 @@ class SessionRecord:
     scripts_at: str = ""
 
     def text(self) -> str:
-        """The record as it is written."""
+        """Return the record as it is written."""
         out: dict[str, Any] = {"version": VERSION, "owner": self.owner, "since": self.since}
         out["skills"] = [{"path": path, "digest": digest} for path, digest in self.skills]
         if self.scripts_at:
@@ -47,7 +47,7 @@ class SessionRecord:
 
 
 def parsed(text: str) -> SessionRecord:
-    """The record that a text is. Fields that this version does not know are passed over.
+    """Return the record that a text is. Fields that this version does not know are passed over.
 
     Raises:
         SessionRecordError: it is none.

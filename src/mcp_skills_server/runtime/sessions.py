@@ -61,7 +61,7 @@ class Sessions:
         return len(self._open)
 
     def new(self, since: int | None = None, runtime: Runtime | None = None) -> Session:
-        """A session that nobody can find yet. `keep` it once it holds anything.
+        """Return a session that nobody can find yet. `keep` it once it holds anything.
 
         Args:
             since: as `Session` takes it.
@@ -113,14 +113,14 @@ class Sessions:
             self._open.pop(handle)[0].close()
 
     def _local(self, handle: str, owner: str | None) -> Session | None:
-        """The session of this handle in the memory of this process, None for all that this owner has none of."""
+        """Return the session of this handle in the memory of this process, None for all that this owner has none of."""
         session, whose, used = self._open.get(handle, (None, None, 0.0))
         if session is None or whose != owner or (self._now() - used > self._idle_s and not session.calls):
             return None
         return session
 
     def find(self, handle: str, owner: str | None) -> Session:
-        """The session of this handle.
+        """Return the session of this handle.
 
         Raises:
             UnknownSessionError: it is unknown, over, or another owner's.
@@ -139,7 +139,7 @@ class Sessions:
         *,
         changes: bool = False,  # noqa: ARG002
     ) -> Session:
-        """The same for a call, wherever sessions are kept.
+        """Return the same for a call, wherever sessions are kept.
 
         Args:
             handle: by which it is known.

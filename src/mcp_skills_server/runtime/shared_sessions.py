@@ -39,7 +39,7 @@ class RecordStore(Protocol):
     """Where records are that all replicas see. What fails is a `RequestError` whose message is for the model."""
 
     async def read(self, name: str, group: str | None) -> str | None:
-        """The text of this name, which is foreign; None where there is none."""
+        """Return the text of this name, which is foreign; None where there is none."""
         ...
 
     async def write(self, name: str, group: str | None, text: str, *, replaces: str | None) -> None:
@@ -84,7 +84,7 @@ class SharedSessions(Sessions):
         self._known: dict[str, _Known] = {}
 
     async def open(self, handle: str, owner: str | None, counted: Owner = None, *, changes: bool = False) -> Session:
-        """The session of this handle, from wherever it was last used."""
+        """Return the session of this handle, from wherever it was last used."""
         if not _HANDLE.fullmatch(handle):
             raise UnknownSessionError(handle)
         local = self._local(handle, owner)
@@ -108,7 +108,7 @@ class SharedSessions(Sessions):
             return self.find(handle, owner)
 
     async def _bring(self, handle: str, owner: str | None, counted: Owner) -> Session:
-        """A session that another replica has begun."""
+        """Return a session that another replica has begun."""
         text = await self._store.read(handle, counted)
         if text is None:
             raise UnknownSessionError(handle)
@@ -172,7 +172,7 @@ class SharedSessions(Sessions):
 
 
 def _owner(owner: str | None) -> str:
-    """What stands in a record for an owner."""
+    """Return what stands in a record for an owner."""
     return "" if owner is None else sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -23,7 +23,7 @@ _SHOWN_PATHS: Final = 40
 
 
 def path_in(skill: Skill, wanted: str, paths: Sequence[str], below: str = "") -> str:
-    """The file that is meant, by look-up alone.
+    """Return the file that is meant, by look-up alone.
 
     Raises:
         RequestError: there is none. The message has those that there are.
@@ -53,7 +53,7 @@ def _validators() -> dict[str, Draft202012Validator]:
 
 
 def invalid_arguments(tool: str, given: Mapping[str, Any]) -> str | None:
-    """What is wrong with the arguments, and what the tool takes; None for nothing."""
+    """Return what is wrong with the arguments, and what the tool takes; None for nothing."""
     validator: Any = _validators()[tool]  # the stubs say little
     schema: dict[str, Any] = validator.schema
     required = schema.get("required", ())

@@ -18,7 +18,7 @@ SKILL_MD_RULES: Final[tuple[Rules[SkillMd], ...]] = (fields.RULES, values.RULES,
 
 
 def check(document: Document, directory: str, *, about: tuple[str, ...] = ("",)) -> tuple[Problem, ...]:
-    """The problems that every scan looks for in a SKILL.md.
+    """Return the problems that every scan looks for in a SKILL.md.
 
     Args:
         document: the file; nothing is found where its frontmatter could not be read.

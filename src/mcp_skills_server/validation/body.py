@@ -56,7 +56,9 @@ def _reference_missing(skill: SkillMd) -> Iterator[Found]:
 
 
 def _targets(skill: SkillMd, *, code: bool = True) -> dict[str, int]:
-    """What the body refers to, each with the line of its first reference; `code` counts names in code as well."""
+    """Return what the body refers to, each with the line of its first reference; `code` counts names in code as
+    well.
+    """
     lines: dict[str, int] = {}
     for reference in skill.references:
         if code or reference.kind != "code":

@@ -24,7 +24,9 @@ def _name_shared(snapshot: Snapshot) -> Iterator[Found]:
 
 
 def _others(path: str, sharing: Sequence[str]) -> str:
-    """The paths beside this one, a few by name: the name of ten thousand skills must not make each line so long."""
+    """Return the paths beside this one, a few by name: the name of ten thousand skills must not make each line so
+    long.
+    """
     named = [each for each in sharing[: _NAMED + 1] if each != path][:_NAMED]
     left = len(sharing) - 1 - len(named)
     return ", ".join(named) + (f" and {left:,} more" if left else "")

@@ -17,7 +17,7 @@ _VERSION_CONTROL: Final = (".git", ".hg", ".svn", ".jj")
 
 
 def lint_names(skill: Skill, served: Collection[str], unserved: Iterable[str]) -> list[Problem]:
-    """What is wrong with the names in a skill's directory.
+    """Return what is wrong with the names in a skill's directory.
 
     Args:
         skill: the skill.
@@ -31,7 +31,7 @@ def lint_names(skill: Skill, served: Collection[str], unserved: Iterable[str]) -
 
 
 def lint_file(skill: Skill, path: str, raw: bytes) -> list[Problem]:
-    """What is wrong in a file of a skill: dangling references, and what should not be in a skill.
+    """Return what is wrong in a file of a skill: dangling references, and what should not be in a skill.
 
     Args:
         skill: the skill.

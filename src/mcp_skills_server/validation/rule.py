@@ -86,12 +86,12 @@ class Rules(Generic[T]):
         return run(self.chosen(deep=deep, about=about), subject)
 
     def chosen(self, *, deep: bool, about: tuple[str, ...] = ("",)) -> list[Rule[T]]:
-        """The deep rules, or all others, of those whose codes begin so, to `run` together with others."""
+        """Return the deep rules, or all others, of those whose codes begin so, to `run` together with others."""
         return [row for row in self.rows if row.deep is deep and row.code.startswith(about)]
 
 
 def run(rules: Iterable[Rule[T]], subject: T) -> list[Problem]:
-    """What these rules find. Paths are relative to the skill."""
+    """Return what these rules find. Paths are relative to the skill."""
     return [_problem(code, found) for code, _, _, check in rules for found in check(subject)]
 
 
@@ -130,7 +130,7 @@ class SkillMd:
         self.description = description if isinstance(description, str) and description.strip() else ""
 
     def line(self, key: str) -> int:
-        """The line of a top-level field, or of the opening fence when it is missing."""
+        """Return the line of a top-level field, or of the opening fence when it is missing."""
         return self.document.lines.get(key, 1)
 
     @cached_property

@@ -23,7 +23,7 @@ RULES: Final[tuple[Rule[Any], ...]] = tuple(
 
 
 def check_deeply(document: Document, files: Collection[str]) -> tuple[Problem, ...]:
-    """The problems that only `validate` looks for in a SKILL.md. `files` are the paths of the skill's files."""
+    """Return the problems that only `validate` looks for in a SKILL.md. `files` are the paths of the skill's files."""
     if document.frontmatter is None:
         return ()
     skill = SkillMd(document, document.frontmatter, "", files)
@@ -31,5 +31,7 @@ def check_deeply(document: Document, files: Collection[str]) -> tuple[Problem, .
 
 
 def check_catalog(snapshot: Snapshot) -> list[Problem]:
-    """The problems that show only among several skills, each with its skill path and the file's path in the skill."""
+    """Return the problems that show only among several skills, each with its skill path and the file's path in the
+    skill.
+    """
     return catalog.RULES.check(snapshot, deep=True)

@@ -58,11 +58,11 @@ _TO_DO: Final = re.compile(r"\s*+(?:[\[<({]\s*+TODO\b|TODO\s*+(?::|\Z))")
 
 
 def is_placeholder(description: str) -> bool:
-    """Whether a description is the one that `new` writes, or begins with TODO as those of other programs do."""
+    """Tell whether a description is the one that `new` writes, or begins with TODO as those of other programs do."""
     is_ours = _FIRST_WORD in description and _FIRST_SENTENCE in " ".join(description.split())
     return is_ours or _TO_DO.match(description) is not None
 
 
 def placeholders(body: str) -> Iterator[int]:
-    """The 0-based lines of a body that are as `new` writes them."""
+    """Return the 0-based lines of a body that are as `new` writes them."""
     return (number for number, line in enumerate(body.split("\n")) if line in _TO_REPLACE)

@@ -96,7 +96,7 @@ def _hidden_comment(file: TextFile) -> Iterator[Found]:
 
 
 def _first(text: str, spans: Iterable[_Span], words: str) -> Iterator[Found]:
-    """One finding for all spans, with the line of the first and their count."""
+    """Yield one finding for all spans, with the line of the first and their count."""
     found = list(spans)
     if found:
         start, end = found[0]
@@ -108,12 +108,12 @@ def _more(count: int) -> str:
 
 
 def _spans(pattern: re.Pattern[str], text: str) -> Iterator[_Span]:
-    """Where the pattern fits."""
+    """Return where the pattern fits."""
     return (found.span() for found in pattern.finditer(text))
 
 
 def _piped(text: str) -> Iterator[_Span]:
-    """Where a download goes straight into an interpreter, in order."""
+    """Return where a download goes straight into an interpreter, in order."""
     piped = _after_pipes(text) if "|" in text else ()
     given = _spans(_GIVEN, text) if "curl" in text or "wget" in text else ()
     return merge(piped, given, key=itemgetter(1)) if piped and given else iter(piped or given)

@@ -53,7 +53,8 @@ def _kind(value: Json) -> str:
 
 
 def _as_text(key: str, value: Json, written: str | None) -> str:
-    """The line of YAML that has this field below `metadata` as text; the words for it where that line would be long.
+    """Return the line of YAML that has this field below `metadata` as text; the words for it where that line would be
+    long.
 
     `written` is what stands in the file: a version 1.10 is the number 1.1, but the text "1.10".
     """

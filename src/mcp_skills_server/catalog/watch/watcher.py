@@ -57,12 +57,14 @@ class Burst:
             self._last = now
 
     def over(self) -> float:
-        """The moment at which it is over if nothing more comes."""
+        """Return the moment at which it is over if nothing more comes."""
         self._lone = self._lone and self._looks_lone()
         return min(self._last + (_LONE_S if self._lone else _QUIET_S), self._began + _LONGEST_S)
 
     def _looks_lone(self) -> bool:
-        """Whether it is no more than a save in one directory, or a small directory that came, went or was renamed."""
+        """Tell whether it is no more than a save in one directory, or a small directory that came, went or was
+        renamed.
+        """
         if len(self.paths) > _LONE_PATHS:
             return False
         tops = outermost({path.replace(os.sep, "/") for path in self.paths})
@@ -320,12 +322,12 @@ class Watcher:
 
 
 def _targets(roots: Iterable[Root]) -> list[str]:
-    """The folders that are served through links: the system reports no change behind a link."""
+    """Return the folders that are served through links: the system reports no change behind a link."""
     return sorted({link.target for root in roots for link in [*root.links.values()] if link.target})
 
 
 def _link_states(roots: Iterable[Root]) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The state of what each link leads to, as it was judged and as it is now, by the link's path.
+    """Return the state of what each link leads to, as it was judged and as it is now, by the link's path.
 
     Polled, because what a link leads to may come and go where nothing is watched.
     """
@@ -334,7 +336,7 @@ def _link_states(roots: Iterable[Root]) -> dict[str, tuple[tuple[int, ...], tupl
 
 
 def _identities(roots: Iterable[Root]) -> list[tuple[int, ...] | None]:
-    """What tells each root from another directory at its path, and from itself with other permissions."""
+    """Return what tells each root from another directory at its path, and from itself with other permissions."""
     out: list[tuple[int, ...] | None] = []
     for root in roots:
         try:

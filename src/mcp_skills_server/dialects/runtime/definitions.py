@@ -60,7 +60,9 @@ def definitions(
 
 
 def argument_schemas() -> dict[str, Json]:
-    """What each tool takes, by its name, where the host binds the session. Names of skills are judged by look-up."""
+    """Return what each tool takes, by its name, where the host binds the session. Names of skills are judged by
+    look-up.
+    """
     bound: dict[str, Json] = {}
     tools = (
         _list_tool(),

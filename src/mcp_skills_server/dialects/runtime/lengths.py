@@ -21,7 +21,8 @@ def one_line(text: str) -> str:
 
 
 def even(lengths: Iterable[int], budget: int) -> int:
-    """How long each of these may be, the same for all, so that together they fit: what short ones leave, long ones get.
+    """Return how long each of these may be, the same for all, so that together they fit: what short ones leave, long
+    ones get.
 
     The greatest length where all of them fit.
     """

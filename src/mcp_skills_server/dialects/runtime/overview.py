@@ -102,7 +102,7 @@ def instructions(overview: Overview, characters: int, *, scripts: bool, active: 
 
 
 def in_instructions(overview: Overview, characters: int, *, scripts: bool) -> Shown:
-    """How much of the skills the instructions show; the text is what stands between the tags."""
+    """Return how much of the skills the instructions show; the text is what stands between the tags."""
     if not overview:
         return Shown("")
     return _between_tags(overview, characters - len(_head(overview, scripts=scripts)) - 2)
@@ -114,7 +114,9 @@ def _head(overview: Overview, *, scripts: bool) -> str:
 
 
 def lead(overview: Overview) -> str:
-    """One line with all that a model needs: how many skills there are, and which tool finds, loads and reads them."""
+    """Return one line with all that a model needs: how many skills there are, and which tool finds, loads and reads
+    them.
+    """
     return (
         f"{counted(overview)} here, with instructions for particular tasks: {SEARCH} finds skills for a task, {LOAD} "
         f"loads them by name, {READ} reads their files. Search and load before you begin a task that may have one."
@@ -122,7 +124,7 @@ def lead(overview: Overview) -> str:
 
 
 def counted(overview: Overview) -> str:
-    """How many skills there are, in words."""
+    """Return how many skills there are, in words."""
     count = len(overview.offers)
     if not count:
         return "Skills"
@@ -155,7 +157,7 @@ def within(overview: Overview, budget: int, spell: Callable[[str], str] = contai
 
 
 def _described(overview: Overview, names: Sequence[str], budget: int, spell: Callable[[str], str]) -> Shown:
-    """Every name, and as many descriptions as fit: of all skills, else of some."""
+    """Return every name, and as many descriptions as fit: of all skills, else of some."""
     descriptions = [spell(one_line(offer.description)) for offer in overview.offers]
     left = budget + 1 - sum(len(f"- {name}: \n") for name in names)
     most = even(map(len, descriptions), left)
@@ -247,7 +249,9 @@ def groups(places: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
 
 
 def turns(found: Mapping[str, Sequence[int]]) -> Iterator[int]:
-    """The positions in these groups in the order in which skills are named where not all fit: of each group in turn."""
+    """Yield the positions in these groups in the order in which skills are named where not all fit: of each group in
+    turn.
+    """
     for step in range(max(map(len, found.values()), default=0)):
         yield from (positions[step] for positions in found.values() if step < len(positions))
 
@@ -263,7 +267,7 @@ def loading(overview: Overview, characters: int) -> str:
 
 
 def in_loading(overview: Overview, characters: int) -> Shown:
-    """How much of the skills the description of the loading tool shows."""
+    """Return how much of the skills the description of the loading tool shows."""
     return within(overview, characters - len(_loading_head(overview)) - 1)
 
 
@@ -275,7 +279,7 @@ def _loading_head(overview: Overview) -> str:
 
 
 def _elements(overview: Overview, budget: int) -> str | None:
-    """Every skill with its whole description, None where that does not fit."""
+    """Return every skill with its whole description, None where that does not fit."""
     pieces: list[str] = []
     for offer in overview.offers:
         fields = {"name": offer.name, "description": one_line(offer.description), "location": offer.location}
@@ -329,7 +333,7 @@ def _grouped(offers: Sequence[Offer], budget: int, spell: Callable[[str], str]) 
 
 
 def _shared(folders: Sequence[tuple[str, ...]]) -> int:
-    """How many folders from the top all of these have in common."""
+    """Return how many folders from the top all of these have in common."""
     if not folders:
         return 0
     first, last = min(folders), max(folders)

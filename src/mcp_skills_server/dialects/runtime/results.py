@@ -146,7 +146,9 @@ def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> T
 
 
 def made_file(path: str, raw: bytes, most_bytes: int) -> ToolResult:
-    """The answer of reading a file without text that a script left: a picture or sound, or its bytes in base64."""
+    """Return the answer of reading a file without text that a script left: a picture or sound, or its bytes in
+    base64.
+    """
     kind = media.media_type(path) or "application/octet-stream"
     if kind in _IMAGES or kind.startswith("audio/") or len(raw) > most_bytes:
         if len(raw) <= most_bytes:
@@ -200,7 +202,7 @@ def failure(message: str) -> ToolResult:
 
 
 def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
-    """These skills with instructions that fit, all cut to one length, and word of where each goes on."""
+    """Return these skills with instructions that fit, all cut to one length, and word of where each goes on."""
     files = sum(len(path) + 4 for each in fresh for path in each.files[:_MOST_FILES])
     budget = max(characters - files, characters // 2)
     if sum(len(each.instructions) for each in fresh) <= budget:
@@ -223,7 +225,7 @@ def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
 
 
 def noted(lines: list[str], structure: dict[str, Json], note: str | None, between: str) -> ToolResult:
-    """These lines and this structure as a result; the note is one line more in both."""
+    """Return these lines and this structure as a result; the note is one line more in both."""
     if note is not None:
         lines, structure = [*lines, note], {**structure, "note": note}
     return _result(between.join(lines), structure)
@@ -285,7 +287,8 @@ def listing(
     characters: int = CHARACTERS,
     note: str | None = None,
 ) -> ToolResult:
-    """The answer of the listing and of the search. Descriptions that together are too long are cut to one length.
+    """Return the answer of the listing and of the search. Descriptions that together are too long are cut to one
+    length.
 
     A description that another skill before it has is not repeated, but said to be the same.
 

@@ -146,7 +146,9 @@ def problems(skill: Skill) -> tuple[str, ...]:
 
 
 def unseen(frontmatter: Mapping[str, Json], instructions: str) -> tuple[str, ...]:
-    """What to say of characters that a reader of the skill does not see: the texts themselves stay as they are."""
+    """Return what to say of characters that a reader of the skill does not see: the texts themselves stay as they
+    are.
+    """
     remark = hidden.remark(instructions, *hidden.texts(dict(frontmatter)))
     return (f"it holds {remark}",) if remark else ()
 

@@ -28,12 +28,12 @@ __all__ = (
 
 
 def is_archive(name: str) -> bool:
-    """Whether a file is called like an archive that `unpack` reads."""
+    """Tell whether a file is called like an archive that `unpack` reads."""
     return name.lower().endswith((ZIP, TAR_GZ, ".tgz"))
 
 
 def unpack(raw: bytes, limits: UnpackLimits | None = None) -> dict[str, tuple[bytes, bool]]:
-    """The files of a `.tar.gz` or `.zip` by path, in path order.
+    """Return the files of a `.tar.gz` or `.zip` by path, in path order.
 
     The first bytes show the format, so a wrong Content-Type or suffix does no harm. Names are given as they
     are, but for a leading `./`; directories without files are left out. No name leads anywhere but below the place

@@ -30,7 +30,7 @@ class _Inflated:
         self._inflate = zlib.decompressobj(31)
 
     def _piece(self) -> bytes:
-        """Some more bytes, b"" at the end of the stream."""
+        """Return some more bytes, b"" at the end of the stream."""
         while not self._inflate.eof:
             feed: bytes | memoryview = self._inflate.unconsumed_tail
             if not feed:
@@ -49,7 +49,7 @@ class _Inflated:
         return b""
 
     def read(self, size: int) -> bytes:
-        """The next `size` bytes, all of them."""
+        """Return the next `size` bytes, all of them."""
         if size <= len(self._left):  # as nearly always
             found, self._left = self._left[:size], self._left[size:]
             return bytes(found)
@@ -146,7 +146,7 @@ def _parse_head(head: bytes) -> tuple[bytes, str, int, int]:
 
 
 def _sum(block: bytes) -> int:
-    """The sum of 512 bytes. Half of Adler-32 is one more than that, which of 256 bytes never wraps."""
+    """Return the sum of 512 bytes. Half of Adler-32 is one more than that, which of 256 bytes never wraps."""
     half = BLOCK // 2
     return (zlib.adler32(block[:half]) & 0xFFFF) + (zlib.adler32(block[half:]) & 0xFFFF) - 2
 

@@ -99,7 +99,7 @@ def _fault(name: str) -> str | None:  # WK-24, WK-28
 
 
 def decoded(name: bytes) -> str:
-    """The name as text.
+    """Return the name as text.
 
     Raises:
         ArchiveRefusedError: it is not UTF-8.
@@ -186,7 +186,7 @@ class Tree:
         self._files[path] = (raw, executable)
 
     def checked(self) -> dict[str, tuple[bytes, bool]]:
-        """All files in path order, when any platform can hold and tell apart their names."""
+        """Return all files in path order, when any platform can hold and tell apart their names."""
         for fault in file_names.faults(sorted(self._directories | self._files.keys())):
             raise ArchiveRefusedError(f"{quoted(fault.path)}: {fault.message}")
         return dict(sorted(self._files.items()))

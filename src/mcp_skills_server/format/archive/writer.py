@@ -39,7 +39,7 @@ _1980: Final = 1 << 5 | 1
 
 
 def pack(files: Files) -> tuple[str, bytes]:
-    """The archive of a skill as (suffix, bytes): `.tar.gz`, or `.zip` where ustar cannot hold a name.
+    """Return the archive of a skill as (suffix, bytes): `.tar.gz`, or `.zip` where ustar cannot hold a name.
 
     Files stand at the root, sorted by path, with mode 0644 or 0755 and nothing else of the machine they came from: no
     owner, no time, no directories, no links, no `./`. A zip is taken when a name is not ASCII or does not fit 100 bytes
@@ -61,7 +61,7 @@ def pack(files: Files) -> tuple[str, bytes]:
 
 
 def pack_tar(files: Files) -> bytes:
-    """The same as a `.tar.gz` whatever the names are, for those who read no other format.
+    """Return the same as a `.tar.gz` whatever the names are, for those who read no other format.
 
     A name that ustar cannot hold stands in a PAX header before its member.
 
@@ -84,7 +84,7 @@ def pack_tar(files: Files) -> bytes:
 
 
 def _pax_record(key: str, value: str) -> bytes:
-    """A record of a PAX header, which begins with its own length."""
+    """Return a record of a PAX header, which begins with its own length."""
     rest = f" {key}={value}\n".encode()
     length = len(rest)
     while len(str(length)) + len(rest) != length:
@@ -93,7 +93,7 @@ def _pax_record(key: str, value: str) -> bytes:
 
 
 def _ustar_head(path: str, size: int, executable: bool, kind: bytes = b"0") -> bytes | None:
-    """The header block of a regular file, or None where ustar cannot hold it."""
+    """Return the header block of a regular file, or None where ustar cannot hold it."""
     if not path.isascii() or size >= _MAX_OCTAL:
         return None
     prefix, name = b"", path.encode("ascii")
@@ -116,7 +116,7 @@ def _padded(raw: bytes) -> tuple[bytes, bytes]:
 
 
 def _gzip(raw: bytes) -> bytes:
-    """A gzip member without time or name, of stored blocks."""
+    """Return a gzip member without time or name, of stored blocks."""
     view = memoryview(raw)
     parts: list[bytes | memoryview] = [b"\x1f\x8b\x08\0\0\0\0\0\0\xff"]
     for start in range(0, len(raw), 0xFFFF):

@@ -74,7 +74,7 @@ def read_zip(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
 
 
 def _central_directory(raw: bytes, tree: Tree) -> tuple[int, list[_Member]]:
-    """Where the central directory begins, and its members. It must lie right before its end record."""
+    """Return where the central directory begins, and its members. It must lie right before its end record."""
     at = _end_record(raw)
     _, disk, first_disk, here, count, size, start, _ = END_RECORD.unpack_from(raw, at)
     if disk or first_disk or here != count:
@@ -106,7 +106,7 @@ def _central_directory(raw: bytes, tree: Tree) -> tuple[int, list[_Member]]:
 
 
 def _end_record(raw: bytes) -> int:
-    """The offset of the end record, whose comment ends where the bytes end."""
+    """Return the offset of the end record, whose comment ends where the bytes end."""
     found: list[int] = []
     at = len(raw)
     while (at := raw.rfind(END, max(0, len(raw) - END_RECORD.size - 0xFFFF), at)) >= 0:
@@ -129,7 +129,9 @@ def _check_member(member: _Member) -> None:
 
 
 def _contents(raw: bytes, start: int, members: list[_Member]) -> list[tuple[int, int]]:
-    """Where each member's content begins and ends. Together the members fill all that is before the directory."""
+    """Return where each member's content begins and ends. Together the members fill all that is before the
+    directory.
+    """
     out: dict[int, tuple[int, int]] = {}
     reached = 0
     for position, member in sorted(enumerate(members), key=lambda each: each[1].offset):
@@ -148,7 +150,7 @@ def _contents(raw: bytes, start: int, members: list[_Member]) -> list[tuple[int,
 
 
 def _content_begin(raw: bytes, start: int, member: _Member) -> int:
-    """Where the content begins, when the member's own header says what the directory says."""
+    """Return where the content begins, when the member's own header says what the directory says."""
     if member.offset + LOCAL_HEAD.size > start:
         raise ArchiveRefusedError(f"the archive is damaged: {member.shown} has no header of its own")
     head = LOCAL_HEAD.unpack_from(raw, member.offset)
@@ -163,7 +165,7 @@ def _content_begin(raw: bytes, start: int, member: _Member) -> int:
 
 
 def _descriptor_size(raw: bytes, start: int, member: _Member, at: int) -> int:
-    """The size of what a writer that streams puts behind the content."""
+    """Return the size of what a writer that streams puts behind the content."""
     if not member.flags & _STREAMED:
         return 0
     fields = struct.pack("<3L", member.crc, member.packed, member.size)

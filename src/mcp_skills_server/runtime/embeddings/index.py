@@ -88,7 +88,7 @@ class Embeddings:
             return self._followed.wait_for(lambda: self._seen is self._registry.snapshot, timeout_s)
 
     def ranked(self, query: str, among: Container[str] | None = None) -> list[tuple[str, float]]:
-        """The paths of the skills that mean most nearly the same, with the cosines, the highest first.
+        """Return the paths of the skills that mean most nearly the same, with the cosines, the highest first.
 
         Nothing where no vectors are there yet, or where the model fails. With `among` no other skill counts.
         """
@@ -229,7 +229,7 @@ class Embeddings:
 
 
 def _text(skill: Skill) -> str:
-    """What a skill is said to be."""
+    """Return what a skill is said to be."""
     parts: Sequence[str] = (skill.name, identity.title(skill) or "", skill.description)
     return "\n".join(dict.fromkeys(each for each in parts if each))[:_TEXT_LENGTH]
 

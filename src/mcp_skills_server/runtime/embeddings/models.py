@@ -51,7 +51,7 @@ class Embedder(Protocol):
         ...
 
     def embed(self, texts: Sequence[str], timeout_s: float) -> Vectors:
-        """The vectors of at least one text.
+        """Return the vectors of at least one text.
 
         Raises:
             EmbeddingError: they cannot be had, or not in this time.
@@ -178,7 +178,7 @@ def _rows(answer: Any) -> list[list[float]]:
 
 
 def _unit(rows: Any, count: int) -> Vectors:
-    """The rows as vectors of length 1."""
+    """Return the rows as vectors of length 1."""
     import numpy as np
 
     made = np.asarray(rows, dtype=np.float32)

@@ -162,7 +162,7 @@ class RootIndex:
         return found
 
     def _is_passed_over(self, location: str) -> bool:
-        """Tell whether a part of this place has a name that no scan looks at; inside a skill no dot folder is entered."""
+        """Tell whether no scan looks at this place, because of a name in it."""
         names = [name for name in location.split("/") if name]
         if not any(map(is_ignored, names)):
             return False

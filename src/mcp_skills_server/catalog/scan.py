@@ -322,7 +322,7 @@ class _Scanner:
         return Skill(path, self._root.index, here.path, reading, {}, (), reading.standing, origin=origin)
 
     def _recall(self, here: Directory, manifest: SkillFile, stored: StoredSkill | None) -> Reading | None:
-        """Return what an earlier process read of this SKILL.md, None where it is not the same or must not be read now."""
+        """Return the reading of an earlier process, or None if SKILL.md is not the same or must not be read now."""
         if stored is None or stored.signature != manifest.signature or not manifest.mtime_reliable:
             return None
         if manifest.size > self._limits.skill_md:

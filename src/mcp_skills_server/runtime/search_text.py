@@ -85,6 +85,6 @@ def described_words(texts: Texts) -> set[str]:
 
 
 def spelt_words(texts: Texts) -> set[str]:
-    """Return the words of the name, the title and the tags, which people try to remember; of a plural the singular too."""
+    """Return the words of the name, the title and the tags, and of a plural the singular, too."""
     words = {word for text in texts[:3] for word in _WORD.findall(text.lower()) if not word.isdecimal()}
     return words | {word[:-1] for word in words if len(word) > 4 and word[-1] == "s" != word[-2]}

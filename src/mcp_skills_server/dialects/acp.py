@@ -186,37 +186,22 @@ def server(name: str, words: Sequence[str], version: int) -> dict[str, Any]:
 
 
 def with_server(text: str, make: Callable[[str], Mapping[str, Any]]) -> str:
-    """Return a client's message as text, with one more MCP server in every setup of a session.
+    """Return a client's message with one more MCP server in every setup of a session; others as they are.
 
-    Nothing else changes, not a blank. `make` makes the server of a name that no other server there has. A message that
-    cannot be changed so is returned as it is.
+    Args:
+        text: the message, or a batch.
+        make: makes the server of a name that no other server there has.
 
     Raises:
         ValueError: it is no JSON.
     """
-    wanted: Any = json.loads(text)
-    places = _JsonPlaces(text)
-    first = places.skip(0)
-    several = isinstance(wanted, list)
-    messages = cast("list[object]", wanted) if several else [wanted]
-    starts = [start for start, _ in places.items(first)] if several else [first]
-    cuts: list[tuple[int, int, str]] = []
-    for start, each in zip(starts, messages, strict=True):
-        params = _setup_params(each)
-        if params is None:
-            continue
+    message: Any = json.loads(text)
+    setups = [params for each in messages_of(message) if (params := _setup_params(each)) is not None]
+    for params in setups:
         servers = list_in(params, "mcpServers")
         taken = {name for other in servers if isinstance(name := as_dict(other).get("name"), str)}
-        added = make(next(name for name in _names() if name not in taken))
-        params["mcpServers"] = [*servers, added]
-        cuts.append(places.adding(places.member(start, "params")[0], json.dumps(added)))
-    parts: list[str] = []
-    place = 0
-    for start, end, new in cuts:
-        parts += [text[place:start], new]
-        place = end
-    changed = "".join((*parts, text[place:]))
-    return changed if not cuts or json.loads(changed) == wanted else text
+        params["mcpServers"] = [*servers, make(next(name for name in _names() if name not in taken))]
+    return json.dumps(message) if setups else text
 
 
 def _setup_params(message: object) -> Params | None:
@@ -235,49 +220,6 @@ def _names() -> Iterator[str]:
     while True:
         yield f"{_SERVER_NAME}-{number}"
         number += 1
-
-
-class _JsonPlaces:
-    """Where the values of a JSON text stand. The text has been parsed before, so it is well formed."""
-
-    _BLANKS: Final = re.compile(r"[ \t\r\n]*")
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self._decoder = json.JSONDecoder()
-
-    def skip(self, place: int) -> int:
-        """Return the next place that is no blank."""
-        match = self._BLANKS.match(self.text, place)
-        return match.end() if match else place
-
-    def items(self, opening: int) -> Iterator[tuple[int, int]]:
-        """Start and end of each value of an array, or of each key of an object with the value's by turns."""
-        place = self.skip(opening + 1)
-        while self.text[place] not in "]}":
-            _, end = self._decoder.raw_decode(self.text, place)
-            yield place, end
-            place = self.skip(end)
-            if self.text[place] in ",:":
-                place = self.skip(place + 1)
-
-    def member(self, opening: int, key: str) -> tuple[int, int]:
-        """Start and end of an object's member; of several with one key the last counts. (-1, -1) without one."""
-        spans = list(self.items(opening))
-        found = (-1, -1)
-        for (start, end), value in zip(spans[::2], spans[1::2], strict=True):
-            if json.loads(self.text[start:end]) == key:
-                found = value
-        return found
-
-    def adding(self, params: int, new: str) -> tuple[int, int, str]:
-        """Return what to put where, so that the list of servers of these params has one more."""
-        start, end = self.member(params, "mcpServers")
-        if start >= 0 and self.text[start] != "[":
-            return start, end, f"[{new}]"  # null
-        inside = list(self.items(params if start < 0 else start))
-        place = inside[-1][1] if inside else (params if start < 0 else start) + 1
-        return place, place, ("," if inside else "") + (f'"mcpServers":[{new}]' if start < 0 else new)
 
 
 class AvailableSkill(TypedDict):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from catalog.forest import codes, loaded, plant, served, skill_md, skills
-from mcp_skills_server.catalog import disk, dot_folders
+from mcp_skills_server.catalog import dot_folders
 from mcp_skills_server.catalog.dot_folders import PassedOver, passed_over
 from mcp_skills_server.catalog.roots import Limits
 
@@ -56,23 +56,16 @@ def test_a_link_in_a_dot_folder_is_served_as_the_file_beside_it_and_nothing_hidd
     assert codes(skill) == ["link-outside", "link-outside"]
 
 
-def test_the_count_of_what_was_passed_over_looks_at_a_bounded_number_of_names(
+def test_the_count_of_what_was_passed_over_looks_into_a_bounded_number_of_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = loaded(plant(tmp_path, skills(*(f".many/s{number}" for number in range(300)))))
-    monkeypatch.setattr(dot_folders, "_MOST_NAMES", 100)
-    real, opened = disk.open_directory, list[str]()
-
-    def open_directory(root_path: str, path: str) -> Any:
-        opened.append(path)
-        return real(root_path, path)
-
-    monkeypatch.setattr(dot_folders, "open_directory", open_directory)
-    assert passed_over(registry) == [] and len(opened) == 1
-    monkeypatch.setattr(dot_folders, "_MOST_NAMES", 400)
+    monkeypatch.setattr(dot_folders, "_MOST_FOLDERS", 101)
+    real, opened = os.scandir, list[object]()
+    monkeypatch.setattr(os, "scandir", lambda place: opened.append(place) or real(place))
     (found,) = passed_over(registry)
-    assert str(found).startswith(f"{tmp_path}: at least {found.skills} skills lie in folders whose names begin")
-    assert 90 <= found.skills < 300 and len(opened) < 110
+    assert str(found).startswith(f"{tmp_path}: at least 100 skills lie in folders whose names begin")
+    assert found.skills == 100 and len(opened) == 101
 
 
 def test_many_dot_folders_are_named_in_part() -> None:
@@ -85,9 +78,3 @@ def test_no_dot_folder_of_a_skill_is_entered_however_deep_it_lies(tmp_path: Path
     plant(tmp_path, skills("a", "a/ref/.no", "a/ref/deep/.no", "a/ref/deep/er/.no"))
     registry = loaded(tmp_path, limits=Limits(hidden=True))
     assert served(registry) == ["a"] and list(registry.snapshot.skills["a"].files) == ["SKILL.md"]
-
-
-@pytest.mark.parametrize(("most", "expected"), [(2, (0, 2)), (3, (0, 3)), (4, (1, 4)), (5, (2, 4))])
-def test_skills_are_counted_among_so_many_names(tmp_path: Path, most: int, expected: tuple[int, int]) -> None:
-    plant(tmp_path, {".a/one/SKILL.md": "x", ".a/two/SKILL.md": "x"})
-    assert dot_folders._count_skills(str(tmp_path), ".a", most_names=most) == expected

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.disk import open_directory
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.tree import MOST_LEVELS
-from mcp_skills_server.format.ignored import ENVIRONMENT, is_entered, is_ignored
+from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.model import SKILL_MD
 
-_MOST_NAMES: Final = 20_000
-"""Names that are looked at below one root: some hundredths of a second."""
+_MOST_FOLDERS: Final = 5_000
+"""Folders that are looked into below one root: about a tenth of a second."""
 _NAMED: Final = 5
 
 
@@ -24,7 +23,7 @@ class PassedOver(NamedTuple):
         root: the root, as the operator wrote it.
         skills: how many there are at least.
         folders: the dot folders that hold them, from the root.
-        whole: whether all names were looked at.
+        whole: whether all folders were looked into.
     """
 
     root: str
@@ -46,59 +45,39 @@ class PassedOver(NamedTuple):
 
 
 def passed_over(registry: Registry) -> list[PassedOver]:
-    """Return the skills that `Limits.hidden` would add, by root. Looks at names alone, and at a bounded number of
-    them.
-    """
+    """Return the skills that `Limits.hidden` would add, by root, from a bounded number of folders."""
     out: list[PassedOver] = []
     for root in registry.roots:
-        left, skills = _MOST_NAMES, 0
-        folders: list[str] = []
-        for location in registry.dot_folders(root):
-            if left <= 0:
-                break
-            count, names = _count_skills(root.path, location, most_names=left)
-            left -= names
-            if count:
-                skills += count
-                folders.append(location)
-        if skills:
-            out.append(PassedOver(root.shown, skills, tuple(folders), left > 0))
+        count = _Count(_MOST_FOLDERS)
+        folders = [place for place in registry.dot_folders(root) if count.add(root, place)]
+        if folders:
+            out.append(PassedOver(root.shown, count.skills, tuple(folders), count.folders_left > 0))
     return out
 
 
-def _count_skills(root_path: str, path: str, *, most_names: int) -> tuple[int, int]:
-    """Return how many skills a walk that enters dot folders would find at or below a directory, by names alone.
+class _Count:
+    """How many skills some dot folders hold.
 
-    Returns the number of skills and of the names that were looked at. Those are at most `most_names`; when they are
-    as many, the number of skills may be too small.
+    Args:
+        folders_left: so many folders are looked into.
     """
-    skills = names = 0
-    todo = [(path, False)]
-    while todo and names < most_names:
-        place, inside = todo.pop()
-        inner: list[str] = []
-        dotted: list[str] = []
-        found = is_environment = False
-        with suppress(OSError), open_directory(root_path, place) as handle, os.scandir(handle) as entries:
-            for entry in entries:
-                names += 1
-                if names >= most_names:
-                    break
-                name = entry.name
-                with suppress(OSError):
-                    if entry.is_dir(follow_symlinks=False):
-                        if not is_ignored(name):
-                            inner.append(name)
-                        elif is_entered(name, hidden=True):
-                            dotted.append(name)
-                    elif name == ENVIRONMENT:
-                        is_environment = True
-                    elif name == SKILL_MD and entry.is_file(follow_symlinks=False):
-                        found = True
-        if is_environment:
-            continue
-        skills += found
-        inside = inside or found
-        if place.count("/") < MOST_LEVELS:
-            todo += [(f"{place}/{name}", inside) for name in (inner if inside else inner + dotted)]
-    return skills, names
+
+    def __init__(self, folders_left: int) -> None:
+        self.folders_left = folders_left
+        self.skills = 0
+
+    def add(self, root: Root, place: str) -> bool:
+        """Count the skills of the folder at a place below a root; return whether there are any."""
+        before = self.skills
+        with suppress(OSError), open_directory(root.path, place) as handle:
+            depth = tree.MOST_LEVELS - place.count("/") - 1
+            self._visit(tree.walk(handle, place, root.index, depth=depth, most_files=1, hidden=True))
+        return self.skills > before
+
+    def _visit(self, here: tree.Directory) -> None:
+        self.folders_left -= 1
+        self.skills += SKILL_MD in here.files
+        for inner in here.directories if self.folders_left > 0 else ():
+            self._visit(inner)
+            if self.folders_left <= 0:
+                break

@@ -60,6 +60,13 @@ class NotServedError(RequestError):
         self.uri = uri if len(uri) <= _LONGEST_URI else clipped(uri)
 
 
+class UnreadableError(RequestError):
+    """A file changed at each try to read it, or the system refuses it."""
+
+    def __init__(self) -> None:
+        super().__init__("A file of the skill is being changed or cannot be read; try again in a moment")
+
+
 class UsageError(SkillsServerError, ValueError):
     """The operator asked for something that cannot be done, such as serving a folder that does not exist."""
 

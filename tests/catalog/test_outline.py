@@ -157,10 +157,9 @@ def test_what_an_earlier_process_knew_stands_for_what_the_time_does_not_suffice_
     loaded_hidden = loaded(top, limits=Limits(hidden=True), index=Index(cache, least=1))
     loaded_hidden.keep_index(lambda: False)
     registry = Registry([top], index=Index(cache, least=1))
-    stored = registry.stored()
     monkeypatch.setattr(disk, "read", lambda *_: pytest.fail("a file was read"))
     for step in (0.0, 1.0):  # in time, and out of it at once
-        found = outline(registry.roots, registry.limits, as_they_come, PLENTY, now=Clock(step), stored=stored)
+        found = outline(registry.roots, registry.limits, as_they_come, PLENTY, now=Clock(step), index=registry.index)
         assert (sorted(found.snapshot.skills), sorted(found.read), found.cut) == ([*"ab", "c/d"], [*"ab", "c/d"], False)
 
 
@@ -172,8 +171,7 @@ def test_of_what_an_earlier_process_knew_only_that_is_said_which_is_still_so(
     registry = remembered(top, tmp_path / "cache")
     plant(top, {"b/SKILL.md": skill_md("b", "version: 2"), **skills("new")})
     (top / "a" / "SKILL.md").unlink()
-    stored = registry.stored()
-    found = outline(registry.roots, registry.limits, as_they_come, PLENTY, now=Clock(0), stored=stored)
+    found = outline(registry.roots, registry.limits, as_they_come, PLENTY, now=Clock(0), index=registry.index)
     assert sorted(found.read) == ["b", "new"]
     assert found.snapshot.skills["b"].frontmatter["version"] == 2
 

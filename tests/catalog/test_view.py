@@ -11,15 +11,27 @@ import pytest
 from catalog.forest import loaded, plant, skill_md, skills
 from mcp_skills_server.catalog import view as module
 from mcp_skills_server.catalog.view import View, is_hashed, retry_when_stale
-from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.errors import StaleFileError, UnreadableError
 from mcp_skills_server.model import Skill
 
 
-def test_only_the_last_try_refuses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    plant(tmp_path, {"a/SKILL.md": skill_md("a")})
-    registry, stale, error = loaded(tmp_path), StaleFileError("x"), KeyError("refused")
-    assert View(registry, last_try=False).refusal(stale, error) is stale and not caplog.messages
-    assert View(registry).refusal(stale, error) is error and "cannot be read" in caplog.text
+def test_a_file_that_stays_unreadable_refuses_the_request_with_a_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = loaded(plant(tmp_path, skills("a")))
+    tries: list[bool] = []
+
+    async def handler(view: View) -> None:
+        tries.append(view.last_try)
+        raise StaleFileError(str(tmp_path / "a/SKILL.md"), "Permission denied")
+
+    async def ask() -> None:
+        await retry_when_stale(registry, handler)
+
+    with pytest.raises(UnreadableError, match="cannot be read; try again"):
+        anyio.run(ask)
+    assert tries == [False] * 4 + [True]
+    assert caplog.messages == [f"cannot be read: Permission denied: {tmp_path / 'a/SKILL.md'}"]
 
 
 def test_a_handler_is_called_again_with_the_new_snapshot(tmp_path: Path) -> None:

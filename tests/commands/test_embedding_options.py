@@ -66,4 +66,4 @@ def test_a_server_finds_by_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert served.headers[0]["authorization"] == "Bearer s3cret"
     assert served.asked[0] == ["alpha\nThing\nAll about an automobile"]
     assert [each["name"] for each in found] == ["alpha"]
-    assert len(list((cache / "embeddings").iterdir())) == 1
+    assert (cache / "index" / "skills.sqlite3").exists()

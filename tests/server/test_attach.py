@@ -289,7 +289,7 @@ async def test_a_skill_that_cannot_be_read_is_refused_and_is_no_bug(
     async with Client(server, mode=mode) as client:
         with pytest.raises(MCPError) as caught:
             await client.session.send_request(Ask(method="skills/get", params={"name": "a"}), Answer)
-        assert caught.value.error.code == -32602 and "'a'" in caught.value.error.message
+        assert caught.value.error.code == -32602 and "cannot be read" in caught.value.error.message
         shown = await client.session.send_request(
             Ask(method="skills/get", params={"uri": "skill://a/SKILL.md"}), Answer
         )

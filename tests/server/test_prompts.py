@@ -300,7 +300,7 @@ def test_a_file_that_stays_unreadable_is_an_error_of_the_request(
         raise StaleFileError(str(tmp_path / "a" / "SKILL.md"), "Permission denied")
 
     monkeypatch.setattr(registry, "body", unreadable)
-    with pytest.raises(RequestError, match="Unknown prompt: 'a'; a file of its skill cannot be read"):
+    with pytest.raises(RequestError, match="cannot be read; try again"):
         got(registry, "a")
 
 

@@ -70,7 +70,7 @@ def answers(wire: Wire, uri: str) -> bool:
         instructions = wire.request("skills/get", {"name": "busy"})["instructions"]
     except WireError as error:
         instructions = str(error)
-    if "a file of it cannot be read" in instructions:
+    if "is being changed or cannot be read" in instructions:
         return False
     assert instructions.startswith("# Busy")
     return True

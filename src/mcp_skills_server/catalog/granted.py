@@ -72,11 +72,11 @@ class Granted:
         self.read, self.digest = registry.read, registry.digest
         self.body, self.has_body = registry.body, registry.has_body
         self.hash_files, self.place, self.load = registry.hash_files, registry.place, registry.load
-        self.roots, self.limits, self.loaded, self.stored = (
+        self.roots, self.limits, self.loaded, self.index = (
             registry.roots,
             registry.limits,
             registry.loaded,
-            registry.stored,
+            registry.index,
         )
 
     @property

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog import disk
-from mcp_skills_server.catalog.index import StoredSkills
+from mcp_skills_server.catalog.index import Index, StoredSkills
 from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.catalog.roots import Limits, Root, merge
 from mcp_skills_server.errors import StaleFileError
@@ -56,7 +56,7 @@ def outline(
     characters: int,
     *,
     now: Callable[[], float] = time.monotonic,
-    stored: Sequence[StoredSkills | None] = (),
+    index: Index | None = None,
 ) -> Outline:
     """Look at the roots.
 
@@ -66,11 +66,12 @@ def outline(
         order: in which order a model gets the names of skills.
         characters: how much text that is at the most: reading ends when the names are as long together.
         now: seconds of a clock that never goes back.
-        stored: what an earlier process knew of each root. It stands for what the time does not suffice to look at, and
-            a SKILL.md that has not changed since is not read.
+        index: what an earlier process knew. It stands for what the time does not suffice to look at, and a SKILL.md
+            that has not changed since is not read.
     """
     begun = now()
-    known = {root.index: each for root, each in zip(roots, stored, strict=False) if each is not None}
+    stored = {} if index is None else {root.index: index.skills(root.path) for root in roots}
+    known = {rank: each for rank, each in stored.items() if each is not None}
     walk = _Walk(roots, limits, known)
     cut = not walk.go_on(lambda: now() - begun < WALK_S)
     if cut and len(known) == len(roots):

@@ -15,7 +15,7 @@ from typing import Self
 
 from mcp_skills_server.catalog.checks import Checks, inspect
 from mcp_skills_server.catalog.grace import QUIET_S, GracePeriod
-from mcp_skills_server.catalog.index import Index, StoredSkills
+from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.listeners import Listeners
 from mcp_skills_server.catalog.path_index import join, outermost
 from mcp_skills_server.catalog.reader import Reader
@@ -53,6 +53,7 @@ class Registry(Reader, Unrestricted):
         roots: the directories, in their order.
         snapshot: all skills at the moment of the last scan. It never changes; the next scan puts another in its place.
         loaded: set when the first scan is done.
+        index: as given; None with a gate, which proves every skill anew.
         checks: the problems that only reading every file shows, for as long as a skill is the same.
 
     Raises:
@@ -78,8 +79,7 @@ class Registry(Reader, Unrestricted):
         judge = None if gate is None else partial(gate, self)
         # What an index says of a skill is not proved before it is shown, and a gate is there to have it proved.
         self._indexes = [RootIndex(root, self.limits, self._grace, judge, self.roots) for root in self.roots]
-        self._index = index if gate is None else None
-        self._stored: list[StoredSkills | None] | None = None
+        self.index = index if gate is None else None
         self.checks = Checks(lambda each: inspect(self, each, self.nested(each), limits.bytes), self._problems_among)
         self._listeners = Listeners()
         self._shadowed: list[Problem] = []
@@ -108,7 +108,6 @@ class Registry(Reader, Unrestricted):
                 if not self._look(None, arm):
                     self._listeners.notify(Changes({}, {}), first=True)
             finally:
-                self._stored = None
                 self.loaded.set()  # under the lock: what is noted from here on is heard
 
     async def aload(self) -> None:
@@ -175,7 +174,7 @@ class Registry(Reader, Unrestricted):
             for index, parts in [(index, [""]) for index in self._indexes] if paths is None else self._touched(paths):
                 for part in parts:
                     is_first = not part and not self.loaded.is_set()
-                    stored = self.stored()[index.root.index] if is_first else None
+                    stored = self.index.skills(index.root.path) if is_first and self.index is not None else None
                     found = index.scan(part, stored, arm)
                     same_paths = same_paths and found.same_paths
                     before += found.gone.values()
@@ -236,21 +235,13 @@ class Registry(Reader, Unrestricted):
         with self._lock:
             self._listeners.notify_deferred()
 
-    def stored(self) -> Sequence[StoredSkills | None]:
-        """Return what an earlier process left of each root, until the first scan is done."""
-        with self._lock:
-            if self._stored is None:
-                index = self._index
-                self._stored = [None if index is None else index.skills(root.path) for root in self.roots]
-            return self._stored
-
     def keep_index(self, pause: Callable[[], bool]) -> None:
         """Leave the skills that changed since the last time to the next process; costs little where none did.
 
         Args:
             pause: called now and then; returns whether to stop.
         """
-        index = self._index
+        index = self.index
         if index is None:
             return
         for each in self._indexes:

@@ -16,7 +16,7 @@ from mcp_skills_server.catalog.reader import Body
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.turns import off_loop
-from mcp_skills_server.errors import REPEATS, StaleFileError
+from mcp_skills_server.errors import REPEATS, StaleFileError, UnreadableError
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
 from mcp_skills_server.telemetry import events
 
@@ -99,13 +99,6 @@ class View:
                 return
             self.skill_set.hash_files(skill)
 
-    def refusal(self, stale: StaleFileError, error: Exception) -> Exception:
-        """Return what to raise where a file cannot be read: on the last try this error, with a line in the log."""
-        if not self.last_try:
-            return stale
-        logger.warning("cannot be read: %s", stale, extra=REPEATS)
-        return error
-
     def _digests(self, skill: Skill) -> dict[str, str]:
         found: dict[str, str] = {}
         for path, file in skill.files.items():
@@ -131,14 +124,15 @@ async def retry_when_stale(skill_set: SkillSet, handler: Callable[[View], Awaita
     """Return what the handler returns, called again with a new view for as long as it finds that files have changed.
 
     Raises:
-        StaleFileError: a file did not hold still, or stays unreadable.
+        UnreadableError: a file did not hold still, or stays unreadable.
     """
     for tries_left in reversed(range(_TRIES)):
         try:
             return await handler(View(skill_set, last_try=not tries_left))
         except StaleFileError as stale:
             if not tries_left:
-                raise
+                logger.warning("cannot be read: %s", stale, extra=REPEATS)
+                raise UnreadableError from None
             events.begins_again()
             await in_thread(skill_set.rescan, stale)
             if tries_left < _TRIES - 1:

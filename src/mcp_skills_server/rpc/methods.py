@@ -25,7 +25,7 @@ from mcp_skills_server.dialects.skills_protocol import (
     FileRequest,
     Listing,
 )
-from mcp_skills_server.errors import RequestError, StaleFileError, clipped
+from mcp_skills_server.errors import RequestError, clipped
 from mcp_skills_server.format import cursors, media, versions
 from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.format.portions import portion
@@ -141,12 +141,6 @@ class Methods:
             raise CallError(str(error), {"quota": error.quota}, QUOTA_EXCEEDED) from None
         except RequestError as error:
             raise CallError(str(error)) from None
-        except StaleFileError:
-            about = {
-                name: clipped(params[name]) for name in ("name", "version", "path") if isinstance(params.get(name), str)
-            }
-            message = "A file of the skill is being changed or cannot be read; try again in a moment"
-            raise CallError(message, about) from None
 
     async def from_view(
         self, request: _R, handle: Callable[[Methods, View, _R, RpcClient], Awaitable[Result]], client: RpcClient
@@ -155,7 +149,7 @@ class Methods:
 
         Raises:
             CallError, RequestError: it cannot be answered.
-            StaleFileError: a file does not hold still.
+            UnreadableError: a file does not hold still.
         """
         await self._loaded()
         skill_set = self._views.of(client.principal)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded
-from mcp_skills_server.errors import RequestError, StaleFileError
+from mcp_skills_server.errors import RequestError, UnreadableError
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.portions import MOST_BYTES
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
@@ -111,7 +111,7 @@ class ActiveSkills:
 
         Raises:
             RequestError: one is unknown, or they are too many or too long. Nothing has changed.
-            StaleFileError: a file does not hold still.
+            UnreadableError: a file does not hold still.
         """
         async with self._changing:
             await self._settle(runtime)
@@ -165,7 +165,7 @@ class ActiveSkills:
         """
         if not self._is_current(runtime):
             async with self._changing:
-                with suppress(StaleFileError):
+                with suppress(UnreadableError):
                     await self._renew(runtime)
                 return self._loaded if self._shown_by is runtime else {}
         return self._loaded

@@ -105,7 +105,7 @@ class Briefing:
         with self._looking:
             if self._outline is None and not registry.loaded.is_set():
                 self._outline = outline(
-                    registry.roots, registry.limits, self._in_turns, self._most_characters, stored=registry.stored()
+                    registry.roots, registry.limits, self._in_turns, self._most_characters, index=registry.index
                 )
                 self.instructions()
 

@@ -17,7 +17,7 @@ from mcp_skills_server.catalog.turns import in_turn
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded, ToolResult
-from mcp_skills_server.errors import RequestError, StaleFileError
+from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import UNKNOWN, Client, client_of
@@ -152,8 +152,6 @@ class Session:
             return await _CALLS[tool](self, given, _Request(shared, active, progress, client_of(client), owner))
         except RequestError as error:
             return runtime.failure(str(error))
-        except StaleFileError:
-            return runtime.failure("A file of the skill is being changed or cannot be read; try again in a moment")
         finally:
             self.calls -= 1
 

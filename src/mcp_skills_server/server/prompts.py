@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects import prompts, resources, sep2076
-from mcp_skills_server.errors import RequestError, StaleFileError, clipped, listed
+from mcp_skills_server.errors import RequestError, clipped, listed
 from mcp_skills_server.format import arguments, cursors, identity
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.portions import portion, weight
@@ -48,11 +48,7 @@ async def get_prompt(view: View, settings: Settings, caller: Caller, params: Par
     """
     target, given = str(params["name"]), given_arguments(params)
     skill = _find(view.snapshot, settings, target)
-    try:
-        body = await view.body(skill)
-    except StaleFileError as stale:
-        unreadable = RequestError(f"Unknown prompt: {target[:200]!r}; a file of its skill cannot be read")
-        raise view.refusal(stale, unreadable) from None
+    body = await view.body(skill)
     name = identity.name_of(skill, view.snapshot, prompts.LEAST)
     declared = _declared(skill)
     words = ""

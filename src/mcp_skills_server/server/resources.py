@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from mcp_skills_server.catalog.turns import in_turn
 from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects import resources as dialect
-from mcp_skills_server.errors import NotServedError, RequestError, StaleFileError, clipped
+from mcp_skills_server.errors import NotServedError, RequestError, clipped
 from mcp_skills_server.format import cursors, identity, uris
 from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
 from mcp_skills_server.model import Json, Skill, Snapshot, Standing
@@ -53,10 +53,7 @@ async def read_resource(view: View, settings: Settings, caller: Caller, params: 
         raise NotServedError(target)
     skill, path = found
     async with in_turn(skill.files[path].size, caller.counted):
-        try:
-            raw = await view.read(skill, path)
-        except StaleFileError as stale:
-            raise view.refusal(stale, NotServedError(target)) from None
+        raw = await view.read(skill, path)
         return dialect.contents([dialect.content(target, path, raw)], settings.ttl_ms)
 
 

@@ -9,7 +9,6 @@ from functools import cache
 from mcp_skills_server.catalog.view import View, is_hashed
 from mcp_skills_server.dialects.dialect import Dialect, Entry, EntryResult, Subject
 from mcp_skills_server.dialects.table import listing, union
-from mcp_skills_server.errors import RequestError, StaleFileError, clipped
 from mcp_skills_server.format import arguments, cursors
 from mcp_skills_server.format.dependencies import FIELD, Served
 from mcp_skills_server.model import Skill, Standing
@@ -49,21 +48,17 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
     """
     dialect, target = settings.spoken.asked(params)  # X-8
     snapshot, least, result = view.snapshot, settings.least, dialect.result
-    try:
-        if isinstance(result, EntryResult):
-            skill = dialect.find(snapshot, target, least)
-            events.concerns([skill])
-            made = result.write(await _Entries(view, settings, caller).entry(skill))
-        else:
-            given = given_arguments(params)
-            skill = dialect.find(snapshot, target, least)
-            body = await view.body(skill)
-            text = arguments.fill_in(body.text, arguments.declared(skill.frontmatter), given, target)
-            served = await caller.served(view) if FIELD in skill.frontmatter else _NOTHING
-            made = result.write(Subject(skill, snapshot, least, served, {}), text, body.linked)
-    except StaleFileError as stale:
-        unreadable = RequestError(f"Unknown skill: {clipped(target)!r}; a file of it cannot be read")
-        raise view.refusal(stale, unreadable) from None
+    if isinstance(result, EntryResult):
+        skill = dialect.find(snapshot, target, least)
+        events.concerns([skill])
+        made = result.write(await _Entries(view, settings, caller).entry(skill))
+    else:
+        given = given_arguments(params)
+        skill = dialect.find(snapshot, target, least)
+        body = await view.body(skill)
+        text = arguments.fill_in(body.text, arguments.declared(skill.frontmatter), given, target)
+        served = await caller.served(view) if FIELD in skill.frontmatter else _NOTHING
+        made = result.write(Subject(skill, snapshot, least, served, {}), text, body.linked)
     return made if dialect.framed is None else dialect.framed(made, settings.ttl_ms)
 
 

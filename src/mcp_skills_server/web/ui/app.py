@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.catalog.views import Views
-from mcp_skills_server.errors import REPEATS, RequestError, StaleFileError
+from mcp_skills_server.errors import RequestError, UnreadableError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.server.callers import PRINCIPAL, address
@@ -203,9 +203,8 @@ class Ui:
         with events.observe(events.PAGE, method, principal=who, address=address(request.scope)) as event:
             try:
                 return await retry_when_stale(runtime.skill_set, handler)
-            except StaleFileError as stale:
-                logger.warning("cannot be read: %s", stale, extra=REPEATS)
-                status, words = 503, "A file is being changed just now, or cannot be read. Look again in a moment."
+            except UnreadableError as error:
+                status, words = 503, str(error)
             except HTTPException as error:
                 status, words = error.status_code, error.detail
             except RequestError as error:

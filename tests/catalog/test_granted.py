@@ -15,7 +15,7 @@ from mcp_skills_server.access.grants import Grant, Grants, Pattern, Permissions
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog import views as views_module
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.root_index import Refusal
+from mcp_skills_server.catalog.root_index import GateRefusal
 from mcp_skills_server.catalog.views import BySkillSet, Views
 from mcp_skills_server.model import Changes, Standing
 
@@ -107,7 +107,7 @@ def test_files_of_a_nested_skill_that_a_gate_refuses_stay_withheld(
     if replaced is not None:
         (folder / "a/in/SKILL.md").unlink()
         replaced(folder / "a/in/SKILL.md")
-    registry = Registry([folder], quiet_s=0, gate=lambda _, skill: Refusal(None) if skill.path == "a/in" else None)
+    registry = Registry([folder], quiet_s=0, gate=lambda _, skill: GateRefusal(None) if skill.path == "a/in" else None)
     registry.load()
     found = views_of(registry, grant("*", "a")).of(None).snapshot.skills["a"]
     assert sorted(found.files) == ["SKILL.md", "own.txt"]

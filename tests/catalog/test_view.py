@@ -9,10 +9,8 @@ import anyio
 import pytest
 
 from catalog.forest import loaded, plant, skill_md, skills
-from mcp_skills_server.catalog import view as module
 from mcp_skills_server.catalog.view import View, is_hashed, retry_when_stale
 from mcp_skills_server.errors import StaleFileError, UnreadableError
-from mcp_skills_server.model import Skill
 
 
 def test_a_file_that_stays_unreadable_refuses_the_request_with_a_line_in_the_log(
@@ -52,23 +50,11 @@ def test_a_handler_is_called_again_with_the_new_snapshot(tmp_path: Path) -> None
     assert [view.snapshot is before for view in seen] == [True, False]
 
 
-@pytest.mark.parametrize(("seconds", "at_once"), [(60.0, ["a", "b"]), (0.0, [])])
-def test_what_is_quick_is_hashed_at_once_and_the_rest_in_a_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, at_once: list[str]
-) -> None:
-    """The rest is what lies behind a large skill, or is left when the time is over."""
-    monkeypatch.setattr(module, "_HASH_INLINE_S", seconds)
-    registry = loaded(plant(tmp_path, skills(*"abcd") | {"c/large": "x" * (1 << 18)}))
-    here: list[str] = []
+def test_files_are_hashed_off_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = loaded(plant(tmp_path, skills(*"abcd")))
+    threads: set[threading.Thread] = set()
     real = registry.hash_files
-
-    def note(skill: Skill) -> None:
-        if threading.current_thread() is threading.main_thread():
-            here.append(skill.path)
-        real(skill)
-
-    monkeypatch.setattr(registry, "hash_files", note)
+    monkeypatch.setattr(registry, "hash_files", lambda skill: threads.add(threading.current_thread()) or real(skill))
     found = list(registry.snapshot.skills.values())
-    anyio.run(View(registry).hash_files, sorted(found, key=lambda skill: skill.path))
-    assert here == at_once
-    assert all(map(is_hashed, found))
+    anyio.run(View(registry).hash_files, found)
+    assert all(map(is_hashed, found)) and threading.main_thread() not in threads

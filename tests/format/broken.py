@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mcp_skills_server.catalog import disk
-from mcp_skills_server.catalog.root_index import Gate, Refusal
+from mcp_skills_server.catalog.root_index import Gate, GateRefusal
 from mcp_skills_server.codes import problem
 from mcp_skills_server.provenance.pins import Pins
 
@@ -105,7 +105,7 @@ def gate_of(code: str) -> Gate | None:
     """What refuses the bundle of this code, for the codes of skills that nothing else is wrong with."""
     # Each is made by a real signature in tests/provenance, or by a real source in tests/sources.
     if code.startswith("signature-") or code in {"source-refused", "commit-unsigned"}:
-        return lambda *_: Refusal(problem(code, "it is not what it should be"))
+        return lambda *_: GateRefusal(problem(code, "it is not what it should be"))
     root = str((BROKEN / code).resolve())
     locked: dict[str, dict[str, str]] = {"lock-missing": {}, "lock-differs": {code: "sha256:" + 64 * "0"}}
     return Pins({root: locked[code]}, {}) if code in locked else None

@@ -7,7 +7,7 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.format import plain_yaml
-from mcp_skills_server.format.yaml_reader import Reader
+from mcp_skills_server.format.yaml_reader import YamlReader
 
 _KEYS = st.sampled_from(
     ["name", "description", "metadata", "license", "on", "Null", "true", "a-b", "_x", "a" * 101, "1", "-a", "é", "a b"]
@@ -62,7 +62,7 @@ def test_what_is_read_is_what_yaml_reads(text: str):
     event(f"read without YAML: {plain is not None}")
     if plain is None:
         return
-    reader = Reader(text)
+    reader = YamlReader(text)
     fields = reader.read()
     assert fields is not None
     assert (plain.fields, list(plain.fields)) == (fields, list(fields))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.root_index import Refusal, all_of
+from mcp_skills_server.catalog.root_index import GateRefusal, all_of
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Skill
 from mcp_skills_server.provenance.pins import Pins
@@ -122,7 +122,7 @@ def test_a_broken_skill_is_said_to_be_broken_and_not_to_be_unlocked(root: Path) 
 
 
 def test_a_skill_passes_where_all_gates_let_it() -> None:
-    refusal = Refusal(problem("lock-missing", "no"))
+    refusal = GateRefusal(problem("lock-missing", "no"))
     skill: Skill = None  # type: ignore[assignment]
     reader: Registry = None  # type: ignore[assignment]
     assert all_of([]) is None

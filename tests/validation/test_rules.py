@@ -15,7 +15,7 @@ from mcp_skills_server.format.frontmatter import Document, parse
 from mcp_skills_server.model import Standing
 from mcp_skills_server.validation import at_scan
 from mcp_skills_server.validation.fields import EXTENSION_FIELDS, SPECIFIED_FIELDS
-from mcp_skills_server.validation.rule import Found, Rules, SkillMd
+from mcp_skills_server.validation.rule import Finding, Rules, SkillMd
 from mcp_skills_server.validation.rules import RULES, check, check_deeply
 
 from .build import SOUND, document, problems
@@ -143,9 +143,9 @@ def test_a_rule_is_its_row_and_its_function_and_what_shows_it(monkeypatch: pytes
     monkeypatch.setitem(CODES, "shouting", Code("warning", Standing.VALID, "", "write it in small letters"))
 
     @tiny.rule("shouting")
-    def _shouting(skill: SkillMd) -> Iterator[Found]:  # pyright: ignore[reportUnusedFunction]
+    def _shouting(skill: SkillMd) -> Iterator[Finding]:  # pyright: ignore[reportUnusedFunction]
         if skill.document.body.isupper():
-            yield Found("the body is all capitals", skill.document.body_line)
+            yield Finding("the body is all capitals", skill.document.body_line)
 
     monkeypatch.setattr(at_scan, "SKILL_MD_RULES", (*at_scan.SKILL_MD_RULES, tiny))
     (found,) = problems(SOUND, body="READ ON.\n")

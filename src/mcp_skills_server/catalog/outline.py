@@ -72,7 +72,7 @@ def outline(
     begun = now()
     stored = {} if index is None else {root.index: index.skills(root.path) for root in roots}
     known = {rank: each for rank, each in stored.items() if each is not None}
-    walk = _Walk(roots, limits, known)
+    walk = _FirstLook(roots, limits, known)
     cut = not walk.go_on(lambda: now() - begun < WALK_S)
     if cut and len(known) == len(roots):
         cut = False
@@ -92,7 +92,7 @@ def outline(
     return Outline(Snapshot(skills), frozenset(read), cut)
 
 
-class _Walk:
+class _FirstLook:
     """Goes through directories, the upper ones first, and not into skills: what lies in them only a scan finds."""
 
     def __init__(self, roots: Sequence[Root], limits: Limits, known: Mapping[int, StoredSkills]) -> None:

@@ -20,7 +20,7 @@ from mcp_skills_server.format.ignored import is_entered, is_ignored
 from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
 
 
-class Refusal(NamedTuple):
+class GateRefusal(NamedTuple):
     """A skill is not served.
 
     Attributes:
@@ -31,7 +31,7 @@ class Refusal(NamedTuple):
     problem: Problem | None
 
 
-Gate: TypeAlias = Callable[[Reader, Skill], "Refusal | None"]
+Gate: TypeAlias = Callable[[Reader, Skill], "GateRefusal | None"]
 """Judges each skill that is new or has changed, before anybody sees it; None lets it pass. It may read the skill's
 files and raise what that raises."""
 
@@ -41,7 +41,7 @@ def all_of(gates: Sequence[Gate]) -> Gate | None:
     if len(gates) < 2:
         return gates[0] if gates else None
 
-    def judge(reader: Reader, skill: Skill) -> Refusal | None:
+    def judge(reader: Reader, skill: Skill) -> GateRefusal | None:
         return next((refusal for gate in gates if (refusal := gate(reader, skill)) is not None), None)
 
     return judge
@@ -50,7 +50,7 @@ def all_of(gates: Sequence[Gate]) -> Gate | None:
 def by_root(gates: Mapping[str, Gate]) -> Gate:
     """Return one gate that judges the skills of a root by the gate of its folder, as it was given and absolute."""
 
-    def judge(reader: Reader, skill: Skill) -> Refusal | None:
+    def judge(reader: Reader, skill: Skill) -> GateRefusal | None:
         gate = gates.get(reader.roots[skill.root].given)
         return gate(reader, skill) if gate is not None else None
 
@@ -61,10 +61,10 @@ logger = logging.getLogger(__name__)
 
 Arm: TypeAlias = Callable[[str, str], None]
 """Called with the path of a root and the place below it of each directory just before a scan looks into it."""
-Judge: TypeAlias = Callable[[Skill], Refusal | None]
+Judge: TypeAlias = Callable[[Skill], GateRefusal | None]
 
 
-class Difference(NamedTuple):
+class ScanResult(NamedTuple):
     """What one scan found otherwise than the one before.
 
     Attributes:
@@ -178,7 +178,7 @@ class RootIndex:
         part: str,
         stored: StoredSkills | None = None,
         arm: Arm | None = None,
-    ) -> Difference:
+    ) -> ScanResult:
         """Scan a directory of the root, "" for all of it. Skills that have not changed are in no difference.
 
         `stored` is what an earlier process knew of the root; `arm` begins to watch each directory.
@@ -220,7 +220,7 @@ class RootIndex:
             # Only what is known to be gone is taken away: a want of descriptors, say, passes.
             if not part or error.errno not in GONE or not os.path.isdir(self.root.path):
                 self._report_missing(error)
-                return Difference({}, {})
+                return ScanResult({}, {})
             found = Scan()
         self._grace.settle(self.root.index, part, held)
         if self._judge is not None:
@@ -232,7 +232,7 @@ class RootIndex:
         self.skills.replace(gone, came)
         if stored is not None:
             self.saved = {**dict.fromkeys(stored.directories), **found.recalled}
-        return Difference(gone, came)
+        return ScanResult(gone, came)
 
     def _note_problems(self, part: str, found: Iterable[tuple[str, Problem]]) -> None:
         """These are the problems at or below a directory now; costs what there is there where they are the same."""
@@ -254,7 +254,7 @@ class RootIndex:
             try:
                 refusal = judge(skill)
             except StaleFileError as error:
-                refusal = Refusal(
+                refusal = GateRefusal(
                     problem("unreadable", f"its files cannot be read ({error.reason or 'they keep changing'})")
                 )
             if refusal is not None:

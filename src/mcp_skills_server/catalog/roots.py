@@ -36,7 +36,7 @@ class Limits(NamedTuple):
     links: bool = True
 
 
-class Link(NamedTuple):
+class FolderLink(NamedTuple):
     """A symbolic link outside of every skill that leads to a directory, or to nothing.
 
     Attributes:
@@ -94,11 +94,11 @@ class Root:
     given: str
     origin: str | None = None
     revision: str = ""
-    links: PathIndex[Link] = field(default_factory=PathIndex[Link])
+    links: PathIndex[FolderLink] = field(default_factory=PathIndex[FolderLink])
     _followed: dict[str, str] = field(default_factory=dict[str, str])
     """The places of the links that are followed, by the real paths that they lead to."""
 
-    def set_link(self, place: str, link: Link | None) -> None:
+    def set_link(self, place: str, link: FolderLink | None) -> None:
         """Record what was found of a link; None where there is none any more."""
         before = self.links.get(place)
         if before is not None and before.target:

@@ -17,7 +17,7 @@ from mcp_skills_server.catalog.fetched import Origins
 from mcp_skills_server.catalog.index import StoredSkill, StoredSkills
 from mcp_skills_server.catalog.known_files import KnownFiles
 from mcp_skills_server.catalog.path_index import above, join, within
-from mcp_skills_server.catalog.roots import Limits, Link, Root, link_state
+from mcp_skills_server.catalog.roots import FolderLink, Limits, Root, link_state
 from mcp_skills_server.catalog.tree import Directory, Entering
 from mcp_skills_server.codes import problem, standing
 from mcp_skills_server.errors import StaleFileError
@@ -385,18 +385,18 @@ class _Scanner:
             state = link_state(self._at(place))
             if os.path.lexists(target) and not os.path.isdir(target):
                 continue
-            self._root.set_link(place, Link("", state))
+            self._root.set_link(place, FolderLink("", state))
             if not state:
                 continue
             try:
                 reason = self._why_not(place, target)
                 if reason is None:
-                    self._root.set_link(place, Link(target, state))
+                    self._root.set_link(place, FolderLink(target, state))
                     reason = self._follow(place, target, walk, entering)
             except OSError as error:
                 reason = f"leads to a directory that cannot be opened ({error.strerror})"
             if reason:
-                self._root.set_link(place, Link("", state))
+                self._root.set_link(place, FolderLink("", state))
                 self._report_link(place, target, reason)
 
     def _at(self, place: str) -> str:

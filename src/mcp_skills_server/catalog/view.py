@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from asyncio import sleep
 from collections.abc import Awaitable, Callable, Sequence
-from time import monotonic
 from typing import Final, TypeVar
 
 from mcp_skills_server.catalog.reader import Body
@@ -29,8 +28,6 @@ _PAUSE_S: Final = 0.005
 """Before each try after the second: what is being written needs time."""
 _INLINE_BYTES: Final = 1 << 18
 """Larger files are read off the event loop."""
-_HASH_INLINE_S: Final = 0.003
-"""For so long files are hashed on the event loop, where no request is answered meanwhile."""
 _INLINE_MARKDOWN: Final = 1 << 14
 """A longer SKILL.md is parsed off the event loop; for a shorter one the switch of threads would cost more."""
 
@@ -88,16 +85,9 @@ class View:
         return known if len(known) == len(skill.files) else await off_loop(False, self._digests, skill)
 
     async def hash_files(self, skills: Sequence[Skill]) -> None:
-        """Compute the digests of these skills' files that nobody has asked for yet.
-
-        As many as are quick are hashed at once: a thread would hold the interpreter as long, and has to be woken.
-        """
-        until = monotonic() + _HASH_INLINE_S
-        for position, skill in enumerate(skills):
-            if skill.size > _INLINE_BYTES or monotonic() >= until:
-                await in_thread(self._hash_files, skills[position:])
-                return
-            self.skill_set.hash_files(skill)
+        """Compute the digests of these skills' files that nobody has asked for yet."""
+        if skills:
+            await in_thread(self._hash_files, skills)
 
     def _digests(self, skill: Skill) -> dict[str, str]:
         found: dict[str, str] = {}

@@ -295,7 +295,7 @@ class Unusable:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class SiteIndex:
     """What an index offers.
 
     Attributes:
@@ -311,7 +311,7 @@ class Index:
     warnings: tuple[str, ...] = ()
 
 
-def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> Index:
+def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> SiteIndex:
     """Return what an index offers, and why the rest of it cannot be used.
 
     `url` is what the index's own URLs are relative to: the address that answered, after redirects (RFC 3986 5.1.3).
@@ -326,7 +326,7 @@ def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> Index:
     if schema not in (_ABSENT, SCHEMA):
         shown = quoted(schema) if isinstance(schema, str) else "no text"
         message = f"the index is of a version that is not known ($schema is {shown}), so nothing of it is used"
-        return Index(None, (), (), (message,))
+        return SiteIndex(None, (), (), (message,))
     if not isinstance(document.get("skills"), list):
         raise IndexRefusedError("the index has no list 'skills'")
     listed: list[Any] = document["skills"]
@@ -335,9 +335,9 @@ def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> Index:
     if schema is _ABSENT:
         message = "the index has no $schema and is read as version 0.1.0, in which nothing proves the files"
         entries, unusable = _entries(listed, lambda entry: _entry_0_1(entry, url, limits))
-        return Index("0.1.0", entries, unusable, (message,))
+        return SiteIndex("0.1.0", entries, unusable, (message,))
     entries, unusable = _entries(listed, lambda entry: _entry(entry, url))
-    return Index("0.2.0", entries, unusable)
+    return SiteIndex("0.2.0", entries, unusable)
 
 
 def prove(raw: bytes, digest: str) -> None:

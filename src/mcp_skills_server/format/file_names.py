@@ -18,7 +18,7 @@ _PLAIN: Final = re.compile(
 """There is no fault in such a name, and nearly every one is such."""
 
 
-class Fault(NamedTuple):
+class NameFault(NamedTuple):
     """What is wrong with the name of a file.
 
     Attributes:
@@ -32,7 +32,7 @@ class Fault(NamedTuple):
     is_hidden: bool = False
 
 
-def faults(paths: Iterable[str]) -> Iterator[Fault]:
+def faults(paths: Iterable[str]) -> Iterator[NameFault]:
     """Yield what is wrong with these names, one fault or more for each that is not portable."""
     seen: dict[str, str] = {}
     for path in paths:
@@ -42,9 +42,9 @@ def faults(paths: Iterable[str]) -> Iterator[Fault]:
             unseen = next(hidden.find(segment), None)
             if unseen is not None:
                 message = f"the name {excerpt(segment)} holds the invisible character U+{ord(unseen[1]):04X}"
-                yield Fault(path, message, is_hidden=True)
+                yield NameFault(path, message, is_hidden=True)
             elif _NOT_ON_WINDOWS.search(segment) or _RESERVED.match(segment):
-                yield Fault(path, f"Windows cannot hold the name {excerpt(segment)}")
+                yield NameFault(path, f"Windows cannot hold the name {excerpt(segment)}")
         other = seen.setdefault(normalize("NFC", path).casefold(), path)
         if other != path:
-            yield Fault(path, f"many platforms cannot tell it from {excerpt(other)}")
+            yield NameFault(path, f"many platforms cannot tell it from {excerpt(other)}")

@@ -18,7 +18,7 @@ from mcp_skills_server.format import plain_yaml
 from mcp_skills_server.model import Json, Problem
 
 if TYPE_CHECKING:
-    from mcp_skills_server.format.yaml_reader import Reader
+    from mcp_skills_server.format.yaml_reader import YamlReader
 
 _FENCE: Final = "---"
 _OPENING: Final = re.compile(r"---[ \t]*+(?:\n|\Z)")
@@ -113,11 +113,13 @@ def _no_closing(text: str) -> Problem:
     return problem("frontmatter-unclosed", "the frontmatter that begins on line 1 never ends", 1)
 
 
-def _read(text: str) -> tuple[Reader, dict[str, Json] | None]:
+def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
     """Return the fields, read once more with quotes where they are no YAML for want of them alone."""
-    from mcp_skills_server.format.yaml_reader import Reader  # late: to import YAML takes as long as to read many files
+    from mcp_skills_server.format.yaml_reader import (
+        YamlReader,  # late: to import YAML takes as long as to read many files
+    )
 
-    reader = Reader(text)
+    reader = YamlReader(text)
     fields = reader.read()
     if fields is not None or not any(each.code == "yaml-syntax" for each in reader.problems):
         return reader, fields
@@ -126,7 +128,7 @@ def _read(text: str) -> tuple[Reader, dict[str, Json] | None]:
     changed = colons.quoted(text)
     if changed is None:
         return reader, None
-    again = Reader(changed[0])
+    again = YamlReader(changed[0])
     fields = again.read()
     if fields is None or any(
         fields.get(each.key) != each.value or again.lines.get(each.key) != each.line + 2 for each in changed[1]

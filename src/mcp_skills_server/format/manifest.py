@@ -204,7 +204,7 @@ def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
         return _json(tomllib.loads(text))
     except RecursionError:
         problems.append(problem("manifest-syntax", "values are nested too deeply", hint=f"nest at most {MAX_DEPTH}"))
-    except _RefusedError as refused:
+    except _ManifestError as refused:
         problems.append(problem("manifest-syntax", str(refused), hint="write it as text, or say less"))
     except ValueError as error:  # TOMLDecodeError, and an integer with more digits than Python reads
         found = re.search(r"\(at line (\d+), column \d+\)", str(error))
@@ -227,7 +227,7 @@ def _json(table: dict[str, Any]) -> dict[str, Json]:
         count += 1
         if depth > MAX_DEPTH or count > MAX_NODES:
             message = f"nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else f"more than {MAX_NODES} values"
-            raise _RefusedError(f"{place[:100]}: {message}")
+            raise _ManifestError(f"{place[:100]}: {message}")
         if isinstance(value, dict):
             return {key: convert(each, f"{place}.{key}"[:200], depth + 1) for key, each in value.items()}  # pyright: ignore[reportUnknownVariableType]
         if isinstance(value, list):
@@ -235,15 +235,15 @@ def _json(table: dict[str, Any]) -> dict[str, Json]:
         if hasattr(value, "isoformat"):  # a date or a time
             return value.isoformat()
         if isinstance(value, float) and not math.isfinite(value):
-            raise _RefusedError(f"{place[:100]}: JSON has no {value}")
+            raise _ManifestError(f"{place[:100]}: JSON has no {value}")
         if isinstance(value, int) and value not in _INTEGERS:
-            raise _RefusedError(f"{place[:100]}: an integer of more than 64 bits")
+            raise _ManifestError(f"{place[:100]}: an integer of more than 64 bits")
         return value
 
     return {key: convert(value, key[:200], 1) for key, value in table.items()}
 
 
-class _RefusedError(SkillsServerError):
+class _ManifestError(SkillsServerError):
     """What is wrong with a value."""
 
 

@@ -78,7 +78,7 @@ class _RefusedError(SkillsServerError):
     """A bound was passed: reading on would only cost time."""
 
 
-class Reader:
+class YamlReader:
     """Builds the JSON values of one frontmatter from the parser's events; every bound is checked before it is passed.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mcp_skills_server.catalog.reader import Reader
-from mcp_skills_server.catalog.root_index import Refusal
+from mcp_skills_server.catalog.root_index import GateRefusal
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Skill, Standing
 
@@ -27,7 +27,7 @@ class Pins:
         self._skills = skills
         self._elsewhere = elsewhere
 
-    def __call__(self, reader: Reader, skill: Skill) -> Refusal | None:
+    def __call__(self, reader: Reader, skill: Skill) -> GateRefusal | None:
         """Return why this skill is not served, or None if it is the one that was locked.
 
         Raises:
@@ -36,14 +36,14 @@ class Pins:
         root = reader.roots[skill.root].given
         # One that is unusable may be of any size, and is served to nobody. Nor does it hide one of a later root.
         if skill.standing is Standing.UNUSABLE:
-            return Refusal(None)
+            return GateRefusal(None)
         locked = self._skills.get(root, {}).get(skill.path)
         if locked is None:
             if skill.path in self._elsewhere.get(root, ()):
-                return Refusal(None)
-            return Refusal(problem("lock-missing", "the lock file does not name this skill"))
+                return GateRefusal(None)
+            return GateRefusal(problem("lock-missing", "the lock file does not name this skill"))
         if reader.digest_over(skill) != locked:
-            return Refusal(problem("lock-differs", "its files are not those that the lock file names"))
+            return GateRefusal(problem("lock-differs", "its files are not those that the lock file names"))
         return None
 
     def unserved(self, reader: Reader, served: Mapping[str, Skill]) -> list[str]:

@@ -19,7 +19,7 @@ from typing import Final
 
 from mcp_skills_server import __version__
 from mcp_skills_server.catalog.reader import Reader
-from mcp_skills_server.catalog.root_index import Refusal
+from mcp_skills_server.catalog.root_index import GateRefusal
 from mcp_skills_server.codes import problem
 from mcp_skills_server.durable import why_untrusted
 from mcp_skills_server.model import Skill, Standing
@@ -81,16 +81,16 @@ class SignatureGate:
         self._kept = proofs
         self._asked: str | None = None
         """What `_proved` depends on: the keys, and the day if one of them is a certificate."""
-        self._proved: dict[str, Refusal | None] = {}
+        self._proved: dict[str, GateRefusal | None] = {}
 
-    def __call__(self, reader: Reader, skill: Skill) -> Refusal | None:
+    def __call__(self, reader: Reader, skill: Skill) -> GateRefusal | None:
         """Return why this skill is not served, or None if it is signed as it is.
 
         Raises:
             StaleFileError: a file changed meanwhile or cannot be read.
         """
         if skill.standing is Standing.UNUSABLE:  # it may be of any size, and is served to nobody
-            return Refusal(None)
+            return GateRefusal(None)
         digest, asked = reader.digest_over(skill), self._verifier.asked()
         if asked != self._asked or len(self._proved) >= _MOST_PROVED:
             self._asked = asked
@@ -99,13 +99,13 @@ class SignatureGate:
             self._proved[digest] = self._judge(reader, skill, digest, asked)
         return self._proved[digest]
 
-    def _judge(self, reader: Reader, skill: Skill, digest: str, asked: str | None) -> Refusal | None:
+    def _judge(self, reader: Reader, skill: Skill, digest: str, asked: str | None) -> GateRefusal | None:
         if self._kept is not None and asked is not None and self._kept.has(asked, digest):
             return None
         try:
             self._verifier.check(reader.read_all(skill))
         except UnsignedError as error:
-            return Refusal(problem(error.code, str(error)))
+            return GateRefusal(problem(error.code, str(error)))
         if self._kept is not None and asked is not None:
             self._kept.keep(asked, digest)
         return None

@@ -13,7 +13,7 @@ import anyio
 from anyio import to_thread
 
 from mcp_skills_server.dialects import wellknown
-from mcp_skills_server.dialects.wellknown import Index, IndexLimits, IndexRefusedError
+from mcp_skills_server.dialects.wellknown import IndexLimits, IndexRefusedError, SiteIndex
 from mcp_skills_server.sources import caching, records
 from mcp_skills_server.sources.download import Downloader
 from mcp_skills_server.sources.faults import AbsentError, UnreachableError
@@ -33,7 +33,7 @@ class FoundIndex:
     """An index and what is to be remembered of it."""
 
     record: IndexRecord
-    index: Index
+    index: SiteIndex
 
     @property
     def digest(self) -> str:

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 import anyio
 from anyio import to_thread
 
-from mcp_skills_server.dialects.wellknown import Entry, Index, ProofFailedError
+from mcp_skills_server.dialects.wellknown import Entry, ProofFailedError, SiteIndex
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
@@ -42,7 +42,7 @@ _BATCH: Final = 256
 _T = TypeVar("_T")
 
 
-async def look(url: str, settings: FetchSettings | None = None) -> tuple[str, Index]:
+async def look(url: str, settings: FetchSettings | None = None) -> tuple[str, SiteIndex]:
     """Download the index of a site and return it with its URL. Nothing is written.
 
     Raises:

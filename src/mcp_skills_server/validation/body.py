@@ -8,7 +8,7 @@ from typing import Final
 from mcp_skills_server.format import links
 from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.validation import template
-from mcp_skills_server.validation.rule import Found, Rules, SkillMd
+from mcp_skills_server.validation.rule import Finding, Rules, SkillMd
 
 _MAX_LINES: Final = 500
 _MAX_CHARACTERS: Final = 20_000  # about 5,000 tokens
@@ -17,33 +17,33 @@ RULES = Rules[SkillMd]("body")
 
 
 @RULES.rule("body-empty")
-def _body_empty(skill: SkillMd) -> tuple[Found, ...]:
-    return () if skill.document.body else (Found("there are no instructions", skill.document.body_line),)
+def _body_empty(skill: SkillMd) -> tuple[Finding, ...]:
+    return () if skill.document.body else (Finding("there are no instructions", skill.document.body_line),)
 
 
 @RULES.rule("body-long")
-def _body_long(skill: SkillMd) -> tuple[Found, ...]:
+def _body_long(skill: SkillMd) -> tuple[Finding, ...]:
     body, line = skill.document.body, skill.document.body_line
     lines = body.count("\n") + 1
     if lines > _MAX_LINES:
-        return (Found(f"the body has {lines} lines, {_MAX_LINES} are advised", line),)
+        return (Finding(f"the body has {lines} lines, {_MAX_LINES} are advised", line),)
     if len(body) > _MAX_CHARACTERS:
         message = f"the body has {len(body)} characters, about {len(body) // 4} tokens; 5,000 are advised"
-        return (Found(message, line),)
+        return (Finding(message, line),)
     return ()
 
 
 @RULES.rule("reference-deep", deep=True)
-def _reference_deep(skill: SkillMd) -> Iterator[Found]:
+def _reference_deep(skill: SkillMd) -> Iterator[Finding]:
     if not any(path.count("/") > 1 for path in skill.files):
         return
     for target, line in _targets(skill).items():
         if target in skill.files and target.count("/") > 1:
-            yield Found(f"{literal(target)} lies more than one level below the skill", line)
+            yield Finding(f"{literal(target)} lies more than one level below the skill", line)
 
 
 @RULES.rule("reference-missing", deep=True)
-def _reference_missing(skill: SkillMd) -> Iterator[Found]:
+def _reference_missing(skill: SkillMd) -> Iterator[Finding]:
     def is_there(target: str) -> bool:
         return target in skill.files or any(path.startswith(target + "/") for path in skill.files)
 
@@ -52,7 +52,7 @@ def _reference_missing(skill: SkillMd) -> Iterator[Found]:
     # Words in code look like paths more often than they are some.
     for target, line in _targets(skill, code=False).items():
         if not is_there(target):
-            yield Found(f"the body refers to {literal(target)}, which is not in the skill", line)
+            yield Finding(f"the body refers to {literal(target)}, which is not in the skill", line)
 
 
 def _targets(skill: SkillMd, *, code: bool = True) -> dict[str, int]:
@@ -67,8 +67,8 @@ def _targets(skill: SkillMd, *, code: bool = True) -> dict[str, int]:
 
 
 @RULES.rule("placeholder", deep=True)
-def _placeholder(skill: SkillMd) -> Iterator[Found]:
+def _placeholder(skill: SkillMd) -> Iterator[Finding]:
     lines = list(template.placeholders(skill.document.body))
     if lines:
         message = f"{len(lines)} lines of the instructions are as `new` wrote them"
-        yield Found(message, skill.document.body_line + lines[0])
+        yield Finding(message, skill.document.body_line + lines[0])

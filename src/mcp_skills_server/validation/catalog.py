@@ -7,7 +7,7 @@ from typing import Final
 
 from mcp_skills_server.format.dependencies import Served, resolve
 from mcp_skills_server.model import SKILL_MD, Snapshot, Standing
-from mcp_skills_server.validation.rule import Found, Rules
+from mcp_skills_server.validation.rule import Finding, Rules
 
 _NAMED: Final = 5
 
@@ -15,12 +15,12 @@ RULES = Rules[Snapshot]("catalog")
 
 
 @RULES.rule("name-shared", deep=True)
-def _name_shared(snapshot: Snapshot) -> Iterator[Found]:
+def _name_shared(snapshot: Snapshot) -> Iterator[Finding]:
     for path in snapshot.paths(Standing.VALID):
         name = snapshot.skills[path].name
         sharing = snapshot.named(name, Standing.VALID)
         if len(sharing) > 1:
-            yield Found(f"the name {name} is also that of {_others(path, sharing)}", skill=path)
+            yield Finding(f"the name {name} is also that of {_others(path, sharing)}", skill=path)
 
 
 def _others(path: str, sharing: Sequence[str]) -> str:
@@ -33,10 +33,10 @@ def _others(path: str, sharing: Sequence[str]) -> str:
 
 
 @RULES.rule("dependency-unresolved", deep=True)
-def _dependency_unresolved(snapshot: Snapshot) -> Iterator[Found]:
+def _dependency_unresolved(snapshot: Snapshot) -> Iterator[Finding]:
     """Of `dependencies` only skills' resources are judged; tools and prompts are the server's matter."""
     for path in snapshot.paths(Standing.VALID):
         for missing in resolve(snapshot.skills[path], snapshot, Served(), Standing.VALID).missing:
             if missing.startswith("resource skill://"):
                 message = f"the {missing} that it depends on is no file of a served skill"
-                yield Found(message, path=SKILL_MD, skill=path)
+                yield Finding(message, path=SKILL_MD, skill=path)

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.model import Json
 from mcp_skills_server.validation import template
-from mcp_skills_server.validation.rule import Found, Rules, SkillMd
+from mcp_skills_server.validation.rule import Finding, Rules, SkillMd
 
 SPECIFIED_FIELDS: Final = frozenset(("name", "description", "license", "compatibility", "metadata", "allowed-tools"))
 HOST_FIELDS: Final = frozenset(("disable-model-invocation", "user-invocable", "argument-hint"))
@@ -21,7 +21,7 @@ _VAGUE: Final = 20
 _ODD_IN_NAME: Final = re.compile(r"[^a-z0-9-]")
 _IN_BRACKETS: Final = re.compile(r"\([^()]*\)")
 _BROAD: Final = re.compile(r"(?:^|[\s,])(?:Bash|Shell|Terminal)(?:\(\s*+(?:\*\s*+(?::\s*+\*\s*+)?)?\))?(?=$|[\s,])")
-_Result: TypeAlias = tuple[Found, ...]
+_Result: TypeAlias = tuple[Finding, ...]
 """Most rules find one thing or nothing, and they run for every skill at every scan: a generator would cost more."""
 
 RULES = Rules[SkillMd]("frontmatter")
@@ -32,7 +32,7 @@ def _name_missing(skill: SkillMd) -> _Result:
     if skill.name:
         return ()
     message = "the name is empty or not text" if "name" in skill.frontmatter else "there is no name"
-    return (Found(message, skill.line("name")),)
+    return (Finding(message, skill.line("name")),)
 
 
 @RULES.rule("name-length")
@@ -40,13 +40,13 @@ def _name_length(skill: SkillMd) -> _Result:
     length = len(skill.name)
     if length <= MAX_NAME:
         return ()
-    return (Found(f"the name has {length} characters, at most {MAX_NAME} are allowed", skill.line("name")),)
+    return (Finding(f"the name has {length} characters, at most {MAX_NAME} are allowed", skill.line("name")),)
 
 
 @RULES.rule("name-characters")
 def _name_characters(skill: SkillMd) -> _Result:
     odd = _ODD_IN_NAME.search(skill.name)
-    return (Found(f"the name holds {odd[0]!r}", skill.line("name")),) if odd else ()
+    return (Finding(f"the name holds {odd[0]!r}", skill.line("name")),) if odd else ()
 
 
 @RULES.rule("name-hyphens")
@@ -54,7 +54,7 @@ def _name_hyphens(skill: SkillMd) -> _Result:
     name = skill.name
     if not (name.startswith("-") or name.endswith("-") or "--" in name):
         return ()
-    return (Found(f"the name {literal(name)} has a hyphen at an end or two in a row", skill.line("name")),)
+    return (Finding(f"the name {literal(name)} has a hyphen at an end or two in a row", skill.line("name")),)
 
 
 @RULES.rule("name-mismatch")
@@ -62,7 +62,9 @@ def _name_mismatch(skill: SkillMd) -> _Result:
     name = skill.name
     if not name or name == skill.directory:
         return ()
-    return (Found(f"the name is {literal(name)} but the directory is {literal(skill.directory)}", skill.line("name")),)
+    return (
+        Finding(f"the name is {literal(name)} but the directory is {literal(skill.directory)}", skill.line("name")),
+    )
 
 
 @RULES.rule("description-missing")
@@ -73,7 +75,7 @@ def _description_missing(skill: SkillMd) -> _Result:
     message = "the description is empty" if "description" in skill.frontmatter else "there is no description"
     if value is not None and not isinstance(value, str):
         message = "the description is not text"
-    return (Found(message, skill.line("description")),)
+    return (Finding(message, skill.line("description")),)
 
 
 @RULES.rule("description-length")
@@ -82,7 +84,7 @@ def _description_length(skill: SkillMd) -> _Result:
     if length <= MAX_DESCRIPTION:
         return ()
     message = f"the description has {length} characters, at most {MAX_DESCRIPTION} are allowed"
-    return (Found(message, skill.line("description")),)
+    return (Finding(message, skill.line("description")),)
 
 
 @RULES.rule("description-utf16")
@@ -94,14 +96,14 @@ def _description_utf16(skill: SkillMd) -> _Result:
     if units <= MAX_DESCRIPTION:
         return ()
     message = f"the description has {len(description)} characters but {units} UTF-16 units"
-    return (Found(message, skill.line("description")),)
+    return (Finding(message, skill.line("description")),)
 
 
 @RULES.rule("placeholder")
 def _placeholder(skill: SkillMd) -> _Result:
     if not template.is_placeholder(skill.description):
         return ()
-    return (Found("the description is a placeholder", skill.line("description")),)
+    return (Finding("the description is a placeholder", skill.line("description")),)
 
 
 @RULES.rule("description-vague")
@@ -110,14 +112,14 @@ def _description_vague(skill: SkillMd) -> _Result:
     length = len(description.strip())
     if not 0 < length < _VAGUE or template.is_placeholder(description):
         return ()
-    return (Found(f"the description has only {length} characters", skill.line("description")),)
+    return (Finding(f"the description has only {length} characters", skill.line("description")),)
 
 
 @RULES.rule("license-type")
 def _license_type(skill: SkillMd) -> _Result:
     if isinstance(skill.frontmatter.get("license", ""), str):
         return ()
-    return (Found("the license is not text", skill.line("license")),)
+    return (Finding("the license is not text", skill.line("license")),)
 
 
 @RULES.rule("compatibility-length")
@@ -126,8 +128,8 @@ def _compatibility_length(skill: SkillMd) -> _Result:
     if isinstance(value, str):
         if 1 <= len(value) <= MAX_COMPATIBILITY:
             return ()
-        return (Found(f"compatibility has {len(value)} characters", skill.line("compatibility")),)
-    return (Found("compatibility is not text", skill.line("compatibility")),)
+        return (Finding(f"compatibility has {len(value)} characters", skill.line("compatibility")),)
+    return (Finding("compatibility is not text", skill.line("compatibility")),)
 
 
 @RULES.rule("allowed-tools-form")
@@ -135,9 +137,9 @@ def _allowed_tools_form(skill: SkillMd) -> _Result:
     tools = skill.frontmatter.get("allowed-tools")
     if isinstance(tools, str):
         if "," in tools and "," in _IN_BRACKETS.sub("", tools):
-            return (Found("allowed-tools separates its tools by commas", skill.line("allowed-tools")),)
+            return (Finding("allowed-tools separates its tools by commas", skill.line("allowed-tools")),)
     elif _is_list_of_texts(tools):
-        return (Found("allowed-tools is a list", skill.line("allowed-tools")),)
+        return (Finding("allowed-tools is a list", skill.line("allowed-tools")),)
     return ()
 
 
@@ -146,7 +148,7 @@ def _allowed_tools_type(skill: SkillMd) -> _Result:
     tools = skill.frontmatter.get("allowed-tools", "")
     if isinstance(tools, str) or _is_list_of_texts(tools):
         return ()
-    return (Found("allowed-tools is not text", skill.line("allowed-tools")),)
+    return (Finding("allowed-tools is not text", skill.line("allowed-tools")),)
 
 
 def _is_list_of_texts(value: Json) -> bool:
@@ -159,9 +161,9 @@ def _broad_permission(skill: SkillMd) -> _Result:
     entries = tools if isinstance(tools, list) else [tools]
     if not any(isinstance(entry, str) and _BROAD.search(entry) for entry in entries):
         return ()
-    return (Found("allowed-tools allows every shell command", skill.line("allowed-tools")),)
+    return (Finding("allowed-tools allows every shell command", skill.line("allowed-tools")),)
 
 
 @RULES.rule("hooks")
 def _hooks(skill: SkillMd) -> _Result:
-    return (Found("the skill declares hooks", skill.line("hooks")),) if "hooks" in skill.frontmatter else ()
+    return (Finding("the skill declares hooks", skill.line("hooks")),) if "hooks" in skill.frontmatter else ()

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_skills_server.format.ignored import some_of
-from mcp_skills_server.validation.rule import FileNames, Found, Rules
+from mcp_skills_server.validation.rule import FileNames, Finding, Rules
 
 RULES = Rules[FileNames]("file names")
 
 
 @RULES.rule("ignored-file", deep=True)
-def _ignored_file(names: FileNames) -> Iterator[Found]:
+def _ignored_file(names: FileNames) -> Iterator[Finding]:
     if names.unserved:
-        yield Found(f"no part of the skill for their names, and not served: {some_of(names.unserved)}")
+        yield Finding(f"no part of the skill for their names, and not served: {some_of(names.unserved)}")
 
 
 @RULES.rule("hidden-characters", deep=True)
-def _hidden_characters(names: FileNames) -> Iterator[Found]:
+def _hidden_characters(names: FileNames) -> Iterator[Finding]:
     for fault in names.faults:
         if fault.is_hidden:
-            yield Found(fault.message, hint="rename the file without it", path=fault.path)
+            yield Finding(fault.message, hint="rename the file without it", path=fault.path)
 
 
 @RULES.rule("file-name-portable", deep=True)
-def _file_name_portable(names: FileNames) -> Iterator[Found]:
-    return (Found(fault.message, path=fault.path) for fault in names.faults if not fault.is_hidden)
+def _file_name_portable(names: FileNames) -> Iterator[Finding]:
+    return (Finding(fault.message, path=fault.path) for fault in names.faults if not fault.is_hidden)

@@ -17,12 +17,12 @@ from mcp_skills_server.format.links import Reference, references
 from mcp_skills_server.model import Json, Problem
 
 if TYPE_CHECKING:
-    from mcp_skills_server.format.file_names import Fault
+    from mcp_skills_server.format.file_names import NameFault
 
 T = TypeVar("T")
 
 
-class Found(NamedTuple):
+class Finding(NamedTuple):
     """What a rule found.
 
     Attributes:
@@ -40,7 +40,7 @@ class Found(NamedTuple):
     skill: str = ""
 
 
-Check: TypeAlias = Callable[[T], Iterable[Found]]
+Check: TypeAlias = Callable[[T], Iterable[Finding]]
 
 
 class Rule(NamedTuple, Generic[T]):
@@ -95,7 +95,7 @@ def run(rules: Iterable[Rule[T]], subject: T) -> list[Problem]:
     return [_problem(code, found) for code, _, _, check in rules for found in check(subject)]
 
 
-def _problem(code: str, found: Found) -> Problem:
+def _problem(code: str, found: Finding) -> Problem:
     made = problem(code, found.message, found.line, found.hint)
     return made.at(found.path, found.skill) if found.path or found.skill else made
 
@@ -170,7 +170,7 @@ class FileNames:
         self.unserved = unserved
 
     @cached_property
-    def faults(self) -> list[Fault]:
+    def faults(self) -> list[NameFault]:
         """What is wrong with the names of served files."""
         from mcp_skills_server.format import file_names  # a scan asks for none
 

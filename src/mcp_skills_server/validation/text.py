@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from mcp_skills_server.format import comments, hidden, lfs
 from mcp_skills_server.format.excerpts import excerpt
-from mcp_skills_server.validation.rule import Found, Rules, TextFile
+from mcp_skills_server.validation.rule import Finding, Rules, TextFile
 
 _Span: TypeAlias = tuple[int, int]
 """Where something begins and ends in a text."""
@@ -46,39 +46,39 @@ RULES = Rules[TextFile]("file text")
 
 
 @RULES.rule("hidden-characters", deep=True)
-def _hidden_characters(file: TextFile) -> Iterator[Found]:
+def _hidden_characters(file: TextFile) -> Iterator[Finding]:
     # A NUL byte has a code of its own.
     found = [(at, character) for at, character in hidden.find(file.text) if character != "\0"]
     if found:
         at, character = found[0]
-        yield Found(
+        yield Finding(
             f"the invisible character U+{ord(character):04X}{_more(len(found))}", file.text.count("\n", 0, at) + 1
         )
 
 
 @RULES.rule("lfs-pointer", deep=True)
-def _lfs_pointer(file: TextFile) -> Iterator[Found]:
+def _lfs_pointer(file: TextFile) -> Iterator[Finding]:
     if lfs.is_pointer(file.text.encode("utf-8", "replace")):
-        yield Found(lfs.FAULT, 1)
+        yield Finding(lfs.FAULT, 1)
 
 
 @RULES.rule("pipe-to-shell", deep=True)
-def _pipe_to_shell(file: TextFile) -> Iterator[Found]:
+def _pipe_to_shell(file: TextFile) -> Iterator[Finding]:
     return _first(file.text, _piped(file.text), "a download goes straight into an interpreter:")
 
 
 @RULES.rule("shell-injection", deep=True)
-def _shell_injection(file: TextFile) -> Iterator[Found]:
+def _shell_injection(file: TextFile) -> Iterator[Finding]:
     return _first(file.text, _spans(_INJECTION, file.text), "a command that runs on load:")
 
 
 @RULES.rule("file-mention", deep=True)
-def _file_mention(file: TextFile) -> Iterator[Found]:
+def _file_mention(file: TextFile) -> Iterator[Finding]:
     return _first(file.text, _spans(_MENTION, file.text), "a file of the user's machine that some hosts put in:")
 
 
 @RULES.rule("persistence", deep=True)
-def _persistence(file: TextFile) -> Iterator[Found]:
+def _persistence(file: TextFile) -> Iterator[Finding]:
     text = file.text
     lower = text.lower()
     may_fit = any(word in lower for word in _OF_PERSISTENCE) or (
@@ -88,19 +88,19 @@ def _persistence(file: TextFile) -> Iterator[Found]:
 
 
 @RULES.rule("hidden-comment", deep=True)
-def _hidden_comment(file: TextFile) -> Iterator[Found]:
+def _hidden_comment(file: TextFile) -> Iterator[Finding]:
     found = list(comments.find(file.markdown))
     if found:
         line, content = found[0]
-        yield Found(f"an HTML comment: {excerpt(content)!r}{_more(len(found))}", file.first_line + line)
+        yield Finding(f"an HTML comment: {excerpt(content)!r}{_more(len(found))}", file.first_line + line)
 
 
-def _first(text: str, spans: Iterable[_Span], words: str) -> Iterator[Found]:
+def _first(text: str, spans: Iterable[_Span], words: str) -> Iterator[Finding]:
     """Yield one finding for all spans, with the line of the first and their count."""
     found = list(spans)
     if found:
         start, end = found[0]
-        yield Found(f"{words} {excerpt(text[start:end])}{_more(len(found))}", text.count("\n", 0, start) + 1)
+        yield Finding(f"{words} {excerpt(text[start:end])}{_more(len(found))}", text.count("\n", 0, start) + 1)
 
 
 def _more(count: int) -> str:

@@ -11,7 +11,7 @@ from mcp_skills_server.format import hidden, icons
 from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.model import Json
 from mcp_skills_server.validation.fields import EXTENSION_FIELDS, HOST_FIELDS, SPECIFIED_FIELDS
-from mcp_skills_server.validation.rule import Found, Rules, SkillMd
+from mcp_skills_server.validation.rule import Finding, Rules, SkillMd
 
 _MAX_SHOWN: Final = 10
 _LONGEST_LINE: Final = 200
@@ -24,22 +24,22 @@ RULES = Rules[SkillMd]("frontmatter")
 
 
 @RULES.rule("metadata-type")
-def _metadata_type(skill: SkillMd) -> Iterable[Found]:
+def _metadata_type(skill: SkillMd) -> Iterable[Finding]:
     metadata = skill.frontmatter.get("metadata", {})
     if not isinstance(metadata, dict):
-        return (Found("metadata is not a mapping", skill.line("metadata")),)
+        return (Finding("metadata is not a mapping", skill.line("metadata")),)
     wrong = {key: value for key, value in metadata.items() if not isinstance(value, str)}
     return _not_text(skill, wrong) if wrong else ()
 
 
-def _not_text(skill: SkillMd, wrong: Mapping[str, Json]) -> Iterator[Found]:
+def _not_text(skill: SkillMd, wrong: Mapping[str, Json]) -> Iterator[Finding]:
     line = skill.line("metadata")
     for key in list(wrong)[:_MAX_SHOWN]:
         where, written = skill.document.metadata.get(key, (line, None))
         message = f"metadata has {_kind(wrong[key])} where text belongs: {literal(key)}"
-        yield Found(message, where, f"write {_as_text(key, wrong[key], written)}")
+        yield Finding(message, where, f"write {_as_text(key, wrong[key], written)}")
     if len(wrong) > _MAX_SHOWN:
-        yield Found(f"metadata has {len(wrong) - _MAX_SHOWN} more values that are not text", line)
+        yield Finding(f"metadata has {len(wrong) - _MAX_SHOWN} more values that are not text", line)
 
 
 def _kind(value: Json) -> str:
@@ -73,29 +73,29 @@ def _as_text(key: str, value: Json, written: str | None) -> str:
 
 
 @RULES.rule("metadata-keys")
-def _metadata_keys(skill: SkillMd) -> Iterable[Found]:
+def _metadata_keys(skill: SkillMd) -> Iterable[Finding]:
     metadata = skill.frontmatter.get("metadata")
     if not isinstance(metadata, dict) or len(set(map(str.casefold, metadata))) == len(metadata):
         return ()
     return _equal_keys(skill, metadata)
 
 
-def _equal_keys(skill: SkillMd, metadata: Mapping[str, Json]) -> Iterator[Found]:
+def _equal_keys(skill: SkillMd, metadata: Mapping[str, Json]) -> Iterator[Finding]:
     seen: dict[str, str] = {}
     for key in metadata:
         other = seen.setdefault(key.casefold(), key)
         if other != key:
-            yield Found(f"metadata has both {literal(other)} and {literal(key)}", skill.line("metadata"))
+            yield Finding(f"metadata has both {literal(other)} and {literal(key)}", skill.line("metadata"))
 
 
 @RULES.rule("field-unknown")
-def _field_unknown(skill: SkillMd) -> Iterable[Found]:
+def _field_unknown(skill: SkillMd) -> Iterable[Finding]:
     if skill.frontmatter.keys() <= _KNOWN_FIELDS:
         return ()
     return _unknown(skill)
 
 
-def _unknown(skill: SkillMd) -> Iterator[Found]:
+def _unknown(skill: SkillMd) -> Iterator[Finding]:
     for key, value in skill.frontmatter.items():
         if key in _KNOWN_FIELDS:
             continue
@@ -103,14 +103,14 @@ def _unknown(skill: SkillMd) -> Iterator[Found]:
         if key not in HOST_FIELDS:
             text = value if isinstance(value, str) else skill.document.written.get(key)
             hint = f"write {_as_text(key, value, text)} below 'metadata:', since strict validators refuse it here"
-        yield Found(f"the specification has no field {literal(key)}", skill.line(key), hint)
+        yield Finding(f"the specification has no field {literal(key)}", skill.line(key), hint)
 
 
 @RULES.rule("field-type")
-def _field_type(skill: SkillMd) -> Iterable[Found]:
+def _field_type(skill: SkillMd) -> Iterable[Finding]:
     if EXTENSION_FIELDS.isdisjoint(skill.frontmatter):
         return ()
-    return (Found(message, skill.line(key)) for key, message in _misshapen(skill.frontmatter))
+    return (Finding(message, skill.line(key)) for key, message in _misshapen(skill.frontmatter))
 
 
 def _misshapen(fields: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
@@ -150,7 +150,7 @@ def _misshapen(fields: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
 
 
 @RULES.rule("hidden-characters")
-def _hidden_characters(skill: SkillMd) -> Iterable[Found]:
+def _hidden_characters(skill: SkillMd) -> Iterable[Finding]:
     """Values as they are read: an escape such as "\\U000E0049" shows no reader of the file what it stands for."""
     texts: list[str] = []
     for key, value in skill.frontmatter.items():
@@ -162,14 +162,14 @@ def _hidden_characters(skill: SkillMd) -> Iterable[Found]:
     return () if _hides_nothing("".join(texts)) else _hidden(skill)
 
 
-def _hidden(skill: SkillMd) -> Iterator[Found]:
+def _hidden(skill: SkillMd) -> Iterator[Finding]:
     for key, value in skill.frontmatter.items():
         texts = [each for each in (key, *hidden.texts(value)) if not _hides_nothing(each)]
         found = [character for text in texts for _, character in hidden.find(text)]
         if found:
             more = f" ({len(found)} in this field)" if len(found) > 1 else ""
             message = f"{literal(hidden.without(key))} holds the invisible character U+{ord(found[0]):04X}{more}"
-            yield Found(message, skill.line(key))
+            yield Finding(message, skill.line(key))
 
 
 def _hides_nothing(text: str) -> bool:
@@ -177,13 +177,13 @@ def _hides_nothing(text: str) -> bool:
 
 
 @RULES.rule("icon-source")
-def _icon_source(skill: SkillMd) -> Iterable[Found]:
+def _icon_source(skill: SkillMd) -> Iterable[Finding]:
     return _sources(skill) if "icons" in skill.frontmatter else ()
 
 
-def _sources(skill: SkillMd) -> Iterator[Found]:
+def _sources(skill: SkillMd) -> Iterator[Finding]:
     entries = skill.frontmatter.get("icons")
     for number, entry in enumerate(entries if isinstance(entries, list) else [], 1):
         source = entry.get("src") if isinstance(entry, dict) else None
         if isinstance(source, str) and not icons.is_allowed(source):
-            yield Found(f"icon {number} comes from {literal(source)}", skill.line("icons"))
+            yield Finding(f"icon {number} comes from {literal(source)}", skill.line("icons"))

@@ -8,8 +8,8 @@ from typing import Any
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import (
     SCHEMA,
-    Index,
     IndexLimits,
+    SiteIndex,
     decode,
 )
 from mcp_skills_server.model import Skill
@@ -32,11 +32,11 @@ def old_fields(**other: Any) -> dict[str, Any]:
     return {key: value for key, value in out.items() if value is not ...}
 
 
-def read(*entries: Any, url: str = URL, **top: Any) -> Index:
+def read(*entries: Any, url: str = URL, **top: Any) -> SiteIndex:
     return decode(json.dumps({"$schema": SCHEMA, "skills": list(entries), **top}).encode(), url)
 
 
-def read_old(*entries: Any, url: str = OLD_URL, limits: IndexLimits | None = None, **top: Any) -> Index:
+def read_old(*entries: Any, url: str = OLD_URL, limits: IndexLimits | None = None, **top: Any) -> SiteIndex:
     return decode(json.dumps({"skills": list(entries), **top}).encode(), url, limits)
 
 

@@ -15,10 +15,10 @@ from dialects.wellknown.indexes import DIGEST, HEX, OLD_URL, URL, fields, old_fi
 from mcp_skills_server.dialects.wellknown import (
     SCHEMA,
     Entry,
-    Index,
     IndexLimits,
     IndexRefusedError,
     ProofFailedError,
+    SiteIndex,
     decode,
     judge_unpacked,
     origin,
@@ -37,7 +37,7 @@ _JSON = st.recursive(
 @pytest.mark.requirement("WK-45", "WKO-8")
 def test_fields_that_are_not_known_are_passed_over():
     index = read(fields(files=["x"], version="2"), version=3, extra={"a": []})
-    assert index == Index("0.2.0", (Entry("a", "Does a.", "archive", "https://example.com/a.tar.gz", DIGEST),))
+    assert index == SiteIndex("0.2.0", (Entry("a", "Does a.", "archive", "https://example.com/a.tar.gz", DIGEST),))
 
 
 @pytest.mark.requirement("WK-42", "WK-43", "X-23")

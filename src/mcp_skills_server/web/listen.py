@@ -157,11 +157,11 @@ class Acceptor:
         """Accept all that are connected by now, since they may have asked already, and no more."""
         self._task.cancel()
         self._accept_waiting()
-        # Two turns of the event loop later: a call of `sock_accept` that is due already would find a closed socket.
-        loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, self._close_listener)
 
-    def _close_listener(self) -> None:
+    async def wait_closed(self) -> None:
+        """Close the listener. Connections are the server's to wait for."""
+        for _ in range(2):  # turns of the event loop: a call of `sock_accept` that is due would find a closed socket
+            await asyncio.sleep(0)
         self._accept_waiting()
         self._listener.close()
 
@@ -169,9 +169,6 @@ class Acceptor:
         with suppress(OSError):
             while True:
                 self._arrive(self._listener.accept()[0])
-
-    async def wait_closed(self) -> None:
-        """Return: connections are the server's to wait for."""
 
     def _arrive(self, connection: socket.socket) -> asyncio.Task[object]:
         connection.setblocking(False)

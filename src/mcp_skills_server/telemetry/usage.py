@@ -145,8 +145,8 @@ class Usage:
                 self._store.add(batch)
                 self._unstored = None
         except NotStoredError as error:
-            if not self._fails and error.reason:
-                logger.error("%s: uses cannot be counted (%s); requests go on", self._store.name, error.reason)
+            if not self._fails:
+                logger.error("%s: uses cannot be counted (%s); requests go on", self._store.name, error)
                 self._fails = True
             with self._lock:
                 self._came |= came - self._gone

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,6 +15,7 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
+from opentelemetry.sdk.trace import TracerProvider
 
 from catalog.forest import loaded, plant, skill_md
 from mcp_skills_server import Registry, Runtime, attach
@@ -30,8 +30,14 @@ from mcp_skills_server.server.dispatch import Dispatcher
 from mcp_skills_server.server.dispatch import Request as McpRequest
 from mcp_skills_server.server.eras import MODERN
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.telemetry.events import Event, Use
+from mcp_skills_server.telemetry.audit import AuditLog
+from mcp_skills_server.telemetry.events import Event, Events, Use
 from mcp_skills_server.telemetry.log import log_requests
+from mcp_skills_server.telemetry.metrics import Metrics
+from mcp_skills_server.telemetry.tracing import Tracing
+from mcp_skills_server.telemetry.usage import Usage
+from mcp_skills_server.telemetry.usage_store import UsageStore
+from mcp_skills_server.web.ui.activity import Activity
 from web.http_wire import MODERN_META
 from wire import DEADLINE, write_skill
 
@@ -45,19 +51,25 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def seen() -> Iterator[list[Event]]:
-    """The events that happen."""
+def server() -> Events:
+    """The events of a server."""
+    return Events()
+
+
+@pytest.fixture
+def seen(server: Events) -> list[Event]:
+    """What its readers are given."""
     found: list[Event] = []
-    end = events.subscribe(found.append)
-    yield found
-    end()
+    server.subscribe(found.append)
+    return found
 
 
 @pytest.mark.parametrize(("mode", "era"), [("legacy", "legacy"), ("auto", "modern")])
-async def test_a_request_of_mcp_is_one_event(tmp_path: Path, mode: Any, era: str, seen: list[Event]) -> None:
+async def test_a_request_of_mcp_is_one_event(tmp_path: Path, mode: Any, era: str) -> None:
     folder = write_skill(tmp_path / "a", body=BODY)
-    server = Server[Any]("mine")
+    server, seen = Server[Any]("mine"), list[Event]()
     attachment = attach(server, Registry([tmp_path]), watch=False)
+    attachment.events.subscribe(seen.append)
     with anyio.fail_after(DEADLINE):
         async with Client(server, mode=mode) as client:
             await client.read_resource("skill://a/SKILL.md")
@@ -84,10 +96,10 @@ async def test_a_request_of_mcp_is_one_event(tmp_path: Path, mode: Any, era: str
     assert BODY not in repr(seen) and handle not in repr(seen)
 
 
-async def test_a_bug_is_told_from_a_refusal(tmp_path: Path, seen: list[Event], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_is_told_from_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_skill(tmp_path / "a")
-    server, registry = Server[Any]("mine"), Registry([tmp_path])
-    attach(server, registry, watch=False)
+    server, registry, seen = Server[Any]("mine"), Registry([tmp_path]), list[Event]()
+    attach(server, registry, watch=False).events.subscribe(seen.append)
 
     def broken(*_: object) -> None:
         raise KeyError("a bug")
@@ -99,13 +111,14 @@ async def test_a_bug_is_told_from_a_refusal(tmp_path: Path, seen: list[Event], m
     assert [(each.method, each.outcome) for each in seen][-1] == ("prompts/get", "failed")
 
 
-async def test_a_call_of_the_skills_protocol_is_one_event(tmp_path: Path, seen: list[Event]) -> None:
+async def test_a_call_of_the_skills_protocol_is_one_event(tmp_path: Path, server: Events, seen: list[Event]) -> None:
     write_skill(tmp_path / "a", body=BODY)
     rpc = Rpc(Methods(Runtime(loaded(tmp_path))))
-    names = [each["name"] for each in (await ask(rpc, "list_skills"))["result"]["skills"]]
-    name = next(each for each in names if each.endswith("a") and "guide" not in each)
-    await ask(rpc, "read_skill_file", name=name, path="SKILL.md")
-    await ask(rpc, "no_such_method")
+    with server.serving():
+        names = [each["name"] for each in (await ask(rpc, "list_skills"))["result"]["skills"]]
+        name = next(each for each in names if each.endswith("a") and "guide" not in each)
+        await ask(rpc, "read_skill_file", name=name, path="SKILL.md")
+        await ask(rpc, "no_such_method")
     last = seen[-2:]
     assert [(each.protocol, each.outcome, each.skills) for each in last] == [
         ("skills-protocol", "ok", ("a",)),
@@ -126,9 +139,11 @@ def test_a_principal_is_a_name_and_no_token() -> None:
     assert principal({}) is principal({"user": SimpleNamespace()}) is None
 
 
-def test_each_difference_of_the_catalogue_is_one_event(tmp_path: Path, seen: list[Event]) -> None:
+def test_each_difference_of_the_catalogue_is_one_event(tmp_path: Path) -> None:
     plant(tmp_path, {f"{name}/SKILL.md": skill_md(name) for name in ("gone", "edited", "same")})
-    registry = loaded(tmp_path)
+    registry, seen = Registry([tmp_path]), list[Event]()
+    Runtime(registry).events.subscribe(seen.append)
+    registry.load()
     assert seen == []  # what the first scan finds is no difference
     (tmp_path / "gone" / "SKILL.md").unlink()
     plant(tmp_path, {"new/SKILL.md": skill_md("new"), "edited/SKILL.md": skill_md("edited", body="Other.")})
@@ -141,7 +156,7 @@ def test_each_difference_of_the_catalogue_is_one_event(tmp_path: Path, seen: lis
     ]
 
 
-async def test_what_was_read_before_a_retry_is_not_counted(tmp_path: Path, seen: list[Event]) -> None:
+async def test_what_was_read_before_a_retry_is_not_counted(tmp_path: Path, server: Events, seen: list[Event]) -> None:
     plant(tmp_path, {"a/SKILL.md": skill_md("a")})
     registry = loaded(tmp_path)
     tries: list[bool] = []
@@ -153,72 +168,124 @@ async def test_what_was_read_before_a_retry_is_not_counted(tmp_path: Path, seen:
             raise StaleFileError(str(tmp_path / "a" / "SKILL.md"))
         return raw
 
-    with events.Request("mcp", "x", principal=None):
+    with server.serving(), events.Request("mcp", "x", principal=None):
         raw = await retry_when_stale(registry, handler)
     assert [each.bytes for each in seen] == [len(raw)] and tries == [False, False]
 
 
-async def test_a_request_that_is_taken_back_is_cancelled(seen: list[Event]) -> None:
-    with anyio.CancelScope() as scope, events.Request("mcp", "x" * 500, principal=None, host="y" * 500):
+async def test_a_request_that_is_taken_back_is_cancelled(server: Events, seen: list[Event]) -> None:
+    request = events.Request
+    with server.serving(), anyio.CancelScope() as scope, request("mcp", "x" * 500, principal=None, host="y" * 500):
         scope.cancel()
         await anyio.lowlevel.checkpoint()
     (event,) = seen
     assert event.outcome == "cancelled" and len(event.method) == 200 and len(event.host or "") == 200
 
 
-async def test_without_a_reader_nothing_is_gathered(tmp_path: Path) -> None:
-    assert not events.has_readers()
-    with events.observe("mcp", "x") as request:
-        assert request is None
+def test_without_a_reader_nothing_is_gathered(server: Events) -> None:
+    for each in (events.observe("mcp", "x"), server.serving()):
+        with each, events.observe("mcp", "x") as request:
+            assert request is None
 
 
 def test_a_bug_of_a_reader_costs_neither_the_others_nor_the_request(
-    seen: list[Event], caplog: pytest.LogCaptureFixture
+    server: Events, seen: list[Event], caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(_: Event) -> None:
         raise KeyError("a bug")
 
-    first = events.subscribe(broken)
+    end = server.subscribe(broken)
     last: list[Event] = []
-    end = events.subscribe(last.append)
-    with events.observe("mcp", "x"):
-        pass
-    first()
-    end()
-    assert len(seen) == len(last) == 1 and "a reader of events failed" in caplog.text
+    server.subscribe(last.append)
+    for _ in range(2):
+        with server.serving(), events.observe("mcp", "x"):
+            pass
+        end()
+    assert len(seen) == len(last) == 2 and caplog.text.count("a reader of events failed") == 1
 
 
-def test_the_log_has_a_line_for_each_request_at_debug_alone(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("keeps", "question"), [(True, "how?"), (False, "")])
+def test_an_event_says_who_asked_and_what_came_of_it(
+    server: Events, seen: list[Event], keeps: bool, question: str
+) -> None:
+    server.keeps_questions = keeps
+    token = events.request_id.set("first")
+    with server.serving(), events.Request("mcp", "x", principal=Principal("token", "ann")) as request:
+        events.searched("how?", 2)
+        request.code = -32000
+    events.request_id.reset(token)
+    (found,) = seen
+    assert (found.request, found.principal, found.found, found.code) == ("first", "token:ann", 2, -32000)
+    assert found.question == question and found.milliseconds < 10_000
+
+
+async def test_two_servers_in_one_process_share_no_reader(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Invariant 9 of the architecture: no log, audit, metric, usage, trace or activity."""
+    caplog.set_level(logging.DEBUG, logger="mcp_skills_server.telemetry.log")
+    server, quiet = Server[Any]("read"), Server[Any]("not read")
+    attachments = []
+    for each, name in ((server, "a"), (quiet, "b")):
+        write_skill(tmp_path / name / name)
+        attachments.append(attach(each, Registry([tmp_path / name]), watch=False))
+    metrics, activity, seen = Metrics(dict, ("resources/read",)), Activity(), list[Event]()
+    usage = Usage(UsageStore(str(tmp_path / "usage.db")), questions=True)
+    own = attachments[0].events
+    AuditLog(str(tmp_path / "audit"), required=True).start(own)
+    metrics.start(own)
+    activity.start(own)
+    Tracing(TracerProvider(shutdown_on_exit=False), (), lambda _: None).start(own)
+    log_requests(own)
+    stop = usage.start(own)
+    attachments[1].events.subscribe(seen.append)
+    with anyio.fail_after(DEADLINE):
+        async with Client(server) as one, Client(quiet) as other:
+            await one.read_resource("skill://a/SKILL.md")
+            await other.read_resource("skill://b/SKILL.md")
+            await other.call_tool("skills_search", {"query": "qqqqqq"})
+            await one.call_tool("skills_search", {"query": "qqqqqq"})
+    write_skill(tmp_path / "b" / "c")
+    attachments[1].registry.refresh()
+    stop()
+    assert [each.skills for each in seen if each.uses] == [("b",), ("c",)]
+    assert all(each.question == "" and each.trace is None for each in seen)
+    lines = (tmp_path / "audit").read_text().splitlines()
+    assert {json.loads(each).get("skill") for each in lines} == {None, "a"}
+    (line,) = (each for each in caplog.messages if "resources/read" in each)
+    assert line.startswith("resources/read of a: ok")
+    assert {each.labels.get("skill") for family in metrics.registry.collect() for each in family.samples} == {None, "a"}
+    assert sum(each.requests for each in activity.clients()) == len(caplog.messages)
+    report = UsageStore(str(tmp_path / "usage.db")).report("skill", 2)
+    assert [each.name for each in report.lines if each.name] == ["a"]
+
+
+def test_the_log_has_a_line_for_each_request_at_debug_alone(server: Events, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="mcp_skills_server")
-    assert log_requests() is None and not events.has_readers()
+    assert log_requests(server) is None and not server.has_readers
     caplog.set_level(logging.DEBUG, logger="mcp_skills_server")
-    end = log_requests()
+    end = log_requests(server)
     assert end is not None
-    with events.Request("mcp", "skills/get", principal=Principal("token", "alice"), host="a host") as request:
-        request.add("load", "acme/refunds", "SKILL.md", "sha256:0", 5)
-    events.emit(
-        Event(time=0, protocol=events.CATALOGUE, method="", outcome="appeared", uses=(Use("", "new", "SKILL.md", ""),))
-    )
-    end()
-    (line,) = caplog.messages
-    assert line.startswith("skills/get of acme/refunds: ok in ") and line.endswith(" ms (mcp, token:alice, a host)")
+    principal = Principal("token", "alice")
+    with server.serving():
+        with events.Request("mcp", "skills/get", principal=principal, host="a host") as request:
+            request.add("load", "acme/refunds", "SKILL.md", "sha256:0", 5)
+        server.emit(Event(0, events.CATALOGUE, "", "appeared", uses=(Use("", "new", "SKILL.md", ""),)))
+        (line,) = caplog.messages
+        assert line.startswith("skills/get of acme/refunds: ok in ") and line.endswith(" ms (mcp, token:alice, a host)")
+        with events.Request("mcp", "skills/get", principal=None) as request:
+            for number in range(25):
+                request.add("read", f"s{number}" * 200, "SKILL.md", "")
+        line = caplog.messages[-1]
+        assert "s19s" in line and "s20s" not in line and " and 5 more: ok in " in line and len(line) < 5_000
+        end()
+        with events.observe("mcp", "skills/get"):
+            pass
+        assert len(caplog.messages) == 2
 
 
-def test_a_line_names_so_many_skills_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, logger="mcp_skills_server")
-    end = log_requests()
-    assert end is not None
-    with events.Request("mcp", "skills/get", principal=None) as request:
-        for number in range(25):
-            request.add("read", f"s{number}" * 200, "SKILL.md", "")
-    end()
-    (line,) = caplog.messages
-    assert "s19s" in line and "s20s" not in line and " and 5 more: ok in " in line and len(line) < 5_000
-
-
-async def test_a_request_over_stdio_is_one_event(tmp_path: Path, seen: list[Event]) -> None:
+async def test_a_request_over_stdio_is_one_event(tmp_path: Path) -> None:
     write_skill(tmp_path / "a", body=BODY)
-    attachment = attach(make_server(), loaded(tmp_path), watch=False)
+    attachment, seen = attach(make_server(), loaded(tmp_path), watch=False), list[Event]()
+    attachment.events.subscribe(seen.append)
     await attachment.ready()
     peer: Any = SimpleNamespace(principal=None, connection=attachment)
     dispatcher = Dispatcher(attachment, peer)

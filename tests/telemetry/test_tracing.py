@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,7 +26,7 @@ from mcp_skills_server import Registry, attach
 from mcp_skills_server.dialects.runtime import canonical
 from mcp_skills_server.server.eras import LEGACY
 from mcp_skills_server.telemetry import events, trace_context, tracing
-from mcp_skills_server.telemetry.events import Event, Use
+from mcp_skills_server.telemetry.events import Event, Events, Use
 from mcp_skills_server.telemetry.trace_context import Trace
 from mcp_skills_server.telemetry.tracing import Tracing
 from web.http_wire import client, http_serving
@@ -52,14 +51,15 @@ def provider() -> tuple[TracerProvider, InMemorySpanExporter]:
 
 
 @pytest.fixture
-def tracer(
-    provider: tuple[TracerProvider, InMemorySpanExporter], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[InMemorySpanExporter]:
-    """What is traced in this process."""
-    monkeypatch.setattr(trace_context, "_is_wanted", False)
-    end = Tracing(provider[0], (*LEGACY.shapes, "read_skill_file"), canonical).start()
-    yield provider[1]
-    end()
+def server() -> Events:
+    return Events()
+
+
+@pytest.fixture
+def tracer(provider: tuple[TracerProvider, InMemorySpanExporter], server: Events) -> InMemorySpanExporter:
+    """The spans of a server."""
+    Tracing(provider[0], (*LEGACY.shapes, "read_skill_file"), canonical).start(server)
+    return provider[1]
 
 
 def spans(exporter: InMemorySpanExporter) -> list[ReadableSpan]:
@@ -73,11 +73,12 @@ def event(method: str = "skills/get", **more: Any) -> Event:
 @pytest.mark.anyio
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_a_request_is_one_span_and_holds_nothing_of_the_skill(
-    tmp_path: Path, mode: Any, tracer: InMemorySpanExporter
+    tmp_path: Path, mode: Any, provider: tuple[TracerProvider, InMemorySpanExporter]
 ) -> None:
     write_skill(tmp_path / "a", body=BODY)
     server = Server[Any]("mine")
-    attach(server, Registry([tmp_path]), watch=False)
+    attachment = attach(server, Registry([tmp_path]), watch=False)
+    Tracing(provider[0], LEGACY.shapes, canonical).start(attachment.events)
     with anyio.fail_after(DEADLINE):
         async with Client(server, mode=mode) as one:
             await one.read_resource("skill://a/SKILL.md")
@@ -88,7 +89,9 @@ async def test_a_request_is_one_span_and_holds_nothing_of_the_skill(
             await one.call_tool("skills_load", {"names": ["none"]})
             with pytest.raises(MCPError):
                 await one.call_tool("made-up", {})
-    found = [each for each in spans(tracer) if each.name.split()[0] in {"resources/read", "prompts/get", "tools/call"}]
+    found = [
+        each for each in spans(provider[1]) if each.name.split()[0] in {"resources/read", "prompts/get", "tools/call"}
+    ]
     assert [each.name for each in found] == [
         "resources/read",
         "resources/read",
@@ -108,20 +111,22 @@ async def test_a_request_is_one_span_and_holds_nothing_of_the_skill(
     assert (load["gen_ai.operation.name"], load["gen_ai.tool.name"]) == ("execute_tool", "skills_load")
     assert refused["error.type"] == "tool_error" and found[4].status.status_code is trace.StatusCode.ERROR
     assert "gen_ai.tool.name" not in unknown
-    said = "".join(each.to_json() for each in spans(tracer))
+    said = "".join(each.to_json() for each in spans(provider[1]))
     assert BODY not in said and "none" not in said and "made-up" not in said
     assert str((loaded.structured_content or {})["session"]) not in said
 
 
-def test_times_are_those_of_the_request(tracer: InMemorySpanExporter) -> None:
-    events.emit(event())
+def test_times_are_those_of_the_request(server: Events, tracer: InMemorySpanExporter) -> None:
+    server.emit(event())
     (span,) = spans(tracer)
     assert (span.start_time, span.end_time, span.kind) == (10**12, 10**12 + 5 * 10**6, trace.SpanKind.SERVER)
 
 
-def test_what_the_message_says_is_the_parent_and_what_http_says_a_link(tracer: InMemorySpanExporter) -> None:
+def test_what_the_message_says_is_the_parent_and_what_http_says_a_link(
+    server: Events, tracer: InMemorySpanExporter
+) -> None:
     for message, http in ((PARENT, {}), ({}, PARENT), (PARENT, OTHER), ({}, {}), ({"traceparent": "00-1-2"}, PARENT)):
-        events.emit(event(trace=Trace(message, http)))
+        server.emit(event(trace=Trace(message, http)))
     by_message, by_http, both, neither, torn = spans(tracer)
     for each in (by_message, by_http, both, torn):
         assert each.parent is not None and each.context is not None
@@ -131,27 +136,28 @@ def test_what_the_message_says_is_the_parent_and_what_http_says_a_link(tracer: I
     assert neither.parent is None and not by_message.links and not by_http.links
 
 
-def test_a_client_that_is_not_traced_has_no_span(tracer: InMemorySpanExporter) -> None:
-    events.emit(event(trace=Trace({"traceparent": PARENT["traceparent"][:-1] + "0"}, {})))
+def test_a_client_that_is_not_traced_has_no_span(server: Events, tracer: InMemorySpanExporter) -> None:
+    server.emit(event(trace=Trace({"traceparent": PARENT["traceparent"][:-1] + "0"}, {})))
     assert spans(tracer) == []
 
 
-def test_what_is_no_request_that_was_let_in_has_no_span(tracer: InMemorySpanExporter) -> None:
-    events.emit(event(protocol=events.CATALOGUE, outcome="changed"))
-    events.emit(event("tools/call", outcome="begun"))
-    events.emit_refusal("POST", "token")
+def test_what_is_no_request_that_was_let_in_has_no_span(server: Events, tracer: InMemorySpanExporter) -> None:
+    server.emit(event(protocol=events.CATALOGUE, outcome="changed"))
+    server.emit(event("tools/call", outcome="begun"))
+    with server.serving():
+        events.emit_refusal("POST", "token")
     assert spans(tracer) == []
 
 
-def test_names_of_spans_are_few(tracer: InMemorySpanExporter) -> None:
-    events.emit(event("made/up"))
-    events.emit(event("prompts/get", trace=Trace({}, {}, target="no-such-skill")))
+def test_names_of_spans_are_few(server: Events, tracer: InMemorySpanExporter) -> None:
+    server.emit(event("made/up"))
+    server.emit(event("prompts/get", trace=Trace({}, {}, target="no-such-skill")))
     assert [each.name for each in spans(tracer)] == ["_OTHER", "prompts/get"]
     assert "made/up" not in spans(tracer)[0].to_json() and "no-such-skill" not in spans(tracer)[1].to_json()
 
 
-def test_further_skills_are_events_of_the_span_and_bounded(tracer: InMemorySpanExporter) -> None:
-    events.emit(event("tools/call", uses=tuple(Use("load", f"s{n}", "SKILL.md", "") for n in range(100))))
+def test_further_skills_are_events_of_the_span_and_bounded(server: Events, tracer: InMemorySpanExporter) -> None:
+    server.emit(event("tools/call", uses=tuple(Use("load", f"s{n}", "SKILL.md", "") for n in range(100))))
     (span,) = spans(tracer)
     assert (span.attributes or {})["gen_ai.skill.name"] == "s0" and len(span.events) == 31
     assert dict(span.events[0].attributes or {}) == {
@@ -162,19 +168,19 @@ def test_further_skills_are_events_of_the_span_and_bounded(tracer: InMemorySpanE
 
 
 def test_the_span_of_the_sdk_is_the_only_one_and_has_the_skill(
-    provider: tuple[TracerProvider, InMemorySpanExporter], tracer: InMemorySpanExporter
+    provider: tuple[TracerProvider, InMemorySpanExporter], server: Events, tracer: InMemorySpanExporter
 ) -> None:
     with provider[0].get_tracer("mcp-python-sdk").start_as_current_span("tools/call"):
-        events.emit(event("tools/call", uses=(Use("load", "a", "SKILL.md", "sha256:1"),)))
+        server.emit(event("tools/call", uses=(Use("load", "a", "SKILL.md", "sha256:1"),)))
     (span,) = spans(tracer)
     assert (span.name, (span.attributes or {})["gen_ai.skill.name"]) == ("tools/call", "a")
 
 
 def test_another_span_around_it_is_the_parent(
-    provider: tuple[TracerProvider, InMemorySpanExporter], tracer: InMemorySpanExporter
+    provider: tuple[TracerProvider, InMemorySpanExporter], server: Events, tracer: InMemorySpanExporter
 ) -> None:
     with provider[0].get_tracer("a web framework").start_as_current_span("POST /mcp") as outer:
-        events.emit(event(trace=Trace({}, OTHER)))
+        server.emit(event(trace=Trace({}, OTHER)))
     inner, _ = spans(tracer)
     assert inner.parent is not None and inner.parent.span_id == outer.get_span_context().span_id
 
@@ -191,15 +197,18 @@ def test_another_span_around_it_is_the_parent(
         (None, {}),
     ],
 )
-def test_what_a_message_says_is_bounded(meta: object, kept: dict[str, str], tracer: InMemorySpanExporter) -> None:
+def test_what_a_message_says_is_bounded(meta: object, kept: dict[str, str]) -> None:
     found = trace_context.trace_of("tools/call", {"_meta": meta, "name": "n" * 500}, 7)
-    assert found is not None and (found.message, found.id, len(found.target)) == (kept, "7", 200)
+    assert (found.message, found.id, len(found.target)) == (kept, "7", 200)
     assert trace_context.trace_of("skills/get", {"name": "a"}) == Trace({}, {})
 
 
-def test_without_a_tracer_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_context, "_is_wanted", False)
-    assert trace_context.trace_of("skills/get", {"_meta": PARENT}) is trace_context.of_headers([]) is None
+def test_without_a_tracer_nothing_is_looked_at(server: Events) -> None:
+    seen: list[Event] = []
+    server.subscribe(seen.append)
+    with server.serving(), events.Request("mcp", "x", principal=None, trace=lambda: pytest.fail("it was looked at")):
+        pass
+    assert [each.trace for each in seen] == [None]
 
 
 def test_an_address_is_shown_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,14 +67,14 @@ def test_what_was_used_is_counted_by_skill_principal_and_host(tmp_path: Path) ->
     store = UsageStore(str(tmp_path / "usage.db"), now=clock)
     usage = Usage(store)
     usage.serves(Changes({}, skill("a", "b", "never")))  # type: ignore[arg-type]
-    usage.take([event(use("load"))])
-    usage.take([event(use("load", digest="sha256:2"), use("read"))])
-    usage.take([event(use("run"), outcome="begun")])
-    usage.take([event(use("run"), outcome="refused")])  # it ended with another exit code: it ran all the same
-    usage.take([event(use("load", "b"), at=NOW - DAY)])
-    usage.take([event(use("dropped", "b"), at=NOW - DAY)])
-    usage.take([event(use("load", "b"), outcome="failed")])
-    usage.take([event(use(""), outcome="ok")])
+    usage.take(event(use("load")))
+    usage.take(event(use("load", digest="sha256:2"), use("read")))
+    usage.take(event(use("run"), outcome="begun"))
+    usage.take(event(use("run"), outcome="refused"))  # it ended with another exit code: it ran all the same
+    usage.take(event(use("load", "b"), at=NOW - DAY))
+    usage.take(event(use("dropped", "b"), at=NOW - DAY))
+    usage.take(event(use("load", "b"), outcome="failed"))
+    usage.take(event(use(""), outcome="ok"))
     usage.flush()
     report = store.report("skill", 2)
     first, second, last = report.lines
@@ -96,7 +96,7 @@ def test_host_programs_that_clients_make_up_do_not_fill_the_store(
     usage = Usage(store)
     for at in (NOW - DAY, NOW):
         for number in range(10):
-            usage.take([event(use("load"), at=at)._replace(host=f"made up {at} {number}")])
+            usage.take(event(use("load"), at=at)._replace(host=f"made up {at} {number}"))
     usage.flush()
     found = {each.name: each.loads for each in store.report("host", 2).lines}
     assert found.pop(OTHER) == 14 and [*found.values()] == [1] * 6
@@ -107,8 +107,8 @@ def test_skills_loaded_lately_come_latest_first(tmp_path: Path) -> None:
     store = UsageStore(str(tmp_path / "usage.db"), now=clock)
     usage = Usage(store)
     for name, age in (("a", 3), ("b", 1), ("c", 40), ("d", 2)):
-        usage.take([event(use("load", name), at=NOW - age * DAY)])
-    usage.take([event(use("read", "e"))])
+        usage.take(event(use("load", name), at=NOW - age * DAY))
+    usage.take(event(use("read", "e")))
     usage.flush()
     assert (store.lately(), store.lately(1)) == (["b", "d", "a"], ["b"])
 
@@ -128,8 +128,8 @@ def test_a_skill_that_is_gone_is_not_called_never_used(tmp_path: Path) -> None:
 def test_searches_that_found_nothing_are_counted_and_their_words_kept_only_if_asked(tmp_path: Path, kept: bool) -> None:
     store = UsageStore(str(tmp_path / "usage.db"), now=Clock())
     usage = Usage(store, questions=kept)
-    usage.take([event(found=3, question="refunds")])
-    usage.take([event(found=0, question="teleport")])
+    usage.take(event(found=3, question="refunds"))
+    usage.take(event(found=0, question="teleport"))
     usage.flush()
     report = store.report()
     assert (report.searches, report.empty) == (2, 1)
@@ -145,10 +145,10 @@ def test_old_days_are_forgotten(tmp_path: Path) -> None:
     clock = Clock()
     store = UsageStore(str(tmp_path / "usage.db"), now=clock)
     usage = Usage(store)
-    usage.take([event(use("load"))])
+    usage.take(event(use("load")))
     usage.flush()
     clock.now += (KEPT_DAYS + 1) * DAY
-    usage.take([event(use("load", "b"), at=clock.now)])
+    usage.take(event(use("load", "b"), at=clock.now))
     usage.flush()
     with sqlite3.connect(tmp_path / "usage.db") as opened:
         assert opened.execute("SELECT skill FROM used").fetchall() == [("b",)]
@@ -167,7 +167,7 @@ def test_where_it_cannot_be_written_one_line_says_so_and_nothing_is_lost(
 
     monkeypatch.setattr(store, "add", full)
     for _ in range(3):
-        usage.take([event(use("load"))])
+        usage.take(event(use("load")))
         usage.flush()
     assert [each.levelno for each in caplog.records] == [logging.ERROR]
     monkeypatch.setattr(store, "add", add)
@@ -245,8 +245,8 @@ def test_the_command_shows_a_table_and_json(tmp_path: Path) -> None:
     import time
 
     usage.serves(Changes({}, skill("a", "never")))  # type: ignore[arg-type]
-    usage.take([event(use("load", "a\x1b[31m"), at=time.time())])
-    usage.take([event(found=0, at=time.time())])
+    usage.take(event(use("load", "a\x1b[31m"), at=time.time()))
+    usage.take(event(found=0, at=time.time()))
     usage.flush()
     table = shown("--usage", f"sqlite:{file}")
     assert "never" in table and "of which 1 found nothing" in table and "\x1b" not in table
@@ -298,7 +298,7 @@ async def test_searches_and_skills_that_were_dropped_unused_are_events(tmp_path:
     session = Runtime(registry).session()
 
     async def call(tool: str, **arguments: object) -> Event:
-        with events.Request("mcp", "tools/call", principal=None):
+        with server.serving(), events.Request("mcp", "tools/call", principal=None):
             result = await session.call(tool, arguments)
         assert not result.get("isError"), result
         return seen[-1]
@@ -310,21 +310,19 @@ async def test_searches_and_skills_that_were_dropped_unused_are_events(tmp_path:
         return [each.skill for each in found]
 
     digests = {path: skill.files["SKILL.md"].digest for path, skill in registry.snapshot.skills.items()}
-    end = events.subscribe(seen.append)
-    try:
-        assert (await call("skills_search", query="unused")).found
-        assert (await call("skills_search", query="qqqqqq")).found == 0
-        assert await dropped("skills_load", names=["unused", "read", "replaced"]) == []
-        await call("skills_read", skill="read", path="SKILL.md")
-        await call("skills_read", skill="read", path="notes.md")
-        assert await dropped("skills_unload", names=["unused", "read"]) == ["unused"]
-        assert await dropped("skills_load", names=["unused"], mode="add") == []
-        assert await dropped("skills_load", names=["unused", "gone"]) == ["replaced"]  # which stays is not dropped
-        (tmp_path / "gone" / "SKILL.md").unlink()
-        registry.refresh()
-        assert await dropped("skills_unload", all=True) == ["unused"]  # who vanished was not dropped by anybody
-    finally:
-        end()
+    server = events.Events()
+    server.subscribe(seen.append)
+    assert (await call("skills_search", query="unused")).found
+    assert (await call("skills_search", query="qqqqqq")).found == 0
+    assert await dropped("skills_load", names=["unused", "read", "replaced"]) == []
+    await call("skills_read", skill="read", path="SKILL.md")
+    await call("skills_read", skill="read", path="notes.md")
+    assert await dropped("skills_unload", names=["unused", "read"]) == ["unused"]
+    assert await dropped("skills_load", names=["unused"], mode="add") == []
+    assert await dropped("skills_load", names=["unused", "gone"]) == ["replaced"]  # which stays is not dropped
+    (tmp_path / "gone" / "SKILL.md").unlink()
+    registry.refresh()
+    assert await dropped("skills_unload", all=True) == ["unused"]  # who vanished was not dropped by anybody
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

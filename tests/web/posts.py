@@ -16,6 +16,7 @@ from conversations import HANDSHAKE
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.telemetry.events import Reader
 from mcp_skills_server.web.app import make_app
 from mcp_skills_server.web.guards import Token, make_policy
 from mcp_skills_server.web.settings import HttpSettings
@@ -59,12 +60,20 @@ Ends = Any
 
 @asynccontextmanager
 async def serving(
-    registry: Registry, chosen: Settings, *, tokens: Sequence[Token] = (), max_sessions: int = 1000
+    registry: Registry,
+    chosen: Settings,
+    *,
+    tokens: Sequence[Token] = (),
+    max_sessions: int = 1000,
+    reader: Reader | None = None,
 ) -> AsyncGenerator[tuple[ASGIApp, Ends]]:
     """The application as `serve` makes it, and what ends its streams."""
     policy = make_policy("127.0.0.1", (), (), tokens)
     http = HttpSettings("127.0.0.1", 0, policy, max_body=1 << 16, max_sessions=max_sessions)
-    app, end = make_app(Runtime(registry), chosen, http, Loaded(registry))
+    runtime = Runtime(registry)
+    if reader is not None:
+        runtime.events.subscribe(reader)
+    app, end = make_app(runtime, chosen, http, Loaded(registry))
     async with app.router.lifespan_context(app):
         yield app, end
 

@@ -17,7 +17,7 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.tokens import Tokens, find, read_tokens
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.server.callers import PRINCIPAL
-from mcp_skills_server.telemetry.events import subscribe
+from mcp_skills_server.telemetry.events import Events
 from mcp_skills_server.web import guards
 from mcp_skills_server.web.bearer import secret_of
 from mcp_skills_server.web.guards import Policy, Token, is_loopback, make_policy
@@ -410,10 +410,11 @@ def test_nothing_is_kept_of_requests_that_were_answered() -> None:
 
 def test_each_refusal_is_an_event_with_its_reason() -> None:
     seen: list[tuple[str, str | None, str | None]] = []
-    end = subscribe(lambda event: seen.append((event.outcome, event.reason, event.method)))
+    events = Events()
+    events.subscribe(lambda event: seen.append((event.outcome, event.reason, event.method)))
     old = replace(read_tokens(f"old={OTHER}", "x").checked()[0], expires=1)
     policy = local(tokens=(*read_tokens(f"me={SECRET}", "x").checked(), old))
-    try:
+    with events.serving():
         assert asked(policy, host="evil.example") == 403
         assert asked(policy, host="localhost", origin="https://evil.example") == 403
         assert asked(policy, host="localhost") == 401
@@ -421,7 +422,5 @@ def test_each_refusal_is_an_event_with_its_reason() -> None:
         assert asked(policy, host="localhost", authorization=f"Bearer {OTHER}") == 401
         requested(policy, hand_over, [], b"access_token=x")
         assert asked(policy, host="localhost", authorization=f"Bearer {SECRET}") == 200
-    finally:
-        end()
     reasons = ["host", "origin", "no-token", "unknown-token", "expired-token", "misplaced-token"]
     assert seen == [("refused", each, "POST") for each in reasons]

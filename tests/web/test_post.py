@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from starlette.types import Message
 from conversations import ENVELOPE
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.telemetry import events
+from mcp_skills_server.telemetry.events import Event
 from web.posts import Post, headers_of, scope_of, serving
 from wire import DEADLINE, write_skill
 
@@ -28,15 +27,6 @@ def unread(tmp_path: Path) -> Registry:
     """A folder that has not been read: what asks for skills waits until it is."""
     write_skill(tmp_path / "a", description="Für 表.")
     return Registry([tmp_path])
-
-
-@pytest.fixture
-def seen() -> Iterator[list[events.Event]]:
-    """Events of requests."""
-    out: list[events.Event] = []
-    end = events.subscribe(lambda event: out.append(event) if event.protocol == "mcp" else None)
-    yield out
-    end()
 
 
 @pytest.mark.anyio
@@ -71,7 +61,8 @@ async def test_an_answer_that_takes_long_is_a_stream_that_says_that_it_is_there(
 
 
 @pytest.mark.anyio
-async def test_a_request_whose_client_leaves_is_ended(unread: Registry, seen: list[events.Event]) -> None:
+async def test_a_request_whose_client_leaves_is_ended(unread: Registry) -> None:
+    seen: list[Event] = []
     body: bytes | None = POST.body
 
     async def receive() -> Message:
@@ -85,6 +76,6 @@ async def test_a_request_whose_client_leaves_is_ended(unread: Registry, seen: li
         raise AssertionError(message)
 
     with anyio.fail_after(DEADLINE):
-        async with serving(unread, Settings()) as (app, _):
+        async with serving(unread, Settings(), reader=seen.append) as (app, _):
             await app(scope_of(POST), receive, send)
-    assert [each.outcome for each in seen] == ["cancelled"]
+    assert [each.outcome for each in seen if each.protocol == "mcp"] == ["cancelled"]

@@ -1,7 +1,11 @@
-"""The keys of an issuer: found by its metadata, kept, and looked at again when a token names another one.
+"""Discovery and cache of an issuer's keys (RFC 8414, JWKS).
 
-However many requests wait, there is one look at a time; and a stranger who makes up names of keys causes one look in
-thirty seconds. While the issuer does not answer, the keys that are known go on.
+One fetch goes on at a time, however many requests wait; key ids that are made up cause one fetch in thirty seconds.
+While the issuer does not answer, known keys stay valid.
+
+PyJWT's `PyJWKClient` (2.15) lacks: a bound of the answer's size, discovery, an async or pinned HTTP client (it blocks
+all requests in urllib, under a lock), known keys while the issuer is down, a pause between fetches that fail, tokens
+without `kid`, and keys without `alg` for all but one RSA algorithm.
 """
 
 from __future__ import annotations

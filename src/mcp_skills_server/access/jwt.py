@@ -1,6 +1,6 @@
-"""Access tokens that are signed: what is looked at before a key is needed, and what the key proves.
+"""Signed access tokens (JWT): the checks that need no key, and those that do.
 
-The signature, the times and the audience are judged by PyJWT. Before it stands what it leaves open: JSON that says a
+PyJWT judges the signature, the times and the audience. `look` refuses before what PyJWT leaves open: JSON that says a
 thing twice or holds no number where one belongs, tokens of another kind, and tokens that want more than their bearer.
 Pure but for the clock. Nothing of a token is in an error.
 """
@@ -50,14 +50,14 @@ _REASONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What a token says of how it is signed, which is not proved yet."""
+    """The algorithm and the key that a token names, which are not proved yet."""
 
     algorithm: str
     kid: str | None
 
 
 def look(token: str, settings: OAuthSettings) -> Claimed:
-    """What can be known of a token without a key.
+    """Judge a token as far as that needs no key.
 
     Raises:
         RefusedError: no key will make it one that is taken.
@@ -79,18 +79,22 @@ def look(token: str, settings: OAuthSettings) -> Claimed:
         raise RefusedError("it wants what this server does not know")
     if claims.get("iss") != settings.issuer:
         raise RefusedError("it is of another issuer")
+    for name in ("exp", "nbf"):
+        when = claims.get(name, 0)
+        if isinstance(when, bool) or not isinstance(when, int | float) or not -1 <= when <= _LAST_TIME:
+            raise RefusedError(f"{name} is no time in seconds")
     return Claimed(algorithm, kid)
 
 
 def prove(token: str, key: jwt.PyJWK, claimed: Claimed, settings: OAuthSettings) -> tuple[Principal, float]:
-    """Who bears a token, and when it ends by our clock, in seconds since the epoch.
+    """Return the bearer of a token that `look` let pass, and its end by our clock, in seconds since the epoch.
 
     Raises:
         RefusedError: it is not what it says, is over, or is for somebody else.
         ScopeError: it is good, and has not all scopes that are wanted.
     """
     try:
-        claims = _READER.decode(
+        claims: dict[str, Any] = jwt.decode(
             token,
             key,
             [claimed.algorithm],
@@ -116,21 +120,6 @@ def prove(token: str, key: jwt.PyJWK, claimed: Claimed, settings: OAuthSettings)
     return Principal("user", name, settings.issuer, groups, scopes, label), claims["exp"] + settings.skew_s
 
 
-class _Reader(jwt.PyJWT):
-    """PyJWT over JSON that says each thing once."""
-
-    def _decode_payload(self, decoded: dict[str, Any]) -> dict[str, Any]:
-        claims = _object(decoded["payload"])
-        for name in ("exp", "nbf"):
-            when = claims.get(name, 0)
-            if isinstance(when, bool) or not isinstance(when, int | float) or not -1 <= when <= _LAST_TIME:
-                raise RefusedError(f"{name} is no time in seconds")
-        return claims
-
-
-_READER: Final = _Reader()
-
-
 def _check_kind(claims: dict[str, Any]) -> None:
     """Refuse what the issuer made for something else than being borne here."""
     kinds = {str(claims.get(name, "")).lower() for name in ("typ", "token_use")}
@@ -142,7 +131,7 @@ def _check_kind(claims: dict[str, Any]) -> None:
 
 
 def _claim(claims: dict[str, Any], name: str) -> Any:
-    """The claim of this name; where there is none, the one to which the dots of the name lead; None where none does."""
+    """Return the claim of this name, else the one to which the dots of the name lead, else None."""
     if name in claims:
         return claims[name]
     found: Any = claims
@@ -152,17 +141,24 @@ def _claim(claims: dict[str, Any], name: str) -> Any:
 
 
 def _label(value: Any) -> str:
-    """A name to show, which people may have chosen for themselves; "" for what cannot be shown in one line."""
-    label = value.strip() if isinstance(value, str) else ""
-    return label if len(label) <= _LONGEST_LABEL and label.isprintable() else ""
+    """Return a name to show, which people may have chosen for themselves; "" for what cannot be shown in one line."""
+    if not isinstance(value, str):
+        return ""
+    label = value.strip()
+    if len(label) > _LONGEST_LABEL or not label.isprintable():
+        return ""
+    return label
 
 
 def _words(value: Any, name: str) -> frozenset[str]:
-    """The words of a claim, which is a list or a text with blanks."""
-    given: Any = value.split() if isinstance(value, str) else [] if value is None else value
-    if not isinstance(given, list) or not all(isinstance(each, str) for each in cast("list[Any]", given)):
+    """Return the words of a claim, which is a list or a text with blanks."""
+    if value is None:
+        return frozenset()
+    if isinstance(value, str):
+        value = value.split()
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in cast("list[Any]", value)):
         raise RefusedError(f"{name} is no list of text")
-    words = cast("list[str]", given)
+    words = cast("list[str]", value)
     if len(words) > _MOST_GROUPS:
         raise RefusedError(f"{name} has more than {_MOST_GROUPS} entries")
     return frozenset(words)
@@ -176,7 +172,7 @@ def _decoded(part: str) -> bytes:
 
 
 def _object(raw: bytes) -> dict[str, Any]:
-    """A JSON object in which nothing stands twice, and each number is one."""
+    """Parse a JSON object in which no name stands twice, and each number is finite."""
     try:
         found: Any = json.loads(raw, object_pairs_hook=_once, parse_constant=_no_number, parse_float=_number)
     except (ValueError, RecursionError):
@@ -198,7 +194,7 @@ def _no_number(_: str) -> Any:
 
 
 def _number(text: str) -> float:
-    found = float(text)
-    if not math.isfinite(found):
+    number = float(text)
+    if not math.isfinite(number):
         raise ValueError
-    return found
+    return number

@@ -26,7 +26,6 @@ from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes, Problem, Skill, Snapshot
-from mcp_skills_server.telemetry import events
 
 
 class Registry(Reader, Unrestricted):
@@ -83,7 +82,6 @@ class Registry(Reader, Unrestricted):
         self.checks = Checks(lambda each: inspect(self, each, self.nested(each), limits.bytes), self._problems_among)
         self._listeners = Listeners()
         self._shadowed: list[Problem] = []
-        self._listeners.subscribe(self._emit, problems=False)
         self.followed = False
         """Whether something calls `notify_deferred` now and then, so that `rescan` need not notify."""
         self._rescanning = False
@@ -282,10 +280,6 @@ class Registry(Reader, Unrestricted):
         changes = Changes(before, after)
         self._listeners.notify(changes, defer=self._rescanning and self.followed)
         return changes
-
-    def _emit(self, changes: Changes) -> None:
-        if self.loaded.is_set():  # what the first scan finds is no difference
-            events.emit_changes(changes)
 
     def _wins(self, skill: Skill) -> bool:
         shown = self.snapshot.skills.get(skill.path)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.commands.config_file import Configuration
     from mcp_skills_server.commands.opening import OpenedRoots
     from mcp_skills_server.commands.reloading import Reloader
+    from mcp_skills_server.telemetry.events import Events
 
 logger = logging.getLogger(__name__)
 
@@ -142,6 +143,7 @@ def follow_configuration(
     tokens: Tokens | None = None,
     *,
     rates: Rates | None = None,
+    events: Events | None = None,
     request_level: int = logging.DEBUG,
 ) -> Reloader:
     """Name unknown variables, and reload the configuration, the tokens and the lock file whenever they change.
@@ -152,6 +154,7 @@ def follow_configuration(
         sources: what is served.
         tokens: those in force, where there may be some.
         rates: those in force, where there may be some.
+        events: of the server whose requests are logged; None where there are none.
         request_level: at which level requests are logged.
 
     Returns:
@@ -161,7 +164,16 @@ def follow_configuration(
     configuration = configuration_of(context)
     from mcp_skills_server.commands.reloading import Reloader
 
-    reloader = Reloader(context, configuration, sources, tokens, views=views, rates=rates, request_level=request_level)
+    reloader = Reloader(
+        context,
+        configuration,
+        sources,
+        tokens,
+        views=views,
+        rates=rates,
+        events=events,
+        request_level=request_level,
+    )
     reloader.start()
     return reloader
 

@@ -11,22 +11,21 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
 from datetime import UTC, datetime
+from logging.handlers import QueueHandler, QueueListener
+from queue import SimpleQueue
 from typing import Any, Final, Literal, TextIO
 
 import click
 
 from mcp_skills_server.commands.fields import option
 from mcp_skills_server.model import printable
-from mcp_skills_server.telemetry import later
-from mcp_skills_server.telemetry.later import BATCHED
 
 _OURS: Final = "mcp_skills_server"
 _EVERY_S: Final = 60.0
-_WHOLE: Final = 4096
-"""Bytes that a pipe takes in one piece (PIPE_BUF of Linux)."""
+_MOST_WAITING: Final = 10_000
+"""Lines that wait for whoever reads stderr; further ones are dropped and counted."""
 
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -49,12 +48,17 @@ def log_format() -> Format:
     )
 
 
-def log_to_stderr(level: str, form: Format = "text") -> None:
+def log_to_stderr(level: str, form: Format = "text", *, queued: bool = False) -> None:
     """Log what is of this level or above to stderr; of other packages never less than warnings.
 
     What the protocol's library logs at debug holds whole messages, and with them bodies and session handles.
+
+    Args:
+        level: by its name.
+        form: of the lines.
+        queued: write in a thread, so that no request waits for stderr.
     """
-    handler = LineHandler(sys.stderr)
+    handler = LineQueue(sys.stderr) if queued else logging.StreamHandler(sys.stderr)
     handler.addFilter(Seldom())
     handler.setFormatter(_Json() if form == "json" else _OneLine("mcp-skills-server: %(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=_of_others(level))
@@ -71,52 +75,37 @@ def _of_others(level: str) -> int:
     return max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()])
 
 
-class LineHandler(logging.StreamHandler[TextIO]):
-    """Writes lines in the order in which things happened, those of requests many at once.
+class LineQueue(QueueHandler):
+    """Formats lines where they are logged, and has a thread write them in that order, through a bounded queue.
 
-    Requests are logged a moment later (`telemetry/later.py`), so any other line has them written first.
+    Lines that find the queue full are dropped; the next one that does not follows a line that counts them.
     """
 
     def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
-        self._waiting: list[str] = []
+        self._lines = SimpleQueue[Any]()  # which a handler of a signal may use too
+        super().__init__(self._lines)
+        self._dropped = 0
+        self._writer: QueueListener | None = QueueListener(self._lines, logging.StreamHandler(stream))
+        self._writer.start()
 
-    def handle(self, record: logging.LogRecord) -> bool:
-        """Write it, or leave it for `flush` where others follow at once."""
-        if not getattr(record, BATCHED, False):
-            later.drain()  # not below, where the handler is locked that it needs
-        return bool(super().handle(record))
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Put a line down, or drop it."""
+        if self._lines.qsize() >= _MOST_WAITING:
+            self._dropped += 1
+            return
+        if self._dropped:
+            dropped, self._dropped = self._dropped, 0
+            text = f"{dropped:,} lines of the log were dropped here; whatever reads stderr does not keep up"
+            fields = {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING", "msg": text}
+            self._lines.put_nowait(self.prepare(logging.makeLogRecord(fields)))
+        self._lines.put_nowait(record)
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write it, or leave it, as `handle` says."""
-        try:
-            self._waiting.append(self.format(record) + self.terminator)
-            if not getattr(record, BATCHED, False):
-                self.flush()
-        except Exception:  # as every handler does
-            self.handleError(record)
-
-    def flush(self) -> None:
-        """Write what was left."""
-        with self.lock or nullcontext():
-            waiting, self._waiting = self._waiting, []
-            for part in _parts(waiting):
-                self.stream.write(part)
-            super().flush()
-
-
-def _parts(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines in parts that a pipe takes whole, so that those of several processes do not mix."""
-    part, size = list[str](), 0
-    for line in lines:
-        long = len(line.encode(errors="backslashreplace"))
-        if part and size + long > _WHOLE:
-            yield "".join(part)
-            part, size = [], 0
-        part.append(line)
-        size += long
-    if part:
-        yield "".join(part)
+    def close(self) -> None:
+        """Write what waits, and end. `logging.shutdown` calls this."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.stop()
+        super().close()
 
 
 class Seldom(logging.Filter):

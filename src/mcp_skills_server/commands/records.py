@@ -15,6 +15,7 @@ from mcp_skills_server.errors import UsageError
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.telemetry.audit import AuditLog
+    from mcp_skills_server.telemetry.events import Events
     from mcp_skills_server.telemetry.usage import Usage
     from mcp_skills_server.telemetry.usage_store import UsageStore
 
@@ -40,8 +41,8 @@ class AuditOptions(Options):
     )
 
 
-def start_audit(options: AuditOptions, *, stdout_is_free: bool) -> AuditLog | None:
-    """Record from now on. Return the audit log; None where nothing is recorded.
+def start_audit(options: AuditOptions, events: Events, *, stdout_is_free: bool) -> AuditLog | None:
+    """Record the events of a server from now on. Return the audit log; None where nothing is recorded.
 
     Raises:
         UsageError: the file cannot be written, or stdout is the protocol's.
@@ -55,7 +56,7 @@ def start_audit(options: AuditOptions, *, stdout_is_free: bool) -> AuditLog | No
     if options.audit_log == STDOUT and not stdout_is_free:
         raise UsageError("--audit-log -: stdout belongs to the protocol here; name a file")
     audit = AuditLog(options.audit_log, required=options.audit_required)
-    audit.start()
+    audit.start(events)
     return audit
 
 
@@ -131,12 +132,13 @@ def store_at(store: str | None, *, make: bool = True) -> UsageStore | None:
     return UsageStore(file)
 
 
-def start_usage(options: UsageOptions, registry: Registry, *, by_default: bool) -> Counting | None:
+def start_usage(options: UsageOptions, registry: Registry, events: Events, *, by_default: bool) -> Counting | None:
     """Count from now on; None where nothing is counted.
 
     Args:
         options: where.
         registry: whose skills are served.
+        events: of the server.
         by_default: count where no option says anything.
 
     Raises:
@@ -155,11 +157,8 @@ def start_usage(options: UsageOptions, registry: Registry, *, by_default: bool) 
         if options.usage_questions:
             raise UsageError("--usage-questions keeps words beside the counts; give --usage too")
         return None
-    from mcp_skills_server.telemetry import events
     from mcp_skills_server.telemetry.usage import Usage
 
-    if options.usage_questions:
-        events.keep_questions()
     usage = Usage(store, questions=options.usage_questions)
     registry.subscribe(usage.serves)
-    return Counting(usage, store, usage.start())
+    return Counting(usage, store, usage.start(events))

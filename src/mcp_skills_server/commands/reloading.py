@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
     from mcp_skills_server.commands.opening import OpenedRoots
+    from mcp_skills_server.telemetry.events import Events
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ class Reloader:
         tokens: those in force, where there may be some.
         views: which skills each principal has.
         rates: how often one may do something, where that is counted.
+        events: of the server whose requests are logged; None where there are none.
         request_level: at which level requests are logged.
     """
 
@@ -90,6 +92,7 @@ class Reloader:
         *,
         views: Views,
         rates: Rates | None = None,
+        events: Events | None = None,
         request_level: int = logging.DEBUG,
     ) -> None:
         self._sources = sources
@@ -105,6 +108,7 @@ class Reloader:
         self._configuration = configuration
         self._tokens = tokens
         self._warned = time.monotonic()  # when they were read
+        self._events = events
         self._request_level = request_level
         self._logs_requests = logs_requests(request_level)  # since the start
         self._broken = self._tokens_broken = False
@@ -214,8 +218,8 @@ class Reloader:
     def _take(self, before: Configuration, now: Configuration) -> None:
         if self._value("log_level", before) != (level := self._value("log_level", now)):
             set_level(level)
-            if not self._logs_requests:
-                self._logs_requests = log_requests(self._request_level) is not None
+            if not self._logs_requests and self._events is not None:
+                self._logs_requests = log_requests(self._events, self._request_level) is not None
         logger.info("%s was read again", now.file)
         mirrors = None if self._sources is None else self._sources.mirrors
         if mirrors is not None:

@@ -37,17 +37,17 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
       echo '{"jsonrpc":"2.0","id":1,"method":"list_skills"}' | mcp-skills-server rpc ~/skills
     """
     end_on_signals()
-    log_to_stderr(options.log_level, options.log_format)
+    log_to_stderr(options.log_level, options.log_format, queued=True)
     import anyio
 
     from mcp_skills_server.rpc.methods import ExecutionSettings, Methods
     from mcp_skills_server.rpc.server import Rpc, serve
     from mcp_skills_server.telemetry.log import log_requests
 
-    log_requests()
     context = click.get_current_context()
     opened = open_served(roots, options, configuration_of(context))
     runtime = make_runtime(opened.registry, options, max_loaded=1, catalog_chars=0, roots=opened.scripts)
+    log_requests(runtime.events)
     views = make_views(opened.registry, configuration_of(context), local=True)
     methods = Methods(runtime, ExecutionSettings(code=options.allow_code), views=views)
     say_that_it_waits(
@@ -55,12 +55,13 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
         'type {"jsonrpc":"2.0","id":1,"method":"list_skills"}',
         f"mcp-skills-server list {shlex.join(roots)} (what it serves)",
     )
-    reloader = follow_configuration(context, views, opened)
-    audit = start_audit(options, stdout_is_free=False)
+    reloader = follow_configuration(context, views, opened, events=runtime.events)
+    audit = start_audit(options, runtime.events, stdout_is_free=False)
     on_hangup(reloader.ask, audit and audit.reopen)
     opened.follow(options)  # the first call waits until the skills are there
     try:
-        anyio.run(serve, Rpc(methods))
+        with runtime.events.serving():
+            anyio.run(serve, Rpc(methods))
     finally:
         runtime.close()
         opened.stop()

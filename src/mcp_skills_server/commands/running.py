@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 from mcp_skills_server.commands.options import WatchOptions
 from mcp_skills_server.commands.printing import remark
-from mcp_skills_server.telemetry import later
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
@@ -100,5 +100,5 @@ def leave(code: int = 0) -> NoReturn:
 
 
 def _write_the_last_lines() -> None:
-    later.drain()
+    logging.shutdown()
     sys.stderr.flush()

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.audit import AuditLog
+    from mcp_skills_server.telemetry.events import Events
 
 logger = logging.getLogger(__name__)
 
@@ -194,8 +195,11 @@ class TracingOptions(Options):
     )
 
 
-def start_tracing(options: TracingOptions) -> Callable[[], None] | None:
-    """Trace from now on. Returns what sends the rest within a second; None where nothing is traced.
+def start_tracing(options: TracingOptions, events: Events) -> Callable[[], None] | None:
+    """Trace the requests of a server from now on.
+
+    Returns:
+        A function that sends the rest within a second; None where nothing is traced.
 
     Raises:
         UsageError: the extra is not installed.
@@ -210,7 +214,7 @@ def start_tracing(options: TracingOptions) -> Callable[[], None] | None:
     from mcp_skills_server.dialects import runtime
 
     provider, stop = make_provider()
-    Tracing(provider, known_methods(), runtime.canonical).start()
+    Tracing(provider, known_methods(), runtime.canonical).start(events)
     return stop
 
 
@@ -352,10 +356,10 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     """
     gc.disable()  # until it serves
     end_on_signals()
-    log_to_stderr(options.log_level, options.log_format)
+    log_to_stderr(options.log_level, options.log_format, queued=True)
     _check(options)
     service = _open(roots, options)
-    end_traces = start_tracing(options)
+    end_traces = start_tracing(options, service.runtime.events)
     if options.transport == "stdio":
         _serve_stdio(service, options, roots)
     else:
@@ -396,7 +400,6 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
     from mcp_skills_server.telemetry.log import log_requests
 
     report_to_log(registry)
-    log_requests(request_level(options.transport))
     settle_after_load(registry)
     quotas = quotas_of(context)  # over a pipe there is one client, who has the whole
     settings = Settings(
@@ -419,20 +422,21 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
         runs=quotas.runs,
         wait_for_sandbox=over_http,  # a host over stdio waits for the start, and for few seconds
     )
+    log_requests(runtime.events, request_level(options.transport))
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)
     views = make_views(registry, configuration_of(context), local=not over_http)
-    counting = start_usage(options, registry, by_default=over_http)
+    counting = start_usage(options, registry, runtime.events, by_default=over_http)
     if counting is not None and not over_http:  # what other people load is no client's business
         runtime.briefing.prefer(counting.store.lately())
-    audit = start_audit(options, stdout_is_free=over_http)
+    audit = start_audit(options, runtime.events, stdout_is_free=over_http)
     return Service(opened, runtime, settings, watcher, views, quotas, counting, audit)
 
 
 def _serve_stdio(service: Service, options: ServeOptions, roots: tuple[str, ...]) -> None:
     context = click.get_current_context()
     _warn_of_unused(context)
-    reloader = follow_configuration(context, service.views, service.opened)
+    reloader = follow_configuration(context, service.views, service.opened, events=service.runtime.events)
     on_hangup(reloader.ask, service.audit and service.audit.reopen)
     given = shlex.join(roots or ["--lock", str(options.lock)])
     say_that_it_waits(

@@ -109,7 +109,13 @@ def _http_settings(
     _check_grants(configuration_of(context), [*tokens, *([] if issuer is None else [issuer])])
     rates = Rates(service.quotas)
     reloader = follow_configuration(
-        context, views, service.opened, tokens, rates=rates, request_level=request_level(options.transport)
+        context,
+        views,
+        service.opened,
+        tokens,
+        rates=rates,
+        events=service.runtime.events,
+        request_level=request_level(options.transport),
     )
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer)
     sources = service.opened.mirrors
@@ -251,7 +257,7 @@ def _make_metrics(
         }
 
     metrics = Metrics(gauges, known_methods())
-    metrics.start()
+    metrics.start(service.runtime.events)
     if options.metrics_address is not None:
         host, colon, port = options.metrics_address.rpartition(":")
         if not colon or not host or not port.isdigit() or int(port) > 65535:

@@ -17,9 +17,10 @@ from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format import identity, uris
 from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.uris import SCHEME
-from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
+from mcp_skills_server.model import SKILL_MD, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.briefing import Briefing, name_of
 from mcp_skills_server.runtime.session import Session
+from mcp_skills_server.telemetry.events import Events
 
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.embeddings.index import Embeddings
@@ -83,6 +84,9 @@ class Runtime:
         self.embeddings: Embeddings | None = None
         """What searches by meaning too, started; set before the first question, and closed with the runtime."""
         self.settings = settings or RuntimeSettings()
+        self.events = Events()
+        """What happens at the server that has this runtime."""
+        registry.subscribe(self._emit)
         self.scripts: Scripts | None = None
         if scripts is not None:
             from mcp_skills_server.runtime.scripts.runner import Scripts
@@ -91,6 +95,10 @@ class Runtime:
         self._restricted = BySkillSet(self._restricted_to, _MOST_SKILLS, lambda each: each.briefing.close())
         self.searches = BySkillSet(self._searched, _MOST_INDEXED)
         self._begin(registry)
+
+    def _emit(self, changes: Changes) -> None:
+        if self.registry.loaded.is_set():  # what the first scan finds is no difference
+            self.events.emit_changes(changes)
 
     def _begin(self, skill_set: SkillSet) -> None:
         self.skill_set = skill_set

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakSet
 
@@ -68,7 +69,7 @@ def attach(
     attachment = Attachment(registry, settings or Settings(), watcher, runtime, sessions=sessions, views=views)
     merged = MergedHandlers(lowlevel, attachment)
     merged.add_handlers()
-    lowlevel.middleware.extend((observed, merged.middleware))
+    lowlevel.middleware.extend((partial(observed, attachment), merged.middleware))
     inner = lowlevel.lifespan
 
     @asynccontextmanager

@@ -42,6 +42,7 @@ class Attachment:
     scan is done; every other question about skills waits for it.
 
     Attributes:
+        events: what happens at this server.
         is_ready: whether the first scan is over.
         recent: what clients were notified of lately; None where no replica serves the same.
     """
@@ -60,6 +61,7 @@ class Attachment:
         self.views = views or Views(registry)
         self.settings = settings
         self.sessions = sessions(runtime or Runtime(registry))
+        self.events = self.sessions.runtime.events
         self.tools = Tools(self.sessions)
         self.notifier = Notifier(
             settings.spoken.notifications,

@@ -99,7 +99,7 @@ class Dispatcher:
             if era.modern:
                 request.client = eras.client_of_envelope(request.params or {})
             fault = era.params_fault(method, request.params)
-        with _observed(request, self._peer.principal) as event:
+        with self._attachment.events.serving(), _observed(request, self._peer.principal) as event:
             try:
                 result = era.written(method, await self._result(request, fault))
                 answer = _answer(request.id, result)
@@ -200,7 +200,7 @@ def _observed(request: Request, principal: Principal | None) -> AbstractContextM
         principal=principal,
         era=request.era.name,
         host=request.client.name,
-        trace=trace_of(request.method, request.params, request.id, version=request.client.version),
+        trace=lambda: trace_of(request.method, request.params, request.id, version=request.client.version),
     )
 
 

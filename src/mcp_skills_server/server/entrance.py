@@ -77,24 +77,31 @@ def guarded(call: Call) -> Call:
     return guarded
 
 
-async def observed(ctx: Context, call_next: CallNext) -> HandlerResult:
-    """Middleware: have every request become an event, while anybody reads events."""
-    if ctx.request_id is None or not events.has_readers():
+async def observed(attachment: Attachment, ctx: Context, call_next: CallNext) -> HandlerResult:
+    """Middleware: have every request become an event of the server, while events are read."""
+    if ctx.request_id is None or not attachment.events.has_readers:
         return await call_next(ctx)
     client = ctx.session.client_params
     scope = scope_of(ctx)
-    with events.Request(
-        "mcp",
-        ctx.method,
-        principal=principal(scope),
-        address=address(scope),
-        era="modern" if ctx.protocol_version in MODERN_VERSIONS else "legacy",
-        host=None if client is None else client.client_info.name,
-        # A session of the SDK lives in the context of the request that began it.
-        trace=trace_of(
-            ctx.method, ctx.params, ctx.request_id, of_headers(scope.get("headers", ())), version=ctx.protocol_version
-        ),
-    ) as request:
+    with (
+        attachment.events.serving(),
+        events.Request(
+            "mcp",
+            ctx.method,
+            principal=principal(scope),
+            address=address(scope),
+            era="modern" if ctx.protocol_version in MODERN_VERSIONS else "legacy",
+            host=None if client is None else client.client_info.name,
+            # A session of the SDK lives in the context of the request that began it.
+            trace=lambda: trace_of(
+                ctx.method,
+                ctx.params,
+                ctx.request_id,
+                of_headers(scope.get("headers", ())),
+                version=ctx.protocol_version,
+            ),
+        ) as request,
+    ):
         try:
             result = await call_next(ctx)
         except MCPError as error:

@@ -12,12 +12,12 @@ import os
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.telemetry.events import CATALOGUE, Event, NotRecordedError, Use, record_before_reads, subscribe
+from mcp_skills_server.telemetry.events import CATALOGUE, Event, Events, NotRecordedError, Use
 
 logger = logging.getLogger(__name__)
 
@@ -64,12 +64,11 @@ class AuditLog:
                 f"--audit-log {file}: cannot be written ({error.strerror}); name a file that can"
             ) from None
 
-    def start(self) -> Callable[[], None]:
-        """Write every event from now on. Returns what ends that."""
-        end = subscribe(self.take)
+    def start(self, events: Events) -> None:
+        """Write every event of a server from now on."""
+        events.subscribe(self.take)
         if self._required:
-            record_before_reads(self.take)
-        return end
+            events.record_before_reads(self.take)
 
     @property
     def state(self) -> str:

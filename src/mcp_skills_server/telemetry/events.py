@@ -1,23 +1,23 @@
-"""What happened, as one event for each request and for each difference of the catalogue, and who reads it.
+"""Events of a server, one for each request and for each difference of the catalogue, and their readers.
 
-Events are written where requests enter and where the catalogue changes; audit and traces read them at once, and what
-need not (`later.py`) within a moment: the log, usage, metrics. Without a reader nothing is gathered. An event holds no
-content, no session handle and no token; the words of a search only where the operator has them kept.
+Readers are the log, the audit log, usage, metrics, traces and the page. They subscribe to the `Events` of one server,
+so that two servers in one process share none. The server of a request stands in a context variable, which is set where
+requests enter. Without a reader nothing is gathered. An event holds no content, no session handle and no token; the
+words of a search only where the operator has them kept.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from mcp_skills_server.errors import REPEATS, RequestError, clipped
 from mcp_skills_server.model import SKILL_MD, Changes, Skill
-from mcp_skills_server.telemetry import later
 from mcp_skills_server.telemetry.trace_context import Trace, trace_of
 
 logger = logging.getLogger(__name__)
@@ -119,79 +119,117 @@ class Event(NamedTuple):
 
 
 Reader: TypeAlias = Callable[[Event], None]
-_readers: dict[object, Reader] = {}
-_keeps_questions = False
-_before_reads: Reader | None = None
 
 request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
 """The id of the request of HTTP that is being answered here."""
 
 
-def subscribe(reader: Reader) -> Callable[[], None]:
-    """Have `reader` called with each event from now on, in the thread where it happens; it must return at once.
+class Events:
+    """The events of one server.
 
-    What it raises is logged, but for NotRecordedError of a run that is about to start: that run is refused.
-
-    Returns what ends the subscription.
+    Attributes:
+        keeps_questions: whether events hold the words of searches.
+        wants_traces: whether events hold where a request belongs in a trace.
     """
-    token = object()
-    _readers[token] = reader
-    return lambda: _readers.pop(token, None) and None
+
+    def __init__(self) -> None:
+        self._readers: dict[object, Reader] = {}
+        self._before_reads: Reader | None = None
+        self.keeps_questions = False
+        self.wants_traces = False
+
+    @property
+    def has_readers(self) -> bool:
+        """Whether events are read."""
+        return bool(self._readers)
+
+    @contextmanager
+    def serving(self) -> Generator[None]:
+        """Have the requests that are answered inside, in this context, become events of this server."""
+        token = _serving.set(self)
+        try:
+            yield
+        finally:
+            _serving.reset(token)
+
+    def subscribe(self, reader: Reader) -> Callable[[], None]:
+        """Have `reader` called with each event from now on, in the thread where it happens; it must return at once.
+
+        What it raises is logged, but for NotRecordedError of a run that is about to start: that run is refused.
+
+        Returns:
+            A function that ends the subscription.
+        """
+        token = object()
+        self._readers[token] = reader
+        return lambda: self._readers.pop(token, None) and None
+
+    def record_before_reads(self, reader: Reader) -> None:
+        """Have `reader` called before the bytes of a file are answered, with an event whose outcome is "begun".
+
+        It may raise NotRecordedError, and then the request is refused.
+        """
+        self._before_reads = reader
+
+    def emit(self, event: Event) -> None:
+        """Hand an event to every reader.
+
+        Raises:
+            NotRecordedError: it is a run that is about to start, and a reader cannot take it.
+        """
+        unrecorded: NotRecordedError | None = None
+        for reader in list(self._readers.values()):
+            try:
+                reader(event)
+            except NotRecordedError as error:
+                unrecorded = error
+            except Exception:  # a bug of one reader must not cost the others the event, nor the client its answer
+                logger.exception("a reader of events failed", extra=REPEATS)
+        if unrecorded is not None and event.outcome == "begun":
+            raise unrecorded
+
+    def emit_before_read(self, make: Callable[[], Event]) -> None:
+        """Hand the event of a file that is about to be answered to the reader that must have it before.
+
+        Raises:
+            NotRecordedError: the reader cannot take it.
+        """
+        if self._before_reads is not None:
+            self._before_reads(make())
+
+    def emit_changes(self, changes: Changes) -> None:
+        """Emit an event for each skill that differs."""
+        if not self.has_readers:
+            return
+        now = time.time()
+        for path, skill in sorted({**changes.before, **changes.after}.items()):
+            outcome: Outcome = "changed"
+            if path not in changes.before:
+                outcome = "appeared"
+            elif path not in changes.after:
+                outcome = "vanished"
+            use = Use("", path, SKILL_MD, _digest(skill))
+            self.emit(Event(time=now, protocol=CATALOGUE, method="", outcome=outcome, uses=(use,)))
 
 
-def record_before_reads(reader: Reader | None) -> None:
-    """Have `reader` called before the bytes of a file are answered, with an event whose outcome is "begun".
-
-    It may raise NotRecordedError, and then the request is refused. None ends that.
-    """
-    global _before_reads  # noqa: PLW0603 - the operator's choice, for the whole process like the readers
-    _before_reads = reader
+_UNSERVED: Final = Events()
+"""Of calls that no server answers, such as a `Runtime` in an agent loop; nothing reads them."""
+_serving: Final[ContextVar[Events]] = ContextVar("serving", default=_UNSERVED)
 
 
 def has_readers() -> bool:
-    """Whether anybody reads events."""
-    return bool(_readers or later.readers)
-
-
-def emit(event: Event) -> None:
-    """Hand an event to every reader.
-
-    Raises:
-        NotRecordedError: it is a run that is about to start, and a reader cannot take it.
-    """
-    if later.readers:
-        later.put(lambda: event)
-    unrecorded: NotRecordedError | None = None
-    for reader in list(_readers.values()):
-        try:
-            reader(event)
-        except NotRecordedError as error:
-            unrecorded = error
-        except Exception:  # a bug of one reader must not cost the others the event, nor the client its answer
-            logger.exception("a reader of events failed", extra=REPEATS)
-    if unrecorded is not None and event.outcome == "begun":
-        raise unrecorded
-
-
-def emit_changes(changes: Changes) -> None:
-    """Emit an event for each skill that differs."""
-    if not has_readers():
-        return
-    now = time.time()
-    for path, skill in sorted({**changes.before, **changes.after}.items()):
-        outcome: Outcome = "changed" if path in changes.before else "appeared"
-        outcome = outcome if path in changes.after else "vanished"
-        use = Use("", path, SKILL_MD, _digest(skill))
-        emit(Event(time=now, protocol=CATALOGUE, method="", outcome=outcome, uses=(use,)))
+    """Return whether events of the server that answers here are read."""
+    return _serving.get().has_readers
 
 
 def emit_refusal(method: str, reason: str, *, principal: _Principal | None = None, address: str | None = None) -> None:
     """Emit an event for what was refused before any protocol, for one of a few fixed reasons."""
-    if has_readers():
+    server = _serving.get()
+    if server.has_readers:
         here = request_id.get()
         who, label = _named(principal)
         about = time.time(), "http", clipped(method), "refused", who, address
-        emit(Event(*about, reason=reason, request=here, label=label))
+        server.emit(Event(*about, reason=reason, request=here, label=label))
 
 
 class Request:
@@ -205,8 +243,8 @@ class Request:
     """
 
     __slots__ = (
-        "_began", "_bytes", "_call", "_found", "_label", "_outcome", "_request", "_started", "_token", "_took",
-        "_trace", "_uses", "_who", "code", "outcome",
+        "_began", "_bytes", "_call", "_found", "_label", "_server", "_started", "_token", "_trace", "_uses", "_who",
+        "code", "outcome",
     )  # fmt: skip
 
     def __init__(
@@ -218,16 +256,18 @@ class Request:
         address: str | None = None,
         era: str | None = None,
         host: str | None = None,
-        trace: Trace | None = None,
+        trace: Callable[[], Trace] | None = None,
     ) -> None:
+        self._server = _serving.get()
         who, self._label = _named(principal)
         self._call = protocol, clipped(method)
         self._who = who, address, era, host and clipped(host)
-        self._trace = trace
+        self._trace: Trace | None = None
+        if trace is not None and self._server.wants_traces:
+            self._trace = trace()
         self._uses: dict[tuple[Action, str, str], str] = {}
         self._bytes = 0
         self._found: tuple[int | None, str] = None, ""
-        self._outcome: Outcome = "ok"
         self.outcome: Outcome | None = None
         self.code: int | None = None
 
@@ -238,13 +278,8 @@ class Request:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         _current.reset(self._token)
-        self._took = time.perf_counter() - self._started
-        self._outcome = self.outcome or ("ok" if error is None else _outcome_of(error))
-        self._request = request_id.get()
-        if _readers:
-            emit(self._ended())
-        else:
-            later.put(self._ended)  # which is made when it is read
+        outcome = self.outcome or ("ok" if error is None else _outcome_of(error))
+        self._server.emit(self._event(outcome, tuple(Use(*use, digest) for use, digest in self._uses.items())))
 
     def add(self, action: Action, skill: str, file: str, digest: str, size: int = 0) -> None:
         """Something was done with a file of a skill, as in `Use`; so many bytes of it were read for the answer."""
@@ -253,7 +288,7 @@ class Request:
 
     def searched(self, question: str, found: int) -> None:
         """So many skills were found."""
-        self._found = found, clipped(question) if _keeps_questions else ""
+        self._found = found, clipped(question) if self._server.keeps_questions else ""
 
     def begin_again(self) -> None:
         """The work starts from its beginning; what was read so far does not count."""
@@ -266,8 +301,7 @@ class Request:
         Raises:
             NotRecordedError: they must not.
         """
-        if _before_reads is not None:
-            _before_reads(self.begun(use))
+        self._server.emit_before_read(lambda: self._event("begun", (use,)))
         self.add(*use, size)
 
     def start(self, *uses: Use) -> None:
@@ -278,21 +312,13 @@ class Request:
         """
         for use in uses:
             self.add(*use)
-        emit(self.begun(*uses))
-
-    def begun(self, *uses: Use) -> Event:
-        """Return the event that this is about to be done."""
-        self._took, self._request = time.perf_counter() - self._started, request_id.get()
-        return self._event("begun", uses)
-
-    def _ended(self) -> Event:
-        return self._event(self._outcome, tuple(Use(*use, digest) for use, digest in self._uses.items()))
+        self._server.emit(self._event("begun", uses))
 
     def _event(self, outcome: Outcome, uses: tuple[Use, ...]) -> Event:
-        seen = self._took * 1000, self._bytes, *self._found
+        took = time.perf_counter() - self._started
         return Event(
-            self._began, *self._call, outcome, *self._who, uses, "", *seen, self._request, self.code, self._trace,
-            self._label,
+            self._began, *self._call, outcome, *self._who, uses, "", took * 1000, self._bytes, *self._found,
+            request_id.get(), self.code, self._trace, self._label,
         )  # fmt: skip
 
 
@@ -307,7 +333,7 @@ def observe(
     """A `Request` to enter around the work, or nothing while nobody reads events. `id_` is that of its message."""
     if not has_readers():
         return nullcontext()
-    return Request(protocol, method, principal=principal, address=address, trace=trace_of(method, id_=id_))
+    return Request(protocol, method, principal=principal, address=address, trace=lambda: trace_of(method, id_=id_))
 
 
 _current: Final[ContextVar[Request | None]] = ContextVar("request", default=None)
@@ -352,7 +378,7 @@ def runs(skill: str, file: str, digest: str, *, laid_out: Mapping[str, str] | No
     if request is not None:
         request.start(*uses)
     else:
-        emit(Event(time=time.time(), protocol=LIBRARY, method="", outcome="begun", uses=uses))
+        _serving.get().emit(Event(time=time.time(), protocol=LIBRARY, method="", outcome="begun", uses=uses))
 
 
 def searched(question: str, found: int) -> None:
@@ -367,12 +393,6 @@ def dropped(skill: str, digest: str) -> None:
     request = _current.get()
     if request is not None:
         request.add("dropped", skill, SKILL_MD, digest)
-
-
-def keep_questions() -> None:
-    """Have events hold the words of searches from now on."""
-    global _keeps_questions  # noqa: PLW0603 - the operator's choice, for the whole process like the readers
-    _keeps_questions = True
 
 
 def begins_again() -> None:
@@ -391,4 +411,6 @@ def _digest(skill: Skill) -> str:
 def _outcome_of(error: BaseException) -> Outcome:
     if isinstance(error, RequestError):
         return "refused"
-    return "failed" if isinstance(error, Exception) else "cancelled"
+    if isinstance(error, Exception):
+        return "failed"
+    return "cancelled"

@@ -1,52 +1,43 @@
-"""A line in the log for each request, written a moment after its answer and in the order of the answers."""
+"""Log lines of requests."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from mcp_skills_server.errors import REPEATS, listed
-from mcp_skills_server.telemetry import later
-from mcp_skills_server.telemetry.events import CATALOGUE, Event
-from mcp_skills_server.telemetry.later import BATCHED
+from mcp_skills_server.telemetry.events import CATALOGUE, Event, Events
 
 logger = logging.getLogger(__name__)
 
 
-def log_requests(level: int = logging.DEBUG) -> Callable[[], None] | None:
-    """Log each request at this level from now on; nothing where the log has no such lines.
+def log_requests(events: Events, level: int = logging.DEBUG) -> Callable[[], None] | None:
+    """Log each request of a server at this level from now on; nothing where the log has no such lines.
 
-    Differences of the catalogue are logged with their reasons by `catalog/report.py`. Returns what ends it.
+    Differences of the catalogue are logged with their reasons by `catalog/report.py`.
+
+    Returns:
+        A function that ends it.
     """
-    return later.subscribe(lambda events: _log(events, level)) if logs_requests(level) else None
+    return events.subscribe(lambda event: _log(event, level)) if logs_requests(level) else None
 
 
 def logs_requests(level: int) -> bool:
-    """Whether the log has lines of requests at this level now."""
+    """Return whether the log has lines of requests at this level now."""
     return logger.isEnabledFor(level)
 
 
-def _log(events: Sequence[Event], level: int) -> None:
-    if not logger.isEnabledFor(level):
+def _log(event: Event, level: int) -> None:
+    if event.protocol == CATALOGUE or not logger.isEnabledFor(level):
         return
-    for event in events:
-        if event.protocol != CATALOGUE:
-            logger.handle(_record(event, level))
-    for handler in _handlers():
-        handler.flush()
-
-
-def _record(event: Event, level: int) -> logging.LogRecord:
-    """The record of a request. To find out who logs, as `logger.log` does, takes longer than all else."""
     about = f" of {listed(event.skills)}" if event.skills else ""
     who = "".join(f", {each}" for each in (event.principal or event.address, event.host) if each)
     why = f" ({event.reason})" if event.reason else ""
     given = event.method, about, event.outcome, why, event.milliseconds, event.protocol, who
     line = "%s%s: %s%s in %.1f ms (%s%s)"
-    record = logger.makeRecord(logger.name, level, __file__, 0, line, given, None, extra=_extra(event))
-    record.created = event.time + event.milliseconds / 1000
-    return record
+    # `logger.log` would look for the line that logs, which takes longer than all else.
+    logger.handle(logger.makeRecord(logger.name, level, __file__, 0, line, given, None, extra=_extra(event)))
 
 
 def _extra(event: Event) -> dict[str, Any]:
@@ -62,16 +53,7 @@ def _extra(event: Event) -> dict[str, Any]:
         "milliseconds": round(event.milliseconds, 3),
         "request": event.request,
     }
-    return {
-        BATCHED: True,
-        "fields": {key: value for key, value in fields.items() if value},
-        **(REPEATS if event.reason else {}),  # a stranger, who would fill the disk
-    }
-
-
-def _handlers() -> Iterator[logging.Handler]:
-    """All that get our records."""
-    at: logging.Logger | None = logger
-    while at is not None:
-        yield from at.handlers
-        at = at.parent if at.propagate else None
+    extra: dict[str, Any] = {"fields": {key: value for key, value in fields.items() if value}}
+    if event.reason:  # a stranger, who would fill the disk
+        extra |= REPEATS
+    return extra

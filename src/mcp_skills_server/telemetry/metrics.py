@@ -23,8 +23,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from mcp_skills_server.errors import REPEATS
-from mcp_skills_server.telemetry import later
-from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, Event
+from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, Event, Events
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -101,14 +100,9 @@ class Metrics:
         )
         self._skills: set[str] = set()
 
-    def start(self) -> Callable[[], None]:
-        """Count every event from now on. Returns what ends that."""
-        return later.subscribe(self.take_all)
-
-    def take_all(self, events: Iterable[Event]) -> None:
-        """Count events."""
-        for event in events:
-            self.take(event)
+    def start(self, events: Events) -> None:
+        """Count every event of a server from now on."""
+        events.subscribe(self.take)
 
     def take(self, event: Event) -> None:
         """Count an event."""
@@ -201,8 +195,7 @@ class _Now(Collector):
         self._gauges = gauges
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """One family for each. What has happened is counted first: this is asked before the counts are."""
-        later.drain()
+        """Yield one family for each."""
         for name, (text, *rest) in self._gauges().items():
             match rest:
                 case [str(label), values]:

@@ -1,7 +1,7 @@
 """Where a request belongs in a trace that its client has begun: W3C Trace Context, of a message and of HTTP.
 
-Nothing of it is looked at before a reader of events wants it. What clients send is bounded here and judged by who
-reads it; baggage is passed over.
+It is looked at only where a reader of events wants it (`Events.wants_traces`). What clients send is bounded here and
+judged by its reader; baggage is passed over.
 """
 
 from __future__ import annotations
@@ -42,19 +42,10 @@ class Trace(NamedTuple):
 
 of_http: Final[ContextVar[Carrier | None]] = ContextVar("of_http", default=None)
 """What the headers of the HTTP request say that is being answered here."""
-_is_wanted = False
 
 
-def want() -> None:
-    """Have events hold it from now on."""
-    global _is_wanted  # noqa: PLW0603 - the operator's choice, for the whole process like the readers of events
-    _is_wanted = True
-
-
-def of_headers(headers: Iterable[tuple[bytes, bytes]]) -> Carrier | None:
-    """What the headers of a request of HTTP say, their names in lower case; None where nobody wants it."""
-    if not _is_wanted:
-        return None
+def of_headers(headers: Iterable[tuple[bytes, bytes]]) -> Carrier:
+    """Return the trace context of the headers of an HTTP request, whose names are in lower case."""
     return _carrier({name.decode("latin-1"): value.decode("latin-1") for name, value in headers})
 
 
@@ -65,8 +56,8 @@ def trace_of(
     http: Carrier | None = None,
     *,
     version: str = "",
-) -> Trace | None:
-    """Where a request belongs; None where nobody wants it.
+) -> Trace:
+    """Return where a request belongs in a trace.
 
     Args:
         method: which one is called.
@@ -75,17 +66,19 @@ def trace_of(
         http: what the headers say, where they are not those of the request that is being answered here.
         version: the revision of MCP that is spoken; "" where none is settled.
     """
-    if not _is_wanted:
-        return None
     given = params or {}
-    meta, name = given.get("_meta"), given.get("name") if method in _TARGETED else None
-    return Trace(
-        _carrier(cast("Mapping[str, Any]", meta) if isinstance(meta, Mapping) else {}),
-        (of_http.get() if http is None else http) or {},
-        "" if id_ is None else clipped(str(id_)),
-        clipped(name) if isinstance(name, str) else "",
-        version,
-    )
+    meta, name = given.get("_meta"), given.get("name")
+    message: Carrier = {}
+    if isinstance(meta, Mapping):
+        message = _carrier(cast("Mapping[str, Any]", meta))
+    if http is None:
+        http = of_http.get() or {}
+    id_text = target = ""
+    if id_ is not None:
+        id_text = clipped(str(id_))
+    if method in _TARGETED and isinstance(name, str):
+        target = clipped(name)
+    return Trace(message, http, id_text, target, version)
 
 
 def _carrier(found: Mapping[str, Any]) -> Carrier:

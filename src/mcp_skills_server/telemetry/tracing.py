@@ -25,8 +25,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 import mcp_skills_server
-from mcp_skills_server.telemetry import trace_context
-from mcp_skills_server.telemetry.events import CATALOGUE, Event, Use, subscribe
+from mcp_skills_server.telemetry.events import CATALOGUE, Event, Events, Use
 from mcp_skills_server.telemetry.trace_context import Carrier
 
 logger = logging.getLogger(__name__)
@@ -57,10 +56,10 @@ class Tracing:
         self._methods = frozenset(methods)
         self._tool_of = tool_of
 
-    def start(self) -> Callable[[], None]:
-        """Make a span of every request from now on. Returns what ends that."""
-        trace_context.want()
-        return subscribe(self.take)
+    def start(self, events: Events) -> None:
+        """Make a span of every request of a server from now on."""
+        events.wants_traces = True
+        events.subscribe(self.take)
 
     def take(self, event: Event) -> None:
         """Make a span of an event, if it is the end of a request that was let in."""

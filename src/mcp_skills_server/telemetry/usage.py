@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.model import Changes
-from mcp_skills_server.telemetry import later
-from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, Event
+from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, Event, Events
 from mcp_skills_server.telemetry.usage_store import OTHER, Batch, Count, NotStoredError, Sum, UsageStore, day_of
 
 logger = logging.getLogger(__name__)
@@ -57,9 +56,10 @@ class Usage:
         self._fails = False
         """Whether the log has a line of it that nothing can be written."""
 
-    def start(self) -> Callable[[], None]:
-        """Count every event from now on. Returns what writes the rest and ends that."""
-        end = later.subscribe(self.take)
+    def start(self, events: Events) -> Callable[[], None]:
+        """Count every event of a server from now on. Returns a function that writes the rest and ends that."""
+        events.keeps_questions = self._keeps_questions
+        end = events.subscribe(self.take)
         thread = threading.Thread(target=self._write_on, args=(end,), name="skills-usage", daemon=True)
         thread.start()
 
@@ -76,12 +76,11 @@ class Usage:
             self._came = (self._came - gone) | came
             self._gone = (self._gone - came) | gone
 
-    def take(self, events: Sequence[Event]) -> None:
-        """Count events."""
-        with self._lock:
-            for event in events:
-                if event.protocol not in (CATALOGUE, PAGE):
-                    self._count(event)
+    def take(self, event: Event) -> None:
+        """Count an event."""
+        if event.protocol not in (CATALOGUE, PAGE):
+            with self._lock:
+                self._count(event)
 
     def _count(self, event: Event) -> None:
         if event.principal and event.label and len(self._labels) < _MOST_WAITING:
@@ -146,8 +145,8 @@ class Usage:
                 self._store.add(batch)
                 self._unstored = None
         except NotStoredError as error:
-            if not self._fails and error.reason:
-                logger.error("%s: uses cannot be counted (%s); requests go on", self._store.name, error.reason)
+            if not self._fails:
+                logger.error("%s: uses cannot be counted (%s); requests go on", self._store.name, error)
                 self._fails = True
             with self._lock:
                 self._came |= came - self._gone

@@ -17,8 +17,6 @@ By: TypeAlias = Literal["skill", "principal", "host"]
 KEPT_DAYS: Final = 400
 """Older days are forgotten."""
 DAY_S: Final = 24 * 3600
-SEARCHES: Final = ("search", "empty")
-"""Actions that are about no skill: a search that found some, and one that found none."""
 OTHER: Final = "_OTHER"
 """The name under which counts what there is no place for."""
 MOST_SHOWN: Final = 100
@@ -40,18 +38,24 @@ CREATE TABLE IF NOT EXISTS questions (
     text TEXT PRIMARY KEY, times INTEGER NOT NULL, last REAL NOT NULL
 ) WITHOUT ROWID;
 """
+_USED: Final = """
+SELECT {by}, sum(times * (action = 'load')), sum(times * (action = 'read')), sum(times * (action = 'run')),
+    sum(times * (action = 'dropped')), max(last),
+    count(DISTINCT CASE WHEN action = 'load' THEN nullif(digest, '') END)
+FROM used WHERE day BETWEEN ? AND ? AND action NOT IN ('search', 'empty') GROUP BY 1
+"""
+_BY_DAY: Final = """
+SELECT {by}, day, sum(times) FROM used
+WHERE day BETWEEN ? AND ? AND action IN ('load', 'read', 'run') GROUP BY 1, 2
+"""
+_SEARCHES: Final = """
+SELECT coalesce(sum(times * (action = 'search')), 0), coalesce(sum(times * (action = 'empty')), 0)
+FROM used WHERE day BETWEEN ? AND ?
+"""
 
 
 class NotStoredError(SkillsServerError):
-    """Counts cannot be stored now.
-
-    Attributes:
-        reason: why, for the operator; "" where the log has a line of it.
-    """
-
-    def __init__(self, reason: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """Counts cannot be stored now. The message says why."""
 
 
 class Count(NamedTuple):
@@ -85,16 +89,6 @@ class Batch(NamedTuple):
     counts: Mapping[Count, Sum]
     questions: Mapping[str, int]
     labels: Mapping[str, str] = MappingProxyType({})
-
-
-class Row(NamedTuple):
-    """What a store has of one skill, principal or host program, of one action on one day; `last` may be 0."""
-
-    name: str
-    action: str
-    day: int
-    times: int
-    last: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,45 +202,39 @@ class UsageStore:
             )
 
     def report(self, by: By = "skill", days: int = 30) -> Report:
-        """What was counted in the last days.
+        """Return what was counted in the last days.
 
         Raises:
             UsageError: it cannot be read.
         """
-        first = day_of(self._now()) - days + 1
-        try:
-            with closing(self._connect()) as connection:
-                rows = [
-                    Row(*each)
-                    for each in connection.execute(
-                        f"SELECT {by}, action, day, sum(times), max(last) FROM used "  # noqa: S608 - one of three words
-                        "WHERE day >= ? GROUP BY 1, 2, 3",
-                        (first,),
-                    )
-                ]
-                versions = dict(
-                    connection.execute(
-                        "SELECT skill, count(DISTINCT nullif(digest, '')) FROM used "
-                        "WHERE day >= ? AND action = 'load' GROUP BY 1",
-                        (first,),
-                    ).fetchall()
-                    if by == "skill"
-                    else ()
-                )
-                served = [
-                    each for (each,) in connection.execute("SELECT skill FROM served WHERE gone IS NULL").fetchall()
-                ]
-                labels: dict[str, str] = {}
-                if by == "principal":
-                    labels = dict(connection.execute("SELECT principal, label FROM labels").fetchall())
-                questions = connection.execute(
-                    "SELECT text, times FROM questions WHERE last >= ? ORDER BY times DESC, text LIMIT ?",
-                    (first * DAY_S, MOST_SHOWN),
-                ).fetchall()
-        except sqlite3.Error as error:
-            raise UsageError(f"{self.name}: cannot be read ({error}); name a file of counts") from None
-        found = make_report(by, first, days, rows, versions=versions, served=served, questions=questions)
-        return replace(found, lines=tuple(replace(each, label=labels.get(each.name, "")) for each in found.lines))
+        today = day_of(self._now())
+        first = today - days + 1
+        period = first, today  # a day after today is of a clock that was set back
+        with self._reading() as connection:
+            used = connection.execute(_USED.format(by=by), period).fetchall()
+            by_day = connection.execute(_BY_DAY.format(by=by), period).fetchall()
+            found, empty = connection.execute(_SEARCHES, period).fetchone()
+            served: list[tuple[str]] = []
+            labels: dict[str, str] = {}
+            if by == "skill":
+                served = connection.execute("SELECT skill FROM served WHERE gone IS NULL ORDER BY 1").fetchall()
+            elif by == "principal":
+                labels = dict(connection.execute("SELECT principal, label FROM labels").fetchall())
+            questions = connection.execute(
+                "SELECT text, times FROM questions WHERE last >= ? ORDER BY times DESC, text LIMIT ?",
+                (first * DAY_S, MOST_SHOWN),
+            ).fetchall()
+        spread = {name: [0] * days for name, *_ in used}
+        for name, day, times in by_day:
+            spread[name][day - first] = times
+        lines: list[Line] = []
+        for name, loads, reads, runs, dropped, last, versions in used:
+            known = versions if by == "skill" else 0
+            line = Line(name, loads, reads, runs, dropped, last or None, tuple(spread[name]), known)
+            lines.append(replace(line, label=labels.get(name, "")))
+        lines.sort(key=lambda each: (-(each.loads + each.reads + each.runs), each.name))
+        lines += [Line(name, days=(0,) * days) for (name,) in served if name not in spread]
+        return Report(tuple(lines), found + empty, empty, tuple(questions))
 
     def lately(self, most: int = 50, days: int = 30) -> list[str]:
         """Return the paths of the skills that were loaded in the last days, the latest first.
@@ -254,16 +242,20 @@ class UsageStore:
         Raises:
             UsageError: the counts cannot be read.
         """
+        with self._reading() as connection:
+            rows = connection.execute(
+                "SELECT skill FROM used WHERE day > ? AND action = 'load' GROUP BY 1 ORDER BY max(last) DESC LIMIT ?",
+                (day_of(self._now()) - days, most),
+            ).fetchall()
+        return [skill for (skill,) in rows]
+
+    @contextmanager
+    def _reading(self) -> Generator[sqlite3.Connection]:
         try:
             with closing(self._connect()) as connection:
-                rows = connection.execute(
-                    "SELECT skill FROM used WHERE day > ? AND action = 'load' "
-                    "GROUP BY 1 ORDER BY max(last) DESC LIMIT ?",
-                    (day_of(self._now()) - days, most),
-                ).fetchall()
+                yield connection
         except sqlite3.Error as error:
             raise UsageError(f"{self.name}: cannot be read ({error}); name a file of counts") from None
-        return [skill for (skill,) in rows]
 
     @contextmanager
     def _writing(self) -> Generator[sqlite3.Connection]:
@@ -293,67 +285,13 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             time.sleep(_AGAIN_S)
 
 
-def make_report(
-    by: By,
-    first: int,
-    days: int,
-    rows: Iterable[Row],
-    *,
-    versions: Mapping[str, int],
-    served: Iterable[str],
-    questions: Iterable[tuple[str, int]],
-) -> Report:
-    """The report of what a store has.
-
-    Args:
-        by: what a line is of.
-        first: the first day.
-        days: how many days.
-        rows: all counts of these days, searches too.
-        versions: by skill how many versions were loaded.
-        served: the skills that are served, which are in it although they were never used.
-        questions: the most frequent first.
-    """
-    found: dict[str, dict[str, int]] = {}
-    last: dict[str, float] = {}
-    spread: dict[str, list[int]] = {}
-    searches = dict.fromkeys(SEARCHES, 0)
-    for name, action, day, times, moment in rows:
-        if not first <= day < first + days:
-            continue  # the clock was set back
-        if action in searches:
-            searches[action] += times
-            continue
-        counted = found.setdefault(name, {})
-        counted[action] = counted.get(action, 0) + times
-        last[name] = max(last.get(name, 0.0), moment)
-        if action in ("load", "read", "run"):
-            spread.setdefault(name, [0] * days)[day - first] += times
-    lines = [
-        Line(
-            name,
-            counted.get("load", 0),
-            counted.get("read", 0),
-            counted.get("run", 0),
-            counted.get("dropped", 0),
-            last[name] or None,
-            tuple(spread.get(name, [0] * days)),
-            versions.get(name, 0),
-        )
-        for name, counted in found.items()
-    ]
-    lines.sort(key=lambda each: (-(each.loads + each.reads + each.runs), each.name))
-    if by == "skill":
-        lines += [Line(each, days=(0,) * days) for each in sorted(served) if each not in found]
-    return Report(tuple(lines), sum(searches.values()), searches["empty"], tuple(questions))
-
-
 def day_of(moment: float) -> int:
-    """The day of a moment in UTC, counted from 1970."""
+    """Return the day of a moment in UTC, counted from 1970."""
     return int(moment // DAY_S)
 
 
 def spark(days: Sequence[int]) -> str:
-    """Numbers as a line of bars."""
+    """Return numbers as a line of bars."""
     most = max(days, default=0)
-    return "".join(" " if not each else "▁▂▃▄▅▆▇█"[min(7, each * 8 // (most + 1))] for each in days)
+    bars = " ▁▂▃▄▅▆▇█"
+    return "".join(bars[(each > 0) + each * 8 // (most + 1)] for each in days)

@@ -96,7 +96,7 @@ def make_app(
         pages = page.routes()
         running, end = _with_page(page, running, end)
 
-    middleware = [Middleware(RequestIds)]
+    middleware = [Middleware(RequestIds, events=runtime.events)]
     if http.root_path:
         middleware.append(Middleware(RootPath, prefix=http.root_path))
     if http.proxies:

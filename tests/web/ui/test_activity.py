@@ -25,11 +25,11 @@ def event(time: float = 1.0, outcome: Any = "ok", **fields: Any) -> Event:
 
 def test_a_run_goes_on_until_its_request_ends() -> None:
     seen = Activity()
-    seen.take([event(outcome="begun", uses=(RUN,), principal="token:ann")])
+    seen.take(event(outcome="begun", uses=(RUN,), principal="token:ann"))
     (run,) = seen.runs()
     assert (run.outcome, run.milliseconds, run.started.file) == ("begun", None, "scripts/brew.py")
     assert seen.clients() == []
-    seen.take([event(outcome="failed", uses=(RUN,), principal="token:ann", milliseconds=7.0)])
+    seen.take(event(outcome="failed", uses=(RUN,), principal="token:ann", milliseconds=7.0))
     (run,) = seen.runs()
     assert (run.outcome, run.milliseconds) == ("failed", 7.0)
     assert [(each.requests, each.refused) for each in seen.clients()] == [(1, 1)]
@@ -38,8 +38,8 @@ def test_a_run_goes_on_until_its_request_ends() -> None:
 def test_the_latest_come_first_and_there_are_never_more_than_so_many() -> None:
     seen = Activity()
     for number in range(MOST_RUNS + 9):
-        seen.take([event(number, "begun", uses=(RUN,))])
-        seen.take([event(number, address=f"10.0.{number % 256}.{number // 256}")])
+        seen.take(event(number, "begun", uses=(RUN,)))
+        seen.take(event(number, address=f"10.0.{number % 256}.{number // 256}"))
     assert len(seen.runs()) == MOST_RUNS and len(seen.clients()) == MOST_CLIENTS
     assert seen.runs()[0].time == MOST_RUNS + 8 and seen.clients()[0].last == MOST_RUNS + 8
 
@@ -48,9 +48,9 @@ def test_clients_differ_by_who_where_what_and_how() -> None:
     seen = Activity()
     for principal in (None, "token:ann"):
         for host in (None, "editor"):
-            seen.take([event(principal=principal, host=host)])
-    seen.take([event(2.0, "refused", principal="token:ann", host="editor")])
-    seen.take([event(protocol=events.CATALOGUE, outcome="changed")])
+            seen.take(event(principal=principal, host=host))
+    seen.take(event(2.0, "refused", principal="token:ann", host="editor"))
+    seen.take(event(protocol=events.CATALOGUE, outcome="changed"))
     assert len(seen.clients()) == 4
     last = seen.clients()[0]
     assert (last.who.principal, last.requests, last.refused, last.first, last.last) == ("token:ann", 2, 1, 1.0, 2.0)

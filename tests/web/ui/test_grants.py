@@ -123,7 +123,7 @@ def test_a_skill_that_the_viewer_has_not_is_not_named_by_its_runs(place: Path) -
     for skill in ("tea", "finance/refunds", ""):
         use = Use("run", skill, f"scripts/{skill.partition('/')[0]}.py", "")
         begun = Event(time=1, protocol="mcp", method="tools/call", outcome="begun", uses=(use,))
-        look.site.activity.take([begun])
+        look.site.activity.take(begun)
     page = words(bytes(anyio.run(live.runs, None, look).body).decode())
     assert "tea" in page and "finance" not in page and page.count("of a skill that you may not read") == 1
     assert "code that came with the call" in page

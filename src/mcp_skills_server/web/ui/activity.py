@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple, TypeVar
 
-from mcp_skills_server.telemetry import later
-from mcp_skills_server.telemetry.events import CATALOGUE, Event
+from mcp_skills_server.telemetry.events import CATALOGUE, Event, Events
 
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
@@ -99,31 +98,28 @@ class Activity:
         self._runs: OrderedDict[tuple[object, ...], ScriptRun] = OrderedDict()
         self._clients: OrderedDict[Who, ActiveClient] = OrderedDict()
 
-    def start(self) -> Callable[[], None]:
-        """Take every event from now on, within a moment. Returns what ends that."""
-        return later.subscribe(self.take)
+    def start(self, events: Events) -> Callable[[], None]:
+        """Take every event of a server from now on. Returns a function that ends that."""
+        return events.subscribe(self.take)
 
-    def take(self, events: Iterable[Event]) -> None:
-        """Keep what events tell."""
+    def take(self, event: Event) -> None:
+        """Keep what an event tells."""
+        if event.protocol == CATALOGUE:
+            return
         with self._lock:
-            for event in events:
-                if event.protocol == CATALOGUE:
-                    continue
-                for use in event.uses:
-                    if use.action == "run":
-                        self._note_run(event, RunFile(*use[1:]))
-                if event.outcome != UNFINISHED:
-                    self._note_client(event)
+            for use in event.uses:
+                if use.action == "run":
+                    self._note_run(event, RunFile(*use[1:]))
+            if event.outcome != UNFINISHED:
+                self._note_client(event)
 
     def runs(self) -> list[ScriptRun]:
         """Return the latest runs, the last one first."""
-        later.drain()
         with self._lock:
             return [*reversed(self._runs.values())]
 
     def clients(self) -> list[ActiveClient]:
         """Return the latest clients, the one that asked last first."""
-        later.drain()
         with self._lock:
             return [*reversed(self._clients.values())]
 

@@ -150,7 +150,7 @@ class Ui:
 
     def start(self) -> Callable[[], None]:
         """Note from now on what is going on. Returns what ends that."""
-        return self.site.activity.start()
+        return self.site.activity.start(self._runtime.events)
 
     def close(self) -> None:
         """End every open stream."""

@@ -1,0 +1,115 @@
+"""The log of a server: lines in order, written by a thread, dropped and counted where stderr is not read."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from mcp_skills_server.commands import logs
+from mcp_skills_server.commands.logs import LineQueue
+from mcp_skills_server.telemetry.events import Events, observe
+from mcp_skills_server.telemetry.log import log_requests
+from wire import DEADLINE
+
+
+class Stream:
+    """A stream that takes lines when it is open, as a pipe does when it is read."""
+
+    def __init__(self) -> None:
+        self.open, self.asked, self.text = threading.Event(), threading.Event(), ""
+        self.written = threading.Semaphore(0)
+
+    def write(self, text: str) -> int:
+        self.asked.set()
+        assert self.open.wait(DEADLINE)
+        self.text += text
+        self.written.release()
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    logger = logging.getLogger("mcp_skills_server")
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    yield logger
+    logger.setLevel(level)
+
+
+def test_lines_are_in_the_order_in_which_things_happened(logger: logging.Logger) -> None:
+    stream, server = Stream(), Events()
+    stream.open.set()
+    handler = LineQueue(stream)  # type: ignore[arg-type]
+    logger.addHandler(handler)
+    log_requests(server, logging.INFO)
+    for number in range(50):
+        with server.serving(), observe("mcp", f"request {number}"):
+            pass
+        logging.getLogger("mcp_skills_server.x").warning("warning %d%s", number, ":")
+    logger.removeHandler(handler)
+    handler.close()
+    words = [each.partition(":")[0] for each in stream.text.splitlines()]
+    assert words == [word for number in range(50) for word in (f"request {number}", f"warning {number}")]
+
+
+def test_nothing_waits_for_a_stream_that_takes_nothing_and_what_is_dropped_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logs, "_MOST_WAITING", 5)
+    stream = Stream()
+    handler = LineQueue(stream)  # type: ignore[arg-type]
+    handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+
+    def log(text: str) -> None:
+        handler.handle(logging.makeLogRecord({"msg": text, "levelname": "INFO"}))
+
+    log("first")
+    assert stream.asked.wait(DEADLINE)
+    for number in range(8):
+        log(f"line {number}")
+    stream.open.set()
+    for _ in range(6):
+        assert stream.written.acquire(timeout=DEADLINE)
+    log("last")
+    handler.close()
+    handler.close()  # as logging does once more at the end
+    kept = ["INFO: first", *(f"INFO: line {number}" for number in range(5))]
+    dropped = "WARNING: 3 lines of the log were dropped here; whatever reads stderr does not keep up"
+    assert stream.text.splitlines() == [*kept, dropped, "INFO: last"]
+
+
+@pytest.mark.parametrize("way", ["leave", "return"])
+def test_the_last_lines_are_written_at_a_normal_end_and_say_which_request(way: str) -> None:
+    program = textwrap.dedent(
+        """
+        import logging, sys
+        from mcp_skills_server.commands.logs import log_to_stderr
+        from mcp_skills_server.commands.running import leave
+        from mcp_skills_server.telemetry import events
+        from mcp_skills_server.telemetry.log import log_requests
+        log_to_stderr("info", "json", queued=True)
+        server = events.Events()
+        log_requests(server, logging.INFO)
+        events.request_id.set("the id")
+        for number in range(100):
+            with server.serving(), events.observe("mcp", f"number {number}"):
+                pass
+        events.request_id.set(None)
+        if sys.argv[1] == "leave":
+            leave()
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program, way], capture_output=True, text=True, check=True)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [each["method"] for each in lines] == [f"number {number}" for number in range(100)]
+    assert {each["request"] for each in lines} == {"the id"}

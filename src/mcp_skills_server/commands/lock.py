@@ -18,7 +18,7 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.commands.config_option import configuration_of
-from mcp_skills_server.commands.fields import Options, option, takes
+from mcp_skills_server.commands.fields import Options, choice, option, takes
 from mcp_skills_server.commands.opening import check_rules, signature_gates
 from mcp_skills_server.commands.options import SignedRootOptions, open_roots, reading, roots, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json
@@ -187,9 +187,7 @@ class LockOptions(SignedRootOptions):
 class OutdatedOptions(LockFileOptions, SignedRootOptions):
     """All options of `outdated`."""
 
-    form: Literal["text", "json"] = option(
-        "text", "How to print.", "--format", type=click.Choice(["text", "json"]), show_default=True
-    )
+    form: Literal["text", "json"] = choice("text", "json")
 
 
 class UpdateOptions(LockFileOptions, SignedRootOptions):

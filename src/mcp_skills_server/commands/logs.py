@@ -34,7 +34,9 @@ Level = Literal["debug", "info", "warning", "error"]
 
 def log_level(default: Level) -> Level:
     """Return the field of the option for what is logged on stderr."""
-    return option(default, "What is logged on stderr.", type=click.Choice(["debug", "info", "warning", "error"]))
+    return option(
+        default, "What is logged on stderr.", type=click.Choice(["debug", "info", "warning", "error"]), is_live=True
+    )
 
 
 Format = Literal["text", "json"]

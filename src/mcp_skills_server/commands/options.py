@@ -172,6 +172,7 @@ class RefreshOptions(Options):
         type=click.FloatRange(min=1),
         metavar="SECONDS",
         show_default=True,
+        is_live=True,
     )
     first_load: float = option(
         5,

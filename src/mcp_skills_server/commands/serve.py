@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, quotas_of
-from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
+from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
+from mcp_skills_server.commands.fields import Grouped, Options, flag, many, option, switch, takes, traits_of
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr, request_level
 from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served
 from mcp_skills_server.commands.options import FollowOptions, roots_or_lock
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _COUNT: Final = click.IntRange(min=1)
-_OVER_HTTP: Final = "(--transport http)"
-"""The end of the headings of options that do nothing over stdio."""
 
 
 class ShownOptions(Options):
@@ -104,19 +102,33 @@ class HttpOptions(Options):
         "and groups=a,b if you like. Read again when it changes.",
         type=click.Path(),
         metavar="FILE",
+        is_live=True,
+        if_empty="tokens",
     )
     tokens: str | None = option(
-        None, "The same lines as a value; meant for MCP_SKILLS_TOKENS.", metavar="LINES", secret=True
+        None,
+        "The same lines as a value; meant for MCP_SKILLS_TOKENS.",
+        metavar="LINES",
+        is_secret=True,
+        is_live=True,
+        if_empty="tokens",
     )
     oauth_issuer: str | None = option(
         None,
         "Take the access tokens of this OAuth 2.1 issuer, as its metadata spells it. The table [oauth] of a "
         "configuration says more.",
         metavar="URL",
+        in_file=False,
+        if_empty="an issuer",
     )
-    oauth_audience: str | None = option(None, "What aud of those tokens must name.", metavar="TEXT")
+    oauth_audience: str | None = option(
+        None, "What aud of those tokens must name.", metavar="TEXT", in_file=False, if_empty="an audience"
+    )
     oauth_resource: str | None = option(
-        None, "The URL by which clients know the endpoint, where that is not the audience.", metavar="URL"
+        None,
+        "The URL by which clients know the endpoint, where that is not the audience.",
+        metavar="URL",
+        in_file=False,
     )
     session_idle: float = option(
         1800, "Close a legacy session that nobody used for so long.", type=click.FloatRange(min=1), metavar="SECONDS"
@@ -151,7 +163,7 @@ class HttpOptions(Options):
         "Answer webhooks of GitHub, GitLab, Gitea or Forgejo at /refresh, which prove that they know this secret: "
         "sources are then looked at now. Meant for MCP_SKILLS_REFRESH_SECRET.",
         metavar="SECRET",
-        secret=True,
+        is_secret=True,
     )
     rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
 
@@ -261,7 +273,7 @@ class RedisOptions(Options):
         metavar="URL",
     )
     redis_password: str | None = option(
-        None, "Its password; meant for MCP_SKILLS_REDIS_PASSWORD.", metavar="PASSWORD", secret=True
+        None, "Its password; meant for MCP_SKILLS_REDIS_PASSWORD.", metavar="PASSWORD", is_secret=True
     )
     redis_prefix: str = option("mcp-skills:", "What its keys begin with, another one for each server.", metavar="TEXT")
     redis_ca: str | None = option(
@@ -391,6 +403,7 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
     context, over_http = click.get_current_context(), options.transport == "http"
     opened = open_served(roots, options, configuration_of(context))
     registry = opened.registry
+    from mcp_skills_server.access.quotas import QuotaSettings
     from mcp_skills_server.catalog.report import report_to_log
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests
@@ -398,7 +411,10 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
     report_to_log(registry)
     log_requests(request_level(options.transport))
     settle_after_load(registry)
-    quotas = quotas_of(context)  # over a pipe there is one client, who has the whole
+    configuration = configuration_of(context)
+    quotas = (
+        QuotaSettings() if configuration is None else configuration.quotas
+    )  # over a pipe there is one client, who has the whole
     settings = Settings(
         dialect=options.dialect,
         page_size=options.page_size,
@@ -454,7 +470,7 @@ def _warn_of_unused(context: click.Context) -> None:
     unused = [
         parameter.opts[0]
         for parameter in context.command.params
-        if heading_of(parameter).endswith(_OVER_HTTP)
+        if traits_of(parameter).is_http_only
         and context.get_parameter_source(parameter.name or "") not in (None, ParameterSource.DEFAULT)
     ]
     found = configuration_of(context)

@@ -20,7 +20,8 @@ from mcp_skills_server import __version__
 from mcp_skills_server.access.grants import EVERYBODY, LOCAL
 from mcp_skills_server.access.quotas import Rates
 from mcp_skills_server.access.tokens import SOON_S, Tokens
-from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, issuer_of, tokens_of
+from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, oauth_of, tokens_of
+from mcp_skills_server.commands.fields import traits_of, variables_of
 from mcp_skills_server.commands.logs import request_level
 from mcp_skills_server.commands.running import collecting, on_hangup
 from mcp_skills_server.commands.serve import RedisOptions, known_methods
@@ -53,13 +54,6 @@ if TYPE_CHECKING:
     from mcp_skills_server.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
-_NEVER_EMPTY: Final = {
-    "MCP_SKILLS_TOKEN_FILE": "tokens",
-    "MCP_SKILLS_TOKENS": "tokens",
-    "MCP_SKILLS_OAUTH_ISSUER": "an issuer",
-    "MCP_SKILLS_OAUTH_AUDIENCE": "an audience",
-}
-"""What is set where a server is not for everybody, and what it is to have."""
 _RELOAD: Final = "skills_config_last_reload"
 _PAGE_IDLE_S: Final = 12 * 3600.0
 """A session of the page ends after so many seconds without a request, as in memory."""
@@ -99,13 +93,18 @@ def _http_settings(
         UsageError: it cannot be served so.
     """
     views, counting = service.views, service.counting
-    # An empty value is a mistake in a deployment, and must not open the server.
-    for variable, what in _NEVER_EMPTY.items():
-        if os.environ.get(variable) == "":
-            raise UsageError(f"{variable} is set but empty; give {what}, or unset it for a server without")
-    tokens = Tokens(tokens_of(options.token_file, options.tokens))
     context = click.get_current_context()
-    issuer = issuer_of(context)
+    for parameter in context.command.params:
+        variable, wanted = variables_of(parameter)[0], traits_of(parameter).if_empty
+        if wanted and os.environ.get(variable) == "":
+            raise UsageError(f"{variable} is set but empty; give {wanted}, or unset it for a server without")
+    tokens = Tokens(tokens_of(options.token_file, options.tokens))
+    issuer, oauth = None, oauth_of(context)
+    if oauth is not None:
+        from mcp_skills_server.access.oauth import ResourceServer
+        from mcp_skills_server.web.issuer_fetch import fetch
+
+        issuer = ResourceServer(oauth, fetch)
     _check_grants(configuration_of(context), [*tokens, *([] if issuer is None else [issuer])])
     rates = Rates(service.quotas)
     reloader = follow_configuration(

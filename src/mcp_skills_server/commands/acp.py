@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
-from mcp_skills_server.commands.fields import Grouped, option, switch, takes
+from mcp_skills_server.commands.fields import Grouped, seconds, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served
 from mcp_skills_server.commands.options import FollowOptions, RootType
@@ -45,16 +45,11 @@ class AcpOptions(FollowOptions, EmbeddingOptions, ScriptOptions):
     server: bool = switch(
         True, "Give each session one more MCP server, this one, so that the agent can load the skills."
     )
-    grace: float = option(
-        2,
-        "How long an agent may be silent, once the editor has gone, before it is ended.",
-        type=click.FloatRange(min=0),
-        metavar="SECONDS",
-    )
+    grace: float = seconds(2, "How long an agent may be silent, once the editor has gone, before it is ended.")
     log_level: Level = log_level("warning")
 
 
-@click.command(cls=_BeforeTheAgent, context_settings={"show_default": True})
+@click.command(cls=_BeforeTheAgent)
 @click.argument("roots", nargs=-1, metavar="[ROOT]...", type=RootType(), envvar="MCP_SKILLS_ROOTS")
 @takes(AcpOptions)
 @click.pass_context

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from mcp_skills_server.access.grants import LOCAL, MAY
 from mcp_skills_server.commands.config_option import configuration_of, oauth_of, tokens_of
-from mcp_skills_server.commands.fields import Grouped, choice, key_of, many, takes, traits_of, variables_of
+from mcp_skills_server.commands.fields import Grouped, key_of, many, output_format, takes, traits_of, variables_of
 from mcp_skills_server.commands.options import FollowOptions
 from mcp_skills_server.commands.printing import say, say_json, say_table
 from mcp_skills_server.errors import UsageError, listed, quoted
@@ -79,7 +79,7 @@ class GrantsOptions(FollowOptions):
     group: tuple[str, ...] = many(
         "A group of the user, as the issuer's token names it. May be repeated.", metavar="NAME"
     )
-    form: Literal["table", "json"] = choice("table", "json")
+    form: Literal["table", "json"] = output_format("table", "json")
 
 
 @config.command(cls=Grouped, context_settings={"auto_envvar_prefix": "MCP_SKILLS"})

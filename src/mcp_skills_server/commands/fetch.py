@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mcp_skills_server.commands.fields import flag, many, option, takes
+from mcp_skills_server.commands.fields import count, flag, many, option, seconds, takes
 from mcp_skills_server.commands.options import GitOptions
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.errors import UsageError
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mcp_skills_server.sources.settings import FetchSettings
     from mcp_skills_server.sources.source import Source
 
-_COUNT = click.IntRange(min=1)
-_SECONDS = click.FloatRange(min=0, min_open=True)
 _FRAMING = frozenset(
     ("host", "connection", "content-length", "transfer-encoding", "accept-encoding", "te", "upgrade", "range", "expect")
 )
@@ -50,23 +48,19 @@ class FetchOptions(GitOptions):
     allow_http: bool = flag("Plain http, too.")
     token_env: str | None = option(None, "Variable with a bearer token for the site, sent to it alone.", metavar="NAME")
     headers: tuple[str, ...] = many("A header for the site alone. May be repeated.", "--header", metavar="NAME:VALUE")
-    timeout: float = option(600, "All of it.", type=_SECONDS, show_default=True, metavar="SECONDS")
-    download_timeout: float = option(60, "One download.", type=_SECONDS, show_default=True, metavar="SECONDS")
-    read_timeout: float = option(
-        10, "A connection, and each wait for bytes.", type=_SECONDS, show_default=True, metavar="SECONDS"
-    )
-    max_bytes: int = option(50 << 20, "One skill, unpacked.", type=_COUNT, show_default=True, metavar="BYTES")
-    max_total_bytes: int = option(1 << 30, "All downloads together.", type=_COUNT, show_default=True, metavar="BYTES")
-    max_unpacked_bytes: int = option(
-        2 << 30, "All skills of the site together, unpacked.", type=_COUNT, show_default=True, metavar="BYTES"
-    )
-    max_skills: int = option(20_000, "Entries of the index.", type=_COUNT, show_default=True)
+    timeout: float = seconds(600, "All of it.", above=True)
+    download_timeout: float = seconds(60, "One download.", above=True)
+    read_timeout: float = seconds(10, "A connection, and each wait for bytes.", above=True)
+    max_bytes: int = count(50 << 20, "One skill, unpacked.", metavar="BYTES")
+    max_total_bytes: int = count(1 << 30, "All downloads together.", metavar="BYTES")
+    max_unpacked_bytes: int = count(2 << 30, "All skills of the site together, unpacked.", metavar="BYTES")
+    max_skills: int = count(20_000, "Entries of the index.")
     require_signature: tuple[str, ...] = many(
         "Write only skills that this key signed, a public key or the certificate of an authority in PEM. May be "
         "repeated; one of them must have signed. What is in DIR already is not asked.",
         metavar="KEY",
     )
-    connections: int = option(6, "Downloads at once.", type=click.IntRange(1, 64), show_default=True)
+    connections: int = option(6, "Downloads at once.", type=click.IntRange(1, 64))
 
 
 @click.command()

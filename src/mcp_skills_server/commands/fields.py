@@ -90,7 +90,22 @@ def option(default: _T, words: str, *names: str, **more: Any) -> _T:
         more: what `click.Option` takes besides (`type`, `metavar`, `required` ...), and `Traits` but for the heading.
     """
     known = {} if more.get("required") else {"default": default}
-    return cast("_T", _Declared(default, names or ("--{}",), {"help": words, **known, **more}))
+    return cast("_T", _Declared(default, names or ("--{}",), {"help": words, "show_default": True, **known, **more}))
+
+
+def count(default: int, words: str, **more: Any) -> int:
+    """Return a field for a whole number from 1."""
+    return option(default, words, type=click.IntRange(min=1), **more)
+
+
+def seconds(default: float, words: str, *, least: float = 0, above: bool = False, **more: Any) -> float:
+    """Return a field for a number of seconds, at least so many, or above them."""
+    return option(default, words, type=click.FloatRange(min=least, min_open=above), metavar="SECONDS", **more)
+
+
+def file(words: str, *names: str, **more: Any) -> str | None:
+    """Return a field for an option with the path of a file."""
+    return option(None, words, *names, type=click.Path(dir_okay=False), metavar="FILE", **more)
 
 
 def many(words: str, *names: str, metavar: str, **more: Any) -> tuple[str, ...]:
@@ -105,12 +120,17 @@ def flag(words: str, *names: str) -> bool:
 
 def switch(default: bool, words: str, **more: Any) -> bool:
     """Return a field for an option with an opposite, such as --watch and --no-watch."""
-    return option(default, words, "--{0}/--no-{0}", show_default=True, **more)
+    return option(default, words, "--{0}/--no-{0}", **more)
 
 
-def choice(*values: Any, words: str = "How to print.", name: str = "--format") -> Any:
+def choice(*values: Any, words: str, **more: Any) -> Any:
     """Return a field for an option with one of these values, the first by default."""
-    return option(values[0], words, name, type=click.Choice(values), show_default=True)
+    return option(values[0], words, type=click.Choice(values), **more)
+
+
+def output_format(*values: Any, words: str = "How to print.") -> Any:
+    """Return a field for the option `--format`."""
+    return option(values[0], words, "--format", type=click.Choice(values))
 
 
 def takes(kind: type[Options]) -> Callable[[Callable[..., _T]], Callable[..., _T]]:

@@ -18,7 +18,7 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.commands.config_option import configuration_of
-from mcp_skills_server.commands.fields import Options, choice, option, takes
+from mcp_skills_server.commands.fields import Options, option, output_format, takes
 from mcp_skills_server.commands.opening import check_rules, signature_gates
 from mcp_skills_server.commands.options import SignedRootOptions, open_roots, reading, roots, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json
@@ -43,7 +43,7 @@ _KINDS: Final[tuple[Kind, ...]] = ("changed", "added", "removed")
 class LockFileOptions(Options):
     """Which lock file."""
 
-    lock: str = option(DEFAULT, "The lock file.", show_default=True, metavar="FILE")
+    lock: str = option(DEFAULT, "The lock file.", metavar="FILE")
 
 
 class SourceOffer(NamedTuple):
@@ -181,13 +181,13 @@ def write_lock(path: str, sources: Sequence[LockedSource]) -> None:
 class LockOptions(SignedRootOptions):
     """All options of `lock`."""
 
-    output: str = option(DEFAULT, "The file to write.", show_default=True, metavar="FILE")
+    output: str = option(DEFAULT, "The file to write.", metavar="FILE")
 
 
 class OutdatedOptions(LockFileOptions, SignedRootOptions):
     """All options of `outdated`."""
 
-    form: Literal["text", "json"] = choice("text", "json")
+    form: Literal["text", "json"] = output_format("text", "json")
 
 
 class UpdateOptions(LockFileOptions, SignedRootOptions):

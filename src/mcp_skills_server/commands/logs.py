@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TextIO
 
 import click
 
-from mcp_skills_server.commands.fields import option
+from mcp_skills_server.commands.fields import choice, option
 from mcp_skills_server.model import printable
 from mcp_skills_server.telemetry import later
 from mcp_skills_server.telemetry.later import BATCHED
@@ -44,11 +44,8 @@ Format = Literal["text", "json"]
 
 def log_format() -> Format:
     """Return the field of the option for the form of lines on stderr."""
-    return option(
-        "text",
-        "The form of what is logged. json: an object a line, with time, level, message and what it is about.",
-        type=click.Choice(["text", "json"]),
-    )
+    words = "The form of what is logged. json: an object a line, with time, level, message and what it is about."
+    return choice("text", "json", words=words)
 
 
 def log_to_stderr(level: str, form: Format = "text") -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from mcp_skills_server.commands.fields import choice, flag, takes
+from mcp_skills_server.commands.fields import flag, output_format, takes
 from mcp_skills_server.commands.options import RootOptions, given_or_configured, make_registry, roots, without_skills
 from mcp_skills_server.commands.printing import progress, remark, say, say_json, say_lines, say_table
 from mcp_skills_server.errors import UsageError, plural
@@ -111,19 +111,19 @@ def _above(paths: list[str]) -> str:
 class ListOptions(RootOptions):
     """All options of `list`."""
 
-    form: Literal["table", "json"] = choice("table", "json")
+    form: Literal["table", "json"] = output_format("table", "json")
 
 
 class ShowOptions(RootOptions):
     """All options of `show`."""
 
-    form: Literal["text", "json"] = choice("text", "json")
+    form: Literal["text", "json"] = output_format("text", "json")
 
 
 class ValidateOptions(RootOptions):
     """All options of `validate`."""
 
-    form: Literal["text", "json", "github"] = choice(
+    form: Literal["text", "json", "github"] = output_format(
         "text", "json", "github", words="How to print; github: annotations for a workflow."
     )
     strict: bool = flag("Warnings count as errors.")

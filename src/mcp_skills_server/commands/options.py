@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 import click
 
 from mcp_skills_server.commands.config_option import ConfigOptions
-from mcp_skills_server.commands.fields import Options, flag, many, option, switch
+from mcp_skills_server.commands.fields import Options, count, file, flag, many, option, seconds, switch
 from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.errors import StaleFileError, UsageError
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ROOTS: Final = "MCP_SKILLS_ROOTS"
-_COUNT = click.IntRange(min=1)
 
 
 def cache_folder(given: str | None) -> Path:
@@ -88,21 +87,17 @@ class LimitOptions(Options):
     """What bounds a skill, and where skills may lie."""
 
     heading: ClassVar[str] = "Which skills there are"
-    max_skill_md: int = option(1 << 20, "Bytes of a SKILL.md.", type=_COUNT, show_default=True)
-    max_files: int = option(512, "Files of one skill.", type=_COUNT, show_default=True)
-    max_bytes: int = option(16 << 20, "Bytes of one skill, all files together.", type=_COUNT, show_default=True)
-    max_depth: int = option(
-        32, "How many levels below a root a skill may lie.", type=click.IntRange(min=1, max=64), show_default=True
-    )
+    max_skill_md: int = count(1 << 20, "Bytes of a SKILL.md.")
+    max_files: int = count(512, "Files of one skill.")
+    max_bytes: int = count(16 << 20, "Bytes of one skill, all files together.")
+    max_depth: int = option(32, "How many levels below a root a skill may lie.", type=click.IntRange(1, 64))
     hidden: bool = switch(
         False,
         "Also look for skills in folders whose names begin with a dot, such as .claude/skills.",
-        envvar="MCP_SKILLS_HIDDEN",
     )
     follow_links: bool = switch(
         True,
         "Serve a folder that a link in a ROOT leads to, if it holds a SKILL.md and is yours as the link is.",
-        envvar="MCP_SKILLS_FOLLOW_LINKS",
     )
 
 
@@ -116,10 +111,9 @@ class SiteOptions(Options):
         type=click.Path(file_okay=False),
         metavar="DIR",
     )
-    cache_size: int = option(
+    cache_size: int = count(
         10 << 30,
         "What copies may take there; what was not used for the longest goes first, what is served never.",
-        type=_COUNT,
         metavar="BYTES",
     )
     allow_private: bool = flag("Fetch from private and loopback addresses, too.")
@@ -134,12 +128,9 @@ class GitOptions(Options):
     """How roots are fetched that are folders of git repositories."""
 
     heading: ClassVar[str] = "Roots in git"
-    signers: str | None = option(
-        None,
+    signers: str | None = file(
         "Take a commit only if it is signed with an ssh key that this file of allowed signers names.",
         "--require-signed-commits",
-        type=click.Path(dir_okay=False),
-        metavar="FILE",
     )
     accept_rewritten: bool = flag("Take what a branch was rewritten to (force-push), or a tag moved to.")
 
@@ -154,33 +145,20 @@ class WatchOptions(Options):
     heading: ClassVar[str] = "Following changes"
     watch: bool = switch(True, "Follow changes of the folders.")
     poll: bool = switch(False, "Look at time stamps instead of waiting for events, for network file systems.")
-    reconcile: float = option(
-        300,
-        "Look at everything again after so long, in case an event was lost.",
-        type=click.FloatRange(min=1),
-        metavar="SECONDS",
-    )
+    reconcile: float = seconds(300, "Look at everything again after so long, in case an event was lost.", least=1)
 
 
 class RefreshOptions(Options):
     """How often what is fetched is looked at."""
 
     heading: ClassVar[str] = "Following changes"
-    refresh: float = option(
+    refresh: float = seconds(
         60,
         "How often to look whether a root in git or a registry has changed. A site says so itself.",
-        type=click.FloatRange(min=1),
-        metavar="SECONDS",
-        show_default=True,
+        least=1,
         is_live=True,
     )
-    first_load: float = option(
-        5,
-        "How long a first list waits for what was never fetched before.",
-        type=click.FloatRange(min=0),
-        metavar="SECONDS",
-        show_default=True,
-    )
+    first_load: float = seconds(5, "How long a first list waits for what was never fetched before.")
 
 
 class SignatureOptions(Options):
@@ -203,12 +181,7 @@ class PinOptions(SignatureOptions):
     """Whether exactly what a lock file names is served, and only what is signed."""
 
     heading: ClassVar[str] = "What is pinned and signed"
-    lock: str | None = option(
-        None,
-        "Serve exactly the skills that this lock file names, of the ROOTs that it names.",
-        type=click.Path(dir_okay=False),
-        metavar="FILE",
-    )
+    lock: str | None = file("Serve exactly the skills that this lock file names, of the ROOTs that it names.")
     frozen: bool = flag("With --lock: refuse to start where a skill that it names cannot be served.")
 
 

@@ -48,7 +48,7 @@ class PublishOptions(PartialOptions, RootOptions):
     check: bool = flag("Write nothing; print what is not current, and exit with 1 if anything is.")
 
 
-@click.command(context_settings={"show_default": True})
+@click.command()
 @roots
 @takes(PublishOptions)
 def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:

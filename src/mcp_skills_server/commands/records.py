@@ -7,9 +7,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-import click
-
-from mcp_skills_server.commands.fields import LocatedType, Options, flag, option
+from mcp_skills_server.commands.fields import LocatedType, Options, file, flag, option
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,12 +25,9 @@ class AuditOptions(Options):
     """What is recorded for whoever answers for the server."""
 
     heading: ClassVar[str] = "Records"
-    audit_log: str | None = option(
-        None,
+    audit_log: str | None = file(
         "Append a line of JSON to this file for every skill that is loaded, read or run, and for who was let in or "
-        "refused; - for stdout, over HTTP. Opened anew on SIGHUP. Where it cannot be written, no script runs.",
-        type=click.Path(dir_okay=False),
-        metavar="FILE",
+        "refused; - for stdout, over HTTP. Opened anew on SIGHUP. Where it cannot be written, no script runs."
     )
     audit_required: bool = flag(
         "With --audit-log: write the line before a file of a skill is answered, and refuse the request where "

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from mcp_skills_server.commands.fields import LocatedType, Options, many, option, switch
+from mcp_skills_server.commands.fields import LocatedType, Options, choice, count, file, many, option, seconds, switch
 from mcp_skills_server.errors import RequestError, UsageError, missing_extra
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from mcp_skills_server.runtime.embeddings.models import Embedder
     from mcp_skills_server.runtime.runtime import Runtime
 
-_COUNT: Final = click.IntRange(min=1)
 KEY_VARIABLE: Final = "MCP_SKILLS_EMBEDDINGS_KEY"
 
 
@@ -37,13 +36,7 @@ class ApprovalOptions(Options):
     """Where approvals are kept."""
 
     heading: ClassVar[str] = "Running scripts"
-    approvals: str | None = option(
-        None,
-        "The file that lists approved skills; by default in the user's state directory.",
-        envvar="MCP_SKILLS_APPROVALS",
-        type=click.Path(dir_okay=False),
-        metavar="FILE",
-    )
+    approvals: str | None = file("The file that lists approved skills; by default in the user's state directory.")
 
 
 class ScriptOptions(ApprovalOptions):
@@ -61,22 +54,15 @@ class ScriptOptions(ApprovalOptions):
         callback=_canonical,
         metavar="ORIGIN",
     )
-    sandbox: Literal["required", "off"] = option(
+    sandbox: Literal["required", "off"] = choice(
         "required",
-        "Run scripts in bubblewrap. off: without, with all rights of the server's user, who must not be root.",
-        type=click.Choice(["required", "off"]),
+        "off",
+        words="Run scripts in bubblewrap. off: without, with all rights of the server's user, who must not be root.",
     )
-    script_timeout: float = option(
-        60,
-        "Time of a script, unless the call says otherwise.",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="SECONDS",
-    )
-    script_output: int = option(
-        256 << 10, "What is kept of a script's stdout, and of its stderr.", type=_COUNT, metavar="BYTES"
-    )
+    script_timeout: float = seconds(60, "Time of a script, unless the call says otherwise.", above=True)
+    script_output: int = count(256 << 10, "What is kept of a script's stdout, and of its stderr.", metavar="BYTES")
     script_memory: int = option(2 << 30, "Memory of a script.", type=click.IntRange(min=1 << 20), metavar="BYTES")
-    script_concurrency: int = option(4, "Scripts at once.", type=_COUNT)
+    script_concurrency: int = count(4, "Scripts at once.")
     script_network: bool = switch(False, "Let sandboxed scripts reach the network.")
     script_network_of: tuple[str, ...] = many(
         "Let sandboxed scripts of the skill at this path reach the network, and no others; ORIGIN#PATH for one of a "

@@ -6,13 +6,26 @@ import gc
 import logging
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import click
 from click.core import ParameterSource
 
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
-from mcp_skills_server.commands.fields import Grouped, Options, flag, many, option, switch, takes, traits_of
+from mcp_skills_server.commands.fields import (
+    Grouped,
+    Options,
+    choice,
+    count,
+    file,
+    flag,
+    many,
+    option,
+    seconds,
+    switch,
+    takes,
+    traits_of,
+)
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr, request_level
 from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served
 from mcp_skills_server.commands.options import FollowOptions, roots_or_lock
@@ -42,8 +55,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_COUNT: Final = click.IntRange(min=1)
-
 
 class ShownOptions(Options):
     """What clients are shown."""
@@ -72,12 +83,12 @@ class ShownOptions(Options):
         "Skills with this tag are described to models before others where not all descriptions fit. May be repeated.",
         metavar="TAG",
     )
-    max_loaded: int = option(8, "Skills that a session may have loaded at once.", type=_COUNT)
+    max_loaded: int = count(8, "Skills that a session may have loaded at once.")
     local_paths: bool = switch(
         True, "Over stdio, tell models the directory of a skill of a local folder, whose scripts their shell can run."
     )
     page_size: int = option(50, "Entries of one page of a listing.", type=click.IntRange(1, 1000))
-    prompt_page_size: int = option(1000, "Prompts of one page; some hosts show the first page alone.", type=_COUNT)
+    prompt_page_size: int = count(1000, "Prompts of one page; some hosts show the first page alone.")
 
 
 class HttpOptions(Options):
@@ -130,34 +141,21 @@ class HttpOptions(Options):
         metavar="URL",
         in_file=False,
     )
-    session_idle: float = option(
-        1800, "Close a legacy session that nobody used for so long.", type=click.FloatRange(min=1), metavar="SECONDS"
-    )
-    max_sessions: int = option(
-        1000, "Legacy sessions at once. Then the client with most loses its oldest idle one.", type=_COUNT
-    )
-    max_connections: int = option(
+    session_idle: float = seconds(1800, "Close a legacy session that nobody used for so long.", least=1)
+    max_sessions: int = count(1000, "Legacy sessions at once. Then the client with most loses its oldest idle one.")
+    max_connections: int = count(
         1000,
         "Connections at once. Then the client with most loses its oldest idle one. The process's limit of open files "
         "bounds it too.",
-        type=_COUNT,
     )
-    request_timeout: float = option(
-        30,
-        "Close a connection that takes so long to send a request's head, or its body.",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="SECONDS",
+    request_timeout: float = seconds(
+        30, "Close a connection that takes so long to send a request's head, or its body.", above=True
     )
-    max_body: int = option(1 << 20, "Size of a request.", type=_COUNT, metavar="BYTES")
+    max_body: int = count(1 << 20, "Size of a request.", metavar="BYTES")
     publish: bool = switch(True, "Publish the skills below /.well-known/agent-skills too, to whom MCP is open.")
     publish_only: bool = flag("Publish the skills and answer no MCP.")
     publish_open: bool = flag("Ask no token for what is published, as /mcp does where tokens are given.")
-    publish_grace: float = option(
-        3600,
-        "Keep what an index has named for so long after it changed.",
-        type=click.FloatRange(min=0),
-        metavar="SECONDS",
-    )
+    publish_grace: float = seconds(3600, "Keep what an index has named for so long after it changed.")
     refresh_secret: str | None = option(
         None,
         "Answer webhooks of GitHub, GitLab, Gitea or Forgejo at /refresh, which prove that they know this secret: "
@@ -172,10 +170,9 @@ class ProxyOptions(Options):
     """How it gets on with the proxies before it. They do nothing over stdio."""
 
     heading: ClassVar[str] = "Behind a proxy (--transport http)"
-    keep_alive: int = option(
+    keep_alive: int = count(
         5,
         "Close a connection that had no request for so long. A proxy must give its connections up before.",
-        type=click.IntRange(min=1),
         metavar="SECONDS",
     )
     root_path: str = option(
@@ -188,12 +185,7 @@ class ProxyOptions(Options):
         "(X-Forwarded-For and -Proto). May be repeated.",
         metavar="CIDR",
     )
-    drain: float = option(
-        0,
-        "After SIGTERM answer requests for so long, and say at /readyz that it ends.",
-        type=click.FloatRange(min=0),
-        metavar="SECONDS",
-    )
+    drain: float = seconds(0, "After SIGTERM answer requests for so long, and say at /readyz that it ends.")
 
 
 class TracingOptions(Options):
@@ -276,11 +268,8 @@ class RedisOptions(Options):
         None, "Its password; meant for MCP_SKILLS_REDIS_PASSWORD.", metavar="PASSWORD", is_secret=True
     )
     redis_prefix: str = option("mcp-skills:", "What its keys begin with, another one for each server.", metavar="TEXT")
-    redis_ca: str | None = option(
-        None,
-        "The authorities that its certificate must be from, in PEM, instead of those of the system.",
-        type=click.Path(dir_okay=False),
-        metavar="FILE",
+    redis_ca: str | None = file(
+        "The authorities that its certificate must be from, in PEM, instead of those of the system."
     )
 
 
@@ -301,9 +290,7 @@ class ServeOptions(
     """All options of `serve`."""
 
     heading: ClassVar[str] = "The server"
-    transport: Literal["stdio", "http"] = option(
-        "stdio", "How clients reach the server.", type=click.Choice(["stdio", "http"])
-    )
+    transport: Literal["stdio", "http"] = choice("stdio", "http", words="How clients reach the server.")
     log_level: Level = log_level("info")
     log_format: Format = log_format()
 
@@ -342,7 +329,7 @@ class Service:
 
 
 # Every option has an environment variable by the prefix: MCP_SKILLS_PAGE_SIZE for --page-size.
-@click.command(cls=Grouped, context_settings={"show_default": True})
+@click.command(cls=Grouped)
 @roots_or_lock
 @takes(ServeOptions)
 def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:

@@ -31,12 +31,12 @@ class UiOptions(FollowOptions, UsageOptions):
     """All options of `ui`."""
 
     port: int = option(0, "The port; 0 takes one that is free.", type=click.IntRange(0, 65535))
-    open_page: bool = option(True, "Open the page in the browser.", "--open/--no-open", show_default=True)
+    open_page: bool = option(True, "Open the page in the browser.", "--open/--no-open")
     log_level: Level = log_level("warning")
 
 
 # The variables are those of `serve`: MCP_SKILLS_HIDDEN for --hidden.
-@click.command(cls=Grouped, context_settings={"show_default": True})
+@click.command(cls=Grouped)
 @roots_or_lock
 @takes(UiOptions)
 @click.pass_context

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from mcp_skills_server.commands.fields import Options, flag, option, takes
+from mcp_skills_server.commands.fields import Options, choice, flag, option, takes
 from mcp_skills_server.commands.printing import say, say_json, say_table
 from mcp_skills_server.commands.records import OFF, store_at
 from mcp_skills_server.errors import UsageError
@@ -34,11 +34,9 @@ class ShowUsageOptions(Options):
         metavar="STORE",
     )
     since: str = option("30d", "How many days back, at most 400.", metavar="DAYS")
-    by: Literal["skill", "principal", "host"] = option(
-        "skill", "What a line is of.", type=click.Choice(["skill", "principal", "host"])
-    )
+    by: Literal["skill", "principal", "host"] = choice("skill", "principal", "host", words="What a line is of.")
     all: bool = flag("Print every line, not only the 20 most used and the number of those never used.")
-    format: Literal["table", "json"] = option("table", "How it is printed.", type=click.Choice(["table", "json"]))
+    format: Literal["table", "json"] = choice("table", "json", words="How it is printed.")
 
 
 @click.command()

@@ -82,7 +82,7 @@ class GrantsOptions(FollowOptions):
     form: Literal["table", "json"] = output_format("table", "json")
 
 
-@config.command(cls=Grouped, context_settings={"auto_envvar_prefix": "MCP_SKILLS"})
+@config.command(cls=Grouped)
 @click.argument("who")
 @takes(GrantsOptions)
 @click.pass_context

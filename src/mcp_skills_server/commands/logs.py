@@ -1,8 +1,8 @@
-"""What is logged on stderr; stdout belongs to the protocol or to the answer.
+"""Logging on stderr; stdout belongs to the protocol or to the answer.
 
 A record may carry foreign text, such as a file's name. It becomes one line here, and here alone, in which nothing
-moves a terminal's cursor or begins a second record. What clients can cause as often as they like is logged once a
-minute, or a stranger would fill the disk.
+moves a terminal's cursor or begins a second record. Lines that clients cause are rate-limited to one a minute for each
+place in the code, or a stranger would fill the disk.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO
 
@@ -25,8 +24,6 @@ from mcp_skills_server.telemetry.later import BATCHED
 
 _OURS: Final = "mcp_skills_server"
 _EVERY_S: Final = 60.0
-_WHOLE: Final = 4096
-"""Bytes that a pipe takes in one piece (PIPE_BUF of Linux)."""
 
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -71,61 +68,20 @@ def _of_others(level: str) -> int:
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
-    """Writes lines in the order in which things happened, those of requests many at once.
-
-    Requests are logged a moment later (`telemetry/later.py`), so any other line has them written first.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
-        self._waiting: list[str] = []
+    """Writes lines in the order of events: those of requests, which are logged a moment later, before any other."""
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Write it, or leave it for `flush` where others follow at once."""
+        """Write the record, after the lines of requests that wait."""
         if not getattr(record, BATCHED, False):
-            later.drain()  # not below, where the handler is locked that it needs
+            later.drain()  # not in `emit`, where the handler is locked that it needs
         return bool(super().handle(record))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write it, or leave it, as `handle` says."""
-        try:
-            self._waiting.append(self.format(record) + self.terminator)
-            if not getattr(record, BATCHED, False):
-                self.flush()
-        except Exception:  # as every handler does
-            self.handleError(record)
-
-    def flush(self) -> None:
-        """Write what was left."""
-        with self.lock or nullcontext():
-            waiting, self._waiting = self._waiting, []
-            for part in _parts(waiting):
-                self.stream.write(part)
-            super().flush()
-
-
-def _parts(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines in parts that a pipe takes whole, so that those of several processes do not mix."""
-    part, size = list[str](), 0
-    for line in lines:
-        long = len(line.encode(errors="backslashreplace"))
-        if part and size + long > _WHOLE:
-            yield "".join(part)
-            part, size = [], 0
-        part.append(line)
-        size += long
-    if part:
-        yield "".join(part)
 
 
 class Seldom(logging.Filter):
-    """Lets through, of each place in the code whose lines clients cause, one record a minute with a count of the rest.
+    """Rate-limits lines that clients cause to one a minute for each place in the code, with a count of the rest.
 
-    Those are all places of other packages, which log foreign input as it comes, and of ours those that say so by
-    `extra=REPEATS` (errors.py).
-
-    Args:
-        now: seconds of a clock that never goes back.
+    Those are all lines of other packages, which log foreign input as it comes, and of ours those with `extra=REPEATS`
+    (errors.py). `now` is a monotonic clock.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -135,7 +91,7 @@ class Seldom(logging.Filter):
         """By place: when a record last passed, and how many have not passed since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether the record passes. One that does learns how many before it did not."""
+        """Tell whether the record passes, with the number of those that did not before it as `left_out`."""
         if record.name.partition(".")[0] == _OURS and not getattr(record, "repeats", False):
             return True
         place, now = (record.name, record.pathname, record.lineno), self._now()
@@ -153,9 +109,8 @@ class _OneLine(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         left_out: int = getattr(record, "left_out", 0)
-        return printable(super().formatMessage(record)) + (
-            f" (and {left_out:,} more like it before)" if left_out else ""
-        )
+        more = f" (and {left_out:,} more like it before)" if left_out else ""
+        return printable(super().formatMessage(record)) + more
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         return "\n".join(printable(line) for line in super().formatException(ei).split("\n"))
@@ -189,5 +144,7 @@ class _Json(logging.Formatter):
 
 
 def request_level(transport: str) -> int:
-    """At which level requests are logged: over a pipe they are one person's own."""
-    return logging.INFO if transport == "http" else logging.DEBUG
+    """Return the level at which requests are logged: over a pipe they are one person's own."""
+    if transport == "http":
+        return logging.INFO
+    return logging.DEBUG

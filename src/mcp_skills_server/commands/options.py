@@ -1,4 +1,4 @@
-"""Options that several commands share, and what is made of them."""
+"""The options that several commands share, and the registry of the roots that they describe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_skills_server.catalog.gates import Gate
-    from mcp_skills_server.catalog.index import Index
     from mcp_skills_server.catalog.registry import MirroredRoot, Registry
     from mcp_skills_server.catalog.roots import Limits
     from mcp_skills_server.sources.mirrors import Mirrors
@@ -28,24 +27,14 @@ _ROOTS: Final = "MCP_SKILLS_ROOTS"
 
 
 def cache_folder(given: str | None) -> Path:
-    """Return the folder of caches: the one that `--cache-dir` named, or the user's."""
+    """Return the cache directory: that of `--cache-dir`, or the user's."""
     from pathlib import Path
 
     from mcp_skills_server.directories import cache_directory
 
-    return Path(given) if given else cache_directory()
-
-
-def index_of(given: str | None) -> Index:
-    """Where indexes lie: of every root where a folder was named for them, else of large ones in the user's cache."""
-    from mcp_skills_server.catalog.index import LEAST_SKILLS, Index
-
-    return Index(cache_folder(given) / "index", 1 if given else LEAST_SKILLS)
-
-
-def publish_memory(given: str | None) -> Path:
-    """Return where it is kept which files `publish` need not read again."""
-    return cache_folder(given) / "publish"
+    if given:
+        return Path(given)
+    return cache_directory()
 
 
 class RootType(click.Path):
@@ -59,12 +48,12 @@ class RootType(click.Path):
 
 
 def roots(command: _F) -> _F:
-    """Return the argument for the folders, archives, sites and repositories that hold skills."""
+    """Add the argument for the folders, archives, sites and repositories that hold skills."""
     return _roots(command, required=True, metavar="ROOT...")
 
 
 def roots_or_lock(command: _F) -> _F:
-    """Return the same where a lock file may name them."""
+    """Add the same argument where a lock file may name the roots."""
     return _roots(command, required=False, metavar="[ROOT...]")
 
 
@@ -73,7 +62,7 @@ def _roots(command: _F, **how: Any) -> _F:
 
 
 def given_or_configured(roots: Sequence[str]) -> Sequence[str]:
-    """Return these roots; where there are none, those of MCP_SKILLS_ROOTS or of the configuration file."""
+    """Return these roots, or those of MCP_SKILLS_ROOTS or of the configuration file where there are none."""
     from mcp_skills_server.sources.kinds import split
 
     if roots:
@@ -84,7 +73,7 @@ def given_or_configured(roots: Sequence[str]) -> Sequence[str]:
 
 
 class LimitOptions(Options):
-    """What bounds a skill, and where skills may lie."""
+    """The limits of a skill, and the folders that are searched."""
 
     heading: ClassVar[str] = "Which skills there are"
     max_skill_md: int = count(1 << 20, "Bytes of a SKILL.md.")
@@ -102,7 +91,7 @@ class LimitOptions(Options):
 
 
 class SiteOptions(Options):
-    """How roots are fetched that are sites."""
+    """How remote roots are fetched and cached."""
 
     heading: ClassVar[str] = "Roots that are fetched"
     cache_dir: str | None = option(
@@ -125,7 +114,7 @@ class SiteOptions(Options):
 
 
 class GitOptions(Options):
-    """How roots are fetched that are folders of git repositories."""
+    """How git repositories are fetched."""
 
     heading: ClassVar[str] = "Roots in git"
     signers: str | None = file(
@@ -140,7 +129,7 @@ class RootOptions(LimitOptions, SiteOptions, GitOptions, ConfigOptions):
 
 
 class WatchOptions(Options):
-    """How changes of the folders are followed."""
+    """How local folders are watched."""
 
     heading: ClassVar[str] = "Following changes"
     watch: bool = switch(True, "Follow changes of the folders.")
@@ -149,7 +138,7 @@ class WatchOptions(Options):
 
 
 class RefreshOptions(Options):
-    """How often what is fetched is looked at."""
+    """How often remote roots are polled."""
 
     heading: ClassVar[str] = "Following changes"
     refresh: float = seconds(
@@ -162,7 +151,7 @@ class RefreshOptions(Options):
 
 
 class SignatureOptions(Options):
-    """Whose signature each skill must have."""
+    """The signatures that skills must have."""
 
     heading: ClassVar[str] = "What is pinned and signed"
     require_signature: tuple[str, ...] = many(
@@ -174,11 +163,11 @@ class SignatureOptions(Options):
 
 
 class SignedRootOptions(RootOptions, SignatureOptions):
-    """How roots are read, and whose signature their skills must have."""
+    """How roots are read, and the signatures that their skills must have."""
 
 
 class PinOptions(SignatureOptions):
-    """Whether exactly what a lock file names is served, and only what is signed."""
+    """The lock file, and the signatures that skills must have."""
 
     heading: ClassVar[str] = "What is pinned and signed"
     lock: str | None = file("Serve exactly the skills that this lock file names, of the ROOTs that it names.")
@@ -197,23 +186,12 @@ class PartialOptions(Options):
     )
 
 
-def open_folder(given: str, options: LimitOptions) -> Registry:
-    """Return a registry of one folder of the operator's own, not yet loaded.
-
-    Raises:
-        UsageError: it is no folder.
-    """
-    from mcp_skills_server.catalog.registry import Registry
-
-    return Registry([given], _limits(options))
-
-
 @contextmanager
 def reading() -> Generator[None]:
-    """While this is entered, a file that changes while it is read is wrong usage and not a fault of ours.
+    """Report a file that changes while it is read as wrong usage.
 
     Raises:
-        UsageError: one did.
+        UsageError: a file changed.
     """
     try:
         yield
@@ -224,12 +202,12 @@ def reading() -> Generator[None]:
 def make_registry(
     given: Sequence[str], options: RootOptions, *, proved: bool = False, indexed: bool = False
 ) -> Registry:
-    """Return a registry of these roots, sites fetched now.
+    """Return a registry of these roots, not yet loaded; remote ones are fetched now.
 
     Args:
         given: the roots.
         options: how they are read.
-        proved: a copy of an earlier time will not do.
+        proved: refuse a cached copy that cannot be revalidated.
         indexed: as for `open_roots`.
 
     Raises:
@@ -245,7 +223,7 @@ def make_registry(
 
 
 def without_skills(registry: Registry) -> list[str]:
-    """Return the roots that hold no skill at all, as the operator wrote them: most likely one was mistyped."""
+    """Return the roots without any skill, as the operator wrote them: most likely a path was mistyped."""
     return [root.shown for root in registry.roots if not registry.of_root(root).skills]
 
 
@@ -258,23 +236,23 @@ def open_roots(
     gates: Callable[[Sequence[str]], Sequence[Gate]] = lambda _: (),
     refresh_s: Sequence[float] = (),
 ) -> tuple[Registry, Mirrors | None]:
-    """Return a registry of these roots, and what keeps those current that are no folders, if there are such.
+    """Return a registry of these roots, and the mirrors of the remote ones; None where all are folders.
 
     Args:
         given: the roots.
         options: how they are read.
-        indexed: begin with what an earlier process knew of them, and leave it to the next where a watcher follows them.
+        indexed: start from the index of an earlier process, and keep one where a watcher follows the roots.
         pins: for each root the revision that is wanted, None for the newest; () for the newest of all.
-        gates: makes what refuses skills of the folders that the roots are read from.
-        refresh_s: for each root the seconds between two looks at it, if it has no cache headers; () for 60.
+        gates: makes the gates that refuse skills, of the folders that the roots are read from.
+        refresh_s: for each root the seconds between two polls, if it has no cache headers; () for 60.
 
     Raises:
         UsageError: a root does not exist or cannot be read or fetched.
     """
     from mcp_skills_server.catalog.gates import all_of
+    from mcp_skills_server.catalog.index import LEAST_SKILLS, Index
     from mcp_skills_server.catalog.registry import Registry
 
-    limits = _limits(options)
     mirrors: Mirrors | None = None
     folders: Sequence[str | MirroredRoot] = given
     if not all(os.path.isdir(root) for root in given):
@@ -282,11 +260,14 @@ def open_roots(
         each_its_own = zip(given, pins or [None] * len(given), refresh_s or [None] * len(given), strict=True)
         folders = [mirrors.root(*root) for root in each_its_own]
     gate = all_of(gates([os.path.abspath(each if isinstance(each, str) else each.path) for each in folders]))
-    index = index_of(options.cache_dir) if indexed else None
-    return Registry(folders, limits, index=index, gate=gate), mirrors
+    index = None
+    if indexed:  # of every root below a named directory, of large roots alone in the user's
+        index = Index(cache_folder(options.cache_dir) / "index", 1 if options.cache_dir else LEAST_SKILLS)
+    return Registry(folders, limits_of(options), index=index, gate=gate), mirrors
 
 
-def _limits(options: LimitOptions) -> Limits:
+def limits_of(options: LimitOptions) -> Limits:
+    """Return the limits of the registry."""
     from mcp_skills_server.catalog.roots import Limits
 
     return Limits(

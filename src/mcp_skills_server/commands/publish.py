@@ -13,8 +13,8 @@ from mcp_skills_server.commands.fields import flag, option, takes
 from mcp_skills_server.commands.options import (
     PartialOptions,
     RootOptions,
+    cache_folder,
     make_registry,
-    publish_memory,
     roots,
     without_skills,
 )
@@ -83,7 +83,7 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
             output,
             headers=options.headers,
             keep_days=options.keep,
-            cache=publish_memory(options.cache_dir),
+            cache=cache_folder(options.cache_dir) / "publish",
             steps=lambda items: progress(items, length=len(items), label="writing"),
         )
         differences, run = _publish(site, registry, options)

@@ -1,4 +1,4 @@
-"""The option of the audit log."""
+"""The audit log and the counts of uses: their options and their start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SQLITE: Final = "sqlite:"
 
 
 class AuditOptions(Options):
-    """What is recorded for whoever answers for the server."""
+    """The audit log."""
 
     heading: ClassVar[str] = "Records"
     audit_log: str | None = file(
@@ -36,7 +36,7 @@ class AuditOptions(Options):
 
 
 def start_audit(options: AuditOptions, *, stdout_is_free: bool) -> AuditLog | None:
-    """Record from now on. Return the audit log; None where nothing is recorded.
+    """Start the audit log and return it; None without `--audit-log`.
 
     Raises:
         UsageError: the file cannot be written, or stdout is the protocol's.
@@ -55,19 +55,19 @@ def start_audit(options: AuditOptions, *, stdout_is_free: bool) -> AuditLog | No
 
 
 class StoreType(LocatedType):
-    """Where uses are counted: `sqlite:FILE` or `off`."""
+    """The store of the counts: `sqlite:FILE` or `off`."""
 
     name = "store"
 
     def located(self, value: str, folder: str) -> str:
-        """Return the file from `folder` on; all else as it is."""
+        """Return the store with the path of its file from `folder` on."""
         if not value.startswith(_SQLITE) or value == _SQLITE:
             return value
         return _SQLITE + os.path.normpath(os.path.join(folder, value.removeprefix(_SQLITE)))
 
 
 class UsageOptions(Options):
-    """Whether uses are counted, and where."""
+    """The counts of uses."""
 
     heading: ClassVar[str] = "Records"
     usage: str | None = option(
@@ -81,12 +81,12 @@ class UsageOptions(Options):
 
 
 class Counting(NamedTuple):
-    """Counts that go on.
+    """Running counts of uses.
 
     Attributes:
-        usage: what counts.
-        store: where they are.
-        stop: writes the rest, and ends it.
+        usage: the counter.
+        store: its file.
+        stop: writes the rest, and ends the counting.
     """
 
     usage: Usage
@@ -95,17 +95,12 @@ class Counting(NamedTuple):
 
 
 def store_at(store: str | None, *, make: bool = True) -> UsageStore | None:
-    """Return the store of this name, a file of the user's own by default.
+    """Return the store that `--usage` names, by default in the user's state directory.
 
-    Args:
-        store: as `--usage` has it.
-        make: make the file if it is not there.
-
-    Returns:
-        None for off, and where there is no file and none is to be made.
+    None for off, and with `make=False` where there is no file yet.
 
     Raises:
-        UsageError: it is none, or cannot be used.
+        UsageError: the name is no store, or the store cannot be used.
     """
     if store == OFF:
         return None
@@ -127,12 +122,9 @@ def store_at(store: str | None, *, make: bool = True) -> UsageStore | None:
 
 
 def start_usage(options: UsageOptions, registry: Registry, *, by_default: bool) -> Counting | None:
-    """Count from now on; None where nothing is counted.
+    """Start to count the uses of a registry's skills; None where nothing is counted.
 
-    Args:
-        options: where.
-        registry: whose skills are served.
-        by_default: count where no option says anything.
+    Without `--usage` it depends on `by_default`, and a store that cannot be used is a warning.
 
     Raises:
         UsageError: the store that was named cannot be used.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mcp_skills_server.commands.fields import many, option, takes
-from mcp_skills_server.commands.options import LimitOptions, RootOptions, make_registry, open_folder, reading, roots
+from mcp_skills_server.commands.options import LimitOptions, RootOptions, limits_of, make_registry, reading, roots
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import UsageError
@@ -62,6 +62,7 @@ def sign(options: SignOptions, directory: str) -> int:
       openssl ec -in team.key -pubout -out team.pub
       mcp-skills-server sign ~/skills --key team.key
     """
+    from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.provenance import signatures
 
     password = None
@@ -69,7 +70,7 @@ def sign(options: SignOptions, directory: str) -> int:
         if options.password_env not in os.environ:
             raise UsageError(f"--password-env {options.password_env}: there is no such variable")
         password = os.environ[options.password_env].encode()
-    registry = open_folder(directory, options)
+    registry = Registry([directory], limits_of(options))
     registry.load()
     paths = registry.snapshot.paths(Standing.LENIENT)
     # The signature of a skill covers those of the skills inside.

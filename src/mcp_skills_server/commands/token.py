@@ -32,7 +32,7 @@ def token() -> None:
     """
 
 
-@token.command(context_settings={"auto_envvar_prefix": "MCP_SKILLS"})
+@token.command()
 @click.argument("name")
 @takes(NewTokenOptions)
 def new(options: NewTokenOptions, name: str) -> None:

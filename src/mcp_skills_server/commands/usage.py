@@ -30,7 +30,6 @@ class ShowUsageOptions(Options):
     usage: str | None = option(
         None,
         "Where the counts are: sqlite:FILE; by default in the user's state directory.",
-        envvar="MCP_SKILLS_USAGE",
         metavar="STORE",
     )
     since: str = option("30d", "How many days back, at most 400.", metavar="DAYS")

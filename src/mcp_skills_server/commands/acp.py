@@ -1,4 +1,4 @@
-"""`acp`: stands between an editor and an agent."""
+"""`acp`: a proxy between an editor and an agent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SPLIT: Final = "--"
 
 
 class _BeforeTheAgent(Grouped):
-    """A command that parses what stands before `--`; what stands behind it is another program's."""
+    """A command that parses the words before `--`; those behind it are the agent's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         split = args.index(_SPLIT) if _SPLIT in args else len(args)

@@ -175,7 +175,7 @@ def _reason(grant: Grant, path: str, names: Collection[str], place: str) -> dict
 
 
 def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
-    """Return what the file says of single roots, of grants and of quotas."""
+    """Return the rows of the tables [[source]], [[grant]] and [quota]."""
     if configuration is None:
         return []
     rows: list[tuple[str, str, str]] = []
@@ -201,7 +201,7 @@ def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
 
 
 def _oauth(context: click.Context, command: click.Command) -> list[tuple[str, str, str]]:
-    """Of which issuer tokens are taken. None of it is a secret."""
+    """Return the rows of the issuer of tokens. None of its values is a secret."""
     found, configuration = oauth_of(context), configuration_of(context)
     if found is None:
         return []

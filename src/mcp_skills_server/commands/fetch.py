@@ -1,4 +1,4 @@
-"""`fetch`: skills that a site publishes, proved and put into a folder of one's own."""
+"""`fetch`: copy the skills of a site or a repository into a folder, each verified."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _settings(options: FetchOptions) -> FetchSettings:
 
 
 def _proof(keys: tuple[str, ...]) -> Callable[[Mapping[str, bytes]], object] | None:
-    """Return what proves that one of these keys signed a skill."""
+    """Return the function that verifies a skill's signature by one of these keys; None without keys."""
     if not keys:
         return None
     from pathlib import Path
@@ -303,9 +303,9 @@ def _summary(report: FetchReport) -> str:
 
 @contextmanager
 def _bar() -> Generator[Callable[[int, int], None] | None]:
-    """Something that draws a progress bar, where there is a terminal to draw it on.
+    """Yield the function that draws a progress bar, None where stderr is no terminal.
 
-    Skills differ too much in size for a time left that anybody could believe.
+    It shows no time left: the sizes of skills differ too much for an estimate.
     """
     if not sys.stderr.isatty():
         yield None

@@ -41,7 +41,7 @@ _KINDS: Final[tuple[Kind, ...]] = ("changed", "added", "removed")
 
 
 class LockFileOptions(Options):
-    """Which lock file."""
+    """The lock file."""
 
     lock: str = option(DEFAULT, "The lock file.", metavar="FILE")
 
@@ -196,7 +196,7 @@ class UpdateOptions(LockFileOptions, SignedRootOptions):
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a source has become since it was locked.
+    """A source as it is locked and as it is now.
 
     Attributes:
         source: as it is locked.
@@ -335,7 +335,7 @@ def _after(moved: Moved, chosen: set[str]) -> list[LockedSource]:
 
 
 def _joined(sources: Iterable[LockedSource]) -> list[LockedSource]:
-    """Entries of one source and revision as one."""
+    """Merge the entries of one source and revision."""
     out: dict[tuple[str, str], LockedSource] = {}
     for each in sources:
         key = each.given, each.revision
@@ -357,8 +357,10 @@ def _served(sources: Sequence[LockedSource]) -> list[LockedSource]:
 
 
 def _moved(locked: Sequence[LockedSource], options: SignedRootOptions) -> list[Moved]:
-    """What each source has become. Of one that has two revisions, each entry has its own skills; new ones are the
-    last one's."""
+    """Compare each source with its lock.
+
+    Of a source with two revisions, each entry keeps its own skills; the last one gets the new ones.
+    """
     out: list[Moved] = []
     last = {each.given: number for number, each in enumerate(locked)}
     with offered([*last], options) as (_, offers):
@@ -376,7 +378,7 @@ def _locked(offer: SourceOffer) -> LockedSource:
 
 
 def _check(given: str) -> None:
-    """Refuse an address that holds a secret, which would stand in the file for everybody to read."""
+    """Refuse an address with a password, which would be readable in the lock file."""
     if not kind_of(given).is_path and ":" in urlsplit(given).netloc.rpartition("@")[0]:
         raise UsageError("an address with a password cannot be locked; have a credential helper know the password")
 

@@ -1,4 +1,4 @@
-"""`list`, `show` and `validate`: what is in a folder, and what is wrong with it."""
+"""`list`, `show` and `validate`: the skills of a folder, and their problems."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def check(registry: Registry, skills: Collection[Skill]) -> None:
 
 
 def in_order(problems: Iterable[Problem]) -> list[Problem]:
-    """By place, what has no line first; the same each time, whatever order a set has."""
+    """Return the problems in the order of path and line; those without a line come first."""
     return sorted(problems, key=lambda each: (each.path, each.line or 0, each.code, each.message))
 
 
 def shortened(problems: Iterable[Problem]) -> Iterator[Problem]:
-    """The first twenty that a skill has of a code; in the place of the next, one that says how many more there are."""
+    """Yield the first twenty problems of a code that a skill has, and one with the number of the rest."""
     given = list(problems)
     places: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for each in given:
@@ -73,7 +73,7 @@ def remark_problems(registry: Registry) -> None:
 
 
 def as_json(problem: Problem) -> dict[str, Any]:
-    """All of a problem."""
+    """Return all of a problem."""
     return {
         "path": problem.path,
         "skill": problem.skill,

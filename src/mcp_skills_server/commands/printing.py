@@ -1,4 +1,4 @@
-"""What a command prints for people and programs: lines, JSON, and how far it has come.
+"""Output of commands for people and programs: lines, tables, JSON and progress.
 
 Every command prints through here. Skills are foreign text: nothing of them may steer a terminal. JSON is escaped
 further than the standard asks, which changes no value.
@@ -79,13 +79,7 @@ def remark(text: str) -> None:
 
 
 def progress(items: Iterable[_T], *, length: int, label: str) -> Iterator[_T]:
-    """These items one by one, with a bar on stderr while they are worked on; none where stderr is no terminal.
-
-    Args:
-        items: what is worked on.
-        length: how many there are.
-        label: what is done with them.
-    """
+    """Yield the items, with a progress bar of this label on stderr if that is a terminal."""
     if not sys.stderr.isatty():
         yield from items
         return

@@ -1,4 +1,4 @@
-"""Options that say whether and how scripts of skills run, and what is made of them."""
+"""The options of scripts and of search by meaning, and the objects made of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import click
 
 from mcp_skills_server.commands.fields import LocatedType, Options, choice, count, file, many, option, seconds, switch
+from mcp_skills_server.commands.options import cache_folder
 from mcp_skills_server.errors import RequestError, UsageError, missing_extra
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ KEY_VARIABLE: Final = "MCP_SKILLS_EMBEDDINGS_KEY"
 
 
 def _canonical(_context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    """Origins in the spelling that is compared, whatever folder another server is started in."""
+    """Return origins in their canonical spelling, which does not depend on the working directory."""
     if not value:
         return ()
     from mcp_skills_server.runtime.scripts.policy import canonical
@@ -33,14 +34,14 @@ def _canonical(_context: click.Context, _parameter: click.Parameter, value: tupl
 
 
 class ApprovalOptions(Options):
-    """Where approvals are kept."""
+    """The file of approvals."""
 
     heading: ClassVar[str] = "Running scripts"
     approvals: str | None = file("The file that lists approved skills; by default in the user's state directory.")
 
 
 class ScriptOptions(ApprovalOptions):
-    """Whether and how scripts of skills run."""
+    """The scripts of skills and their sandbox."""
 
     heading: ClassVar[str] = "Running scripts"
     allow_scripts: bool = switch(
@@ -87,7 +88,7 @@ class ScriptOptions(ApprovalOptions):
 
 
 class ExecutionOptions(Options):
-    """What the Skills Protocol may run where scripts are allowed."""
+    """The rights of the Skills Protocol where scripts are allowed."""
 
     heading: ClassVar[str] = "Running scripts"
     allow_code: bool = switch(False, "Skills Protocol: let run_code run what comes with a call. Needs --allow-scripts.")
@@ -100,7 +101,7 @@ class ExecutionOptions(Options):
 
 
 class RuntimeOptions(ScriptOptions, ExecutionOptions):
-    """All that says what may run."""
+    """All options of running scripts."""
 
 
 def _reference(given: str) -> str:
@@ -108,7 +109,9 @@ def _reference(given: str) -> str:
     from mcp_skills_server.runtime.scripts.policy import canonical
 
     origin, mark, path = given.rpartition("#")
-    return f"{canonical(origin)}#{path}" if mark else given
+    if mark:
+        return f"{canonical(origin)}#{path}"
+    return given
 
 
 def _secrets(pairs: Sequence[str]) -> dict[str, Mapping[str, str]]:
@@ -145,14 +148,13 @@ def make_runtime(
 
     Args:
         registry: the skills.
-        options: whether and how scripts run.
+        options: of scripts.
         max_loaded: skills that a session may have loaded at once.
-        catalog_chars: characters of the list of skills in the instructions and in a tool's description; None for what
-            suits the client.
-        local_root_dirs: whether models learn the directories of skills from local folders.
+        catalog_chars: length of the list of skills in the instructions; None for a length that suits the client.
+        local_root_dirs: whether models learn the directories of local skills.
         roots: whether scripts of single roots may run, by their folders.
         preferred_tags: skills with one of these tags are described first.
-        runs: scripts of one client at once; None for all but one of those that run at once.
+        runs: scripts of one client at once; None for all but one of the limit of all.
         wait_for_sandbox: as for `ScriptSettings`.
 
     Raises:
@@ -227,7 +229,7 @@ class ModelType(LocatedType):
 
 
 class EmbeddingOptions(Options):
-    """What finds skills by their meaning."""
+    """Search by meaning."""
 
     heading: ClassVar[str] = "Search by meaning"
     embeddings: str | None = option(
@@ -241,27 +243,21 @@ class EmbeddingOptions(Options):
 
 
 def make_embeddings(registry: Registry, options: EmbeddingOptions, cache_dir: str | None) -> Embeddings | None:
-    """What searches by meaning, started; None where it was not asked for. Nothing is loaded before the first scan.
-
-    Args:
-        registry: the skills.
-        options: which model.
-        cache_dir: the folder that was named for what is kept, None for the user's cache.
+    """Start the search by meaning and return it; None without `--embeddings`. The first scan loads the model.
 
     Raises:
-        UsageError: there is no such model, it may not be asked, or the extra is not installed.
+        UsageError: there is no such model, its address is refused, or the extra is not installed.
     """
     given = options.embeddings
     if given is None:
         if options.embeddings_model is not None:
             raise UsageError("--embeddings-model names a model at an endpoint; give --embeddings URL too")
         return None
-    embedder = _endpoint(given, options.embeddings_model) if "://" in given else _local(given, options.embeddings_model)
-    from mcp_skills_server.directories import cache_directory
+    make = _endpoint if "://" in given else _local
+    embedder = make(given, options.embeddings_model)
     from mcp_skills_server.runtime.embeddings.index import Embeddings
 
-    folder = Path(cache_dir) if cache_dir else cache_directory()
-    made = Embeddings(registry, embedder, folder / "embeddings")
+    made = Embeddings(registry, embedder, cache_folder(cache_dir) / "embeddings")
     made.start()
     return made
 

@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 
 class ShownOptions(Options):
-    """What clients are shown."""
+    """The listings, tools and prompts of clients."""
 
     heading: ClassVar[str] = "What clients are shown"
     dialect: str = option(
@@ -92,7 +92,7 @@ class ShownOptions(Options):
 
 
 class HttpOptions(Options):
-    """How the server is reached over HTTP. They do nothing over stdio."""
+    """The HTTP server, its routes and its clients."""
 
     heading: ClassVar[str] = "Over HTTP (--transport http)"
     host: str = option("127.0.0.1", "The address to listen on.")
@@ -164,10 +164,18 @@ class HttpOptions(Options):
         is_secret=True,
     )
     rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
+    metrics: bool = flag("Show metrics for Prometheus at /metrics, to whom MCP is open. Needs the extra [metrics].")
+    metrics_address: str | None = option(
+        None,
+        "Show metrics at this address instead, such as 127.0.0.1:9464, to whoever reaches it by an IP address or by a "
+        "name of --allowed-host.",
+        metavar="HOST:PORT",
+    )
+    ui: bool = flag("Show the skills to people at /ui, to whom MCP is open.")
 
 
 class ProxyOptions(Options):
-    """How it gets on with the proxies before it. They do nothing over stdio."""
+    """The server behind reverse proxies."""
 
     heading: ClassVar[str] = "Behind a proxy (--transport http)"
     keep_alive: int = count(
@@ -189,7 +197,7 @@ class ProxyOptions(Options):
 
 
 class TracingOptions(Options):
-    """Whether traces are sent."""
+    """Traces by OpenTelemetry."""
 
     heading: ClassVar[str] = "Records"
     traces: bool = flag(
@@ -199,7 +207,7 @@ class TracingOptions(Options):
 
 
 def start_tracing(options: TracingOptions) -> Callable[[], None] | None:
-    """Trace from now on. Returns what sends the rest within a second; None where nothing is traced.
+    """Start to trace. Return the function that sends the rest within a second; None without `--traces`.
 
     Raises:
         UsageError: the extra is not installed.
@@ -210,7 +218,6 @@ def start_tracing(options: TracingOptions) -> Callable[[], None] | None:
         from mcp_skills_server.telemetry.tracing import Tracing, make_provider
     except ImportError:
         raise missing_extra("traces", "otel") from None
-    from mcp_skills_server.commands.serve_http import known_methods
     from mcp_skills_server.dialects import runtime
 
     provider, stop = make_provider()
@@ -218,28 +225,8 @@ def start_tracing(options: TracingOptions) -> Callable[[], None] | None:
     return stop
 
 
-class PageOptions(Options):
-    """Whether there is a page to look at."""
-
-    heading: ClassVar[str] = "Over HTTP (--transport http)"
-    ui: bool = flag("Show the skills to people at /ui, to whom MCP is open.")
-
-
-class MetricsOptions(Options):
-    """Whether and where metrics are shown."""
-
-    heading: ClassVar[str] = "Over HTTP (--transport http)"
-    metrics: bool = flag("Show metrics for Prometheus at /metrics, to whom MCP is open. Needs the extra [metrics].")
-    metrics_address: str | None = option(
-        None,
-        "Show metrics at this address instead, such as 127.0.0.1:9464, to whoever reaches it by an IP address or by a "
-        "name of --allowed-host.",
-        metavar="HOST:PORT",
-    )
-
-
 class RedisType(click.ParamType[str]):
-    """An address of Redis. What is none is refused before anybody shows it: it may hold a password."""
+    """An address of Redis. A wrong one is refused without showing it: it may hold a password."""
 
     name = "redis"
 
@@ -252,7 +239,7 @@ class RedisType(click.ParamType[str]):
 
 
 class RedisOptions(Options):
-    """What replicas share."""
+    """The state that replicas share."""
 
     heading: ClassVar[str] = "Shared by replicas (--transport http)"
     redis: str | None = option(
@@ -273,10 +260,6 @@ class RedisOptions(Options):
     )
 
 
-class RecordOptions(AuditOptions, UsageOptions, MetricsOptions, TracingOptions, PageOptions):
-    """What is recorded and shown of what happens."""
-
-
 class ServeOptions(
     ShownOptions,
     FollowOptions,
@@ -285,7 +268,9 @@ class ServeOptions(
     HttpOptions,
     ProxyOptions,
     RedisOptions,
-    RecordOptions,
+    AuditOptions,
+    UsageOptions,
+    TracingOptions,
 ):
     """All options of `serve`."""
 
@@ -296,7 +281,7 @@ class ServeOptions(
 
 
 def known_methods() -> frozenset[str]:
-    """Return the methods of all protocols; what clients call beside them is not named in metrics and traces."""
+    """Return the methods of all protocols; other ones have no name in metrics and traces."""
     from mcp_skills_server.dialects import skills_protocol
     from mcp_skills_server.server.eras import LEGACY, MODERN
 
@@ -305,17 +290,17 @@ def known_methods() -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What is served, and what stands beside it.
+    """The parts of a server that every transport has.
 
     Attributes:
         opened: the roots.
         runtime: the tools.
         settings: of MCP.
-        watcher: follows the folders; None where they are not followed.
-        views: what grants leave to whom.
-        quotas: how much one principal may take.
-        counting: of uses; None where they are not counted.
-        audit: the audit log; None where there is none.
+        watcher: of the folders; None without `--watch`.
+        views: the skills of each principal.
+        quotas: of each principal.
+        counting: of uses, if they are counted.
+        audit: the audit log, if there is one.
     """
 
     opened: OpenedRoots
@@ -370,7 +355,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
 
 
 def _check(options: ServeOptions) -> None:
-    """Refuse what contradicts itself, before anything is opened.
+    """Refuse options that contradict each other, before anything is opened.
 
     Raises:
         UsageError: two options exclude each other.
@@ -382,10 +367,10 @@ def _check(options: ServeOptions) -> None:
 
 
 def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
-    """Open all that serving takes over any transport. Nothing is followed yet.
+    """Make the parts of the server. The roots are not followed yet.
 
     Raises:
-        UsageError: it cannot be served so.
+        UsageError: the roots cannot be served as the options ask.
     """
     context, over_http = click.get_current_context(), options.transport == "http"
     opened = open_served(roots, options, configuration_of(context))
@@ -453,7 +438,7 @@ def _serve_stdio(service: Service, options: ServeOptions, roots: tuple[str, ...]
 
 
 def _warn_of_unused(context: click.Context) -> None:
-    """Name the options that were given and do nothing over stdio; tokens are among them, and keep nobody out there."""
+    """Warn of options that do nothing over stdio. Tokens are among them, which protect nothing there."""
     unused = [
         parameter.opts[0]
         for parameter in context.command.params

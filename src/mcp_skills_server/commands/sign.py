@@ -1,4 +1,4 @@
-"""`sign` and `verify`: who made a skill, by a signature beside it."""
+"""`sign` and `verify`: detached signatures of skills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`usage`: which skills are used, and which are not."""
+"""`usage`: report how often each skill is used."""
 
 from __future__ import annotations
 

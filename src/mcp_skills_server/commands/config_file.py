@@ -24,6 +24,7 @@ from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.access.settings import ALGORITHMS, OAuthSettings, is_safe
 from mcp_skills_server.commands.fields import LocatedType, key_of, traits_of
 from mcp_skills_server.commands.options import RootType
+from mcp_skills_server.commands.printing import and_more
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import SkillsServerError, UsageError, clipped
 from mcp_skills_server.format.nearest import nearest
@@ -67,16 +68,19 @@ class ConfigurationFault:
 
     def show(self, file: str) -> str:
         """Return one line: file, line, key, what, hint."""
-        place = f"{file}:{self.line}" if self.line else file
-        key = f"{clipped(self.key)}: " if self.key else ""
-        return printable(f"{place}: {key}{self.what}; {self.hint}")
+        parts = [file, f"{self.what}; {self.hint}"]
+        if self.key:
+            parts.insert(1, clipped(self.key))
+        if self.line:
+            parts[0] = f"{file}:{self.line}"
+        return printable(": ".join(parts))
 
 
 class ConfigurationError(SkillsServerError, ValueError):
     """A configuration file cannot be used. `faults` are all that is wrong with it, in the order of their lines."""
 
     def __init__(self, file: str, faults: Sequence[ConfigurationFault]) -> None:
-        more = f" (and {len(faults) - 1:,} more; see 'mcp-skills-server config check')" if len(faults) > 1 else ""
+        more = and_more(len(faults) - 1, "; see 'mcp-skills-server config check'")
         super().__init__(faults[0].show(file) + more)
         self.faults = tuple(faults)
 
@@ -223,14 +227,15 @@ def _quoted(names: Sequence[str]) -> str:
 
 def _number(bounds: click.IntRange | click.FloatRange) -> _Reader:
     """Return the reader of a number in these bounds: a whole one, or seconds, which may be text with a unit."""
-    kinds = (int,) if isinstance(bounds, click.IntRange) else (int, float)
+    is_whole = isinstance(bounds, click.IntRange)
 
     def read(value: Any) -> Any:
-        seconds = _SECONDS.fullmatch(value) if float in kinds and isinstance(value, str) else None
-        if seconds is not None:
+        if is_whole:
+            _of_kind(value, int)
+        elif isinstance(value, str) and (seconds := _SECONDS.fullmatch(value)):
             value = float(seconds[1]) * _UNITS[seconds[2]]
         try:
-            number: Any = _of_kind(value, *kinds)
+            number: Any = _of_kind(value, int, float)
             if math.isfinite(number):
                 return bounds.convert(number, None, None)
         except (click.BadParameter, OverflowError):
@@ -276,8 +281,11 @@ def _key(parameter: click.Parameter) -> _Key:
         return _Key(f"one of {_quoted(choices)}", _one_of(choices))
     if not isinstance(kind, (click.IntRange, click.FloatRange)):
         return _Key("text in quotes", _text)
-    bounds = "" if kind.min is None else f" {'above' if kind.min_open else 'from'} {kind.min}"
-    bounds += "" if kind.max is None else f" to {kind.max}"
+    bounds = ""
+    if kind.min is not None:
+        bounds = f" above {kind.min}" if kind.min_open else f" from {kind.min}"
+    if kind.max is not None:
+        bounds += f" to {kind.max}"
     if isinstance(kind, click.IntRange):
         return _Key(f"a whole number{bounds}", _number(kind))
     return _Key(f'a number{bounds}, or "90s", "5m", "1h"', _number(kind))
@@ -373,8 +381,11 @@ def oauth_settings(table: Mapping[str, Any], options: Mapping[str, str]) -> OAut
             raise UsageError(f"--oauth-{key} does not take this value; give {known.takes}") from None
     values: dict[str, Any] = {"resource": given["audience"]}
     for key, value in given.items():
-        name = "skew_s" if key == "skew" else key.replace("-", "_")
-        values[name] = tuple(cast("list[str]", value)) if isinstance(value, list) else value
+        if isinstance(value, list):
+            value = tuple(cast("list[str]", value))  # noqa: PLW2901
+        values[key.replace("-", "_")] = value
+    if "skew" in values:
+        values["skew_s"] = values.pop("skew")
     return OAuthSettings(**values)
 
 

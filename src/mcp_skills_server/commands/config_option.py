@@ -92,7 +92,9 @@ def token_lines_of(file: str | None, lines: str | None, *, again: bool = False) 
         raise UsageError("tokens come from --token-file or from MCP_SKILLS_TOKENS; give one of them")
     if lines is not None:
         return read_token_value(lines, "MCP_SKILLS_TOKENS")
-    return TokenLines(()) if file is None else read_token_file(file, again=again)
+    if file is None:
+        return TokenLines(())
+    return read_token_file(file, again=again)
 
 
 def oauth_of(context: click.Context) -> OAuthSettings | None:
@@ -102,7 +104,7 @@ def oauth_of(context: click.Context) -> OAuthSettings | None:
         UsageError: an option does not take its value, or one is missing.
     """
     configuration = configuration_of(context)
-    table = None if configuration is None else configuration.oauth
+    table = configuration and configuration.oauth
     given = {key: context.params.get(f"oauth_{key}") for key in ("issuer", "audience", "resource")}
     options = {key: value for key, value in given.items() if value is not None}
     if table is None and not options:

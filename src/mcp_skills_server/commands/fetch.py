@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mcp_skills_server.commands.fields import count, flag, many, option, seconds, takes
-from mcp_skills_server.commands.options import GitOptions
+from mcp_skills_server.commands.options import GitOptions, path_or_none
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.errors import UsageError
 
@@ -195,7 +195,9 @@ def _exit_code(command: Callable[..., int], *arguments: Any) -> int:
     except (IndexRefusedError, RollbackError, UnacceptableError, UnreachableError) as error:
         url = str(arguments[0])
         remark(f"{shown(url)}: {relative_to_site(url, str(error))}")
-        return 1 if isinstance(error, IndexRefusedError | RollbackError) else 2
+        if isinstance(error, IndexRefusedError | RollbackError):
+            return 1
+        return 2
 
 
 def _list(url: str, settings: FetchSettings, options: GitOptions) -> int:
@@ -212,13 +214,15 @@ def _list(url: str, settings: FetchSettings, options: GitOptions) -> int:
     width = max((len(entry.name) for entry in entries), default=0)
     for entry in entries:
         about = " ".join(entry.description.split())
-        about = about if len(about) <= 100 else about[:97] + "..."
+        if len(about) > 100:
+            about = about[:97] + "..."
         say(f"{entry.name:{width}}  {entry.kind or 'files':8}  {about}")
     for line in index.warnings:
         remark(f"warning: {line}")
     broken = [each for each in index.unusable if wanted is None or each.name in wanted]
     for each in broken:
-        remark(f"{'refused' if each.broken else 'warning'}: {each}")
+        severity = "refused" if each.broken else "warning"
+        remark(f"{severity}: {each}")
     return int(index.version is None or any(each.broken for each in broken))
 
 
@@ -252,13 +256,11 @@ def _fetch(url: str, folder: str, settings: FetchSettings, options: GitOptions) 
     for refusal in report.refused:
         remark(f"refused: {refusal}")
     remark(_summary(report))
-    return 0 if report.ok else 1
+    return int(not report.ok)
 
 
 def _tree_source(url: str, settings: FetchSettings, options: GitOptions) -> Source | None:
     """Return the source that is copied skill by skill from a tree; None for a site, whose index says what is new."""
-    from pathlib import Path
-
     from mcp_skills_server.directories import cache_directory
     from mcp_skills_server.format.archive import is_archive
     from mcp_skills_server.sources.kinds import kind_of, open_source
@@ -274,7 +276,7 @@ def _tree_source(url: str, settings: FetchSettings, options: GitOptions) -> Sour
     if settings.trust.headers:
         way = "registries have 'docker login'" if kind.name == "oci" else "git has credential helpers"
         raise UsageError(f"--token-env and --header are for sites; {way}, which are used here too")
-    signers = Path(options.signers) if options.signers else None
+    signers = path_or_none(options.signers)
     return open_source(
         url, SourceSettings(cache_directory(), fetch=settings, signers=signers, rewritten=options.accept_rewritten)
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -129,10 +129,11 @@ def read_lock(path: str) -> tuple[LockedSource, ...]:
         UsageError: there is none, or it is none.
     """
     folder = os.path.dirname(path)
-    return tuple(
-        replace(each, given=os.path.normpath(os.path.join(folder, each.given))) if kind_of(each.given).is_path else each
-        for each in lock_file.read(Path(path))
-    )
+
+    def from_here(given: str) -> str:
+        return os.path.normpath(os.path.join(folder, given))
+
+    return tuple(replace(each, given=_if_path(from_here, each.given)) for each in lock_file.read(Path(path)))
 
 
 def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
@@ -156,8 +157,15 @@ def elsewhere(locked: Sequence[LockedSource], source: LockedSource) -> frozenset
     return frozenset(path for each in others for path in each.skills)
 
 
+def _if_path(change: Callable[[str], str], root: str) -> str:
+    """Return a root with its path changed; an address stays."""
+    if kind_of(root).is_path:
+        return change(root)
+    return root
+
+
 def _place(given: str) -> str:
-    return os.path.abspath(given) if kind_of(given).is_path else given
+    return _if_path(os.path.abspath, given)
 
 
 def write_lock(path: str, sources: Sequence[LockedSource]) -> None:
@@ -167,15 +175,13 @@ def write_lock(path: str, sources: Sequence[LockedSource]) -> None:
         UsageError: it cannot be written.
     """
     folder = os.path.dirname(path) or "."
-    lock_file.write(
-        Path(path),
-        [
-            replace(each, given=Path(os.path.relpath(each.given, folder)).as_posix())
-            if kind_of(each.given).is_path and not os.path.isabs(each.given)
-            else each
-            for each in sources
-        ],
-    )
+
+    def from_folder(given: str) -> str:
+        if os.path.isabs(given):
+            return given
+        return Path(os.path.relpath(given, folder)).as_posix()
+
+    lock_file.write(Path(path), [replace(each, given=_if_path(from_folder, each.given)) for each in sources])
 
 
 class LockOptions(SignedRootOptions):
@@ -241,7 +247,7 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
     """
     if click.get_current_context().get_parameter_source("roots") is ParameterSource.DEFAULT_MAP:
         # The configuration makes paths absolute; in a lock file they are relative to it.
-        roots = tuple(os.path.relpath(each) if kind_of(each).is_path else each for each in roots)
+        roots = tuple(_if_path(os.path.relpath, each) for each in roots)
     given = [*dict.fromkeys(roots)]
     for each in given:
         _check(each)
@@ -368,7 +374,9 @@ def _moved(locked: Sequence[LockedSource], options: SignedRootOptions) -> list[M
     for number, each in enumerate(locked):
         now = newest[each.given]
         others = elsewhere(locked, each)
-        wanted = now.skills.keys() - others if last[each.given] == number else now.skills.keys() & each.skills.keys()
+        wanted = now.skills.keys() - others
+        if last[each.given] != number:
+            wanted = now.skills.keys() & each.skills.keys()
         out.append(Moved(each, replace(now, skills={path: now.skills[path] for path in now.skills if path in wanted})))
     return out
 
@@ -386,7 +394,8 @@ def _check(given: str) -> None:
 def _say_what_is_left_out(registry: Registry) -> None:
     for path, skill in registry.snapshot.skills.items():
         if skill.standing is Standing.UNUSABLE:
-            remark(f"left out: {path}, which cannot be served: {skill.problems[0].message if skill.problems else ''}")
+            reason = next((each.message for each in skill.problems), "")
+            remark(f"left out: {path}, which cannot be served: {reason}")
     for each in registry.problems():
         is_unusable = each.skill and each.severity == "error" and each.skill not in registry.snapshot.skills
         if each.code == "shadowed" or (is_unusable and not each.code.startswith("signature-")):

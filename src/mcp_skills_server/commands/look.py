@@ -298,7 +298,7 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
         counts = (plural(count, "skill"), plural(errors, "error"), plural(len(problems) - errors, "warning"))
         say(", ".join(counts), err=options.form == "github")
         _remark_cut(registry)
-    return 0 if ok else 1
+    return int(not ok)
 
 
 def _remark_cut(registry: Registry) -> None:

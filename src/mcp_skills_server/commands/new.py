@@ -84,7 +84,9 @@ def bundle(name: str, description: str) -> dict[str, str]:
 
 
 def _plain_if_harmless(text: str) -> str:
-    return text if _PLAIN.fullmatch(text) else _quoted(text)
+    if _PLAIN.fullmatch(text):
+        return text
+    return _quoted(text)
 
 
 def _quoted(text: str) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from mcp_skills_server.access.grants import LOCAL, Grants
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.options import FollowOptions, RootOptions, cache_folder, open_roots
+from mcp_skills_server.commands.printing import and_more
 from mcp_skills_server.commands.running import make_watcher, take_in
 from mcp_skills_server.errors import UsageError
 
@@ -98,7 +99,7 @@ class OpenedRoots:
                 for folder, each in entries.items()
                 if each.revision != self.entries[folder].revision
             }
-            switch = self.mirrors.repinned(moved) if self.mirrors is not None else None
+            switch = self.mirrors and self.mirrors.repinned(moved)
         except (UsageError, SourceError) as error:
             return f"{error}; what was locked before stays in service"
         self.entries = entries
@@ -139,7 +140,7 @@ def open_served(
 
         locked = locked_roots(options.lock, given)
         given = [each.given for each in locked]
-    rules = [configuration.rules_of(each) if configuration is not None else None for each in given]
+    rules = [configuration and configuration.rules_of(each) for each in given]
 
     def gates(folders: Sequence[str]) -> Sequence[Gate]:
         if options.lock is not None:
@@ -156,7 +157,7 @@ def open_served(
         indexed=True,
         pins=[each.revision or None for each in locked],
         gates=gates,
-        refresh_s=[(each.refresh_s if each is not None else None) or options.refresh for each in rules],
+        refresh_s=[(each and each.refresh_s) or options.refresh for each in rules],
     )
     check_rules(said, registry)
     if options.lock is not None and options.frozen:
@@ -224,8 +225,9 @@ def _refusal(lock: str, unserved: Sequence[str], registry: Registry) -> str:
     """Return why `--frozen` refuses to start: the first skill with its reason, and the number of the others."""
     reasons = {each.skill: each.message for each in registry.snapshot.problems}
     first = f"{unserved[0]} cannot be served: {reasons.get(unserved[0], 'it is not there')}"
-    more = f" (and {len(unserved) - 1:,} more)" if len(unserved) > 1 else ""
-    return f"{lock}: {first}{more}; see 'outdated' and 'diff', then 'update', or leave out --frozen"
+    return (
+        f"{lock}: {first}{and_more(len(unserved) - 1)}; see 'outdated' and 'diff', then 'update', or leave out --frozen"
+    )
 
 
 def pinned(entries: Mapping[str, LockedSource]) -> tuple[dict[str, Mapping[str, str]], dict[str, frozenset[str]]]:

@@ -28,13 +28,9 @@ _ROOTS: Final = "MCP_SKILLS_ROOTS"
 
 def cache_folder(given: str | None) -> Path:
     """Return the cache directory: that of `--cache-dir`, or the user's."""
-    from pathlib import Path
-
     from mcp_skills_server.directories import cache_directory
 
-    if given:
-        return Path(given)
-    return cache_directory()
+    return path_or_none(given) or cache_directory()
 
 
 class RootType(click.Path):
@@ -59,6 +55,15 @@ def roots_or_lock(command: _F) -> _F:
 
 def _roots(command: _F, **how: Any) -> _F:
     return click.argument("roots", nargs=-1, type=RootType(), envvar=_ROOTS, **how)(command)
+
+
+def path_or_none(given: str | None) -> Path | None:
+    """Return the path of an option that may be missing or empty."""
+    from pathlib import Path
+
+    if given:
+        return Path(given)
+    return None
 
 
 def given_or_configured(roots: Sequence[str]) -> Sequence[str]:
@@ -281,8 +286,6 @@ def limits_of(options: LimitOptions) -> Limits:
 
 
 def _mirrors(options: RootOptions) -> Mirrors:
-    from pathlib import Path
-
     from mcp_skills_server.dialects import wellknown
     from mcp_skills_server.sources.mirrors import Mirrors
     from mcp_skills_server.sources.settings import FetchSettings, OriginPolicy, SourceSettings
@@ -294,7 +297,7 @@ def _mirrors(options: RootOptions) -> Mirrors:
         options.hidden,
         FetchSettings(trust=trust, allow_rollback=options.allow_rollback),
         cache_bytes=options.cache_size,
-        signers=Path(options.signers) if options.signers else None,
+        signers=path_or_none(options.signers),
         rewritten=options.accept_rewritten,
     )
     return Mirrors(settings)

@@ -54,10 +54,12 @@ def say_table(rows: list[tuple[str, ...]], colours: Mapping[int, str] | None = N
         longest = max(_SHORTEST, shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths))
     for number, row in enumerate(rows):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        last = row[-1] if len(row[-1]) <= longest else row[-1][: longest - 3] + "..."
+        last = row[-1]
+        if len(last) > longest:
+            last = last[: longest - 3] + "..."
         line = printable("  ".join([*cells, last]).rstrip())
         if has_colour:
-            line = click.style(line, bold=True if number == 0 else None, fg=(colours or {}).get(number))
+            line = click.style(line, bold=number == 0 or None, fg=(colours or {}).get(number))
         click.echo(line)
 
 
@@ -71,6 +73,13 @@ def say_json(value: Any) -> None:
     if not written.isascii() or "\x7f" in written:
         written = "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in written)
     click.echo(written)
+
+
+def and_more(count: int, hint: str = "") -> str:
+    """Return " (and 3 more)" for the end of a message; "" for none."""
+    if count < 1:
+        return ""
+    return f" (and {count:,} more{hint})"
 
 
 def remark(text: str) -> None:

@@ -101,7 +101,7 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
             say(str(each))
         state = f"not current: {plural(len(differences), 'file')} to change" if differences else "current"
         remark(f"{shown} is {state}")
-        return 1 if differences or lacking else 0
+        return int(bool(differences) or lacking)
     done = f"{plural(len(differences), 'file')} changed" if differences else "nothing to change"
     remark(f"published {run.skills} skills in {shown}, {done}")
     return 0

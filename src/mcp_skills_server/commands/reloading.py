@@ -23,6 +23,7 @@ from mcp_skills_server.access.tokens import warn_of_ends
 from mcp_skills_server.commands.config_option import token_lines_of
 from mcp_skills_server.commands.fields import key_of, traits_of
 from mcp_skills_server.commands.logs import set_level
+from mcp_skills_server.commands.printing import and_more
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 from mcp_skills_server.telemetry.log import log_requests, logs_requests
@@ -153,8 +154,7 @@ class Reloader:
             if wrong:
                 self._tokens_broken = True
                 in_force = "the tokens stay as they were" if tokens is None else "all other lines are in force"
-                more = f" (and {len(wrong) - 1:,} more)" if len(wrong) > 1 else ""
-                troubles.append(f"{wrong[0][1]}{more}; {in_force}")
+                troubles.append(f"{wrong[0][1]}{and_more(len(wrong) - 1)}; {in_force}")
             elif were_broken and tokens is None:
                 logger.info("the tokens are right again, and are those in force")
         self._swap(tokens, self._new_grants(before))
@@ -188,8 +188,9 @@ class Reloader:
         """Return the value of a live option under a configuration."""
         if name not in self._options:
             return self._given.get(name)
-        default = self._defaults[name]
-        return default if configuration is None else configuration.values.get(name, default)
+        if configuration is None:
+            return self._defaults[name]
+        return configuration.values.get(name, self._defaults[name])
 
     def _new_grants(self, before: Configuration | None) -> Sequence[Grant] | None:
         """Return the grants of the file if they have changed; None too where there were none."""
@@ -215,7 +216,9 @@ class Reloader:
             lines.checked()
             raise UsageError("whether tokens are wanted takes effect at the next start")
         warn_of_ends(found, time.time())
-        return None if {*self._tokens} == {*found} else found, lines.wrong
+        if {*self._tokens} == {*found}:
+            return None, lines.wrong
+        return found, lines.wrong
 
     def _take(self, before: Configuration, now: Configuration) -> None:
         if self._value("log_level", before) != (level := self._value("log_level", now)):
@@ -223,13 +226,12 @@ class Reloader:
             if not self._logs_requests:
                 self._logs_requests = log_requests(self._request_level) is not None
         logger.info("%s was read again", now.file)
-        mirrors = None if self._sources is None else self._sources.mirrors
+        mirrors = self._sources and self._sources.mirrors
         if mirrors is not None:
             roots = () if "roots" in self._options else self._given["roots"]
             for root in {*before.values.get("roots", ()), *now.values.get("roots", ()), *roots}:
                 rules = now.rules_of(root)
-                own = rules.refresh_s if rules is not None else None
-                mirrors.set_refresh(root, own or self._value("refresh", now))
+                mirrors.set_refresh(root, (rules and rules.refresh_s) or self._value("refresh", now))
         later = sorted(
             key_of(each)
             for name, each in self._options.items()

@@ -225,7 +225,9 @@ class ModelType(LocatedType):
 
     def located(self, value: str, folder: str) -> str:
         """Return the folder from `folder` on, or the address as it is."""
-        return value if "://" in value else os.path.normpath(os.path.join(folder, value))
+        if "://" in value:
+            return value
+        return os.path.normpath(os.path.join(folder, value))
 
 
 class EmbeddingOptions(Options):

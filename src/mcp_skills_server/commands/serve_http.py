@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -37,7 +37,7 @@ from mcp_skills_server.web.settings import HttpSettings
 from mcp_skills_server.web.ui.settings import UiSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Mapping
+    from collections.abc import Callable, Container, Mapping
 
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.commands.config_file import Configuration
@@ -105,7 +105,8 @@ def _http_settings(
         from mcp_skills_server.web.issuer_fetch import fetch
 
         issuer = ResourceServer(oauth, fetch)
-    _check_grants(configuration_of(context), [*tokens, *([] if issuer is None else [issuer])])
+    if not tokens and issuer is None:
+        _refuse_principals(configuration_of(context))
     rates = Rates(service.quotas)
     reloader = follow_configuration(
         context, views, service.opened, tokens, rates=rates, request_level=request_level(options.transport)
@@ -181,13 +182,13 @@ def _refresh(
     return secret, sources.look
 
 
-def _check_grants(configuration: Configuration | None, tokens: Collection[object]) -> None:
+def _refuse_principals(configuration: Configuration | None) -> None:
     """Refuse grants to principals where no client can authenticate, for there are neither tokens nor an issuer.
 
     Raises:
         UsageError: a grant names a principal.
     """
-    if configuration is None or configuration.grants is None or tokens:
+    if configuration is None or configuration.grants is None:
         return
     for grant, line in zip(configuration.grants, configuration.grant_lines, strict=True):
         if not {EVERYBODY, LOCAL}.issuperset(grant.who):

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from mcp_skills_server.commands.fields import many, option, takes
-from mcp_skills_server.commands.options import LimitOptions, RootOptions, limits_of, make_registry, reading, roots
+from mcp_skills_server.commands.options import (
+    LimitOptions,
+    RootOptions,
+    limits_of,
+    make_registry,
+    path_or_none,
+    reading,
+    roots,
+)
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import UsageError
@@ -108,8 +116,7 @@ def verify(options: VerifyOptions, roots: tuple[str, ...]) -> int:
         raise UsageError("--identity and --issuer belong together; give both, or --key FILE")
     identity = None
     if options.identity is not None:
-        trust = Path(options.trust_root) if options.trust_root else None
-        identity = Identity(options.identity, options.issuer or "", trust)
+        identity = Identity(options.identity, options.issuer or "", path_or_none(options.trust_root))
     elif not options.keys:
         raise UsageError("verify needs --key FILE, the public key of who signed, or --identity and --issuer")
     verifier = Verifier([*map(Path, options.keys)], identity)

@@ -57,7 +57,9 @@ def usage(options: ShowUsageOptions) -> None:
         raise UsageError(f"--since {options.since}: write days, such as 30d, at most {KEPT_DAYS}d")
     store = store_at(options.usage, make=False)
     if store is None:
-        where = f"--usage {OFF}" if options.usage == OFF else options.usage or "in the user's state directory"
+        where = options.usage or "in the user's state directory"
+        if where == OFF:
+            where = f"--usage {OFF}"
         raise UsageError(f"{where}: there are no counts; serve with --usage sqlite:FILE, and name it here")
     report = store.report(options.by, days)
     if options.format == "json":
@@ -106,4 +108,6 @@ def _show(report: Report, by: str, *, most: int) -> None:
 
 
 def _moment(moment: float | None) -> str | None:
-    return None if moment is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
+    if moment is None:
+        return None
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))

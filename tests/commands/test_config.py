@@ -14,8 +14,14 @@ from click.testing import CliRunner
 
 from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.cli import cli
-from mcp_skills_server.commands.config_file import Configuration, ConfigurationError, parse
-from mcp_skills_server.commands.config_keys import READERS, parameters
+from mcp_skills_server.commands.config_file import (
+    READERS,
+    Configuration,
+    ConfigurationError,
+    oauth_settings,
+    parameters,
+    parse,
+)
 from mcp_skills_server.commands.config_option import configuration_of, oauth_of
 from mcp_skills_server.commands.fields import variables_of
 from mcp_skills_server.commands.serve import serve
@@ -57,7 +63,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("[server-settings]\nport = 1", 1, "server-settings", "put its keys at the top of the file"),
     ("[http]\nport = 1", 1, "http", "put its keys at the top of the file"),
     ("[[sources]]\nfrom = 'a'", 1, "sources", "write source"),
-    ("[[source]]\nform = 'a'\nfrom = 'b'", 2, "source.form", "write from"),
+    ("[[source]]\nform = 'a'\nfrom = 'b'", 2, "source.form", "docs/configuration.md"),
     ("[[source]]\nfrom = 'a'\nrequire_signature = ['k']", 3, "source.require_signature", "write require-signature"),
     ("[[source]]\nfrom = 'a'\nport = 1", 3, "source.port", "docs/configuration.md"),
     ("[[source]]\nfrom = 'a'\n[[source]]\nfrom = 'b'\nscript = true", 5, "source.script", "write scripts"),
@@ -66,7 +72,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("[[quota]]\nstreams = 1", 1, "quota", "write a table [quota]"),
     ("port = 1\n\n[quotas]\nstreams = 1", 3, "quotas", "write quota"),
     ("[quota]\nrequests_per_minute = 600", 2, "quota.requests_per_minute", "write requests-per-minute"),
-    ("[quota]\nrequests = 600", 2, "quota.requests", "docs/configuration.md"),
+    ("[quota]\nrequests = 600", 2, "quota.requests", "write requests-per-minute"),
     ("[quota]\nstreams = 8\nstream = 9", 3, "quota.stream", "write streams"),
     ("[quota]\nruns = 0", 2, "quota.runs", "write a whole number from 1"),
     ("[quota]\nruns = -1", 2, "quota.runs", "write a whole number from 1"),
@@ -405,7 +411,9 @@ def test_rules_that_would_hold_of_nothing_are_refused(tmp_path: Path, source: st
 
 def test_an_issuer_is_read_and_shown(tmp_path: Path) -> None:
     more = "scopes = ['read', 'run']\ngroups-claim = 'roles'\nalgorithms = ['ES256']\nskew = '2m'\nresource = 'https://r.example'"
-    plain, full = parse(OAUTH.encode(), "c.toml").oauth, parse(f"{OAUTH}\n{more}".encode(), "c.toml").oauth
+    plain, full = (
+        oauth_settings(parse(text.encode(), "c.toml").oauth or {}, {}) for text in (OAUTH, f"{OAUTH}\n{more}")
+    )
     assert plain == OAuthSettings("https://l.example", "https://s.example/mcp", "https://s.example/mcp")
     assert full == OAuthSettings(
         "https://l.example", "https://s.example/mcp", "https://r.example", "roles", ("read", "run"), ("ES256",), 120

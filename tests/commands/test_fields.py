@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from mcp_skills_server.cli import COMMANDS, cli
-from mcp_skills_server.commands.fields import Grouped, Options, flag, many, option, switch, takes
+from mcp_skills_server.commands.fields import Grouped, Options, flag, many, option, switch, takes, traits_of
 
 
 class ColourOptions(Options):
@@ -98,3 +98,16 @@ def test_a_new_command_is_its_file_and_one_row(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(COMMANDS, "paint", ("paint", "paint", "Serve"))
     assert "Paint a wall." in CliRunner().invoke(cli, ["--help"]).output
     assert CliRunner().invoke(cli, ["paint", "east"]).output.startswith("east 3")
+
+
+def test_the_traits_of_the_options_of_serve() -> None:
+    traits = {each.name: traits_of(each) for each in commands()["serve"].params}
+
+    def those(trait: str, value: object = True) -> set[str | None]:
+        return {name for name, each in traits.items() if getattr(each, trait) == value}
+
+    assert those("is_live") == {"token_file", "tokens", "log_level", "refresh"}
+    assert those("is_secret") == {"tokens", "refresh_secret", "redis_password"}
+    assert those("in_file", value=False) == {"config", "oauth_issuer", "oauth_audience", "oauth_resource"}
+    assert {*traits} - those("if_empty", value="") == {"token_file", "tokens", "oauth_issuer", "oauth_audience"}
+    assert {"port", "drain", "redis", "ui"} < those("is_http_only") and "tools" not in those("is_http_only")

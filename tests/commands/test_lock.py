@@ -286,6 +286,7 @@ def test_a_frozen_server_refuses_to_start_where_something_is_not_as_it_was_locke
         wire.kill()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGHUP")
 def test_a_running_server_follows_its_lock_file(team: Path) -> None:
     write_skill(team / "more" / "extra")
     run("lock", "skills")
@@ -298,8 +299,10 @@ def test_a_running_server_follows_its_lock_file(team: Path) -> None:
         found = {each["frontmatter"]["name"]: each["frontmatter"]["description"] for each in wire.every_skill()}
         assert found.keys() == {"new", "refunds"} and found["refunds"] == "Says something else."
         (team / "skills.lock").write_text("nothing")
+        wire.process.send_signal(signal.SIGHUP)
         wire.logs(b"this is no lock file")
         run("lock", "skills", "more")
+        wire.process.send_signal(signal.SIGHUP)
         wire.logs(b"restart the server for it; what was locked before stays in service")
         assert served(wire) == ["new", "refunds"]
 

@@ -100,7 +100,7 @@ def test_show_says_how_much_of_a_skill_models_are_shown_unasked(tmp_path: Path) 
     write_skill(tmp_path / "own", description="Does it.\ndisable-model-invocation: true")
     listed = {
         each: json.loads(CliRunner().invoke(cli, ["show", str(tmp_path), each, "--format", "json"]).stdout)["listed"]
-        for each in ("own", *(f"s{number}" for number in range(60)))
+        for each in ("own", *(f"s{number}" for number in range(0, 60, 6)))
     }
     assert listed.pop("own") is None
     assert {"by name alone"} < {*listed.values()}

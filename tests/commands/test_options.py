@@ -10,6 +10,7 @@ import pytest
 from click.core import ParameterSource
 
 from mcp_skills_server.cli import COMMANDS, cli
+from mcp_skills_server.commands.fields import variables_of
 from wire import ROOT
 
 SCRIPTS = (ROOT / "docs" / "scripts.md").read_text(encoding="utf-8")
@@ -68,4 +69,4 @@ def test_every_command_that_reads_roots_takes_a_configuration(command: str) -> N
 
 def test_approve_reads_the_same_variable_for_the_file_as_serve() -> None:
     (found,) = [each for each in cli.get_command(None, "approve").params if each.name == "approvals"]  # type: ignore[union-attr, arg-type]
-    assert found.envvar == "MCP_SKILLS_APPROVALS"
+    assert variables_of(found) == ["MCP_SKILLS_APPROVALS"]

@@ -24,14 +24,14 @@ from shared.redis_servers import RealRedis, redis_server, until
 SECRET = "very-secret-indeed"
 
 
-def test_nothing_is_made_or_imported_that_nobody_asked_for() -> None:
+def test_nothing_is_made_or_imported_for_redis_and_the_page_without_their_options() -> None:
     code = """
 import sys
 from mcp_skills_server.commands.serve import RedisOptions
 from mcp_skills_server.commands.serve_http import make_shared
 from mcp_skills_server.web import app
 assert make_shared(RedisOptions(), None, None, follows=True) is None
-print(sorted(name for name in sys.modules if name.startswith(("redis", "mcp_skills_server.shared"))))
+print(sorted(name for name in sys.modules if name.startswith(("redis", "jinja2", "mcp_skills_server.shared"))))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -42,6 +42,11 @@ def replace(path: Path, text: str) -> None:
     os.replace(fresh, path)
 
 
+def reload(server: Server) -> None:
+    """Have the server read its files now; that it sees changes by itself is shown for tokens and configuration once."""
+    server.process.send_signal(signal.SIGHUP)
+
+
 def ask(server: Server, token: str) -> Reply:
     body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
     headers = {
@@ -71,7 +76,7 @@ def test_tokens_are_read_again_and_only_who_lost_one_is_disconnected(tmp_path: P
         assert ask(server, NEW).status == 401
         replace(tokens, f"a={NEW}\nb={OTHER}\n")
         if by == "signal":
-            server.process.send_signal(signal.SIGHUP)
+            reload(server)
         server.said("the tokens were read again; there are 2 of them")
         assert leaving.rest() == []
         assert (ask(server, OLD).status, ask(server, NEW).status, ask(server, OTHER).status) == (401, 200, 200)
@@ -93,11 +98,14 @@ def test_a_broken_file_of_tokens_is_one_line_and_the_old_ones_stay(
             tokens.unlink()
         else:
             replace(tokens, broken)
+        reload(server)
         server.said(f"{said}.*; the tokens stay as they were")
         assert (ask(server, OLD).status, ask(server, NEW).status) == (200, 401)
         replace(tokens, f"a={OLD}\n")
+        reload(server)
         server.said("INFO: the tokens are right again, and are those in force\n")
         replace(tokens, f"a={NEW}\n")
+        reload(server)
         server.said("the tokens were read again")
         assert (ask(server, OLD).status, ask(server, NEW).status) == (401, 200)
 
@@ -117,10 +125,13 @@ def test_a_fifo_for_a_moment_does_not_end_reloading(tmp_path: Path, which: str) 
         there = (tmp_path / which).read_text()
         os.mkfifo(tmp_path / "fifo")
         os.replace(tmp_path / "fifo", tmp_path / which)
+        reload(server)
         server.said("not a regular file")
         replace(tmp_path / which, there)
+        reload(server)
         server.said("right again")
         replace(tokens, f"b={OTHER}\n")
+        reload(server)
         server.said("the tokens were read again; there are 1 of them")
         assert (ask(server, OLD).status, ask(server, OTHER).status) == (401, 200)
 
@@ -132,6 +143,7 @@ def test_a_removed_token_goes_even_where_another_line_is_wrong_and_monitoring_sh
     with http_serving(tmp_path / "skills", "--token-file", tokens, "--metrics") as server:
         assert re.search(r"^configuration: read at \d{4}-.*Z$", verbose(server), re.MULTILINE)
         replace(tokens, f"slip=short\nstays={OTHER}\nwrong\n")
+        reload(server)
         server.said(r"line 1: the token has fewer than 16 characters \(and 1 more\); all other lines are in force")
         assert (ask(server, OLD).status, ask(server, NEW).status, ask(server, OTHER).status) == (401, 200, 200)
         (line,) = re.findall("^configuration: .*$", verbose(server), re.MULTILINE)
@@ -139,6 +151,7 @@ def test_a_removed_token_goes_even_where_another_line_is_wrong_and_monitoring_sh
         shown = server.send("GET", "/metrics", headers={"Authorization": f"Bearer {OTHER}"}).body.decode()
         assert "skills_config_last_reload_successful 0.0" in shown
         replace(tokens, f"stays={OTHER}\n")
+        reload(server)
         server.said("there are 1 of them")
         assert ask(server, NEW).status == 401
         while "configuration: read at" not in verbose(server):
@@ -160,12 +173,15 @@ def test_a_configuration_is_read_again(tmp_path: Path) -> None:
         server.said(r"WARNING: \S+c.toml:3: page_size: there is no such key; write page-size; the configuration stays")
         assert ask(server, OLD).status == 200
         replace(file, text)
+        reload(server)
         server.said(r"INFO: \S+c.toml is right again, and says what is in force\n")
         replace(file, "roots = ['skills']\ntoken-file = 'more'\nlog-level = 'debug'\npage-size = 7\nmax-depth = 5\n")
+        reload(server)
         server.said("WARNING: .*c.toml: page-size: this takes effect at the next start\n")  # an option said max-depth
         assert (ask(server, OLD).status, ask(server, NEW).status) == (401, 200)
         server.said("DEBUG: ")
         replace(file, "roots = ['skills']\nlog-level = 'info'\n")
+        reload(server)
         server.said("whether tokens are wanted takes effect at the next start")
         assert (ask(server, OLD).status, ask(server, NEW).status) == (401, 200)
 

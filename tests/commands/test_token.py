@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ def test_a_new_token_lets_in_and_is_rotated_without_a_gap(tmp_path: Path) -> Non
             new("laptop", "--token-file", file)
         assert file.read_text() == before
         file.write_text(before.splitlines()[1] + "\n")
+        server.process.send_signal(signal.SIGHUP)
         server.said("there are 1 of them")
         assert (status(old), status(fresh)) == (401, 200)
         assert old not in server.stderr and fresh not in server.stderr

@@ -1,4 +1,4 @@
-"""`acp`: stands between an editor and an agent."""
+"""`acp`: a proxy between an editor and an agent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
-from mcp_skills_server.commands.fields import Grouped, option, switch, takes
+from mcp_skills_server.commands.fields import Grouped, seconds, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served
 from mcp_skills_server.commands.options import FollowOptions, RootType
@@ -28,7 +28,7 @@ _SPLIT: Final = "--"
 
 
 class _BeforeTheAgent(Grouped):
-    """A command that parses what stands before `--`; what stands behind it is another program's."""
+    """A command that parses the words before `--`; those behind it are the agent's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         split = args.index(_SPLIT) if _SPLIT in args else len(args)
@@ -45,16 +45,11 @@ class AcpOptions(FollowOptions, EmbeddingOptions, ScriptOptions):
     server: bool = switch(
         True, "Give each session one more MCP server, this one, so that the agent can load the skills."
     )
-    grace: float = option(
-        2,
-        "How long an agent may be silent, once the editor has gone, before it is ended.",
-        type=click.FloatRange(min=0),
-        metavar="SECONDS",
-    )
+    grace: float = seconds(2, "How long an agent may be silent, once the editor has gone, before it is ended.")
     log_level: Level = log_level("warning")
 
 
-@click.command(cls=_BeforeTheAgent, context_settings={"show_default": True})
+@click.command(cls=_BeforeTheAgent)
 @click.argument("roots", nargs=-1, metavar="[ROOT]...", type=RootType(), envvar="MCP_SKILLS_ROOTS")
 @takes(AcpOptions)
 @click.pass_context

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from mcp_skills_server.access.grants import LOCAL, MAY
 from mcp_skills_server.commands.config_option import configuration_of, oauth_of, tokens_of
-from mcp_skills_server.commands.fields import Grouped, is_secret, key_of, many, option, takes, variables_of
+from mcp_skills_server.commands.fields import Grouped, key_of, many, output_format, takes, traits_of, variables_of
 from mcp_skills_server.commands.options import FollowOptions
 from mcp_skills_server.commands.printing import say, say_json, say_table
 from mcp_skills_server.errors import UsageError, listed, quoted
@@ -59,7 +59,7 @@ def show(words: tuple[str, ...]) -> None:
 
     The words are those that the command gets, --config FILE among them. What may be a secret is masked.
     """
-    from mcp_skills_server.commands.config_keys import READERS, reader
+    from mcp_skills_server.commands.config_file import READERS, reader
 
     name, given = (words[0], words[1:]) if words and words[0] in READERS else (READERS[0], words)
     command = reader(name)
@@ -79,12 +79,10 @@ class GrantsOptions(FollowOptions):
     group: tuple[str, ...] = many(
         "A group of the user, as the issuer's token names it. May be repeated.", metavar="NAME"
     )
-    form: Literal["table", "json"] = option(
-        "table", "How to print.", "--format", type=click.Choice(["table", "json"]), show_default=True
-    )
+    form: Literal["table", "json"] = output_format("table", "json")
 
 
-@config.command(cls=Grouped, context_settings={"auto_envvar_prefix": "MCP_SKILLS"})
+@config.command(cls=Grouped)
 @click.argument("who")
 @takes(GrantsOptions)
 @click.pass_context
@@ -152,7 +150,7 @@ def _principal(who: str, groups: Sequence[str], configuration: Configuration) ->
         UsageError: there is no such token, or groups are given for who has none.
     """
     from mcp_skills_server.access.principal import Principal
-    from mcp_skills_server.commands.config_keys import reader
+    from mcp_skills_server.commands.config_file import reader
 
     kind, _, name = who.partition(":")
     if kind == "group":
@@ -177,7 +175,7 @@ def _reason(grant: Grant, path: str, names: Collection[str], place: str) -> dict
 
 
 def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
-    """Return what the file says of single roots, of grants and of quotas."""
+    """Return the rows of the tables [[source]], [[grant]] and [quota]."""
     if configuration is None:
         return []
     rows: list[tuple[str, str, str]] = []
@@ -203,7 +201,7 @@ def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
 
 
 def _oauth(context: click.Context, command: click.Command) -> list[tuple[str, str, str]]:
-    """Of which issuer tokens are taken. None of it is a secret."""
+    """Return the rows of the issuer of tokens. None of its values is a secret."""
     found, configuration = oauth_of(context), configuration_of(context)
     if found is None:
         return []
@@ -228,7 +226,7 @@ def _oauth(context: click.Context, command: click.Command) -> list[tuple[str, st
 def _shown(parameter: click.Parameter, value: Any) -> str:
     if value is None or value == ():
         return "-"
-    if is_secret(parameter):
+    if traits_of(parameter).is_secret:
         return _MASK
     if isinstance(value, bool):
         return str(value).lower()

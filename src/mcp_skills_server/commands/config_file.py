@@ -1,50 +1,53 @@
-"""The configuration file: TOML whose keys are the names of options, `[[source]]` for what holds of one root, `[oauth]`
-for whose tokens are taken, `[[grant]]` for who may read what, and `[quota]` for how much one may take.
+"""The configuration file: TOML whose keys are the names of options, and the tables `[[source]]`, `[[grant]]`, `[oauth]`
+and `[quota]`.
 
-What is wrong with one is found at once, all of it, and said with its line. What each key takes: `config_keys`. This
-module is imported only where there is such a file.
+Parsing reports every fault of a file at once, each with its line. This module is imported only where there is a file.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
 from typing import Any, Final, TypeAlias, TypeGuard, cast
+from urllib.parse import urlsplit
 
 import click
 
-from mcp_skills_server.access.grants import EVERY_SKILL, Grant
+from mcp_skills_server.access.grants import EVERY_SKILL, MAY, Grant, Pattern, PatternError, is_who
 from mcp_skills_server.access.quotas import QuotaSettings
-from mcp_skills_server.access.settings import OAuthSettings
-from mcp_skills_server.commands.config_keys import (
-    NO_RESOURCE,
-    TABLES,
-    Key,
-    WrongValueError,
-    has_resource,
-    in_words,
-    oauth_settings,
-    option_keys,
-    parameters,
-)
-from mcp_skills_server.commands.fields import LocatedType
+from mcp_skills_server.access.settings import ALGORITHMS, OAuthSettings, is_safe
+from mcp_skills_server.commands.fields import LocatedType, key_of, traits_of
 from mcp_skills_server.commands.options import RootType
+from mcp_skills_server.commands.printing import and_more
 from mcp_skills_server.durable import read_regular
-from mcp_skills_server.errors import SkillsServerError, clipped
+from mcp_skills_server.errors import SkillsServerError, UsageError, clipped
+from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.hosts.tomltext import lines_of
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources.kinds import kind_of
 
+READERS: Final = ("serve", "rpc", "acp")
+"""The commands whose options are keys of the file."""
 _MOST_BYTES: Final = 1 << 20
 _STREAM: Final = "-"
-"""What stands where a path would, for stdin or stdout."""
+"""Stands in the place of a path for stdin or stdout."""
 _PAGE: Final = "docs/configuration.md lists the keys"
-_Place: TypeAlias = "tuple[str | int, ...]"
 _AT: Final = re.compile(r" ?\(at (?:line (\d+), column \d+|end of document)\)$")
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600}
+_SECONDS: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h)")
+_SCOPE: Final = re.compile(r"[!#-\[\]-~]+")
+_ENDPOINT: Final = "https://skills.example/mcp"
+_REFUSED: Final = "it does not take this value"
+_NO_RESOURCE: Final = "is no https URL, so clients cannot know the endpoint by it"
+
+_Place: TypeAlias = "tuple[str | int, ...]"
+_Reader: TypeAlias = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +55,9 @@ class ConfigurationFault:
     """One thing that is wrong.
 
     Attributes:
-        line: from 1; 0 where it is of the file as a whole.
-        key: as it stands in the file, `source.refresh` for one of a table; "" where there is none.
-        what: what is wrong there. It shows no value, which may be a secret.
+        line: from 1; 0 for the file as a whole.
+        key: as it stands in the file, `source.refresh` in a table; "" where there is none.
+        what: the fault. It shows no value, which may be a secret.
         hint: what to do.
     """
 
@@ -64,28 +67,32 @@ class ConfigurationFault:
     hint: str
 
     def show(self, file: str) -> str:
-        """One line: file, line, key, what, hint."""
-        place = f"{file}:{self.line}" if self.line else file
-        return printable(f"{place}: {f'{clipped(self.key)}: ' if self.key else ''}{self.what}; {self.hint}")
+        """Return one line: file, line, key, what, hint."""
+        parts = [file, f"{self.what}; {self.hint}"]
+        if self.key:
+            parts.insert(1, clipped(self.key))
+        if self.line:
+            parts[0] = f"{file}:{self.line}"
+        return printable(": ".join(parts))
 
 
 class ConfigurationError(SkillsServerError, ValueError):
     """A configuration file cannot be used. `faults` are all that is wrong with it, in the order of their lines."""
 
     def __init__(self, file: str, faults: Sequence[ConfigurationFault]) -> None:
-        more = f" (and {len(faults) - 1:,} more; see 'mcp-skills-server config check')" if len(faults) > 1 else ""
+        more = and_more(len(faults) - 1, "; see 'mcp-skills-server config check'")
         super().__init__(faults[0].show(file) + more)
         self.faults = tuple(faults)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRules:
-    """What holds of one root alone.
+    """The rules of one root.
 
     Attributes:
-        scripts: whether its scripts may run; None where nothing is said of it.
-        require_signature: keys, of which one must have signed its skills.
-        refresh_s: seconds between two looks at it; None for what holds of all.
+        scripts: whether its scripts may run; None leaves that to the options.
+        require_signature: keys, one of which must have signed its skills.
+        refresh_s: seconds between two polls; None for `--refresh`.
         line: where the file says it.
     """
 
@@ -97,37 +104,296 @@ class SourceRules:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What a file says.
+    """The content of a file.
 
     Attributes:
         file: its path, absolute.
         values: by the name of the option's field; paths are absolute.
         sources: the rules of single roots, by the root as `values` has it.
         lines: where each of `values` stands, the table of `oauth`, and each key of `quotas`, as `quota.streams`.
-        oauth: whose access tokens are taken; None where nothing is said of it.
-        grants: who may do what; None where the file does not say it.
+        oauth: the table `[oauth]`; None where there is none.
+        grants: the tables `[[grant]]`; None where there are none.
         grant_lines: where each of them stands.
-        quotas: how much one may take; the defaults where nothing is said of it.
-        raw: its bytes.
+        quotas: the table `[quota]`, or the defaults.
     """
 
     file: str
     values: Mapping[str, Any]
     sources: Mapping[str, SourceRules] = field(default_factory=dict[str, SourceRules])
     lines: Mapping[str, int] = field(default_factory=dict[str, int])
-    oauth: OAuthSettings | None = None
+    oauth: Mapping[str, Any] | None = None
     grants: tuple[Grant, ...] | None = None
     grant_lines: tuple[int, ...] = field(default=(), compare=False)
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
-    raw: bytes = field(default=b"", compare=False, repr=False)
 
     def rules_of(self, root: str) -> SourceRules | None:
         """Return the rules of a root, however its path is written; None where there are none."""
         return self.sources.get(_absolute(root, os.getcwd()))
 
 
+# Values of keys
+
+
+class WrongValueError(SkillsServerError, ValueError):
+    """A key does not take a value. The message does not repeat the value, which may be a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """One key.
+
+    Attributes:
+        takes: its values in words, for a hint.
+        read: returns a value as the program uses it. Raises WrongValueError.
+        missing: what to write where a required key is missing; "" for an optional key.
+    """
+
+    takes: str
+    read: _Reader
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """One table.
+
+    Attributes:
+        keys: its keys.
+        form: what to write where something else stands in its place.
+        is_array: whether it is an array of tables.
+        least: how many tables the array has at least.
+    """
+
+    keys: Mapping[str, _Key]
+    form: str
+    is_array: bool = False
+    least: int = 0
+
+
+def _in_words(value: Any) -> str:
+    kinds = {bool: "true or false", str: "text", int: "a number", float: "a number", list: "a list", dict: "a table"}
+    return kinds.get(cast("type[Any]", type(value)), "a date or a time")
+
+
+def _of_kind(value: Any, *kinds: type) -> Any:
+    """Return the value. Raises WrongValueError unless its type is one of these: true is no number."""
+    if type(value) not in kinds:
+        raise WrongValueError(f"this is {_in_words(value)}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not _of_kind(value, str).strip() or "\0" in value:
+        raise WrongValueError(_REFUSED)
+    return value
+
+
+def _flag(value: Any) -> bool:
+    return _of_kind(value, bool)
+
+
+def _text_that(fits: Callable[[str], object]) -> _Reader:
+    def read(value: Any) -> str:
+        if not fits(_text(value)):
+            raise WrongValueError(_REFUSED)
+        return value
+
+    return read
+
+
+def _pattern(value: Any) -> Pattern:
+    try:
+        return Pattern(_of_kind(value, str))
+    except PatternError as error:
+        raise WrongValueError(str(error) or _REFUSED) from None
+
+
+def _list_of(read: _Reader, *, least: int = 0) -> _Reader:
+    def read_all(value: Any) -> list[Any]:
+        if len(_of_kind(value, list)) < least:
+            raise WrongValueError(_REFUSED)
+        return [read(each) for each in value]
+
+    return read_all
+
+
+def _one_of(names: Sequence[str]) -> _Reader:
+    return _text_that(names.__contains__)
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f'"{each}"' for each in names)
+
+
+def _number(bounds: click.IntRange | click.FloatRange) -> _Reader:
+    """Return the reader of a number in these bounds: a whole one, or seconds, which may be text with a unit."""
+    is_whole = isinstance(bounds, click.IntRange)
+
+    def read(value: Any) -> Any:
+        if is_whole:
+            _of_kind(value, int)
+        elif isinstance(value, str) and (seconds := _SECONDS.fullmatch(value)):
+            value = float(seconds[1]) * _UNITS[seconds[2]]
+        try:
+            number: Any = _of_kind(value, int, float)
+            if math.isfinite(number):
+                return bounds.convert(number, None, None)
+        except (click.BadParameter, OverflowError):
+            pass
+        raise WrongValueError(_REFUSED)
+
+    return read
+
+
+# Keys of options
+
+
+def reader(name: str) -> click.Command:
+    """Return the command of this name among `READERS`."""
+    return getattr(import_module(f"mcp_skills_server.commands.{name}"), name)
+
+
+@cache
+def parameters() -> Mapping[str, click.Parameter]:
+    """Return the options and arguments that a file can give, by key."""
+    found: dict[str, click.Parameter] = {}
+    for name in READERS:
+        for each in reader(name).params:
+            if traits_of(each).in_file:
+                found.setdefault(key_of(each), each)
+    return found
+
+
+@cache
+def _option_keys() -> Mapping[str, _Key]:
+    return {key: _key(each) for key, each in parameters().items()}
+
+
+def _key(parameter: click.Parameter) -> _Key:
+    kind = parameter.type
+    if isinstance(parameter, click.Argument) or parameter.multiple:
+        example = parameter.metavar or (parameter.name or "").upper()
+        return _Key(f'a list of text, such as ["{example}"]', _list_of(_text))
+    if isinstance(parameter, click.Option) and parameter.is_flag:
+        return _Key("true or false", _flag)
+    if isinstance(kind, click.Choice):
+        choices = [str(each) for each in kind.choices]
+        return _Key(f"one of {_quoted(choices)}", _one_of(choices))
+    if not isinstance(kind, (click.IntRange, click.FloatRange)):
+        return _Key("text in quotes", _text)
+    bounds = ""
+    if kind.min is not None:
+        bounds = f" above {kind.min}" if kind.min_open else f" from {kind.min}"
+    if kind.max is not None:
+        bounds += f" to {kind.max}"
+    if isinstance(kind, click.IntRange):
+        return _Key(f"a whole number{bounds}", _number(kind))
+    return _Key(f'a number{bounds}, or "90s", "5m", "1h"', _number(kind))
+
+
+# Keys of tables
+
+_GRANT_WHO: Final = 'a list of "*", "local", "token:NAME", "user:SUBJECT" or "group:NAME"'
+_GRANT_SKILLS: Final = 'a list of skill paths, such as ["acme/billing/**"]'
+_COUNT: Final = _Key("a whole number from 1", _number(click.IntRange(1, 1 << 40)))
+_RATE: Final = _Key("a whole number from 1 to 1,000,000", _number(click.IntRange(1, 1_000_000)))
+_SCOPES: Final = _list_of(_text_that(_SCOPE.fullmatch))
+
+_TABLES: Final[Mapping[str, _Table]] = {
+    "source": _Table(
+        {
+            "from": _Key("text in quotes, any ROOT", _text, 'from = "ROOT"'),
+            "scripts": _Key("true or false", _flag),
+            "require-signature": _Key('a list of paths of keys, such as ["keys/team.pub"]', _list_of(_text, least=1)),
+            "refresh": _Key('a number from 1, or "90s", "5m", "1h"', _number(click.FloatRange(min=1))),
+        },
+        "write a table [[source]] with from = ROOT",
+        is_array=True,
+    ),
+    "grant": _Table(
+        {
+            "who": _Key(_GRANT_WHO, _list_of(_text_that(is_who), least=1), _GRANT_WHO),
+            "skills": _Key(_GRANT_SKILLS, _list_of(_pattern, least=1), _GRANT_SKILLS),
+            "may": _Key(f"a list of {_quoted(MAY)}", _list_of(_one_of(MAY))),
+        },
+        f'write a table [[grant]] with who = ["*"] and skills = ["{EVERY_SKILL}"]',
+        is_array=True,
+        least=1,
+    ),
+    "oauth": _Table(
+        {
+            "issuer": _Key(
+                'the https URL of the issuer as its metadata has it, such as "https://login.example"',
+                _text_that(lambda url: is_safe(url) and not urlsplit(url).query),
+                'issuer = "https://login.example"',
+            ),
+            "audience": _Key(
+                f'what aud of its tokens names, such as "{_ENDPOINT}"', _text, f'audience = "{_ENDPOINT}"'
+            ),
+            "resource": _Key(
+                f'the https URL by which clients know the endpoint, such as "{_ENDPOINT}"', _text_that(is_safe)
+            ),
+            "groups-claim": _Key('the name of a claim, such as "groups" or "realm_access.roles"', _text),
+            "scopes": _Key('a list of scopes that are all wanted, such as ["skills:read"]', _SCOPES),
+            "algorithms": _Key(f"a list of {_quoted(ALGORITHMS)}", _list_of(_one_of(ALGORITHMS), least=1)),
+            "skew": _Key('a number from 0 to 600, or "60s", "5m"', _number(click.FloatRange(0, 600))),
+            "ui-client-id": _Key("the id by which the issuer knows the page of --ui, a public client", _text),
+            "principal-claim": _Key('the name of a claim to show beside sub, such as "email"', _text),
+            "request-scopes": _Key('a list of scopes to ask the issuer for, such as ["api://skills/read"]', _SCOPES),
+            "ui-resource": _Key("true or false: whether the page sends the parameter resource of RFC 8707", _flag),
+        },
+        "write a table [oauth] with issuer and audience",
+    ),
+    "quota": _Table(
+        dict[str, _Key](
+            **dict.fromkeys(("requests-per-minute", "failed-authentications-per-minute"), _RATE),
+            **dict.fromkeys(("sessions", "streams", "unread-bytes", "runtime-sessions", "blob-bytes", "runs"), _COUNT),
+        ),
+        "write a table [quota] with keys such as requests-per-minute = 600",
+    ),
+}
+"""The tables of a file. The keys of `oauth` and `quota` are the fields of `OAuthSettings` and `QuotaSettings`."""
+
+
+def _has_resource(given: Mapping[str, Any]) -> bool:
+    """Tell whether a table `[oauth]` says by which URL clients know the endpoint."""
+    audience = given.get("audience")
+    return "resource" in given or not isinstance(audience, str) or is_safe(audience)
+
+
+def oauth_settings(table: Mapping[str, Any], options: Mapping[str, str]) -> OAuthSettings:
+    """Return the settings of a table `[oauth]` that was read, with the values of the options --oauth-KEY in its place.
+
+    Raises:
+        UsageError: an option does not take its value, or an issuer or an audience is missing.
+    """
+    given = {**table, **options}
+    for key in ("issuer", "audience"):
+        if key not in given:
+            raise UsageError(f"--oauth-{key} is missing; give it too, or a table [oauth]")
+    if not _has_resource(given):
+        raise UsageError(f"--oauth-audience {_NO_RESOURCE}; give --oauth-resource too")
+    for key, value in options.items():
+        known = _TABLES["oauth"].keys[key]
+        try:
+            known.read(value)
+        except WrongValueError:
+            raise UsageError(f"--oauth-{key} does not take this value; give {known.takes}") from None
+    values: dict[str, Any] = {"resource": given["audience"]}
+    for key, value in given.items():
+        if isinstance(value, list):
+            value = tuple(cast("list[str]", value))  # noqa: PLW2901
+        values[key.replace("-", "_")] = value
+    if "skew" in values:
+        values["skew_s"] = values.pop("skew")
+    return OAuthSettings(**values)
+
+
+# Parsing
+
+
 def read(path: str, *, again: bool = False) -> Configuration:
-    """Parse the file at this path. `again` refuses a FIFO, for which a running server would wait for ever.
+    """Parse the file at this path. `again` refuses a FIFO, which would block a running server.
 
     Raises:
         ConfigurationError: it cannot be read, or something is wrong with it.
@@ -135,20 +401,15 @@ def read(path: str, *, again: bool = False) -> Configuration:
     try:
         raw, _ = read_regular(path, _MOST_BYTES, wait=not again)
     except OSError as error:
-        fault = ConfigurationFault(
-            0, "", f"it cannot be read ({error.strerror})", "give the path of a TOML file that you may read"
-        )
-        raise ConfigurationError(path, [fault]) from None
+        hint = "give the path of a TOML file that you may read"
+        raise _one_fault(path, 0, f"it cannot be read ({error.strerror})", hint) from None
     if len(raw) > _MOST_BYTES:
-        fault = ConfigurationFault(
-            0, "", f"it has more than {_MOST_BYTES:,} bytes", "give the path of a configuration file"
-        )
-        raise ConfigurationError(path, [fault])
+        raise _one_fault(path, 0, f"it has more than {_MOST_BYTES:,} bytes", "give the path of a configuration file")
     return parse(raw, path)
 
 
 def parse(raw: bytes, path: str) -> Configuration:
-    """Return the same of its bytes; relative paths are from the folder of `path`.
+    """Parse the bytes of a file; relative paths are from the folder of `path`.
 
     Raises:
         ConfigurationError: something is wrong with it.
@@ -157,39 +418,39 @@ def parse(raw: bytes, path: str) -> Configuration:
         text = raw.decode().removeprefix("\ufeff")
         given = tomllib.loads(text)
     except UnicodeDecodeError as error:
-        fault = ConfigurationFault(
-            raw.count(b"\n", 0, error.start) + 1, "", "this is not UTF-8", "save the file as UTF-8"
-        )
-        raise ConfigurationError(path, [fault]) from None
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise _one_fault(path, line, "this is not UTF-8", "save the file as UTF-8") from None
     except RecursionError:
-        raise ConfigurationError(path, [ConfigurationFault(0, "", "it is nested too deeply", _PAGE)]) from None
+        raise _one_fault(path, 0, "it is nested too deeply", _PAGE) from None
     except ValueError as error:  # also a number that is too long
-        raise ConfigurationError(path, [_syntax(raw, str(error))]) from None
+        raise _not_toml(path, raw, str(error)) from None
     reading = _FileReading(lines_of(text))
-    options = reading.options(given)
-    tables = {name: reading.tables(name, given[name]) for name in TABLES if name in given}
+    options = reading.values(
+        {key: each for key, each in given.items() if key not in _TABLES}, _option_keys(), [*_option_keys(), *_TABLES]
+    )
+    tables = {name: reading.tables(name, given[name]) for name in _TABLES if name in given}
     reading.check_sources(tables.get("source", []), options.get("roots", []))
     reading.check_grants(tables.get("grant", []))
     oauth = given.get("oauth")
-    if isinstance(oauth, dict) and not has_resource(cast("dict[str, Any]", oauth)):
-        reading.blame(("oauth", "audience"), *NO_RESOURCE)
+    if isinstance(oauth, dict) and not _has_resource(cast("dict[str, Any]", oauth)):
+        reading.blame(("oauth", "audience"), f"this {_NO_RESOURCE}", f'add resource = "{_ENDPOINT}"')
     if reading.faults:
         raise ConfigurationError(path, sorted(reading.faults, key=lambda each: each.line))
-    return _configuration(options, tables, os.path.abspath(path), reading, raw)
+    return _configuration(options, tables, os.path.abspath(path), reading)
 
 
-# What is wrong
+def _one_fault(path: str, line: int, what: str, hint: str) -> ConfigurationError:
+    return ConfigurationError(path, [ConfigurationFault(line, "", what, hint)])
 
 
-def _syntax(raw: bytes, message: str) -> ConfigurationFault:
+def _not_toml(path: str, raw: bytes, message: str) -> ConfigurationError:
     found = _AT.search(message)
     line = raw.rstrip().count(b"\n") + 1
     if found is not None and found[1]:
         line = int(found[1])
     reason = _AT.sub("", message)
-    return ConfigurationFault(
-        line, "", f"this is not TOML: {reason[:1].lower()}{reason[1:]}", "write key = value; text is in quotes"
-    )
+    what = f"this is not TOML: {reason[:1].lower()}{reason[1:]}"
+    return _one_fault(path, line, what, "write key = value; text is in quotes")
 
 
 class _FileReading:
@@ -212,37 +473,34 @@ class _FileReading:
         key = ".".join(each for each in place if isinstance(each, str))
         self.faults.append(ConfigurationFault(self.line(*place), key, what, hint))
 
-    def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a file gives for options, by key."""
-        return self._values(
-            {key: each for key, each in given.items() if key not in TABLES}, option_keys(), [*option_keys(), *TABLES]
-        )
-
     def tables(self, name: str, given: Any) -> list[dict[str, Any]]:
         """Return the tables of this name."""
-        table = TABLES[name]
+        table = _TABLES[name]
         found: Any = given if table.is_array else [given]
         if not _are_tables(found) or len(found) < table.least:
-            self.blame((name,), f"this is {in_words(given)}", table.form)
+            self.blame((name,), f"this is {_in_words(given)}", table.form)
             return []
         out: list[dict[str, Any]] = []
         for number, each in enumerate(found):
             at: _Place = (name, number) if table.is_array else (name,)
-            out.append(self._values(each, table.keys, [*table.keys], at))
+            out.append(self.values(each, table.keys, [*table.keys], at))
             for key, known in table.keys.items():
                 if known.missing and key not in each:
                     self.blame((*at, key), "it is missing", f"write {known.missing}")
         return out
 
-    def _values(
-        self, given: Mapping[str, Any], keys: Mapping[str, Key], known: Sequence[str], at: _Place = ()
+    def values(
+        self, given: Mapping[str, Any], keys: Mapping[str, _Key], known: Sequence[str], at: _Place = ()
     ) -> dict[str, Any]:
+        """Return the values of the keys that are known; `known` are the names to suggest for others."""
         out: dict[str, Any] = {}
         for name, value in given.items():
             if name not in keys:
-                near = _nearest(name, known)
-                hint = f"write {near}" if near else _PAGE
-                if not near and not at and isinstance(value, dict):
+                hint = _PAGE
+                is_table = not at and isinstance(value, dict)
+                if near := _meant(name, [*_TABLES] if is_table else known):
+                    hint = f"write {near}"
+                elif is_table:
                     hint = f"put its keys at the top of the file; {_PAGE}"
                 self.blame((*at, name), "there is no such key", hint)
                 continue
@@ -253,7 +511,7 @@ class _FileReading:
         return out
 
     def check_sources(self, sources: Sequence[Mapping[str, Any]], roots: Sequence[str]) -> None:
-        """Note the sources that stand twice, or whose refresh says nothing."""
+        """Note the sources that stand twice, and those that are never polled but have a refresh."""
         seen = {*roots}
         for number, source in enumerate(sources):
             root = source.get("from")
@@ -281,24 +539,17 @@ def _are_tables(value: Any) -> TypeGuard[list[dict[str, Any]]]:
     return isinstance(value, list) and all(isinstance(each, dict) for each in cast("list[Any]", value))
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
+def _meant(name: str, known: Sequence[str]) -> str:
     """Return the key that was probably meant: of an option as on the command line or of a variable, or with a slip."""
     plain = name.lower().replace("_", "-").removeprefix("--").removeprefix("mcp-skills-")
     for each in (plain, plain.removeprefix("no-")):
         if each in known:
             return each
-    return next(iter(get_close_matches(plain, known, 1)), "")
-
-
-# What is made of it
+    return next(iter(nearest(plain, known, 1)), "")
 
 
 def _configuration(
-    options: Mapping[str, Any],
-    tables: Mapping[str, Sequence[dict[str, Any]]],
-    file: str,
-    reading: _FileReading,
-    raw: bytes,
+    options: Mapping[str, Any], tables: Mapping[str, Sequence[dict[str, Any]]], file: str, reading: _FileReading
 ) -> Configuration:
     folder = os.path.dirname(file)
     sources: dict[str, SourceRules] = {}
@@ -306,7 +557,10 @@ def _configuration(
         keys = tuple(os.path.join(folder, key) for key in each.get("require-signature", ()))
         line = reading.line("source", number)
         sources[_absolute(each["from"], folder)] = SourceRules(each.get("scripts"), keys, each.get("refresh"), line)
-    granted = tables.get("grant", ())
+    grants = [
+        Grant(tuple(each["who"]), tuple(each["skills"]), frozenset(each.get("may", ())))
+        for each in tables.get("grant", ())
+    ]
     values: dict[str, Any] = {}
     lines: dict[str, int] = {}
     for key, value in options.items():
@@ -316,9 +570,9 @@ def _configuration(
     if sources:
         values["roots"] = [*values.get("roots", ()), *sources]
         lines.setdefault("roots", reading.line("source"))
-    oauth = None
-    if "oauth" in tables:
-        oauth, lines["oauth"] = oauth_settings(tables["oauth"][0]), reading.line("oauth")
+    oauth = next(iter(tables.get("oauth", ())), None)
+    if oauth is not None:
+        lines["oauth"] = reading.line("oauth")
     (quota,) = tables.get("quota") or [{}]
     lines |= {f"quota.{key}": reading.line("quota", key) for key in quota}
     return Configuration(
@@ -327,27 +581,26 @@ def _configuration(
         sources=sources,
         lines=lines,
         oauth=oauth,
-        grants=tuple(
-            Grant(tuple(each["who"]), tuple(each["skills"]), frozenset(each.get("may", ()))) for each in granted
-        )
-        or None,
-        grant_lines=tuple(reading.line("grant", number) for number in range(len(granted))),
+        grants=tuple(grants) or None,
+        grant_lines=tuple(reading.line("grant", number) for number in range(len(grants))),
         quotas=QuotaSettings(**{key.replace("-", "_"): value for key, value in quota.items()}),
-        raw=raw,
     )
 
 
 def _from_here(parameter: click.Parameter, value: Any, folder: str) -> Any:
-    """Return a value with paths that do not depend on where a command is started."""
+    """Return a value whose paths do not depend on where a command is started."""
     if isinstance(value, list):
         return [_from_here(parameter, each, folder) for each in cast("list[Any]", value)]
     if isinstance(parameter.type, RootType):
         return _absolute(value, folder)
     if isinstance(parameter.type, LocatedType):
         return parameter.type.located(value, folder)
-    is_path = isinstance(parameter.type, click.Path) and value != _STREAM
-    return os.path.normpath(os.path.join(folder, value)) if is_path else value
+    if isinstance(parameter.type, click.Path) and value != _STREAM:
+        return os.path.normpath(os.path.join(folder, value))
+    return value
 
 
 def _absolute(root: str, folder: str) -> str:
-    return os.path.normpath(os.path.join(folder, root)) if kind_of(root).is_path else root
+    if kind_of(root).is_path:
+        return os.path.normpath(os.path.join(folder, root))
+    return root

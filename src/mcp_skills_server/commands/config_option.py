@@ -17,8 +17,7 @@ from mcp_skills_server.commands.fields import PREFIX, Options, option, variables
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.access.oauth import ResourceServer
-    from mcp_skills_server.access.quotas import QuotaSettings, Rates
+    from mcp_skills_server.access.quotas import Rates
     from mcp_skills_server.access.settings import OAuthSettings
     from mcp_skills_server.access.tokens import Token, TokenLines, Tokens
     from mcp_skills_server.catalog.views import Views
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _READ: Final = "mcp_skills_server.configuration"
-_WITHOUT_OPTION: Final = ("MCP_SKILLS_EMBEDDINGS_KEY",)
-"""Variables that are no option, so that no process list shows what they hold."""
+_WITHOUT_OPTION: Final = frozenset(("MCP_SKILLS_EMBEDDINGS_KEY",))
+"""Variables of secrets that have no option, so that no process list shows them."""
 
 
 def _take(context: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
@@ -49,7 +48,7 @@ def _take(context: click.Context, _parameter: click.Parameter, path: str | None)
 
 
 class ConfigOptions(Options):
-    """Where options are read from that are given nowhere else."""
+    """The file of options."""
 
     heading: ClassVar[str] = "Configuration"
     config: str | None = option(
@@ -58,18 +57,19 @@ class ConfigOptions(Options):
         "page-size = 20. 'config check' proves it, 'config show' says what is in force.",
         type=click.Path(),
         metavar="FILE",
+        in_file=False,
         is_eager=True,
         callback=_take,
     )
 
 
 def configuration_of(context: click.Context) -> Configuration | None:
-    """Return what the file of this command says; None where none was given."""
+    """Return the configuration of this command; None without `--config`."""
     return context.meta.get(_READ)
 
 
 def tokens_of(file: str | None, lines: str | None) -> list[Token]:
-    """The tokens of a file or of a value; none where neither is given. A line in the log names those that expire soon.
+    """Return the tokens of a file or of a value; none where neither is given. Warn of those that expire soon.
 
     Raises:
         UsageError: both are given, they cannot be read, or a line is wrong.
@@ -82,7 +82,7 @@ def tokens_of(file: str | None, lines: str | None) -> list[Token]:
 
 
 def token_lines_of(file: str | None, lines: str | None, *, again: bool = False) -> TokenLines:
-    """Return the same with the lines that are wrong; `again` where a running server reads them once more.
+    """Return the tokens and the lines that are wrong; `again` for the reload of a running server.
 
     Raises:
         UsageError: both are given, or they cannot be read.
@@ -93,47 +93,26 @@ def token_lines_of(file: str | None, lines: str | None, *, again: bool = False) 
         raise UsageError("tokens come from --token-file or from MCP_SKILLS_TOKENS; give one of them")
     if lines is not None:
         return read_token_value(lines, "MCP_SKILLS_TOKENS")
-    return TokenLines(()) if file is None else read_token_file(file, again=again)
+    if file is None:
+        return TokenLines(())
+    return read_token_file(file, again=again)
 
 
 def oauth_of(context: click.Context) -> OAuthSettings | None:
-    """Whose access tokens are taken, as the options and the file of this command say; None for nobody's.
+    """Return the issuer whose access tokens are accepted, by the options and the file of this command; or None.
 
     Raises:
         UsageError: an option does not take its value, or one is missing.
     """
     configuration = configuration_of(context)
-    settings = None if configuration is None else configuration.oauth
+    table = configuration and configuration.oauth
     given = {key: context.params.get(f"oauth_{key}") for key in ("issuer", "audience", "resource")}
     options = {key: value for key, value in given.items() if value is not None}
-    if not options:
-        return settings
-    from mcp_skills_server.commands.config_keys import overridden
-
-    return overridden(settings, options)
-
-
-def issuer_of(context: click.Context) -> ResourceServer | None:
-    """Return what takes the tokens of the issuer that this command names; None where it names none.
-
-    Raises:
-        UsageError: as for `oauth_of`.
-    """
-    settings = oauth_of(context)
-    if settings is None:
+    if table is None and not options:
         return None
-    from mcp_skills_server.access.oauth import ResourceServer
-    from mcp_skills_server.web.issuer_fetch import fetch
+    from mcp_skills_server.commands.config_file import oauth_settings
 
-    return ResourceServer(settings, fetch)
-
-
-def quotas_of(context: click.Context) -> QuotaSettings:
-    """How much one may take, as the file of this command says or by default."""
-    from mcp_skills_server.access.quotas import QuotaSettings
-
-    configuration = configuration_of(context)
-    return QuotaSettings() if configuration is None else configuration.quotas
+    return oauth_settings(table or {}, options)
 
 
 def follow_configuration(
@@ -146,27 +125,26 @@ def follow_configuration(
     events: Events | None = None,
     request_level: int = logging.DEBUG,
 ) -> Reloader:
-    """Name unknown variables, and reload the configuration, the tokens and the lock file whenever they change.
+    """Warn of unknown variables, and reload the configuration, the tokens and the lock file whenever they change.
 
     Args:
         context: of the command.
-        views: which skills each principal has.
-        sources: what is served.
+        views: the skills of each principal.
+        sources: the roots that are served.
         tokens: those in force, where there may be some.
         rates: those in force, where there may be some.
         events: of the server whose requests are logged; None where there are none.
-        request_level: at which level requests are logged.
+        request_level: the level at which requests are logged.
 
     Returns:
-        What reads all of them again and has every source looked at.
+        The reloader, which a signal may ask to reload now.
     """
     warn_of_unknown_variables(context)
-    configuration = configuration_of(context)
     from mcp_skills_server.commands.reloading import Reloader
 
     reloader = Reloader(
         context,
-        configuration,
+        configuration_of(context),
         sources,
         tokens,
         views=views,
@@ -179,18 +157,23 @@ def follow_configuration(
 
 
 def warn_of_unknown_variables(context: click.Context) -> None:
-    """Name each variable that is spelled as one of ours and is none, with the nearest that is one."""
-    own = {each for parameter in context.command.params for each in variables_of(parameter)}
-    unknown = {each for each in os.environ if each.startswith(PREFIX)} - own - {*_WITHOUT_OPTION}
+    """Warn of each variable MCP_SKILLS_* that no command reads, with the nearest that one does."""
+    own = _variables(context.command)
+    unknown = {each for each in os.environ if each.startswith(PREFIX)} - own - _WITHOUT_OPTION
     if not unknown:
         return
-    from difflib import get_close_matches
+    from mcp_skills_server.format.nearest import nearest
 
-    known = own
     root = context.find_root()
     if isinstance(root.command, click.Group):
-        commands = [root.command.get_command(root, each) for each in root.command.list_commands(root)]
-        known = own | {name for each in commands if each for option in each.params for name in variables_of(option)}
-    for name in sorted(unknown - known):
-        near = next(iter(get_close_matches(name, sorted(known), 1)), "")
-        logger.warning("%s: there is no such variable; %s", name, f"set {near}" if near else "unset it")
+        for name in root.command.list_commands(root):
+            own |= _variables(root.command.get_command(root, name))
+    for name in sorted(unknown - own):
+        near = nearest(name, sorted(own), 1)
+        logger.warning("%s: there is no such variable; %s", name, f"set {near[0]}" if near else "unset it")
+
+
+def _variables(command: click.Command | None) -> set[str]:
+    if command is None:
+        return set()
+    return {variable for parameter in command.params for variable in variables_of(parameter)}

@@ -1,4 +1,4 @@
-"""`diff`: what is different between two roots, or between what is locked and what is there now."""
+"""`diff`: compare two roots, or a lock file with its sources as they are now."""
 
 from __future__ import annotations
 

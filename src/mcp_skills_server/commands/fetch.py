@@ -1,4 +1,4 @@
-"""`fetch`: skills that a site publishes, proved and put into a folder of one's own."""
+"""`fetch`: copy the skills of a site or a repository into a folder, each verified."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mcp_skills_server.commands.fields import flag, many, option, takes
-from mcp_skills_server.commands.options import GitOptions
+from mcp_skills_server.commands.fields import count, flag, many, option, seconds, takes
+from mcp_skills_server.commands.options import GitOptions, path_or_none
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.errors import UsageError
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mcp_skills_server.sources.settings import FetchSettings
     from mcp_skills_server.sources.source import Source
 
-_COUNT = click.IntRange(min=1)
-_SECONDS = click.FloatRange(min=0, min_open=True)
 _FRAMING = frozenset(
     ("host", "connection", "content-length", "transfer-encoding", "accept-encoding", "te", "upgrade", "range", "expect")
 )
@@ -50,23 +48,19 @@ class FetchOptions(GitOptions):
     allow_http: bool = flag("Plain http, too.")
     token_env: str | None = option(None, "Variable with a bearer token for the site, sent to it alone.", metavar="NAME")
     headers: tuple[str, ...] = many("A header for the site alone. May be repeated.", "--header", metavar="NAME:VALUE")
-    timeout: float = option(600, "All of it.", type=_SECONDS, show_default=True, metavar="SECONDS")
-    download_timeout: float = option(60, "One download.", type=_SECONDS, show_default=True, metavar="SECONDS")
-    read_timeout: float = option(
-        10, "A connection, and each wait for bytes.", type=_SECONDS, show_default=True, metavar="SECONDS"
-    )
-    max_bytes: int = option(50 << 20, "One skill, unpacked.", type=_COUNT, show_default=True, metavar="BYTES")
-    max_total_bytes: int = option(1 << 30, "All downloads together.", type=_COUNT, show_default=True, metavar="BYTES")
-    max_unpacked_bytes: int = option(
-        2 << 30, "All skills of the site together, unpacked.", type=_COUNT, show_default=True, metavar="BYTES"
-    )
-    max_skills: int = option(20_000, "Entries of the index.", type=_COUNT, show_default=True)
+    timeout: float = seconds(600, "All of it.", above=True)
+    download_timeout: float = seconds(60, "One download.", above=True)
+    read_timeout: float = seconds(10, "A connection, and each wait for bytes.", above=True)
+    max_bytes: int = count(50 << 20, "One skill, unpacked.", metavar="BYTES")
+    max_total_bytes: int = count(1 << 30, "All downloads together.", metavar="BYTES")
+    max_unpacked_bytes: int = count(2 << 30, "All skills of the site together, unpacked.", metavar="BYTES")
+    max_skills: int = count(20_000, "Entries of the index.")
     require_signature: tuple[str, ...] = many(
         "Write only skills that this key signed, a public key or the certificate of an authority in PEM. May be "
         "repeated; one of them must have signed. What is in DIR already is not asked.",
         metavar="KEY",
     )
-    connections: int = option(6, "Downloads at once.", type=click.IntRange(1, 64), show_default=True)
+    connections: int = option(6, "Downloads at once.", type=click.IntRange(1, 64))
 
 
 @click.command()
@@ -126,7 +120,7 @@ def _settings(options: FetchOptions) -> FetchSettings:
 
 
 def _proof(keys: tuple[str, ...]) -> Callable[[Mapping[str, bytes]], object] | None:
-    """Return what proves that one of these keys signed a skill."""
+    """Return the function that verifies a skill's signature by one of these keys; None without keys."""
     if not keys:
         return None
     from pathlib import Path
@@ -201,7 +195,9 @@ def _exit_code(command: Callable[..., int], *arguments: Any) -> int:
     except (IndexRefusedError, RollbackError, UnacceptableError, UnreachableError) as error:
         url = str(arguments[0])
         remark(f"{shown(url)}: {relative_to_site(url, str(error))}")
-        return 1 if isinstance(error, IndexRefusedError | RollbackError) else 2
+        if isinstance(error, IndexRefusedError | RollbackError):
+            return 1
+        return 2
 
 
 def _list(url: str, settings: FetchSettings, options: GitOptions) -> int:
@@ -218,13 +214,15 @@ def _list(url: str, settings: FetchSettings, options: GitOptions) -> int:
     width = max((len(entry.name) for entry in entries), default=0)
     for entry in entries:
         about = " ".join(entry.description.split())
-        about = about if len(about) <= 100 else about[:97] + "..."
+        if len(about) > 100:
+            about = about[:97] + "..."
         say(f"{entry.name:{width}}  {entry.kind or 'files':8}  {about}")
     for line in index.warnings:
         remark(f"warning: {line}")
     broken = [each for each in index.unusable if wanted is None or each.name in wanted]
     for each in broken:
-        remark(f"{'refused' if each.broken else 'warning'}: {each}")
+        severity = "refused" if each.broken else "warning"
+        remark(f"{severity}: {each}")
     return int(index.version is None or any(each.broken for each in broken))
 
 
@@ -258,13 +256,11 @@ def _fetch(url: str, folder: str, settings: FetchSettings, options: GitOptions) 
     for refusal in report.refused:
         remark(f"refused: {refusal}")
     remark(_summary(report))
-    return 0 if report.ok else 1
+    return int(not report.ok)
 
 
 def _tree_source(url: str, settings: FetchSettings, options: GitOptions) -> Source | None:
     """Return the source that is copied skill by skill from a tree; None for a site, whose index says what is new."""
-    from pathlib import Path
-
     from mcp_skills_server.directories import cache_directory
     from mcp_skills_server.format.archive import is_archive
     from mcp_skills_server.sources.kinds import kind_of, open_source
@@ -280,7 +276,7 @@ def _tree_source(url: str, settings: FetchSettings, options: GitOptions) -> Sour
     if settings.trust.headers:
         way = "registries have 'docker login'" if kind.name == "oci" else "git has credential helpers"
         raise UsageError(f"--token-env and --header are for sites; {way}, which are used here too")
-    signers = Path(options.signers) if options.signers else None
+    signers = path_or_none(options.signers)
     return open_source(
         url, SourceSettings(cache_directory(), fetch=settings, signers=signers, rewritten=options.accept_rewritten)
     )
@@ -309,9 +305,9 @@ def _summary(report: FetchReport) -> str:
 
 @contextmanager
 def _bar() -> Generator[Callable[[int, int], None] | None]:
-    """Something that draws a progress bar, where there is a terminal to draw it on.
+    """Yield the function that draws a progress bar, None where stderr is no terminal.
 
-    Skills differ too much in size for a time left that anybody could believe.
+    It shows no time left: the sizes of skills differ too much for an estimate.
     """
     if not sys.stderr.isatty():
         yield None

@@ -1,11 +1,12 @@
-"""Options of a command as typed fields of a class: one field says type, default and help.
+"""Options of a command as typed fields of a class: one field declares all that is known of an option.
 
     class WatchOptions(Options):
         heading: ClassVar[str] = "Following changes"
         poll: bool = switch(False, "Look at time stamps instead of waiting for events.")
 
-`takes(WatchOptions)` gives a click command these options and calls it with one such object. In the help of a `Grouped`
-command the options stand below the heading of the class that declares them.
+`takes(WatchOptions)` gives a click command these options and calls it with one such object. The command line, the
+environment, the configuration file, `config show` and the reloading of the file are all derived from the field. In the
+help of a `Grouped` command the options stand below the heading of the class that declares them.
 
 To a type checker these classes are frozen dataclasses. Real ones compile methods for each class, and that took 8 ms of
 every start.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ClassVar, Final, NamedTuple, NoReturn, TypeVar, cast, dataclass_transform
 
@@ -23,7 +25,33 @@ import click
 _T = TypeVar("_T")
 PREFIX: Final = "MCP_SKILLS_"
 """Of the variables of all options: MCP_SKILLS_PAGE_SIZE for --page-size."""
-_SWITCH: Final = "--{0}/--no-{0}"
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """The properties of an option beside those of the command line.
+
+    Attributes:
+        heading: the heading of the option in the help.
+        is_secret: its value is never shown.
+        is_live: a running server takes a new value of the configuration file.
+        in_file: a configuration file may give it.
+        if_empty: what to give where its variable is set and empty, which would open the server to everybody.
+    """
+
+    heading: str = "Other options"
+    is_secret: bool = False
+    is_live: bool = False
+    in_file: bool = True
+    if_empty: str = ""
+
+    @property
+    def is_http_only(self) -> bool:
+        """Tell whether the option does nothing over stdio."""
+        return self.heading.endswith("(--transport http)")
+
+
+_OTHERS: Final = Traits()
 
 
 class _Declared(NamedTuple):
@@ -40,7 +68,7 @@ class Options:
         TypeError: there is no such option.
     """
 
-    heading: ClassVar[str] = "Other options"
+    heading: ClassVar[str] = _OTHERS.heading
 
     def __init__(self, **given: Any) -> None:
         values = {name: declared.default for name, declared, _ in _declared(type(self))}
@@ -59,10 +87,25 @@ def option(default: _T, words: str, *names: str, **more: Any) -> _T:
         default: its value where none is given.
         words: its help.
         names: as on the command line; without any, the field's name with hyphens.
-        more: what `click.Option` takes besides: `type`, `metavar`, `required` ...; `secret` where nobody is shown it.
+        more: what `click.Option` takes besides (`type`, `metavar`, `required` ...), and `Traits` but for the heading.
     """
     known = {} if more.get("required") else {"default": default}
-    return cast("_T", _Declared(default, names or ("--{}",), {"help": words, **known, **more}))
+    return cast("_T", _Declared(default, names or ("--{}",), {"help": words, "show_default": True, **known, **more}))
+
+
+def count(default: int, words: str, **more: Any) -> int:
+    """Return a field for a whole number from 1."""
+    return option(default, words, type=click.IntRange(min=1), **more)
+
+
+def seconds(default: float, words: str, *, least: float = 0, above: bool = False, **more: Any) -> float:
+    """Return a field for a number of seconds, at least so many, or above them."""
+    return option(default, words, type=click.FloatRange(min=least, min_open=above), metavar="SECONDS", **more)
+
+
+def file(words: str, *names: str, **more: Any) -> str | None:
+    """Return a field for an option with the path of a file."""
+    return option(None, words, *names, type=click.Path(dir_okay=False), metavar="FILE", **more)
 
 
 def many(words: str, *names: str, metavar: str, **more: Any) -> tuple[str, ...]:
@@ -77,7 +120,17 @@ def flag(words: str, *names: str) -> bool:
 
 def switch(default: bool, words: str, **more: Any) -> bool:
     """Return a field for an option with an opposite, such as --watch and --no-watch."""
-    return option(default, words, _SWITCH, show_default=True, **more)
+    return option(default, words, "--{0}/--no-{0}", **more)
+
+
+def choice(*values: Any, words: str, **more: Any) -> Any:
+    """Return a field for an option with one of these values, the first by default."""
+    return option(values[0], words, type=click.Choice(values), **more)
+
+
+def output_format(*values: Any, words: str = "How to print.") -> Any:
+    """Return a field for the option `--format`."""
+    return option(values[0], words, "--format", type=click.Choice(values))
 
 
 def takes(kind: type[Options]) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
@@ -100,7 +153,7 @@ def takes(kind: type[Options]) -> Callable[[Callable[..., _T]], Callable[..., _T
 
 
 def _declared(kind: type[Options]) -> Iterator[tuple[str, _Declared, str]]:
-    """Name, declaration and heading of the options of a class: its own, then those of its bases."""
+    """Yield name, declaration and heading of the options of a class: its own, then those of its bases."""
     for base in kind.__mro__:
         for name, value in vars(base).items():
             if isinstance(value, _Declared):
@@ -108,12 +161,20 @@ def _declared(kind: type[Options]) -> Iterator[tuple[str, _Declared, str]]:
 
 
 class _Option(click.Option):
-    """An option that knows the heading of its help, and whether its value may be shown."""
+    """An option with its traits."""
 
-    def __init__(self, *names: Any, heading: str, secret: bool = False, **more: Any) -> None:
+    def __init__(
+        self,
+        *names: Any,
+        heading: str,
+        is_secret: bool = False,
+        is_live: bool = False,
+        in_file: bool = True,
+        if_empty: str = "",
+        **more: Any,
+    ) -> None:
         super().__init__(*names, **more)
-        self.heading = heading
-        self.secret = secret
+        self.traits = Traits(heading, is_secret, is_live, in_file, if_empty)
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:  # noqa: ARG002, as click calls it
         """Return the first variable of the option that is set and not empty, whichever command has it."""
@@ -132,30 +193,27 @@ class Grouped(click.Command):
     """A command whose help has its options below headings."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The headings in the order of the classes, and at the end what has none."""
+        """Write the headings in the order of the classes; options without one come last."""
         rows: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
-                rows.setdefault(heading_of(parameter), []).append(record)
+                rows.setdefault(traits_of(parameter).heading, []).append(record)
         rest = rows.pop(Options.heading, [])
         for heading, records in [*rows.items(), (Options.heading, rest)]:
             with formatter.section(heading):
                 formatter.write_dl(records)
 
 
-def heading_of(parameter: click.Parameter) -> str:
-    """Return the heading that an option's help stands below."""
-    return parameter.heading if isinstance(parameter, _Option) else Options.heading
-
-
-def is_secret(parameter: click.Parameter) -> bool:
-    """Tell whether nobody is shown the value of an option."""
-    return isinstance(parameter, _Option) and parameter.secret
+def traits_of(parameter: click.Parameter) -> Traits:
+    """Return the traits of an option, the default ones of an argument."""
+    if isinstance(parameter, _Option):
+        return parameter.traits
+    return _OTHERS
 
 
 def key_of(parameter: click.Parameter) -> str:
-    """The name of an option in a configuration file: the long one without hyphens before it; of an argument its own."""
+    """Return the key of an option in a configuration file, its long name without hyphens; of an argument its name."""
     long = next((each for each in parameter.opts if each.startswith("--")), parameter.name or "")
     return long.removeprefix("--")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.commands.config_option import configuration_of
-from mcp_skills_server.commands.fields import Options, option, takes
+from mcp_skills_server.commands.fields import Options, option, output_format, takes
 from mcp_skills_server.commands.opening import check_rules, signature_gates
 from mcp_skills_server.commands.options import SignedRootOptions, open_roots, reading, roots, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json
@@ -41,9 +41,9 @@ _KINDS: Final[tuple[Kind, ...]] = ("changed", "added", "removed")
 
 
 class LockFileOptions(Options):
-    """Which lock file."""
+    """The lock file."""
 
-    lock: str = option(DEFAULT, "The lock file.", show_default=True, metavar="FILE")
+    lock: str = option(DEFAULT, "The lock file.", metavar="FILE")
 
 
 class SourceOffer(NamedTuple):
@@ -129,10 +129,11 @@ def read_lock(path: str) -> tuple[LockedSource, ...]:
         UsageError: there is none, or it is none.
     """
     folder = os.path.dirname(path)
-    return tuple(
-        replace(each, given=os.path.normpath(os.path.join(folder, each.given))) if kind_of(each.given).is_path else each
-        for each in lock_file.read(Path(path))
-    )
+
+    def from_here(given: str) -> str:
+        return os.path.normpath(os.path.join(folder, given))
+
+    return tuple(replace(each, given=_if_path(from_here, each.given)) for each in lock_file.read(Path(path)))
 
 
 def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
@@ -156,8 +157,15 @@ def elsewhere(locked: Sequence[LockedSource], source: LockedSource) -> frozenset
     return frozenset(path for each in others for path in each.skills)
 
 
+def _if_path(change: Callable[[str], str], root: str) -> str:
+    """Return a root with its path changed; an address stays."""
+    if kind_of(root).is_path:
+        return change(root)
+    return root
+
+
 def _place(given: str) -> str:
-    return os.path.abspath(given) if kind_of(given).is_path else given
+    return _if_path(os.path.abspath, given)
 
 
 def write_lock(path: str, sources: Sequence[LockedSource]) -> None:
@@ -167,29 +175,25 @@ def write_lock(path: str, sources: Sequence[LockedSource]) -> None:
         UsageError: it cannot be written.
     """
     folder = os.path.dirname(path) or "."
-    lock_file.write(
-        Path(path),
-        [
-            replace(each, given=Path(os.path.relpath(each.given, folder)).as_posix())
-            if kind_of(each.given).is_path and not os.path.isabs(each.given)
-            else each
-            for each in sources
-        ],
-    )
+
+    def from_folder(given: str) -> str:
+        if os.path.isabs(given):
+            return given
+        return Path(os.path.relpath(given, folder)).as_posix()
+
+    lock_file.write(Path(path), [replace(each, given=_if_path(from_folder, each.given)) for each in sources])
 
 
 class LockOptions(SignedRootOptions):
     """All options of `lock`."""
 
-    output: str = option(DEFAULT, "The file to write.", show_default=True, metavar="FILE")
+    output: str = option(DEFAULT, "The file to write.", metavar="FILE")
 
 
 class OutdatedOptions(LockFileOptions, SignedRootOptions):
     """All options of `outdated`."""
 
-    form: Literal["text", "json"] = option(
-        "text", "How to print.", "--format", type=click.Choice(["text", "json"]), show_default=True
-    )
+    form: Literal["text", "json"] = output_format("text", "json")
 
 
 class UpdateOptions(LockFileOptions, SignedRootOptions):
@@ -198,7 +202,7 @@ class UpdateOptions(LockFileOptions, SignedRootOptions):
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a source has become since it was locked.
+    """A source as it is locked and as it is now.
 
     Attributes:
         source: as it is locked.
@@ -243,7 +247,7 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
     """
     if click.get_current_context().get_parameter_source("roots") is ParameterSource.DEFAULT_MAP:
         # The configuration makes paths absolute; in a lock file they are relative to it.
-        roots = tuple(os.path.relpath(each) if kind_of(each).is_path else each for each in roots)
+        roots = tuple(_if_path(os.path.relpath, each) for each in roots)
     given = [*dict.fromkeys(roots)]
     for each in given:
         _check(each)
@@ -337,7 +341,7 @@ def _after(moved: Moved, chosen: set[str]) -> list[LockedSource]:
 
 
 def _joined(sources: Iterable[LockedSource]) -> list[LockedSource]:
-    """Entries of one source and revision as one."""
+    """Merge the entries of one source and revision."""
     out: dict[tuple[str, str], LockedSource] = {}
     for each in sources:
         key = each.given, each.revision
@@ -359,8 +363,10 @@ def _served(sources: Sequence[LockedSource]) -> list[LockedSource]:
 
 
 def _moved(locked: Sequence[LockedSource], options: SignedRootOptions) -> list[Moved]:
-    """What each source has become. Of one that has two revisions, each entry has its own skills; new ones are the
-    last one's."""
+    """Compare each source with its lock.
+
+    Of a source with two revisions, each entry keeps its own skills; the last one gets the new ones.
+    """
     out: list[Moved] = []
     last = {each.given: number for number, each in enumerate(locked)}
     with offered([*last], options) as (_, offers):
@@ -368,7 +374,9 @@ def _moved(locked: Sequence[LockedSource], options: SignedRootOptions) -> list[M
     for number, each in enumerate(locked):
         now = newest[each.given]
         others = elsewhere(locked, each)
-        wanted = now.skills.keys() - others if last[each.given] == number else now.skills.keys() & each.skills.keys()
+        wanted = now.skills.keys() - others
+        if last[each.given] != number:
+            wanted = now.skills.keys() & each.skills.keys()
         out.append(Moved(each, replace(now, skills={path: now.skills[path] for path in now.skills if path in wanted})))
     return out
 
@@ -378,7 +386,7 @@ def _locked(offer: SourceOffer) -> LockedSource:
 
 
 def _check(given: str) -> None:
-    """Refuse an address that holds a secret, which would stand in the file for everybody to read."""
+    """Refuse an address with a password, which would be readable in the lock file."""
     if not kind_of(given).is_path and ":" in urlsplit(given).netloc.rpartition("@")[0]:
         raise UsageError("an address with a password cannot be locked; have a credential helper know the password")
 
@@ -386,7 +394,8 @@ def _check(given: str) -> None:
 def _say_what_is_left_out(registry: Registry) -> None:
     for path, skill in registry.snapshot.skills.items():
         if skill.standing is Standing.UNUSABLE:
-            remark(f"left out: {path}, which cannot be served: {skill.problems[0].message if skill.problems else ''}")
+            reason = next((each.message for each in skill.problems), "")
+            remark(f"left out: {path}, which cannot be served: {reason}")
     for each in registry.problems():
         is_unusable = each.skill and each.severity == "error" and each.skill not in registry.snapshot.skills
         if each.code == "shadowed" or (is_unusable and not each.code.startswith("signature-")):

@@ -1,8 +1,8 @@
-"""What is logged on stderr; stdout belongs to the protocol or to the answer.
+"""Logging on stderr; stdout belongs to the protocol or to the answer.
 
 A record may carry foreign text, such as a file's name. It becomes one line here, and here alone, in which nothing
-moves a terminal's cursor or begins a second record. What clients can cause as often as they like is logged once a
-minute, or a stranger would fill the disk.
+moves a terminal's cursor or begins a second record. Lines that clients cause are rate-limited to one a minute for each
+place in the code, or a stranger would fill the disk.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, TextIO
 
 import click
 
-from mcp_skills_server.commands.fields import option
+from mcp_skills_server.commands.fields import choice, option
 from mcp_skills_server.model import printable
 
 _OURS: Final = "mcp_skills_server"
@@ -33,7 +33,9 @@ Level = Literal["debug", "info", "warning", "error"]
 
 def log_level(default: Level) -> Level:
     """Return the field of the option for what is logged on stderr."""
-    return option(default, "What is logged on stderr.", type=click.Choice(["debug", "info", "warning", "error"]))
+    return option(
+        default, "What is logged on stderr.", type=click.Choice(["debug", "info", "warning", "error"]), is_live=True
+    )
 
 
 Format = Literal["text", "json"]
@@ -41,11 +43,8 @@ Format = Literal["text", "json"]
 
 def log_format() -> Format:
     """Return the field of the option for the form of lines on stderr."""
-    return option(
-        "text",
-        "The form of what is logged. json: an object a line, with time, level, message and what it is about.",
-        type=click.Choice(["text", "json"]),
-    )
+    words = "The form of what is logged. json: an object a line, with time, level, message and what it is about."
+    return choice("text", "json", words=words)
 
 
 def log_to_stderr(level: str, form: Format = "text", *, queued: bool = False) -> None:
@@ -109,13 +108,10 @@ class LineQueue(QueueHandler):
 
 
 class Seldom(logging.Filter):
-    """Lets through, of each place in the code whose lines clients cause, one record a minute with a count of the rest.
+    """Rate-limits lines that clients cause to one a minute for each place in the code, with a count of the rest.
 
-    Those are all places of other packages, which log foreign input as it comes, and of ours those that say so by
-    `extra=REPEATS` (errors.py).
-
-    Args:
-        now: seconds of a clock that never goes back.
+    Those are all lines of other packages, which log foreign input as it comes, and of ours those with `extra=REPEATS`
+    (errors.py). `now` is a monotonic clock.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -125,7 +121,7 @@ class Seldom(logging.Filter):
         """By place: when a record last passed, and how many have not passed since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether the record passes. One that does learns how many before it did not."""
+        """Tell whether the record passes, with the number of those that did not before it as `left_out`."""
         if record.name.partition(".")[0] == _OURS and not getattr(record, "repeats", False):
             return True
         place, now = (record.name, record.pathname, record.lineno), self._now()
@@ -143,9 +139,8 @@ class _OneLine(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         left_out: int = getattr(record, "left_out", 0)
-        return printable(super().formatMessage(record)) + (
-            f" (and {left_out:,} more like it before)" if left_out else ""
-        )
+        more = f" (and {left_out:,} more like it before)" if left_out else ""
+        return printable(super().formatMessage(record)) + more
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         return "\n".join(printable(line) for line in super().formatException(ei).split("\n"))
@@ -179,5 +174,7 @@ class _Json(logging.Formatter):
 
 
 def request_level(transport: str) -> int:
-    """At which level requests are logged: over a pipe they are one person's own."""
-    return logging.INFO if transport == "http" else logging.DEBUG
+    """Return the level at which requests are logged: over a pipe they are one person's own."""
+    if transport == "http":
+        return logging.INFO
+    return logging.DEBUG

@@ -1,4 +1,4 @@
-"""`list`, `show` and `validate`: what is in a folder, and what is wrong with it."""
+"""`list`, `show` and `validate`: the skills of a folder, and their problems."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from mcp_skills_server.commands.fields import flag, option, takes
+from mcp_skills_server.commands.fields import flag, output_format, takes
 from mcp_skills_server.commands.options import RootOptions, given_or_configured, make_registry, roots, without_skills
 from mcp_skills_server.commands.printing import progress, remark, say, say_json, say_lines, say_table
 from mcp_skills_server.errors import UsageError, plural
@@ -42,12 +42,12 @@ def check(registry: Registry, skills: Collection[Skill]) -> None:
 
 
 def in_order(problems: Iterable[Problem]) -> list[Problem]:
-    """By place, what has no line first; the same each time, whatever order a set has."""
+    """Return the problems in the order of path and line; those without a line come first."""
     return sorted(problems, key=lambda each: (each.path, each.line or 0, each.code, each.message))
 
 
 def shortened(problems: Iterable[Problem]) -> Iterator[Problem]:
-    """The first twenty that a skill has of a code; in the place of the next, one that says how many more there are."""
+    """Yield the first twenty problems of a code that a skill has, and one with the number of the rest."""
     given = list(problems)
     places: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for each in given:
@@ -73,7 +73,7 @@ def remark_problems(registry: Registry) -> None:
 
 
 def as_json(problem: Problem) -> dict[str, Any]:
-    """All of a problem."""
+    """Return all of a problem."""
     return {
         "path": problem.path,
         "skill": problem.skill,
@@ -111,28 +111,20 @@ def _above(paths: list[str]) -> str:
 class ListOptions(RootOptions):
     """All options of `list`."""
 
-    form: Literal["table", "json"] = option(
-        "table", "How to print.", "--format", type=click.Choice(["table", "json"]), show_default=True
-    )
+    form: Literal["table", "json"] = output_format("table", "json")
 
 
 class ShowOptions(RootOptions):
     """All options of `show`."""
 
-    form: Literal["text", "json"] = option(
-        "text", "How to print.", "--format", type=click.Choice(["text", "json"]), show_default=True
-    )
+    form: Literal["text", "json"] = output_format("text", "json")
 
 
 class ValidateOptions(RootOptions):
     """All options of `validate`."""
 
-    form: Literal["text", "json", "github"] = option(
-        "text",
-        "How to print; github: annotations for a workflow.",
-        "--format",
-        type=click.Choice(["text", "json", "github"]),
-        show_default=True,
+    form: Literal["text", "json", "github"] = output_format(
+        "text", "json", "github", words="How to print; github: annotations for a workflow."
     )
     strict: bool = flag("Warnings count as errors.")
 
@@ -306,7 +298,7 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
         counts = (plural(count, "skill"), plural(errors, "error"), plural(len(problems) - errors, "warning"))
         say(", ".join(counts), err=options.form == "github")
         _remark_cut(registry)
-    return 0 if ok else 1
+    return int(not ok)
 
 
 def _remark_cut(registry: Registry) -> None:

@@ -28,7 +28,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9 ,.;()/_-]*[A-Za-z0-9,.;()/_-]
 class NewOptions(Options):
     """All options of `new`."""
 
-    directory: str = option(".", "The folder of the skill.", type=click.Path(), show_default=True, metavar="DIR")
+    directory: str = option(".", "The folder of the skill.", type=click.Path(), metavar="DIR")
     description: str = option(DESCRIPTION, "What the skill does and when to use it.")
 
 
@@ -84,7 +84,9 @@ def bundle(name: str, description: str) -> dict[str, str]:
 
 
 def _plain_if_harmless(text: str) -> str:
-    return text if _PLAIN.fullmatch(text) else _quoted(text)
+    if _PLAIN.fullmatch(text):
+        return text
+    return _quoted(text)
 
 
 def _quoted(text: str) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from mcp_skills_server.access.grants import LOCAL, Grants
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.options import FollowOptions, RootOptions, cache_folder, open_roots
+from mcp_skills_server.commands.printing import and_more
 from mcp_skills_server.commands.running import make_watcher, take_in
 from mcp_skills_server.errors import UsageError
 
@@ -30,16 +31,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class OpenedRoots:
-    """The roots of a running server, pinned and signed as the operator asks.
+    """The roots of a running server.
 
     Attributes:
-        registry: serves them, or what a lock file names.
-        mirrors: keeps those current that are no folders; None where all are.
-        scripts: what the configuration says of scripts of single roots, by their folders, absolute.
-        lock: the lock file; None where none is kept to.
+        registry: the skills of the roots, or those that a lock file names.
+        mirrors: keeps the remote roots current; None where all are folders.
+        scripts: whether scripts of a root may run, by its absolute folder, where the configuration says so.
+        lock: the lock file, if there is one.
         roots: the roots that were given beside it.
-        entries: what the lock file said when it was last read, by the folder that the registry serves, absolute.
-        pins: the gate that keeps to it.
+        entries: the entries of the lock file, by the absolute folder that the registry serves.
+        pins: the gate of the lock file.
     """
 
     registry: Registry
@@ -51,7 +52,7 @@ class OpenedRoots:
     pins: Pins | None = None
 
     def fetch(self, first_load: float) -> None:
-        """Keep current what is fetched. A first list waits so many seconds for what was never fetched before."""
+        """Poll the remote roots. A first list waits so many seconds for a root that was never fetched."""
         if self.mirrors is not None:
             self.mirrors.report_to(self.registry.note)
             self.mirrors.start(partial(take_in, self.registry))
@@ -67,7 +68,7 @@ class OpenedRoots:
             watcher.start()
 
     def stop(self) -> None:
-        """Fetch no more, and end the programs that this has started."""
+        """Stop polling, and end the programs that were started for it."""
         if self.mirrors is not None:
             self.mirrors.stop()
 
@@ -80,9 +81,9 @@ class OpenedRoots:
         logger.info("looking at every source now")
 
     def relock(self) -> str:
-        """Serve what the lock file says now, and return why that is refused, "" where it is not.
+        """Serve the lock file as it is now, and return why it is refused, or "".
 
-        What cannot be had leaves what was locked before in service.
+        A refused lock file leaves the former one in force.
         """
         if self.lock is None or self.pins is None:
             return ""
@@ -98,7 +99,7 @@ class OpenedRoots:
                 for folder, each in entries.items()
                 if each.revision != self.entries[folder].revision
             }
-            switch = self.mirrors.repinned(moved) if self.mirrors is not None else None
+            switch = self.mirrors and self.mirrors.repinned(moved)
         except (UsageError, SourceError) as error:
             return f"{error}; what was locked before stays in service"
         self.entries = entries
@@ -119,9 +120,7 @@ def open_served(
     options: FollowOptions,
     configuration: Configuration | None = None,
 ) -> OpenedRoots:
-    """Open these roots, or what a lock file names.
-
-    It is loaded only where it must be proved at the start that all of a lock file is there.
+    """Open these roots, or those that a lock file names. Only `--frozen` loads them at once.
 
     Raises:
         UsageError: a root does not exist or cannot be read or fetched, or is not what is locked.
@@ -141,7 +140,7 @@ def open_served(
 
         locked = locked_roots(options.lock, given)
         given = [each.given for each in locked]
-    rules = [configuration.rules_of(each) if configuration is not None else None for each in given]
+    rules = [configuration and configuration.rules_of(each) for each in given]
 
     def gates(folders: Sequence[str]) -> Sequence[Gate]:
         if options.lock is not None:
@@ -158,7 +157,7 @@ def open_served(
         indexed=True,
         pins=[each.revision or None for each in locked],
         gates=gates,
-        refresh_s=[(each.refresh_s if each is not None else None) or options.refresh for each in rules],
+        refresh_s=[(each and each.refresh_s) or options.refresh for each in rules],
     )
     check_rules(said, registry)
     if options.lock is not None and options.frozen:
@@ -177,7 +176,7 @@ def signature_gates(rules: Mapping[str, SourceRules], keys: Sequence[str], cache
     """Return the gates that refuse skills without the signature that the options or a `[[source]]` require.
 
     Args:
-        rules: of single roots, by their folders, absolute.
+        rules: of single roots, by their absolute folders.
         keys: required of every root.
         cache_dir: as for `cache_folder`.
 
@@ -210,7 +209,7 @@ def check_rules(rules: Mapping[str, SourceRules], registry: Registry) -> None:
 
 
 def _signature_gate(keys: Sequence[str], cache_dir: str | None) -> Sequence[Gate]:
-    """Return the gate that lets pass what one of these keys has signed; none where there are no keys."""
+    """Return the gate that admits skills signed by one of these keys; none where there are no keys."""
     if not keys:
         return ()
     from pathlib import Path
@@ -223,11 +222,12 @@ def _signature_gate(keys: Sequence[str], cache_dir: str | None) -> Sequence[Gate
 
 
 def _refusal(lock: str, unserved: Sequence[str], registry: Registry) -> str:
-    """Why a server does not start that must serve all of a lock file: the first skill with its reason, and how many."""
+    """Return why `--frozen` refuses to start: the first skill with its reason, and the number of the others."""
     reasons = {each.skill: each.message for each in registry.snapshot.problems}
     first = f"{unserved[0]} cannot be served: {reasons.get(unserved[0], 'it is not there')}"
-    more = f" (and {len(unserved) - 1:,} more)" if len(unserved) > 1 else ""
-    return f"{lock}: {first}{more}; see 'outdated' and 'diff', then 'update', or leave out --frozen"
+    return (
+        f"{lock}: {first}{and_more(len(unserved) - 1)}; see 'outdated' and 'diff', then 'update', or leave out --frozen"
+    )
 
 
 def pinned(entries: Mapping[str, LockedSource]) -> tuple[dict[str, Mapping[str, str]], dict[str, frozenset[str]]]:
@@ -262,12 +262,9 @@ def _placed(before: Mapping[str, LockedSource], locked: Sequence[LockedSource], 
 
 
 def make_views(registry: Registry, configuration: Configuration | None, *, local: bool) -> Views:
-    """Return what each principal has of a registry.
+    """Return the views of principals on a registry; without a table `[[grant]]` everyone sees all of it.
 
-    Args:
-        registry: all skills.
-        configuration: what the file says; without a table `[[grant]]` everybody has everything.
-        local: whether the one client is at the other end of a pipe.
+    `local` is for a server over a pipe, whose one client is the user who started it.
     """
     from mcp_skills_server.catalog.views import Views
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what is made of them."""
+"""The options that several commands share, and the registry of the roots that they describe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 import click
 
 from mcp_skills_server.commands.config_option import ConfigOptions
-from mcp_skills_server.commands.fields import Options, flag, many, option, switch
+from mcp_skills_server.commands.fields import Options, count, file, flag, many, option, seconds, switch
 from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.errors import StaleFileError, UsageError
 
@@ -25,28 +25,20 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ROOTS: Final = "MCP_SKILLS_ROOTS"
-_COUNT = click.IntRange(min=1)
 
 
 def cache_folder(given: str | None) -> Path:
-    """Return the folder of caches: the one that `--cache-dir` named, or the user's."""
-    from pathlib import Path
-
+    """Return the cache directory: that of `--cache-dir`, or the user's."""
     from mcp_skills_server.directories import cache_directory
 
-    return Path(given) if given else cache_directory()
+    return path_or_none(given) or cache_directory()
 
 
 def index_of(given: str | None) -> Index:
-    """Where indexes lie: of every root where a folder was named for them, else of large ones in the user's cache."""
+    """Return the index: of every root below a named directory, of large roots alone in the user's cache."""
     from mcp_skills_server.catalog.index import LEAST_SKILLS, Index
 
     return Index(cache_folder(given) / "index", 1 if given else LEAST_SKILLS)
-
-
-def publish_memory(given: str | None) -> Path:
-    """Return where it is kept which files `publish` need not read again."""
-    return cache_folder(given) / "publish"
 
 
 class RootType(click.Path):
@@ -60,12 +52,12 @@ class RootType(click.Path):
 
 
 def roots(command: _F) -> _F:
-    """Return the argument for the folders, archives, sites and repositories that hold skills."""
+    """Add the argument for the folders, archives, sites and repositories that hold skills."""
     return _roots(command, required=True, metavar="ROOT...")
 
 
 def roots_or_lock(command: _F) -> _F:
-    """Return the same where a lock file may name them."""
+    """Add the same argument where a lock file may name the roots."""
     return _roots(command, required=False, metavar="[ROOT...]")
 
 
@@ -73,8 +65,17 @@ def _roots(command: _F, **how: Any) -> _F:
     return click.argument("roots", nargs=-1, type=RootType(), envvar=_ROOTS, **how)(command)
 
 
+def path_or_none(given: str | None) -> Path | None:
+    """Return the path of an option that may be missing or empty."""
+    from pathlib import Path
+
+    if given:
+        return Path(given)
+    return None
+
+
 def given_or_configured(roots: Sequence[str]) -> Sequence[str]:
-    """Return these roots; where there are none, those of MCP_SKILLS_ROOTS or of the configuration file."""
+    """Return these roots, or those of MCP_SKILLS_ROOTS or of the configuration file where there are none."""
     from mcp_skills_server.sources.kinds import split
 
     if roots:
@@ -85,29 +86,25 @@ def given_or_configured(roots: Sequence[str]) -> Sequence[str]:
 
 
 class LimitOptions(Options):
-    """What bounds a skill, and where skills may lie."""
+    """The limits of a skill, and the folders that are searched."""
 
     heading: ClassVar[str] = "Which skills there are"
-    max_skill_md: int = option(1 << 20, "Bytes of a SKILL.md.", type=_COUNT, show_default=True)
-    max_files: int = option(512, "Files of one skill.", type=_COUNT, show_default=True)
-    max_bytes: int = option(16 << 20, "Bytes of one skill, all files together.", type=_COUNT, show_default=True)
-    max_depth: int = option(
-        32, "How many levels below a root a skill may lie.", type=click.IntRange(min=1, max=64), show_default=True
-    )
+    max_skill_md: int = count(1 << 20, "Bytes of a SKILL.md.")
+    max_files: int = count(512, "Files of one skill.")
+    max_bytes: int = count(16 << 20, "Bytes of one skill, all files together.")
+    max_depth: int = option(32, "How many levels below a root a skill may lie.", type=click.IntRange(1, 64))
     hidden: bool = switch(
         False,
         "Also look for skills in folders whose names begin with a dot, such as .claude/skills.",
-        envvar="MCP_SKILLS_HIDDEN",
     )
     follow_links: bool = switch(
         True,
         "Serve a folder that a link in a ROOT leads to, if it holds a SKILL.md and is yours as the link is.",
-        envvar="MCP_SKILLS_FOLLOW_LINKS",
     )
 
 
 class SiteOptions(Options):
-    """How roots are fetched that are sites."""
+    """How remote roots are fetched and cached."""
 
     heading: ClassVar[str] = "Roots that are fetched"
     cache_dir: str | None = option(
@@ -116,10 +113,9 @@ class SiteOptions(Options):
         type=click.Path(file_okay=False),
         metavar="DIR",
     )
-    cache_size: int = option(
+    cache_size: int = count(
         10 << 30,
         "What copies may take there; what was not used for the longest goes first, what is served never.",
-        type=_COUNT,
         metavar="BYTES",
     )
     allow_private: bool = flag("Fetch from private and loopback addresses, too.")
@@ -131,15 +127,12 @@ class SiteOptions(Options):
 
 
 class GitOptions(Options):
-    """How roots are fetched that are folders of git repositories."""
+    """How git repositories are fetched."""
 
     heading: ClassVar[str] = "Roots in git"
-    signers: str | None = option(
-        None,
+    signers: str | None = file(
         "Take a commit only if it is signed with an ssh key that this file of allowed signers names.",
         "--require-signed-commits",
-        type=click.Path(dir_okay=False),
-        metavar="FILE",
     )
     accept_rewritten: bool = flag("Take what a branch was rewritten to (force-push), or a tag moved to.")
 
@@ -149,41 +142,29 @@ class RootOptions(LimitOptions, SiteOptions, GitOptions, ConfigOptions):
 
 
 class WatchOptions(Options):
-    """How changes of the folders are followed."""
+    """How local folders are watched."""
 
     heading: ClassVar[str] = "Following changes"
     watch: bool = switch(True, "Follow changes of the folders.")
     poll: bool = switch(False, "Look at time stamps instead of waiting for events, for network file systems.")
-    reconcile: float = option(
-        300,
-        "Look at everything again after so long, in case an event was lost.",
-        type=click.FloatRange(min=1),
-        metavar="SECONDS",
-    )
+    reconcile: float = seconds(300, "Look at everything again after so long, in case an event was lost.", least=1)
 
 
 class RefreshOptions(Options):
-    """How often what is fetched is looked at."""
+    """How often remote roots are polled."""
 
     heading: ClassVar[str] = "Following changes"
-    refresh: float = option(
+    refresh: float = seconds(
         60,
         "How often to look whether a root in git or a registry has changed. A site says so itself.",
-        type=click.FloatRange(min=1),
-        metavar="SECONDS",
-        show_default=True,
+        least=1,
+        is_live=True,
     )
-    first_load: float = option(
-        5,
-        "How long a first list waits for what was never fetched before.",
-        type=click.FloatRange(min=0),
-        metavar="SECONDS",
-        show_default=True,
-    )
+    first_load: float = seconds(5, "How long a first list waits for what was never fetched before.")
 
 
 class SignatureOptions(Options):
-    """Whose signature each skill must have."""
+    """The signatures that skills must have."""
 
     heading: ClassVar[str] = "What is pinned and signed"
     require_signature: tuple[str, ...] = many(
@@ -195,19 +176,14 @@ class SignatureOptions(Options):
 
 
 class SignedRootOptions(RootOptions, SignatureOptions):
-    """How roots are read, and whose signature their skills must have."""
+    """How roots are read, and the signatures that their skills must have."""
 
 
 class PinOptions(SignatureOptions):
-    """Whether exactly what a lock file names is served, and only what is signed."""
+    """The lock file, and the signatures that skills must have."""
 
     heading: ClassVar[str] = "What is pinned and signed"
-    lock: str | None = option(
-        None,
-        "Serve exactly the skills that this lock file names, of the ROOTs that it names.",
-        type=click.Path(dir_okay=False),
-        metavar="FILE",
-    )
+    lock: str | None = file("Serve exactly the skills that this lock file names, of the ROOTs that it names.")
     frozen: bool = flag("With --lock: refuse to start where a skill that it names cannot be served.")
 
 
@@ -223,23 +199,12 @@ class PartialOptions(Options):
     )
 
 
-def open_folder(given: str, options: LimitOptions) -> Registry:
-    """Return a registry of one folder of the operator's own, not yet loaded.
-
-    Raises:
-        UsageError: it is no folder.
-    """
-    from mcp_skills_server.catalog.registry import Registry
-
-    return Registry([given], _limits(options))
-
-
 @contextmanager
 def reading() -> Generator[None]:
-    """While this is entered, a file that changes while it is read is wrong usage and not a fault of ours.
+    """Report a file that changes while it is read as wrong usage.
 
     Raises:
-        UsageError: one did.
+        UsageError: a file changed.
     """
     try:
         yield
@@ -250,12 +215,12 @@ def reading() -> Generator[None]:
 def make_registry(
     given: Sequence[str], options: RootOptions, *, proved: bool = False, indexed: bool = False
 ) -> Registry:
-    """Return a registry of these roots, sites fetched now.
+    """Return a registry of these roots, not yet loaded; remote ones are fetched now.
 
     Args:
         given: the roots.
         options: how they are read.
-        proved: a copy of an earlier time will not do.
+        proved: refuse a cached copy that cannot be revalidated.
         indexed: as for `open_roots`.
 
     Raises:
@@ -271,7 +236,7 @@ def make_registry(
 
 
 def without_skills(registry: Registry) -> list[str]:
-    """Return the roots that hold no skill at all, as the operator wrote them: most likely one was mistyped."""
+    """Return the roots without any skill, as the operator wrote them: most likely a path was mistyped."""
     return [root.shown for root in registry.roots if not registry.of_root(root).skills]
 
 
@@ -284,15 +249,15 @@ def open_roots(
     gates: Callable[[Sequence[str]], Sequence[Gate]] = lambda _: (),
     refresh_s: Sequence[float] = (),
 ) -> tuple[Registry, Mirrors | None]:
-    """Return a registry of these roots, and what keeps those current that are no folders, if there are such.
+    """Return a registry of these roots, and the mirrors of the remote ones; None where all are folders.
 
     Args:
         given: the roots.
         options: how they are read.
-        indexed: begin with what an earlier process knew of them, and leave it to the next where a watcher follows them.
+        indexed: start from the index of an earlier process, and keep one where a watcher follows the roots.
         pins: for each root the revision that is wanted, None for the newest; () for the newest of all.
-        gates: makes what refuses skills of the folders that the roots are read from.
-        refresh_s: for each root the seconds between two looks at it, if it has no cache headers; () for 60.
+        gates: makes the gates that refuse skills, of the folders that the roots are read from.
+        refresh_s: for each root the seconds between two polls, if it has no cache headers; () for 60.
 
     Raises:
         UsageError: a root does not exist or cannot be read or fetched.
@@ -300,7 +265,6 @@ def open_roots(
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.root_index import all_of
 
-    limits = _limits(options)
     mirrors: Mirrors | None = None
     folders: Sequence[str | MirroredRoot] = given
     if not all(os.path.isdir(root) for root in given):
@@ -308,11 +272,14 @@ def open_roots(
         each_its_own = zip(given, pins or [None] * len(given), refresh_s or [None] * len(given), strict=True)
         folders = [mirrors.root(*root) for root in each_its_own]
     gate = all_of(gates([os.path.abspath(each if isinstance(each, str) else each.path) for each in folders]))
-    index = index_of(options.cache_dir) if indexed else None
-    return Registry(folders, limits, index=index, gate=gate), mirrors
+    index = None
+    if indexed:
+        index = index_of(options.cache_dir)
+    return Registry(folders, limits_of(options), index=index, gate=gate), mirrors
 
 
-def _limits(options: LimitOptions) -> Limits:
+def limits_of(options: LimitOptions) -> Limits:
+    """Return the limits of the registry."""
     from mcp_skills_server.catalog.roots import Limits
 
     return Limits(
@@ -326,8 +293,6 @@ def _limits(options: LimitOptions) -> Limits:
 
 
 def _mirrors(options: RootOptions) -> Mirrors:
-    from pathlib import Path
-
     from mcp_skills_server.dialects import wellknown
     from mcp_skills_server.sources.mirrors import Mirrors
     from mcp_skills_server.sources.settings import FetchSettings, OriginPolicy, SourceSettings
@@ -339,7 +304,7 @@ def _mirrors(options: RootOptions) -> Mirrors:
         options.hidden,
         FetchSettings(trust=trust, allow_rollback=options.allow_rollback),
         cache_bytes=options.cache_size,
-        signers=Path(options.signers) if options.signers else None,
+        signers=path_or_none(options.signers),
         rewritten=options.accept_rewritten,
     )
     return Mirrors(settings)

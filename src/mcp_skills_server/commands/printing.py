@@ -1,4 +1,4 @@
-"""What a command prints for people and programs: lines, JSON, and how far it has come.
+"""Output of commands for people and programs: lines, tables, JSON and progress.
 
 Every command prints through here. Skills are foreign text: nothing of them may steer a terminal. JSON is escaped
 further than the standard asks, which changes no value.
@@ -54,10 +54,12 @@ def say_table(rows: list[tuple[str, ...]], colours: Mapping[int, str] | None = N
         longest = max(_SHORTEST, shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths))
     for number, row in enumerate(rows):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        last = row[-1] if len(row[-1]) <= longest else row[-1][: longest - 3] + "..."
+        last = row[-1]
+        if len(last) > longest:
+            last = last[: longest - 3] + "..."
         line = printable("  ".join([*cells, last]).rstrip())
         if has_colour:
-            line = click.style(line, bold=True if number == 0 else None, fg=(colours or {}).get(number))
+            line = click.style(line, bold=number == 0 or None, fg=(colours or {}).get(number))
         click.echo(line)
 
 
@@ -73,19 +75,20 @@ def say_json(value: Any) -> None:
     click.echo(written)
 
 
+def and_more(count: int, hint: str = "") -> str:
+    """Return " (and 3 more)" for the end of a message; "" for none."""
+    if count < 1:
+        return ""
+    return f" (and {count:,} more{hint})"
+
+
 def remark(text: str) -> None:
     """Print one line about the command itself, on stderr and under the program's name."""
     say(f"{_PROGRAM}: {text}", err=True)
 
 
 def progress(items: Iterable[_T], *, length: int, label: str) -> Iterator[_T]:
-    """These items one by one, with a bar on stderr while they are worked on; none where stderr is no terminal.
-
-    Args:
-        items: what is worked on.
-        length: how many there are.
-        label: what is done with them.
-    """
+    """Yield the items, with a progress bar of this label on stderr if that is a terminal."""
     if not sys.stderr.isatty():
         yield from items
         return

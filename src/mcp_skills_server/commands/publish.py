@@ -13,8 +13,8 @@ from mcp_skills_server.commands.fields import flag, option, takes
 from mcp_skills_server.commands.options import (
     PartialOptions,
     RootOptions,
+    cache_folder,
     make_registry,
-    publish_memory,
     roots,
     without_skills,
 )
@@ -48,7 +48,7 @@ class PublishOptions(PartialOptions, RootOptions):
     check: bool = flag("Write nothing; print what is not current, and exit with 1 if anything is.")
 
 
-@click.command(context_settings={"show_default": True})
+@click.command()
 @roots
 @takes(PublishOptions)
 def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
@@ -80,7 +80,7 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
         output,
         headers=options.headers,
         keep_days=options.keep,
-        cache=publish_memory(options.cache_dir),
+        cache=cache_folder(options.cache_dir) / "publish",
         steps=lambda items: progress(items, length=len(items), label="writing"),
     )
     differences, run = _publish(site, registry, options)
@@ -98,7 +98,7 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
             say(str(each))
         state = f"not current: {plural(len(differences), 'file')} to change" if differences else "current"
         remark(f"{shown} is {state}")
-        return 1 if differences or lacking else 0
+        return int(bool(differences) or lacking)
     done = f"{plural(len(differences), 'file')} changed" if differences else "nothing to change"
     remark(f"published {run.skills} skills in {shown}, {done}")
     return 0

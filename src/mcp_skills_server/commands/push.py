@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mcp_skills_server.commands.fields import flag, option, takes
+from mcp_skills_server.commands.fields import flag, seconds, takes
 from mcp_skills_server.commands.options import PartialOptions, RootOptions, given_or_configured, make_registry
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.errors import UsageError
@@ -23,13 +23,7 @@ class PushOptions(PartialOptions, RootOptions):
     """All options of `push`."""
 
     each: bool = flag("One artifact for each skill, in the repository REPOSITORY/NAME, and no collection of them.")
-    timeout: float = option(
-        600,
-        "One upload.",
-        type=click.FloatRange(min=0, min_open=True),
-        show_default=True,
-        metavar="SECONDS",
-    )
+    timeout: float = seconds(600, "One upload.", above=True)
 
 
 @click.command()

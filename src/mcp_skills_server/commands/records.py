@@ -1,4 +1,4 @@
-"""The option of the audit log."""
+"""The audit log and the counts of uses: their options and their start."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-import click
-
-from mcp_skills_server.commands.fields import LocatedType, Options, flag, option
+from mcp_skills_server.commands.fields import LocatedType, Options, file, flag, option
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,15 +23,12 @@ _SQLITE: Final = "sqlite:"
 
 
 class AuditOptions(Options):
-    """What is recorded for whoever answers for the server."""
+    """The audit log."""
 
     heading: ClassVar[str] = "Records"
-    audit_log: str | None = option(
-        None,
+    audit_log: str | None = file(
         "Append a line of JSON to this file for every skill that is loaded, read or run, and for who was let in or "
-        "refused; - for stdout, over HTTP. Opened anew on SIGHUP. Where it cannot be written, no script runs.",
-        type=click.Path(dir_okay=False),
-        metavar="FILE",
+        "refused; - for stdout, over HTTP. Opened anew on SIGHUP. Where it cannot be written, no script runs."
     )
     audit_required: bool = flag(
         "With --audit-log: write the line before a file of a skill is answered, and refuse the request where "
@@ -42,7 +37,7 @@ class AuditOptions(Options):
 
 
 def start_audit(options: AuditOptions, events: Events, *, stdout_is_free: bool) -> AuditLog | None:
-    """Record the events of a server from now on. Return the audit log; None where nothing is recorded.
+    """Start the audit log of a server's events and return it; None without `--audit-log`.
 
     Raises:
         UsageError: the file cannot be written, or stdout is the protocol's.
@@ -61,19 +56,19 @@ def start_audit(options: AuditOptions, events: Events, *, stdout_is_free: bool) 
 
 
 class StoreType(LocatedType):
-    """Where uses are counted: `sqlite:FILE` or `off`."""
+    """The store of the counts: `sqlite:FILE` or `off`."""
 
     name = "store"
 
     def located(self, value: str, folder: str) -> str:
-        """Return the file from `folder` on; all else as it is."""
+        """Return the store with the path of its file from `folder` on."""
         if not value.startswith(_SQLITE) or value == _SQLITE:
             return value
         return _SQLITE + os.path.normpath(os.path.join(folder, value.removeprefix(_SQLITE)))
 
 
 class UsageOptions(Options):
-    """Whether uses are counted, and where."""
+    """The counts of uses."""
 
     heading: ClassVar[str] = "Records"
     usage: str | None = option(
@@ -87,12 +82,12 @@ class UsageOptions(Options):
 
 
 class Counting(NamedTuple):
-    """Counts that go on.
+    """Running counts of uses.
 
     Attributes:
-        usage: what counts.
-        store: where they are.
-        stop: writes the rest, and ends it.
+        usage: the counter.
+        store: its file.
+        stop: writes the rest, and ends the counting.
     """
 
     usage: Usage
@@ -101,17 +96,12 @@ class Counting(NamedTuple):
 
 
 def store_at(store: str | None, *, make: bool = True) -> UsageStore | None:
-    """Return the store of this name, a file of the user's own by default.
+    """Return the store that `--usage` names, by default in the user's state directory.
 
-    Args:
-        store: as `--usage` has it.
-        make: make the file if it is not there.
-
-    Returns:
-        None for off, and where there is no file and none is to be made.
+    None for off, and with `make=False` where there is no file yet.
 
     Raises:
-        UsageError: it is none, or cannot be used.
+        UsageError: the name is no store, or the store cannot be used.
     """
     if store == OFF:
         return None
@@ -133,13 +123,9 @@ def store_at(store: str | None, *, make: bool = True) -> UsageStore | None:
 
 
 def start_usage(options: UsageOptions, registry: Registry, events: Events, *, by_default: bool) -> Counting | None:
-    """Count from now on; None where nothing is counted.
+    """Start to count the uses of a registry's skills by a server's events; None where nothing is counted.
 
-    Args:
-        options: where.
-        registry: whose skills are served.
-        events: of the server.
-        by_default: count where no option says anything.
+    Without `--usage` it depends on `by_default`, and a store that cannot be used is a warning.
 
     Raises:
         UsageError: the store that was named cannot be used.

@@ -1,7 +1,7 @@
-"""Reads configuration, token and lock file again: on SIGHUP, and when one of them changes.
+"""Reload the configuration, the tokens and the lock file on SIGHUP and when one of them changes.
 
-A new version that is broken is one line in the log, and the old one stays. Tokens, grants, rates, the level of the log
-and how often sources are looked at change at once; of all else one line says that it takes effect at the next start.
+A new version that is broken is one line in the log, and the old one stays. Live options (`Traits`), tokens, grants and
+rates change at once; of all else one line says that it takes effect at the next start.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from click.core import ParameterSource
 
 from mcp_skills_server.access.tokens import warn_of_ends
 from mcp_skills_server.commands.config_option import token_lines_of
-from mcp_skills_server.commands.fields import key_of
+from mcp_skills_server.commands.fields import key_of, traits_of
 from mcp_skills_server.commands.logs import set_level
+from mcp_skills_server.commands.printing import and_more
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 from mcp_skills_server.telemetry.log import log_requests, logs_requests
@@ -44,16 +45,15 @@ _LOOK_S: Final = 1.0
 _DAY_S: Final = 86_400.0
 _SETTLE_S: Final = 0.2
 """A file that is being written is read when it has stayed the same for so long."""
-_LIVE: Final = frozenset(("token_file", "tokens", "log_level", "refresh"))
 
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """The result of reading the files again; the start is the first.
+    """The result of a reload; the start is the first.
 
     Attributes:
-        at: when, in seconds since the epoch.
-        error: why something of them is not in force; "" where all is.
+        at: seconds since the epoch.
+        error: why something of the files is not in force; "" where all is.
     """
 
     at: float
@@ -61,26 +61,28 @@ class Reload:
 
     @property
     def line(self) -> str:
-        """One line for `/readyz?verbose`."""
+        """Return one line for `/readyz?verbose`."""
         when = datetime.fromtimestamp(self.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return f"configuration: {'refused' if self.error else 'read'} at {when}{self.error and f': {self.error}'}"
+        if self.error:
+            return f"configuration: refused at {when}: {self.error}"
+        return f"configuration: read at {when}"
 
 
 class Reloader:
-    """Keeps what can change while a command runs as its files say, in a thread of its own.
+    """Follows the files of a running command in a thread of its own.
 
-    The files are looked at by their time stamps, and not by events: what mounts a secret moves links, and network file
-    systems send none.
+    It polls their time stamps instead of waiting for events: a mounted secret is a link that moves, and network file
+    systems send no events.
 
     Args:
-        context: of the command; what the command line or the environment says, no file changes.
+        context: of the command. A value of its command line or of the environment stays, whatever the file says.
         configuration: as it was read at the start; None where there is no file.
-        sources: has the lock file read again, and every source looked at when that is asked for.
+        sources: the roots, whose lock file is read again; None where there are none.
         tokens: those in force, where there may be some.
-        views: which skills each principal has.
-        rates: how often one may do something, where that is counted.
+        views: the skills of each principal.
+        rates: those in force, where requests are counted.
         events: of the server whose requests are logged; None where there are none.
-        request_level: at which level requests are logged.
+        request_level: the level at which requests are logged.
     """
 
     def __init__(
@@ -98,13 +100,18 @@ class Reloader:
         self._sources = sources
         self._views = views
         self._rates = rates
-        self._parameters = {each.name or "": each for each in context.command.params}
         above = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
-        self._fixed = {
-            name: context.params[name] for name in self._parameters if context.get_parameter_source(name) in above
+        self._options = {
+            each.name or "": each
+            for each in context.command.params
+            if context.get_parameter_source(each.name or "") not in above
         }
+        """The options that the file decides."""
+        self._given = context.params
         plain = click.Context(context.command)  # where the file gives no defaults
-        self._defaults = {name: each.get_default(plain) for name, each in self._parameters.items() if name in _LIVE}
+        self._defaults = {
+            name: each.get_default(plain) for name, each in self._options.items() if traits_of(each).is_live
+        }
         self._configuration = configuration
         self._tokens = tokens
         self._warned = time.monotonic()  # when they were read
@@ -112,21 +119,21 @@ class Reloader:
         self._request_level = request_level
         self._logs_requests = logs_requests(request_level)  # since the start
         self._broken = self._tokens_broken = False
-        """Whether what was read last could not be taken."""
+        """Whether the last version was refused."""
         self.last = Reload(time.time())
         self._asked: SimpleQueue[None] = SimpleQueue()
         self._seen = self._look()
 
     def start(self) -> None:
-        """Look from now on, until the process ends."""
+        """Follow the files until the process ends."""
         threading.Thread(target=self._follow, name="skills-configuration", daemon=True).start()
 
     def ask(self) -> None:
-        """Have everything read again now; to be called from anywhere, handlers of signals too."""
-        self._asked.put(None)  # which is reentrant, and the lock of an Event is not
+        """Request a reload and a poll of every source; reentrant, for handlers of signals."""
+        self._asked.put(None)  # the lock of an Event is not reentrant
 
     def reload(self) -> None:
-        """Read everything again, and take what is new in it."""
+        """Read all files again, and put what is new in force."""
         before, troubles = self._configuration, list[str]()
         was_broken, self._broken = self._broken, False
         if before is not None:
@@ -151,8 +158,7 @@ class Reloader:
             if wrong:
                 self._tokens_broken = True
                 in_force = "the tokens stay as they were" if tokens is None else "all other lines are in force"
-                more = f" (and {len(wrong) - 1:,} more)" if len(wrong) > 1 else ""
-                troubles.append(f"{wrong[0][1]}{more}; {in_force}")
+                troubles.append(f"{wrong[0][1]}{and_more(len(wrong) - 1)}; {in_force}")
             elif were_broken and tokens is None:
                 logger.info("the tokens are right again, and are those in force")
         self._swap(tokens, self._new_grants(before))
@@ -166,7 +172,7 @@ class Reloader:
         self.last = Reload(time.time(), printable(" / ".join(troubles)))
 
     def _swap(self, tokens: list[Token] | None, grants: Sequence[Grant] | None) -> None:
-        """Have these in force, None for what stays: both at once, so that nobody new meets the grants of before."""
+        """Replace tokens and grants atomically. None keeps the current one."""
 
         def swap() -> None:
             if tokens is not None and self._tokens is not None:
@@ -183,21 +189,22 @@ class Reloader:
             logger.info("the grants were read again; there are %d of them", len(grants))
 
     def _value(self, name: str, configuration: Configuration | None) -> Any:
-        """Return what holds of an option by a configuration."""
-        if name in self._fixed:
-            return self._fixed[name]
-        default = self._defaults.get(name)
-        return default if configuration is None else configuration.values.get(name, default)
+        """Return the value of a live option under a configuration."""
+        if name not in self._options:
+            return self._given.get(name)
+        if configuration is None:
+            return self._defaults[name]
+        return configuration.values.get(name, self._defaults[name])
 
     def _new_grants(self, before: Configuration | None) -> Sequence[Grant] | None:
-        """Return the grants of the file where they are others than before, and there were some."""
+        """Return the grants of the file if they have changed; None too where there were none."""
         now = self._configuration
         if before is None or now is None or before.grants is None or before.grants == now.grants:
             return None
         return now.grants
 
     def _new_tokens(self) -> tuple[list[Token] | None, Sequence[tuple[str, str]]]:
-        """Return the tokens of the file where they are others than those in force, and the lines that are wrong.
+        """Return the tokens of the file, None if they are those in force, and the lines that are wrong.
 
         Raises:
             UsageError: they cannot be read or taken.
@@ -213,7 +220,9 @@ class Reloader:
             lines.checked()
             raise UsageError("whether tokens are wanted takes effect at the next start")
         warn_of_ends(found, time.time())
-        return None if {*self._tokens} == {*found} else found, lines.wrong
+        if {*self._tokens} == {*found}:
+            return None, lines.wrong
+        return found, lines.wrong
 
     def _take(self, before: Configuration, now: Configuration) -> None:
         if self._value("log_level", before) != (level := self._value("log_level", now)):
@@ -221,18 +230,17 @@ class Reloader:
             if not self._logs_requests and self._events is not None:
                 self._logs_requests = log_requests(self._events, self._request_level) is not None
         logger.info("%s was read again", now.file)
-        mirrors = None if self._sources is None else self._sources.mirrors
+        mirrors = self._sources and self._sources.mirrors
         if mirrors is not None:
-            for root in {*before.values.get("roots", ()), *now.values.get("roots", ()), *self._fixed.get("roots", ())}:
+            roots = () if "roots" in self._options else self._given["roots"]
+            for root in {*before.values.get("roots", ()), *now.values.get("roots", ()), *roots}:
                 rules = now.rules_of(root)
-                own = rules.refresh_s if rules is not None else None
-                mirrors.set_refresh(root, own or self._value("refresh", now))
-        names = {
-            name
-            for name in (before.values.keys() | now.values.keys()) & self._parameters.keys()
-            if before.values.get(name) != now.values.get(name) and name not in _LIVE and name not in self._fixed
-        }
-        later = sorted(key_of(self._parameters[name]) for name in names)
+                mirrors.set_refresh(root, (rules and rules.refresh_s) or self._value("refresh", now))
+        later = sorted(
+            key_of(each)
+            for name, each in self._options.items()
+            if before.values.get(name) != now.values.get(name) and not traits_of(each).is_live
+        )
         if _without_refresh(before) != _without_refresh(now):
             later.append("source")
         if (before.grants is None) != (now.grants is None):
@@ -247,18 +255,18 @@ class Reloader:
             logger.warning("%s: %s: this takes effect at the next start", now.file, ", ".join(later))
 
     def _warn_of_ends(self) -> None:
-        """Once a day."""
+        """Warn of tokens that expire soon, once a day."""
         if self._tokens is not None and time.monotonic() - self._warned > _DAY_S:
             self._warned = time.monotonic()
             warn_of_ends(self._tokens, time.time())
 
     @property
     def has_files(self) -> bool:
-        """Tell whether any file is followed."""
+        """Tell whether there is any file to follow."""
         return bool(self._seen)
 
     def _look(self) -> list[tuple[int, ...] | None]:
-        """Return what tells one version of the files from another; None of one that is not there."""
+        """Return a stat signature of each file; None for one that is missing."""
         files = [self._configuration.file] if self._configuration is not None else []
         if self._tokens is not None and (file := self._value("token_file", self._configuration)) is not None:
             files.append(file)

@@ -23,7 +23,7 @@ class RpcOptions(FollowOptions, RuntimeOptions, AuditOptions):
     log_format: Format = log_format()
 
 
-@click.command(cls=Grouped, context_settings={"show_default": True})
+@click.command(cls=Grouped)
 @roots_or_lock
 @takes(RpcOptions)
 def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:

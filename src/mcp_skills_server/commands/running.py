@@ -1,4 +1,4 @@
-"""What commands share that go on until their client leaves: what they follow, and how they end."""
+"""Start, signals and end of the commands that run until their client leaves."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.watch import Watcher
 
 _LAST_S = 1.0
-"""For so long the end waits for somebody to read the last lines of the log."""
+"""Seconds that the end waits for a reader of the last lines of the log."""
 
 
 def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:
-    """What follows changes; None where none are to be followed, and then digests are computed and an index kept."""
+    """Return the watcher of the folders; without `--watch` compute the digests, keep an index, and return None."""
     if not options.watch:
         from mcp_skills_server.catalog.watch.watcher import Prover
 
@@ -35,13 +35,13 @@ def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:
 
 
 def take_in(registry: Registry, folder: str) -> None:
-    """Serve what was fetched, once the first scan is done."""
+    """Load a folder that was fetched, once the first scan is done."""
     registry.loaded.wait()
     registry.refresh([os.path.realpath(folder)])
 
 
 def settle_after_load(registry: Registry) -> None:
-    """Take what the first scan made out of the garbage collector's sight: it stays, and looking at it takes 0.1 s."""
+    """Freeze the objects of the first scan: they stay, and a garbage collection of them takes 0.1 s."""
 
     def settle(_: object) -> None:
         unsubscribe()
@@ -51,14 +51,14 @@ def settle_after_load(registry: Registry) -> None:
 
 
 async def collecting(serve: Callable[..., Awaitable[None]], *arguments: object) -> None:
-    """Serve, and look for garbage from here on: what a start makes stays, and looking at it takes a twentieth of it."""
+    """Serve, with the garbage collector on and the objects of the start frozen: they took a twentieth of it."""
     gc.freeze()
     gc.enable()
     await serve(*arguments)
 
 
 def say_that_it_waits(peer: str, *ways: str) -> None:
-    """Where a person started it on a terminal: say on stderr that it waits for `peer`, and the ways to try it."""
+    """Tell a person at a terminal that the command waits for `peer`, and the ways to try it."""
     if not sys.stdin.isatty():
         return
     lines = [f"waiting for the messages of {peer} on stdin, which starts this command by itself; Ctrl-C ends it"]
@@ -67,7 +67,10 @@ def say_that_it_waits(peer: str, *ways: str) -> None:
 
 
 def end_on_signals() -> None:
-    """Until a loop takes the signals over: the first process of a container has no default action for them."""
+    """End the process on SIGTERM and SIGINT, for which the first process of a container has no default action.
+
+    The event loop replaces these handlers.
+    """
 
     def end(_signal: int, _frame: object) -> None:
         os._exit(0)
@@ -77,9 +80,9 @@ def end_on_signals() -> None:
 
 
 def on_hangup(*asked: Callable[[], object] | None) -> None:
-    """On SIGHUP, by which daemons are asked to read and open their files again, call these.
+    """Call these on SIGHUP, which asks daemons to reload their files. They must be reentrant.
 
-    One that is ignored already stays so (nohup). What is called may be called in the midst of any other line.
+    An ignored SIGHUP stays ignored (nohup).
     """
 
     def hang_up(_signal: int, _frame: object) -> None:
@@ -92,7 +95,7 @@ def on_hangup(*asked: Callable[[], object] | None) -> None:
 
 
 def leave(code: int = 0) -> NoReturn:
-    """End at once: a peer that has stopped reading may hold a thread in a write for ever, and with it the process."""
+    """End the process at once: a peer that has stopped reading may block a thread in a write for ever."""
     last = threading.Thread(target=_write_the_last_lines, daemon=True)
     last.start()
     last.join(_LAST_S)

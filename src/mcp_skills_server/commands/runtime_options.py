@@ -1,4 +1,4 @@
-"""Options that say whether and how scripts of skills run, and what is made of them."""
+"""The options of scripts and of search by meaning, and the objects made of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from mcp_skills_server.commands.fields import LocatedType, Options, many, option, switch
+from mcp_skills_server.commands.fields import LocatedType, Options, choice, count, file, many, option, seconds, switch
 from mcp_skills_server.errors import RequestError, UsageError, missing_extra
 
 if TYPE_CHECKING:
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
     from mcp_skills_server.runtime.embeddings.models import Embedder
     from mcp_skills_server.runtime.runtime import Runtime
 
-_COUNT: Final = click.IntRange(min=1)
 KEY_VARIABLE: Final = "MCP_SKILLS_EMBEDDINGS_KEY"
 
 
 def _canonical(_context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    """Origins in the spelling that is compared, whatever folder another server is started in."""
+    """Return origins in their canonical spelling, which does not depend on the working directory."""
     if not value:
         return ()
     from mcp_skills_server.runtime.scripts.policy import canonical
@@ -34,20 +33,14 @@ def _canonical(_context: click.Context, _parameter: click.Parameter, value: tupl
 
 
 class ApprovalOptions(Options):
-    """Where approvals are kept."""
+    """The file of approvals."""
 
     heading: ClassVar[str] = "Running scripts"
-    approvals: str | None = option(
-        None,
-        "The file that lists approved skills; by default in the user's state directory.",
-        envvar="MCP_SKILLS_APPROVALS",
-        type=click.Path(dir_okay=False),
-        metavar="FILE",
-    )
+    approvals: str | None = file("The file that lists approved skills; by default in the user's state directory.")
 
 
 class ScriptOptions(ApprovalOptions):
-    """Whether and how scripts of skills run."""
+    """The scripts of skills and their sandbox."""
 
     heading: ClassVar[str] = "Running scripts"
     allow_scripts: bool = switch(
@@ -61,22 +54,15 @@ class ScriptOptions(ApprovalOptions):
         callback=_canonical,
         metavar="ORIGIN",
     )
-    sandbox: Literal["required", "off"] = option(
+    sandbox: Literal["required", "off"] = choice(
         "required",
-        "Run scripts in bubblewrap. off: without, with all rights of the server's user, who must not be root.",
-        type=click.Choice(["required", "off"]),
+        "off",
+        words="Run scripts in bubblewrap. off: without, with all rights of the server's user, who must not be root.",
     )
-    script_timeout: float = option(
-        60,
-        "Time of a script, unless the call says otherwise.",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="SECONDS",
-    )
-    script_output: int = option(
-        256 << 10, "What is kept of a script's stdout, and of its stderr.", type=_COUNT, metavar="BYTES"
-    )
+    script_timeout: float = seconds(60, "Time of a script, unless the call says otherwise.", above=True)
+    script_output: int = count(256 << 10, "What is kept of a script's stdout, and of its stderr.", metavar="BYTES")
     script_memory: int = option(2 << 30, "Memory of a script.", type=click.IntRange(min=1 << 20), metavar="BYTES")
-    script_concurrency: int = option(4, "Scripts at once.", type=_COUNT)
+    script_concurrency: int = count(4, "Scripts at once.")
     script_network: bool = switch(False, "Let sandboxed scripts reach the network.")
     script_network_of: tuple[str, ...] = many(
         "Let sandboxed scripts of the skill at this path reach the network, and no others; ORIGIN#PATH for one of a "
@@ -101,7 +87,7 @@ class ScriptOptions(ApprovalOptions):
 
 
 class ExecutionOptions(Options):
-    """What the Skills Protocol may run where scripts are allowed."""
+    """The rights of the Skills Protocol where scripts are allowed."""
 
     heading: ClassVar[str] = "Running scripts"
     allow_code: bool = switch(False, "Skills Protocol: let run_code run what comes with a call. Needs --allow-scripts.")
@@ -114,7 +100,7 @@ class ExecutionOptions(Options):
 
 
 class RuntimeOptions(ScriptOptions, ExecutionOptions):
-    """All that says what may run."""
+    """All options of running scripts."""
 
 
 def _reference(given: str) -> str:
@@ -122,7 +108,9 @@ def _reference(given: str) -> str:
     from mcp_skills_server.runtime.scripts.policy import canonical
 
     origin, mark, path = given.rpartition("#")
-    return f"{canonical(origin)}#{path}" if mark else given
+    if mark:
+        return f"{canonical(origin)}#{path}"
+    return given
 
 
 def _secrets(pairs: Sequence[str]) -> dict[str, Mapping[str, str]]:
@@ -159,14 +147,13 @@ def make_runtime(
 
     Args:
         registry: the skills.
-        options: whether and how scripts run.
+        options: of scripts.
         max_loaded: skills that a session may have loaded at once.
-        catalog_chars: characters of the list of skills in the instructions and in a tool's description; None for what
-            suits the client.
-        local_root_dirs: whether models learn the directories of skills from local folders.
+        catalog_chars: length of the list of skills in the instructions; None for a length that suits the client.
+        local_root_dirs: whether models learn the directories of local skills.
         roots: whether scripts of single roots may run, by their folders.
         preferred_tags: skills with one of these tags are described first.
-        runs: scripts of one client at once; None for all but one of those that run at once.
+        runs: scripts of one client at once; None for all but one of the limit of all.
         wait_for_sandbox: as for `ScriptSettings`.
 
     Raises:
@@ -237,11 +224,13 @@ class ModelType(LocatedType):
 
     def located(self, value: str, folder: str) -> str:
         """Return the folder from `folder` on, or the address as it is."""
-        return value if "://" in value else os.path.normpath(os.path.join(folder, value))
+        if "://" in value:
+            return value
+        return os.path.normpath(os.path.join(folder, value))
 
 
 class EmbeddingOptions(Options):
-    """What finds skills by their meaning."""
+    """Search by meaning."""
 
     heading: ClassVar[str] = "Search by meaning"
     embeddings: str | None = option(
@@ -255,22 +244,18 @@ class EmbeddingOptions(Options):
 
 
 def make_embeddings(registry: Registry, options: EmbeddingOptions, cache_dir: str | None) -> Embeddings | None:
-    """What searches by meaning, started; None where it was not asked for. Nothing is loaded before the first scan.
-
-    Args:
-        registry: the skills.
-        options: which model.
-        cache_dir: the folder that was named for what is kept, None for the user's cache.
+    """Start the search by meaning and return it; None without `--embeddings`. The first scan loads the model.
 
     Raises:
-        UsageError: there is no such model, it may not be asked, or the extra is not installed.
+        UsageError: there is no such model, its address is refused, or the extra is not installed.
     """
     given = options.embeddings
     if given is None:
         if options.embeddings_model is not None:
             raise UsageError("--embeddings-model names a model at an endpoint; give --embeddings URL too")
         return None
-    embedder = _endpoint(given, options.embeddings_model) if "://" in given else _local(given, options.embeddings_model)
+    make = _endpoint if "://" in given else _local
+    embedder = make(given, options.embeddings_model)
     from mcp_skills_server.commands.options import index_of
     from mcp_skills_server.runtime.embeddings.index import Embeddings
 

@@ -6,13 +6,26 @@ import gc
 import logging
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, quotas_of
-from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
+from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
+from mcp_skills_server.commands.fields import (
+    Grouped,
+    Options,
+    choice,
+    count,
+    file,
+    flag,
+    many,
+    option,
+    seconds,
+    switch,
+    takes,
+    traits_of,
+)
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr, request_level
 from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served
 from mcp_skills_server.commands.options import FollowOptions, roots_or_lock
@@ -43,13 +56,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_COUNT: Final = click.IntRange(min=1)
-_OVER_HTTP: Final = "(--transport http)"
-"""The end of the headings of options that do nothing over stdio."""
-
 
 class ShownOptions(Options):
-    """What clients are shown."""
+    """The listings, tools and prompts of clients."""
 
     heading: ClassVar[str] = "What clients are shown"
     dialect: str = option(
@@ -75,16 +84,16 @@ class ShownOptions(Options):
         "Skills with this tag are described to models before others where not all descriptions fit. May be repeated.",
         metavar="TAG",
     )
-    max_loaded: int = option(8, "Skills that a session may have loaded at once.", type=_COUNT)
+    max_loaded: int = count(8, "Skills that a session may have loaded at once.")
     local_paths: bool = switch(
         True, "Over stdio, tell models the directory of a skill of a local folder, whose scripts their shell can run."
     )
     page_size: int = option(50, "Entries of one page of a listing.", type=click.IntRange(1, 1000))
-    prompt_page_size: int = option(1000, "Prompts of one page; some hosts show the first page alone.", type=_COUNT)
+    prompt_page_size: int = count(1000, "Prompts of one page; some hosts show the first page alone.")
 
 
 class HttpOptions(Options):
-    """How the server is reached over HTTP. They do nothing over stdio."""
+    """The HTTP server, its routes and its clients."""
 
     heading: ClassVar[str] = "Over HTTP (--transport http)"
     host: str = option("127.0.0.1", "The address to listen on.")
@@ -105,66 +114,74 @@ class HttpOptions(Options):
         "and groups=a,b if you like. Read again when it changes.",
         type=click.Path(),
         metavar="FILE",
+        is_live=True,
+        if_empty="tokens",
     )
     tokens: str | None = option(
-        None, "The same lines as a value; meant for MCP_SKILLS_TOKENS.", metavar="LINES", secret=True
+        None,
+        "The same lines as a value; meant for MCP_SKILLS_TOKENS.",
+        metavar="LINES",
+        is_secret=True,
+        is_live=True,
+        if_empty="tokens",
     )
     oauth_issuer: str | None = option(
         None,
         "Take the access tokens of this OAuth 2.1 issuer, as its metadata spells it. The table [oauth] of a "
         "configuration says more.",
         metavar="URL",
+        in_file=False,
+        if_empty="an issuer",
     )
-    oauth_audience: str | None = option(None, "What aud of those tokens must name.", metavar="TEXT")
+    oauth_audience: str | None = option(
+        None, "What aud of those tokens must name.", metavar="TEXT", in_file=False, if_empty="an audience"
+    )
     oauth_resource: str | None = option(
-        None, "The URL by which clients know the endpoint, where that is not the audience.", metavar="URL"
+        None,
+        "The URL by which clients know the endpoint, where that is not the audience.",
+        metavar="URL",
+        in_file=False,
     )
-    session_idle: float = option(
-        1800, "Close a legacy session that nobody used for so long.", type=click.FloatRange(min=1), metavar="SECONDS"
-    )
-    max_sessions: int = option(
-        1000, "Legacy sessions at once. Then the client with most loses its oldest idle one.", type=_COUNT
-    )
-    max_connections: int = option(
+    session_idle: float = seconds(1800, "Close a legacy session that nobody used for so long.", least=1)
+    max_sessions: int = count(1000, "Legacy sessions at once. Then the client with most loses its oldest idle one.")
+    max_connections: int = count(
         1000,
         "Connections at once. Then the client with most loses its oldest idle one. The process's limit of open files "
         "bounds it too.",
-        type=_COUNT,
     )
-    request_timeout: float = option(
-        30,
-        "Close a connection that takes so long to send a request's head, or its body.",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="SECONDS",
+    request_timeout: float = seconds(
+        30, "Close a connection that takes so long to send a request's head, or its body.", above=True
     )
-    max_body: int = option(1 << 20, "Size of a request.", type=_COUNT, metavar="BYTES")
+    max_body: int = count(1 << 20, "Size of a request.", metavar="BYTES")
     publish: bool = switch(True, "Publish the skills below /.well-known/agent-skills too, to whom MCP is open.")
     publish_only: bool = flag("Publish the skills and answer no MCP.")
     publish_open: bool = flag("Ask no token for what is published, as /mcp does where tokens are given.")
-    publish_grace: float = option(
-        3600,
-        "Keep what an index has named for so long after it changed.",
-        type=click.FloatRange(min=0),
-        metavar="SECONDS",
-    )
+    publish_grace: float = seconds(3600, "Keep what an index has named for so long after it changed.")
     refresh_secret: str | None = option(
         None,
         "Answer webhooks of GitHub, GitLab, Gitea or Forgejo at /refresh, which prove that they know this secret: "
         "sources are then looked at now. Meant for MCP_SKILLS_REFRESH_SECRET.",
         metavar="SECRET",
-        secret=True,
+        is_secret=True,
     )
     rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
+    metrics: bool = flag("Show metrics for Prometheus at /metrics, to whom MCP is open. Needs the extra [metrics].")
+    metrics_address: str | None = option(
+        None,
+        "Show metrics at this address instead, such as 127.0.0.1:9464, to whoever reaches it by an IP address or by a "
+        "name of --allowed-host.",
+        metavar="HOST:PORT",
+    )
+    ui: bool = flag("Show the skills to people at /ui, to whom MCP is open.")
 
 
 class ProxyOptions(Options):
-    """How it gets on with the proxies before it. They do nothing over stdio."""
+    """The server behind reverse proxies."""
 
     heading: ClassVar[str] = "Behind a proxy (--transport http)"
-    keep_alive: int = option(
+    keep_alive: int = count(
         5,
         "Close a connection that had no request for so long. A proxy must give its connections up before.",
-        type=click.IntRange(min=1),
         metavar="SECONDS",
     )
     root_path: str = option(
@@ -177,16 +194,11 @@ class ProxyOptions(Options):
         "(X-Forwarded-For and -Proto). May be repeated.",
         metavar="CIDR",
     )
-    drain: float = option(
-        0,
-        "After SIGTERM answer requests for so long, and say at /readyz that it ends.",
-        type=click.FloatRange(min=0),
-        metavar="SECONDS",
-    )
+    drain: float = seconds(0, "After SIGTERM answer requests for so long, and say at /readyz that it ends.")
 
 
 class TracingOptions(Options):
-    """Whether traces are sent."""
+    """Traces by OpenTelemetry."""
 
     heading: ClassVar[str] = "Records"
     traces: bool = flag(
@@ -196,10 +208,7 @@ class TracingOptions(Options):
 
 
 def start_tracing(options: TracingOptions, events: Events) -> Callable[[], None] | None:
-    """Trace the requests of a server from now on.
-
-    Returns:
-        A function that sends the rest within a second; None where nothing is traced.
+    """Trace a server's requests. Return the function that sends the rest within a second; None without `--traces`.
 
     Raises:
         UsageError: the extra is not installed.
@@ -210,7 +219,6 @@ def start_tracing(options: TracingOptions, events: Events) -> Callable[[], None]
         from mcp_skills_server.telemetry.tracing import Tracing, make_provider
     except ImportError:
         raise missing_extra("traces", "otel") from None
-    from mcp_skills_server.commands.serve_http import known_methods
     from mcp_skills_server.dialects import runtime
 
     provider, stop = make_provider()
@@ -218,28 +226,8 @@ def start_tracing(options: TracingOptions, events: Events) -> Callable[[], None]
     return stop
 
 
-class PageOptions(Options):
-    """Whether there is a page to look at."""
-
-    heading: ClassVar[str] = "Over HTTP (--transport http)"
-    ui: bool = flag("Show the skills to people at /ui, to whom MCP is open.")
-
-
-class MetricsOptions(Options):
-    """Whether and where metrics are shown."""
-
-    heading: ClassVar[str] = "Over HTTP (--transport http)"
-    metrics: bool = flag("Show metrics for Prometheus at /metrics, to whom MCP is open. Needs the extra [metrics].")
-    metrics_address: str | None = option(
-        None,
-        "Show metrics at this address instead, such as 127.0.0.1:9464, to whoever reaches it by an IP address or by a "
-        "name of --allowed-host.",
-        metavar="HOST:PORT",
-    )
-
-
 class RedisType(click.ParamType[str]):
-    """An address of Redis. What is none is refused before anybody shows it: it may hold a password."""
+    """An address of Redis. A wrong one is refused without showing it: it may hold a password."""
 
     name = "redis"
 
@@ -252,7 +240,7 @@ class RedisType(click.ParamType[str]):
 
 
 class RedisOptions(Options):
-    """What replicas share."""
+    """The state that replicas share."""
 
     heading: ClassVar[str] = "Shared by replicas (--transport http)"
     redis: str | None = option(
@@ -265,19 +253,12 @@ class RedisOptions(Options):
         metavar="URL",
     )
     redis_password: str | None = option(
-        None, "Its password; meant for MCP_SKILLS_REDIS_PASSWORD.", metavar="PASSWORD", secret=True
+        None, "Its password; meant for MCP_SKILLS_REDIS_PASSWORD.", metavar="PASSWORD", is_secret=True
     )
     redis_prefix: str = option("mcp-skills:", "What its keys begin with, another one for each server.", metavar="TEXT")
-    redis_ca: str | None = option(
-        None,
-        "The authorities that its certificate must be from, in PEM, instead of those of the system.",
-        type=click.Path(dir_okay=False),
-        metavar="FILE",
+    redis_ca: str | None = file(
+        "The authorities that its certificate must be from, in PEM, instead of those of the system."
     )
-
-
-class RecordOptions(AuditOptions, UsageOptions, MetricsOptions, TracingOptions, PageOptions):
-    """What is recorded and shown of what happens."""
 
 
 class ServeOptions(
@@ -288,20 +269,20 @@ class ServeOptions(
     HttpOptions,
     ProxyOptions,
     RedisOptions,
-    RecordOptions,
+    AuditOptions,
+    UsageOptions,
+    TracingOptions,
 ):
     """All options of `serve`."""
 
     heading: ClassVar[str] = "The server"
-    transport: Literal["stdio", "http"] = option(
-        "stdio", "How clients reach the server.", type=click.Choice(["stdio", "http"])
-    )
+    transport: Literal["stdio", "http"] = choice("stdio", "http", words="How clients reach the server.")
     log_level: Level = log_level("info")
     log_format: Format = log_format()
 
 
 def known_methods() -> frozenset[str]:
-    """Return the methods of all protocols; what clients call beside them is not named in metrics and traces."""
+    """Return the methods of all protocols; other ones have no name in metrics and traces."""
     from mcp_skills_server.dialects import skills_protocol
     from mcp_skills_server.server.eras import LEGACY, MODERN
 
@@ -310,17 +291,17 @@ def known_methods() -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What is served, and what stands beside it.
+    """The parts of a server that every transport has.
 
     Attributes:
         opened: the roots.
         runtime: the tools.
         settings: of MCP.
-        watcher: follows the folders; None where they are not followed.
-        views: what grants leave to whom.
-        quotas: how much one principal may take.
-        counting: of uses; None where they are not counted.
-        audit: the audit log; None where there is none.
+        watcher: of the folders; None without `--watch`.
+        views: the skills of each principal.
+        quotas: of each principal.
+        counting: of uses, if they are counted.
+        audit: the audit log, if there is one.
     """
 
     opened: OpenedRoots
@@ -334,7 +315,7 @@ class Service:
 
 
 # Every option has an environment variable by the prefix: MCP_SKILLS_PAGE_SIZE for --page-size.
-@click.command(cls=Grouped, context_settings={"show_default": True})
+@click.command(cls=Grouped)
 @roots_or_lock
 @takes(ServeOptions)
 def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
@@ -375,7 +356,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
 
 
 def _check(options: ServeOptions) -> None:
-    """Refuse what contradicts itself, before anything is opened.
+    """Refuse options that contradict each other, before anything is opened.
 
     Raises:
         UsageError: two options exclude each other.
@@ -387,21 +368,25 @@ def _check(options: ServeOptions) -> None:
 
 
 def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
-    """Open all that serving takes over any transport. Nothing is followed yet.
+    """Make the parts of the server. The roots are not followed yet.
 
     Raises:
-        UsageError: it cannot be served so.
+        UsageError: the roots cannot be served as the options ask.
     """
     context, over_http = click.get_current_context(), options.transport == "http"
     opened = open_served(roots, options, configuration_of(context))
     registry = opened.registry
+    from mcp_skills_server.access.quotas import QuotaSettings
     from mcp_skills_server.catalog.report import report_to_log
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests
 
     report_to_log(registry)
     settle_after_load(registry)
-    quotas = quotas_of(context)  # over a pipe there is one client, who has the whole
+    configuration = configuration_of(context)
+    quotas = (
+        QuotaSettings() if configuration is None else configuration.quotas
+    )  # over a pipe there is one client, who has the whole
     settings = Settings(
         dialect=options.dialect,
         page_size=options.page_size,
@@ -454,11 +439,11 @@ def _serve_stdio(service: Service, options: ServeOptions, roots: tuple[str, ...]
 
 
 def _warn_of_unused(context: click.Context) -> None:
-    """Name the options that were given and do nothing over stdio; tokens are among them, and keep nobody out there."""
+    """Warn of options that do nothing over stdio. Tokens are among them, which protect nothing there."""
     unused = [
         parameter.opts[0]
         for parameter in context.command.params
-        if heading_of(parameter).endswith(_OVER_HTTP)
+        if traits_of(parameter).is_http_only
         and context.get_parameter_source(parameter.name or "") not in (None, ParameterSource.DEFAULT)
     ]
     found = configuration_of(context)

@@ -1,4 +1,4 @@
-"""`serve --transport http`: what the operator chose for HTTP."""
+"""`serve --transport http`: the settings of HTTP, metrics, and the state that replicas share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,8 @@ from mcp_skills_server import __version__
 from mcp_skills_server.access.grants import EVERYBODY, LOCAL
 from mcp_skills_server.access.quotas import Rates
 from mcp_skills_server.access.tokens import SOON_S, Tokens
-from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, issuer_of, tokens_of
+from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, oauth_of, tokens_of
+from mcp_skills_server.commands.fields import traits_of, variables_of
 from mcp_skills_server.commands.logs import request_level
 from mcp_skills_server.commands.running import collecting, on_hangup
 from mcp_skills_server.commands.serve import RedisOptions, known_methods
@@ -36,7 +37,7 @@ from mcp_skills_server.web.settings import HttpSettings
 from mcp_skills_server.web.ui.settings import UiSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Mapping
+    from collections.abc import Callable, Container, Mapping
 
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.commands.config_file import Configuration
@@ -53,23 +54,16 @@ if TYPE_CHECKING:
     from mcp_skills_server.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
-_NEVER_EMPTY: Final = {
-    "MCP_SKILLS_TOKEN_FILE": "tokens",
-    "MCP_SKILLS_TOKENS": "tokens",
-    "MCP_SKILLS_OAUTH_ISSUER": "an issuer",
-    "MCP_SKILLS_OAUTH_AUDIENCE": "an audience",
-}
-"""What is set where a server is not for everybody, and what it is to have."""
 _RELOAD: Final = "skills_config_last_reload"
 _PAGE_IDLE_S: Final = 12 * 3600.0
 """A session of the page ends after so many seconds without a request, as in memory."""
 
 
 def serve_over_http(service: Service, options: ServeOptions) -> None:
-    """Serve until the end.
+    """Serve until a signal ends the process.
 
     Raises:
-        UsageError: it cannot be served so.
+        UsageError: the options cannot be served.
     """
     shared = make_shared(
         options,
@@ -93,20 +87,26 @@ def serve_over_http(service: Service, options: ServeOptions) -> None:
 def _http_settings(
     service: Service, options: ServeOptions, shared: Shared | None
 ) -> tuple[HttpSettings, Callable[[], object]]:
-    """Return the settings of HTTP, and the function that has tokens, configuration and lock file read again.
+    """Return the settings of HTTP, and the function that requests a reload of the files.
 
     Raises:
-        UsageError: it cannot be served so.
+        UsageError: the options cannot be served.
     """
     views, counting = service.views, service.counting
-    # An empty value is a mistake in a deployment, and must not open the server.
-    for variable, what in _NEVER_EMPTY.items():
-        if os.environ.get(variable) == "":
-            raise UsageError(f"{variable} is set but empty; give {what}, or unset it for a server without")
-    tokens = Tokens(tokens_of(options.token_file, options.tokens))
     context = click.get_current_context()
-    issuer = issuer_of(context)
-    _check_grants(configuration_of(context), [*tokens, *([] if issuer is None else [issuer])])
+    for parameter in context.command.params:
+        variable, wanted = variables_of(parameter)[0], traits_of(parameter).if_empty
+        if wanted and os.environ.get(variable) == "":
+            raise UsageError(f"{variable} is set but empty; give {wanted}, or unset it for a server without")
+    tokens = Tokens(tokens_of(options.token_file, options.tokens))
+    issuer, oauth = None, oauth_of(context)
+    if oauth is not None:
+        from mcp_skills_server.access.oauth import ResourceServer
+        from mcp_skills_server.web.issuer_fetch import fetch
+
+        issuer = ResourceServer(oauth, fetch)
+    if not tokens and issuer is None:
+        _refuse_principals(configuration_of(context))
     rates = Rates(service.quotas)
     reloader = follow_configuration(
         context,
@@ -172,10 +172,10 @@ def _http_settings(
 def _refresh(
     sources: Mirrors | None, options: ServeOptions, shared: Shared | None
 ) -> tuple[bytes, Callable[[], int]] | None:
-    """Return the secret of webhooks, and what polls the sources for them; None where there are no webhooks.
+    """Return the secret of webhooks and the function that polls the sources; None without `--refresh-secret`.
 
     Raises:
-        UsageError: the secret is none.
+        UsageError: the secret is too weak.
     """
     if options.refresh_secret is None:
         return None
@@ -183,20 +183,18 @@ def _refresh(
     if sources is None:
         logger.warning("--refresh-secret: every ROOT is a folder, which is watched; %s has nothing to fetch", PATH)
         return secret, int
-    return secret, sources.look if shared is None else shared.look
+    if shared is not None:
+        return secret, shared.look
+    return secret, sources.look
 
 
-def _check_grants(configuration: Configuration | None, tokens: Collection[object]) -> None:
-    """Prove that somebody can be who the grants name, of a server that listens on the network.
-
-    Args:
-        configuration: what the file says.
-        tokens: what proves who a client is; nothing where nobody has to prove anything.
+def _refuse_principals(configuration: Configuration | None) -> None:
+    """Refuse grants to principals where no client can authenticate, for there are neither tokens nor an issuer.
 
     Raises:
-        UsageError: a grant names principals, and no client can prove to be one.
+        UsageError: a grant names a principal.
     """
-    if configuration is None or configuration.grants is None or tokens:
+    if configuration is None or configuration.grants is None:
         return
     for grant, line in zip(configuration.grants, configuration.grant_lines, strict=True):
         if not {EVERYBODY, LOCAL}.issuperset(grant.who):
@@ -209,7 +207,7 @@ def _check_grants(configuration: Configuration | None, tokens: Collection[object
 def _make_metrics(
     service: Service, options: ServeOptions, reloader: Reloader, tokens: Tokens, shared: Shared | None
 ) -> Metrics | None:
-    """Return the metrics, counted from now on; None where none are wanted.
+    """Start the metrics and return them; None without `--metrics` and `--metrics-address`.
 
     Raises:
         UsageError: the extra is not installed, or the address cannot be listened on.
@@ -272,7 +270,7 @@ def _make_metrics(
 
 
 def _names_us(names: Container[str], header: str) -> bool:
-    """Tell whether a Host header is an IP address, which no DNS rebinding has, or one of these names."""
+    """Tell whether a Host header is an IP address, which DNS rebinding cannot forge, or one of these names."""
     name = host_name(header)
     if name is None or "*" in names:
         return name is not None
@@ -283,17 +281,17 @@ def _names_us(names: Container[str], header: str) -> bool:
 
 
 class Shared(NamedTuple):
-    """What a server shares with its replicas.
+    """The state that replicas share by Redis.
 
     Attributes:
-        link: the way to Redis.
-        sessions: makes what keeps the sessions of the tools.
-        page_sessions: where replicas share who is signed in at the page.
+        link: the connection to Redis.
+        sessions: makes the store of the tools' sessions.
+        page_sessions: the store of the page's sessions.
         recent: repeats notifications when another replica has caught up.
-        take: counts a request of an owner, of so many a minute, at all replicas.
-        look: has all sources looked at, here and elsewhere, and returns how many there are.
-        start: begins to hear of what other replicas see.
-        stop: ends that.
+        take: takes a token of an owner's bucket, of so many a minute.
+        look: polls all sources, here and at other replicas, and returns how many there are.
+        start: subscribes to the changes that other replicas see.
+        stop: ends the subscription.
     """
 
     link: Link
@@ -314,14 +312,14 @@ def make_shared(
     follows: bool,
     runtime_sessions: int | None = None,
 ) -> Shared | None:
-    """Return what is shared, not yet started; None where nothing is, and then nothing of it is imported.
+    """Return the shared state, not yet started; None without `--redis`, and then nothing of it is imported.
 
     Args:
-        options: where Redis is.
-        registry: whose changes other replicas hear of.
-        mirrors: what is fetched, if anything is.
-        follows: changes of folders are followed.
-        runtime_sessions: sessions of the tools that one owner may have; None for a quarter of what one replica keeps.
+        options: of Redis.
+        registry: its changes are published to other replicas.
+        mirrors: the remote roots, if there are any.
+        follows: whether folders are watched.
+        runtime_sessions: sessions of the tools that one owner may have; None for a quarter of those of one replica.
 
     Raises:
         UsageError: options contradict each other, or the extra is not installed.
@@ -377,9 +375,9 @@ def _look_at_folders(registry: Registry) -> None:
 
 
 def _say(looking: LookAgain, registry: Registry, changes: Changes) -> None:
-    """Have the other replicas look where this one has found a change by itself."""
+    """Publish where this replica has found a change by itself, so that others look there."""
     if looking.is_looking or not registry.loaded.is_set():
-        return  # another one has said so, or it is the first scan
+        return  # another replica published it, or it is the first scan
     where: set[Where] = {
         "sources" if registry.roots[skill.root].origin else "folders"
         for skills in (changes.before, changes.after)
@@ -390,6 +388,6 @@ def _say(looking: LookAgain, registry: Registry, changes: Changes) -> None:
 
 
 def _state(mirrors: Mirrors) -> str:
-    """Another text for each set of revisions that are served."""
+    """Return a digest of the revisions that are served."""
     served = sorted(f"{each.name} {each.revision}" for each in mirrors.states() if each.revision)
     return hashlib.sha256("\n".join(served).encode()).hexdigest()

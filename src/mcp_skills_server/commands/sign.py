@@ -1,4 +1,4 @@
-"""`sign` and `verify`: who made a skill, by a signature beside it."""
+"""`sign` and `verify`: detached signatures of skills."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from mcp_skills_server.commands.fields import many, option, takes
-from mcp_skills_server.commands.options import LimitOptions, RootOptions, make_registry, open_folder, reading, roots
+from mcp_skills_server.commands.options import (
+    LimitOptions,
+    RootOptions,
+    limits_of,
+    make_registry,
+    path_or_none,
+    reading,
+    roots,
+)
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import UsageError
@@ -62,6 +70,7 @@ def sign(options: SignOptions, directory: str) -> int:
       openssl ec -in team.key -pubout -out team.pub
       mcp-skills-server sign ~/skills --key team.key
     """
+    from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.provenance import signatures
 
     password = None
@@ -69,7 +78,7 @@ def sign(options: SignOptions, directory: str) -> int:
         if options.password_env not in os.environ:
             raise UsageError(f"--password-env {options.password_env}: there is no such variable")
         password = os.environ[options.password_env].encode()
-    registry = open_folder(directory, options)
+    registry = Registry([directory], limits_of(options))
     registry.load()
     paths = registry.snapshot.paths(Standing.LENIENT)
     # The signature of a skill covers those of the skills inside.
@@ -107,8 +116,7 @@ def verify(options: VerifyOptions, roots: tuple[str, ...]) -> int:
         raise UsageError("--identity and --issuer belong together; give both, or --key FILE")
     identity = None
     if options.identity is not None:
-        trust = Path(options.trust_root) if options.trust_root else None
-        identity = Identity(options.identity, options.issuer or "", trust)
+        identity = Identity(options.identity, options.issuer or "", path_or_none(options.trust_root))
     elif not options.keys:
         raise UsageError("verify needs --key FILE, the public key of who signed, or --identity and --issuer")
     verifier = Verifier([*map(Path, options.keys)], identity)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from mcp_skills_server.commands.fields import Options, many, option, takes
+from mcp_skills_server.commands.fields import Options, file, many, option, takes
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.errors import UsageError
 
@@ -15,11 +15,8 @@ from mcp_skills_server.errors import UsageError
 class NewTokenOptions(Options):
     """All options of `token new`."""
 
-    token_file: str | None = option(
-        None,
-        "Add the line to this file, which is made if it is not there. A running server reads it again by itself.",
-        type=click.Path(dir_okay=False),
-        metavar="FILE",
+    token_file: str | None = file(
+        "Add the line to this file, which is made if it is not there. A running server reads it again by itself."
     )
     expires: str | None = option(None, "When it ends: a day such as 2027-01-31, or a time of RFC 3339.", metavar="DAY")
     group: tuple[str, ...] = many("What its bearer belongs to. May be repeated.", metavar="NAME")
@@ -35,7 +32,7 @@ def token() -> None:
     """
 
 
-@token.command(context_settings={"auto_envvar_prefix": "MCP_SKILLS"})
+@token.command()
 @click.argument("name")
 @takes(NewTokenOptions)
 def new(options: NewTokenOptions, name: str) -> None:

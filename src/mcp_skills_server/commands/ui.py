@@ -1,4 +1,4 @@
-"""`ui`: look at one's own skills in a browser."""
+"""`ui`: show the user's own skills in a browser."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class UiOptions(FollowOptions, UsageOptions):
     """All options of `ui`."""
 
     port: int = option(0, "The port; 0 takes one that is free.", type=click.IntRange(0, 65535))
-    open_page: bool = option(True, "Open the page in the browser.", "--open/--no-open", show_default=True)
+    open_page: bool = option(True, "Open the page in the browser.", "--open/--no-open")
     log_level: Level = log_level("warning")
 
 
 # The variables are those of `serve`: MCP_SKILLS_HIDDEN for --hidden.
-@click.command(cls=Grouped, context_settings={"show_default": True})
+@click.command(cls=Grouped)
 @roots_or_lock
 @takes(UiOptions)
 @click.pass_context
@@ -67,7 +67,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     opened = open_served(roots, options, configuration_of(context))
     opened.fetch(options.first_load)
     registry, mirrors = opened.registry, opened.mirrors
-    # Whoever has the page for himself has all of the folder, whatever a configuration grants to others.
+    # The user of the page owns the folder, whatever a configuration grants to others.
     views = Views(registry)
     follow_configuration(context, views, opened)
     http = HttpSettings(
@@ -94,10 +94,10 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
 
 
 def _counts(options: UsageOptions) -> UsageStore | None:
-    """Return what a server has counted where this looks for it; None where there is nothing.
+    """Return the store in which a server has counted uses, if there is one.
 
     Raises:
-        UsageError: it cannot be used.
+        UsageError: the store that was named cannot be used.
     """
     try:
         return store_at(options.usage, make=False)

@@ -1,4 +1,4 @@
-"""`usage`: which skills are used, and which are not."""
+"""`usage`: report how often each skill is used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from mcp_skills_server.commands.fields import Options, flag, option, takes
+from mcp_skills_server.commands.fields import Options, choice, flag, option, takes
 from mcp_skills_server.commands.printing import say, say_json, say_table
 from mcp_skills_server.commands.records import OFF, store_at
 from mcp_skills_server.errors import UsageError
@@ -30,15 +30,12 @@ class ShowUsageOptions(Options):
     usage: str | None = option(
         None,
         "Where the counts are: sqlite:FILE; by default in the user's state directory.",
-        envvar="MCP_SKILLS_USAGE",
         metavar="STORE",
     )
     since: str = option("30d", "How many days back, at most 400.", metavar="DAYS")
-    by: Literal["skill", "principal", "host"] = option(
-        "skill", "What a line is of.", type=click.Choice(["skill", "principal", "host"])
-    )
+    by: Literal["skill", "principal", "host"] = choice("skill", "principal", "host", words="What a line is of.")
     all: bool = flag("Print every line, not only the 20 most used and the number of those never used.")
-    format: Literal["table", "json"] = option("table", "How it is printed.", type=click.Choice(["table", "json"]))
+    format: Literal["table", "json"] = choice("table", "json", words="How it is printed.")
 
 
 @click.command()
@@ -60,7 +57,9 @@ def usage(options: ShowUsageOptions) -> None:
         raise UsageError(f"--since {options.since}: write days, such as 30d, at most {KEPT_DAYS}d")
     store = store_at(options.usage, make=False)
     if store is None:
-        where = f"--usage {OFF}" if options.usage == OFF else options.usage or "in the user's state directory"
+        where = options.usage or "in the user's state directory"
+        if where == OFF:
+            where = f"--usage {OFF}"
         raise UsageError(f"{where}: there are no counts; serve with --usage sqlite:FILE, and name it here")
     report = store.report(options.by, days)
     if options.format == "json":
@@ -109,4 +108,6 @@ def _show(report: Report, by: str, *, most: int) -> None:
 
 
 def _moment(moment: float | None) -> str | None:
-    return None if moment is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
+    if moment is None:
+        return None
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))

@@ -22,7 +22,7 @@ import pytest
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
 from mcp_skills_server.model import Skill
-from mcp_skills_server.runtime.scripts import processes, progress, runner
+from mcp_skills_server.runtime.scripts import processes, runner
 from mcp_skills_server.runtime.scripts import sandbox as boxes
 from mcp_skills_server.runtime.scripts.outcome import Outcome
 from mcp_skills_server.runtime.scripts.runner import Scripts
@@ -64,7 +64,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boxes, "is_off_forbidden", lambda: False)
     monkeypatch.setattr(processes, "GRACE_S", 0.4)
     monkeypatch.setattr(processes, "LINGER_S", 0.2)
-    monkeypatch.setattr(progress, "BEAT_S", 0.1)
+    monkeypatch.setattr(processes, "PROGRESS_S", 0.1)
     monkeypatch.setattr(runner, "PATIENCE_S", 0.2)
 
 

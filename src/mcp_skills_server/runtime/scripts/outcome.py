@@ -1,39 +1,52 @@
-"""What came of a run: what the script did, and what the server has to remark on it."""
+"""The result of a run, with the server's remarks and advice on failures that the operator can correct."""
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
 from mcp_skills_server.dialects.runtime.words import WORKSPACE
 from mcp_skills_server.model import Json
-from mcp_skills_server.runtime.scripts.advice import advice
 from mcp_skills_server.runtime.scripts.output_files import OutputFile
 from mcp_skills_server.runtime.scripts.processes import Ended
 from mcp_skills_server.runtime.scripts.sandbox import Bubblewrap
 
 OURS: Final = "mcp-skills-server:"
-"""What the lines of stderr begin with that the server has added."""
+"""The prefix of lines that the server adds to stderr."""
+_END: Final = 16 << 10
+"""Characters at the end of stderr that are searched: errors come last."""
+_NETWORK: Final = re.compile(
+    r"Network is unreachable|Temporary failure in name resolution|Name or service not known|Could not resolve host"
+    r"|EAI_AGAIN|ENETUNREACH|ENOTFOUND|No address associated with hostname|unable to resolve host address"
+)
+_MODULE: Final = re.compile(
+    r"No module named '?([\w.]{1,100})|Cannot find (?:module|package) '([^'\n]{1,100})'"
+    r"|cannot load such file -- (\S{1,100})|Can't locate (\S{1,100}) in @INC"
+)
+_PROGRAM: Final = re.compile(
+    r"(?:^|: )([\w.+-]{1,64}): (?:command )?not found$|No such file or directory: '([\w.+-]{1,64})'$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a script did.
+    """The result of a script.
 
     Attributes:
         path: the script's path in the skill.
         exit_code: its exit code; 128 and the number of the signal that ended it; 127 when it could not be started;
             None when the server ended it.
-        stdout: what it wrote, with U+FFFD for what is not UTF-8.
-        stderr: likewise; the server's own remarks are lines at its end that begin with `mcp-skills-server:`.
+        stdout: its output, with U+FFFD for bytes that are not UTF-8.
+        stderr: as `stdout`; the server's own remarks are lines at its end that begin with `mcp-skills-server:`.
         duration_ms: how long it ran.
-        timed_out: the server ended it because its time was over.
-        stdout_truncated: it wrote more than is kept.
-        stderr_truncated: likewise.
-        sandbox: what it ran in.
-        user: the number of the user that it was to the kernel; None where there are none.
-        sandbox_gaps: what of a whole sandbox this machine does not have, in words.
+        timed_out: the server ended it at its time limit.
+        stdout_truncated: stdout was longer than its cap.
+        stderr_truncated: stderr was longer than its cap.
+        sandbox: the kind of its sandbox.
+        user: its user id to the kernel; None where there are none.
+        sandbox_gaps: the parts of a whole sandbox that this machine lacks, in words.
         files: files of the work directory that are new or changed since it began.
         files_not_shown: how many more of them there are.
     """
@@ -53,7 +66,7 @@ class Outcome:
     files_not_shown: int = 0
 
     def as_json(self) -> dict[str, Json]:
-        """The same JSON-safe, with files as they are read again."""
+        """Return this as JSON, with files by the paths that `read` takes."""
         files: list[Json] = [{"path": WORKSPACE + each.path, "size": each.size} for each in self.files]
         return {**asdict(self), "sandbox_gaps": [*self.sandbox_gaps], "files": files}
 
@@ -61,13 +74,13 @@ class Outcome:
 def outcome_of(
     path: str, ended: Ended, remarks: str, sandbox: Bubblewrap | None, files: tuple[tuple[OutputFile, ...], int]
 ) -> Outcome:
-    """The outcome of a run.
+    """Return the outcome of a run.
 
     Args:
         path: the script's path.
-        ended: what it did.
+        ended: the result of its program.
         remarks: lines of the server's own, for the end of stderr.
-        sandbox: what it ran in; None for none.
+        sandbox: its sandbox; None for none.
         files: the files that it left, and how many more there are.
     """
     between = "\n" if remarks and ended.stderr and not ended.stderr.endswith("\n") else ""
@@ -89,11 +102,11 @@ def outcome_of(
 
 
 def remarks_on(ended: Ended, reason: str | None, timeout_s: float, *, network_closed: bool) -> list[str]:
-    """What to add to the stderr of a script, without the beginning and end of lines.
+    """Return the remarks on a run, without the prefix and end of lines.
 
     Args:
-        ended: what it did.
-        reason: why the server ended it before its time, if it did.
+        ended: the result of its program.
+        reason: why the server ended it before its time limit, if it did.
         timeout_s: its time limit.
         network_closed: whether scripts have no network here.
     """
@@ -108,8 +121,32 @@ def remarks_on(ended: Ended, reason: str | None, timeout_s: float, *, network_cl
 
 
 def as_line(remark: str) -> str:
-    """A remark of the server as a line of stderr."""
+    """Format a remark of the server as a line of stderr."""
     return f"{OURS} {remark}\n"
+
+
+def advice(stderr: str, *, network_closed: bool) -> list[str]:
+    """Return advice on the stderr of a failed script, a line each."""
+    end = stderr[-_END:]
+    lines: list[str] = []
+    if network_closed and _NETWORK.search(end):
+        lines.append("scripts have no network here; whoever runs this server can give it to them with --script-network")
+    module, program = _MODULE.search(end), _PROGRAM.search(end)
+    if module:
+        lines.append(
+            f"the package {_first(module)} is missing; whoever runs this server can name a program that has it, such "
+            "as the Python of a virtual environment, with --interpreter .EXT=PROGRAM"
+        )
+    elif program:
+        lines.append(
+            f"the program {_first(program)} is not there for scripts; they see the system's programs alone, so whoever "
+            "runs this server must install it for all users"
+        )
+    return lines
+
+
+def _first(found: re.Match[str]) -> str:
+    return next(each for each in found.groups() if each)
 
 
 def _user() -> int | None:

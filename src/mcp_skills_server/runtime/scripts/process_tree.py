@@ -1,7 +1,7 @@
-"""A program that runs and everything that it has started: found, measured by others, and ended.
+"""The process tree of one run, found in Linux's /proc, and ended as a whole.
 
-Its own group is signalled at once. On Linux its processes are found by descent, and those that have left both the group
-and the family by the token in their environment.
+The process group is signalled at once. On Linux, processes are found by descent, and those that have left both the
+group and the family by the token in their environment. Elsewhere /proc reads as empty.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final
-
-from mcp_skills_server.runtime.scripts.proc import family, having
 
 logger = logging.getLogger(__name__)
 
@@ -42,9 +40,9 @@ class ProcessTree:
         self._due = 0.0
 
     def processes(self) -> set[int]:
-        """Its processes as far as they are known: those that descend from it, and once in a while those that do not."""
+        """Return the known processes: all descendants, and once a second those that left the family."""
         now = time.monotonic()
-        if now >= self._due:  # a look at all processes of the machine
+        if now >= self._due:  # this reads the environment of every process
             self._strays = list(having(TOKEN, self._token))
             self._due = now + _STRAYS_S
         return {pid for start in (self._pid, *self._strays) for pid in family(start)}
@@ -52,7 +50,7 @@ class ProcessTree:
     def terminate_group(self) -> None:
         """Ask the program and its group to end."""
         _signal_group(self._pid, signal.SIGTERM)
-        _signal_group(self._pid, signal.SIGCONT)  # a stopped process hears of nothing else
+        _signal_group(self._pid, signal.SIGCONT)  # a stopped process handles no other signal
 
     def terminate_inside(self) -> None:
         """Ask all but the program itself: a sandbox's own process would end at once and take the script with it."""
@@ -87,3 +85,47 @@ def _signal(pids: Iterable[int], number: int) -> None:
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
+
+
+def entries(directory: str) -> list[str]:
+    """Return the names in a directory; none if it cannot be read."""
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def content(path: str) -> bytes:
+    """Return the bytes of a file; none if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def lines(path: str) -> list[str]:
+    """Return the lines of a file; none if it cannot be read."""
+    return content(path).decode(errors="replace").splitlines()
+
+
+def family(pid: int) -> Iterator[int]:
+    """Yield a process and all its descendants."""
+    todo, seen = [pid], {pid}
+    while todo:
+        here = todo.pop()
+        yield here
+        for task in entries(f"/proc/{here}/task"):
+            for word in content(f"/proc/{here}/task/{task}/children").split():
+                child = int(word)
+                if child not in seen:
+                    seen.add(child)
+                    todo.append(child)
+
+
+def having(variable: str, value: str) -> Iterator[int]:
+    """Yield the processes whose environment has this variable, as far as this user may see."""
+    mark = f"{variable}={value}".encode()
+    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+        if name.isdigit() and mark in content(f"/proc/{name}/environ"):
+            yield int(name)

@@ -1,12 +1,13 @@
-"""How a program is started, listened to, and ended with all that it started. Nothing else starts a skill's script.
+"""Subprocess execution with a timeout and bounded output. Only this module starts a skill's script.
 
-No shell, nothing on stdin, no descriptor of ours. Whatever a program does - fork, leave its group, ignore signals,
-write without end, keep the pipes open - its run is over soon after its time is, its output stays within its cap, and
-all of its processes that can be found are killed.
+No shell, nothing on stdin, no inherited descriptor. Whatever a program does - fork, leave its group, ignore signals,
+write without end, keep the pipes open - its run ends soon after its timeout, its output stays within its cap, and all
+of its processes that can be found are killed.
 """
 
 from __future__ import annotations
 
+import codecs
 import logging
 import os
 import secrets
@@ -16,14 +17,13 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import anyio
 from anyio import to_thread
 from anyio.abc import Process
 
 from mcp_skills_server.runtime.scripts import launch
-from mcp_skills_server.runtime.scripts.capture import Capture
 from mcp_skills_server.runtime.scripts.launch import NOT_STARTED
 from mcp_skills_server.runtime.scripts.process_tree import KILLING_S, TOKEN, ProcessTree
 
@@ -32,11 +32,19 @@ logger = logging.getLogger(__name__)
 GRACE_S: Final = 1.0
 """Between SIGTERM and SIGKILL."""
 LINGER_S: Final = 0.5
-"""How long output is awaited of what a program has left behind."""
+"""How long the pipes may stay open after a program has ended."""
+PROGRESS_S: Final = 2.0
+"""The interval of progress reports."""
+_CHUNK: Final = 64 << 10
 _PROBE_S: Final = 10.0
 _REPORT_BYTES: Final = 64 << 10
 _SIGNALLED: Final = 128
 _WINDOWS: Final = sys.platform == "win32"
+
+Progress: TypeAlias = Callable[[float], Awaitable[None]]
+"""Awaited every `PROGRESS_S` with the seconds that a script has run."""
+Beat: TypeAlias = Callable[[ProcessTree], Awaitable[bool]]
+"""Awaited at each beat with the processes of a run; ends the run by returning True."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What a program did.
+    """The result of a program.
 
     Attributes:
         exit_code: its exit code; 128 and the signal's number if one ended it, 127 if it was never started, None if it
@@ -71,10 +79,10 @@ class Ended:
         stdout: what it wrote, as text, up to the cap.
         stderr: likewise.
         duration_ms: from its start to its end.
-        timed_out: its time was over.
-        stopped: `beat` wanted it ended.
-        stdout_truncated: it wrote more than is kept.
-        stderr_truncated: likewise.
+        timed_out: it reached its timeout.
+        stopped: `beat` ended it.
+        stdout_truncated: stdout was longer than its cap.
+        stderr_truncated: stderr was longer than its cap.
     """
 
     exit_code: int | None
@@ -87,22 +95,76 @@ class Ended:
     stderr_truncated: bool = False
 
 
+class Capture:
+    """The reading end of a pipe, kept up to a cap and drained beyond it.
+
+    Args:
+        most: the cap in bytes.
+        held: closes both ends when it exits.
+
+    Attributes:
+        writer: the end that a program writes to; -1 once this copy of it is closed.
+        truncated: the output was longer than the cap.
+        ended: every writer has closed its end.
+    """
+
+    def __init__(self, most: int, held: ExitStack) -> None:
+        self._reader, self.writer = os.pipe()
+        held.callback(os.close, self._reader)
+        held.callback(self.close_writer)
+        self._most = most
+        self._kept = bytearray()
+        self.truncated = False
+        self.ended = anyio.Event()
+        if not _WINDOWS:
+            os.set_blocking(self._reader, False)
+
+    def close_writer(self) -> None:
+        """Close this copy of the writing end. Safe to call twice."""
+        if self.writer >= 0:
+            os.close(self.writer)
+            self.writer = -1
+
+    async def drain(self) -> None:
+        """Read until every writer has closed its end."""
+        while chunk := await self._chunk():
+            left = self._most - len(self._kept)
+            self._kept += chunk[:left]
+            self.truncated = self.truncated or len(chunk) > left
+        self.ended.set()
+
+    async def _chunk(self) -> bytes:
+        if _WINDOWS:
+            return await to_thread.run_sync(os.read, self._reader, _CHUNK, abandon_on_cancel=True)
+        while True:
+            await anyio.wait_readable(self._reader)
+            with suppress(BlockingIOError):
+                return os.read(self._reader, _CHUNK)
+
+    @property
+    def text(self) -> str:
+        """Return the output as text, without a character that the cap cuts in two."""
+        return codecs.getincrementaldecoder("utf-8")("replace").decode(bytes(self._kept), final=not self.truncated)
+
+
 async def execute(
     command: Command,
     *,
     timeout_s: float,
     output_bytes: int,
     beat_s: float,
-    beat: Callable[[ProcessTree], Awaitable[bool]],
+    beat: Beat,
+    progress: Progress | None = None,
 ) -> Ended:
     """Run a program to its end. If the caller is cancelled, everything it started is killed first.
 
     Args:
         command: what to run.
         timeout_s: seconds after which it is ended: SIGTERM, and after `GRACE_S` SIGKILL.
-        output_bytes: how much is kept of each stream; the rest is read and thrown away.
+        output_bytes: the cap of each stream; the rest is read and dropped.
         beat_s: seconds between beats.
-        beat: awaited at each beat with what is known of the program; ends it by returning True.
+        beat: may end the program at each beat.
+        progress: None for no reports. A report that fails or hangs does not affect the program.
 
     Raises:
         OSError: it could not be started.
@@ -111,14 +173,15 @@ async def execute(
     with ExitStack() as held:
         out, err = Capture(output_bytes, held), Capture(output_bytes, held)
         streams = [out, err]
-        words, report, calls = list(command.argv), None, None
+        words, report, passed = list(command.argv), None, list[int]()
         if command.box is not None:
             report = Capture(_REPORT_BYTES, held)
             streams.append(report)
             calls = held.enter_context(piped(command.calls))
             words = [*command.box(report.writer, calls), *words]
+            passed = [each for each in (report.writer, calls) if each is not None]
         started: list[_Run] = []
-        # Shielded, so that there is no moment in which a process runs that nobody knows.
+        # Shielded, so that a cancellation cannot leave a process that is not in `started`.
         with anyio.CancelScope(shield=True):
             process = await anyio.open_process(
                 [*_launcher(command.limits), *words],
@@ -128,20 +191,20 @@ async def execute(
                 env={**command.env, TOKEN: token},
                 cwd=command.cwd,
                 start_new_session=True,
-                pass_fds=[*([report.writer] if report else []), *([] if calls is None else [calls])],
+                pass_fds=passed,
             )
             started.append(_Run(process, token, boxed=report is not None))
         run = started[0]
         for stream in streams:
             stream.close_writer()
         try:
-            await run.follow(streams, timeout_s, beat_s, beat)
+            await run.follow(streams, timeout_s, beat_s, beat, progress)
         finally:
             if not run.over:
                 with anyio.CancelScope(shield=True):
                     await run.kill()
         return Ended(
-            None if run.timed_out or run.stopped else run.exit_code(report),
+            run.exit_code(report),
             out.text,
             err.text,
             run.duration_ms,
@@ -154,7 +217,7 @@ async def execute(
 
 @contextmanager
 def piped(raw: bytes | None) -> Generator[int | None]:
-    """A descriptor to read these few bytes from, within the size of a pipe; None for None."""
+    """Yield a pipe's reading end with these bytes in it, which must fit into a pipe; None for None."""
     if raw is None:
         yield None
         return
@@ -170,7 +233,7 @@ def piped(raw: bytes | None) -> Generator[int | None]:
 def ask(
     argv: Sequence[str], env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program of the operator's and wait for it, for a few seconds at most: for questions such as its version.
+    """Run a short query of a program of the operator, such as for its version, and wait a few seconds for it.
 
     Args:
         argv: the program and its arguments.
@@ -210,16 +273,17 @@ class _Run:
         self.stopped = False
         self._tree = ProcessTree(process.pid, token)
         self.over = False
-        """Nothing of it is left to be killed."""
+        """All of its processes have been killed."""
 
     async def follow(
         self,
         streams: Sequence[Capture],
         timeout_s: float,
         beat_s: float,
-        beat: Callable[[ProcessTree], Awaitable[bool]],
+        beat: Beat,
+        progress: Progress | None,
     ) -> None:
-        """Wait for its end, or bring it about."""
+        """Wait for its end, or end it."""
         wanted = False
 
         async def beating(limit: anyio.CancelScope) -> None:
@@ -232,6 +296,8 @@ class _Run:
         async with anyio.create_task_group() as tasks:
             for stream in streams:
                 tasks.start_soon(stream.drain)
+            if progress is not None:
+                tasks.start_soon(self._report, progress)
             with anyio.move_on_after(timeout_s) as limit:
                 tasks.start_soon(beating, limit)
                 await self._process.wait()
@@ -248,9 +314,9 @@ class _Run:
             tasks.cancel_scope.cancel()
 
     def exit_code(self, report: Capture | None) -> int | None:
-        """How it ended: see `Ended`. `report` is what a sandbox wrote of it."""
+        """Return its exit code: see `Ended`. `report` is the status of a sandbox."""
         code = self._process.returncode
-        if code is None:
+        if code is None or self.timed_out or self.stopped:
             return None
         if code < 0:
             return _SIGNALLED - code
@@ -258,8 +324,17 @@ class _Run:
             return NOT_STARTED  # the sandbox, or in it the exec, failed: a program's own code would have been reported
         return code
 
+    async def _report(self, progress: Progress) -> None:
+        while True:
+            await anyio.sleep(PROGRESS_S)
+            try:
+                with anyio.move_on_after(PROGRESS_S):
+                    await progress(time.monotonic() - self._started)
+            except Exception:
+                logger.debug("progress could not be reported", exc_info=True)
+
     async def _terminate(self) -> None:
-        """Ask it to end, and give it a moment for that."""
+        """Ask it to end, and wait for that for `GRACE_S`."""
         if _WINDOWS:
             return
         if self._boxed:
@@ -270,7 +345,7 @@ class _Run:
             await self._process.wait()
 
     async def kill(self) -> None:
-        """End everything that is left, and take note of the end so that no zombie stays."""
+        """Kill all that is left, and reap the program so that no zombie stays."""
         if _WINDOWS:
             with suppress(ProcessLookupError):
                 self._process.kill()

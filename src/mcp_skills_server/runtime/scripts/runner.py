@@ -38,17 +38,15 @@ from mcp_skills_server.runtime.scripts.arguments import (
     declared_env,
 )
 from mcp_skills_server.runtime.scripts.interpreters import Interpreters
+from mcp_skills_server.runtime.scripts.limits import Turns, Usage
 from mcp_skills_server.runtime.scripts.outcome import Outcome, as_line, outcome_of, remarks_on
 from mcp_skills_server.runtime.scripts.output_files import OutputFile
 from mcp_skills_server.runtime.scripts.policy import ExecutionPolicy
 from mcp_skills_server.runtime.scripts.preparation import Preparation, RunDirectory, RunRequest
 from mcp_skills_server.runtime.scripts.process_tree import ProcessTree
-from mcp_skills_server.runtime.scripts.processes import NOT_STARTED, Ended, execute
-from mcp_skills_server.runtime.scripts.progress import Progress, reported
+from mcp_skills_server.runtime.scripts.processes import NOT_STARTED, Ended, Progress, execute
 from mcp_skills_server.runtime.scripts.sandbox import Bubblewrap, Choose
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
-from mcp_skills_server.runtime.scripts.turns import Turns
-from mcp_skills_server.runtime.scripts.usage import Usage
 from mcp_skills_server.runtime.scripts.workspace import Workspace, discard
 from mcp_skills_server.telemetry import events
 
@@ -288,14 +286,14 @@ class Scripts:
             reason = await to_thread.run_sync(look, tree, abandon_on_cancel=True)
             return reason is not None
 
-        async with reported(progress):
-            ended = await execute(
-                command,
-                timeout_s=request.timeout_s,
-                output_bytes=self._settings.output_bytes,
-                beat_s=LOOK_S,
-                beat=beat,
-            )
+        ended = await execute(
+            command,
+            timeout_s=request.timeout_s,
+            output_bytes=self._settings.output_bytes,
+            beat_s=LOOK_S,
+            beat=beat,
+            progress=progress,
+        )
         return ended, reason
 
     def _allowed(self, request: RunRequest) -> RunRequest:

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import anyio
 import pytest
 
-from mcp_skills_server.runtime.scripts import capture as capture_module
-from mcp_skills_server.runtime.scripts.capture import Capture
+from mcp_skills_server.runtime.scripts import processes
+from mcp_skills_server.runtime.scripts.processes import Capture
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +29,7 @@ async def test_a_stream_is_kept_up_to_its_cap(
     monkeypatch: pytest.MonkeyPatch, windows: bool, written: bytes, kept: str, truncated: bool
 ) -> None:
     """Pipes are read in a thread where they cannot be waited for."""
-    monkeypatch.setattr(capture_module, "_WINDOWS", windows)
+    monkeypatch.setattr(processes, "_WINDOWS", windows)
     with ExitStack() as held, anyio.fail_after(30):
         capture = Capture(4, held)
         os.write(capture.writer, written)

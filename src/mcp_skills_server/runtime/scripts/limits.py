@@ -1,0 +1,199 @@
+"""Limits of runs: concurrency with a share for each owner, and memory and disk for each run.
+
+The kernel's limits of a process do not count shared memory, and none counts a whole run. So a run is measured often:
+its memory each time; its disk when the disk has lost space since, and at least once a second. A run can exceed a limit
+by what it takes between two measurements.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+import anyio
+
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.runtime.quota import Owner, QuotaError
+from mcp_skills_server.runtime.scripts.process_tree import entries, lines
+from mcp_skills_server.runtime.scripts.workspace import MOST_FILES, exceeds
+
+_AT_LEAST_S: Final = 1.0
+_SHARE: Final = 16
+"""The disk is measured when it has lost this part of a run's limit."""
+_PAUSE: Final = 3
+"""The pause after a measurement is at least so many times its length."""
+_SPARE: Final = 8
+"""The part of the memory limit that the programs around a script may add."""
+
+
+class Turns:
+    """Concurrency limit of one server's runs, on one event loop. The owner with the fewest runs comes first.
+
+    Args:
+        total: runs at once.
+        share: runs of one owner at once; by default all but one, so that another owner need not wait for them.
+    """
+
+    def __init__(self, total: int, share: int | None = None) -> None:
+        self.total: Final = total
+        self.share: Final = min(total, max(1, total - 1) if share is None else share)
+        self._held = Counter[Owner]()
+        self._waiting: list[tuple[Owner, anyio.Event]] = []
+
+    @asynccontextmanager
+    async def turn(self, owner: Owner, patience_s: float) -> AsyncGenerator[None]:
+        """Wait for a turn, and hold it while this is entered.
+
+        Args:
+            owner: None where clients cannot be distinguished: no share limits it.
+            patience_s: the longest wait in seconds.
+
+        Raises:
+            QuotaError: the wait was too long because of the owner's own runs.
+            RequestError: the wait was too long because of other owners' runs.
+        """
+        mine = owner, anyio.Event()
+        self._waiting.append(mine)
+        self._grant()
+        try:
+            with anyio.move_on_after(patience_s):
+                await mine[1].wait()
+            if not mine[1].is_set():
+                raise self._refusal(owner)
+            yield
+        finally:
+            if mine[1].is_set():
+                self._held[owner] -= 1
+                self._held += Counter()  # drops owners without runs
+                self._grant()
+            else:
+                self._waiting.remove(mine)
+
+    def _refusal(self, owner: Owner) -> RequestError:
+        if not self._may(owner):
+            message = f"{self.share} scripts of yours are running already, which is all that one client may run at once"
+            return QuotaError(f"{message}; try again in a moment", "runs")
+        return RequestError(
+            f"{self.total} scripts are running already, which is all that run at once; try again in a moment"
+        )
+
+    def _may(self, owner: Owner) -> bool:
+        return owner is None or self._held[owner] < self.share
+
+    def _grant(self) -> None:
+        """Grant free turns: to the owner with the fewest, and among equals in order of arrival."""
+        while self._held.total() < self.total:
+            able = [each for each in self._waiting if self._may(each[0])]
+            if not able:
+                return
+            first = min(able, key=lambda each: self._held[each[0]])
+            self._waiting.remove(first)
+            self._held[first[0]] += 1
+            first[1].set()
+
+
+class Usage:
+    """Memory and disk of one run. For one thread at a time.
+
+    Args:
+        tops: the directories that it may fill.
+        disk_bytes: the limit of their files, with removed files that are still open.
+        memory_bytes: the limit of one process; all together may have an eighth more.
+    """
+
+    def __init__(self, tops: Sequence[str], disk_bytes: int, memory_bytes: int) -> None:
+        self._tops = tops
+        self._disk_bytes = disk_bytes
+        self._memory_bytes = memory_bytes + memory_bytes // _SPARE
+        self._free = _free(tops)
+        self._due = self._soonest = time.monotonic()
+
+    def over(self, processes: Iterable[int]) -> str | None:
+        """Return which limit the run exceeds, in words, or None.
+
+        Args:
+            processes: the known processes of the run.
+        """
+        pids = list(processes)
+        if _memory(pids, self._memory_bytes) > self._memory_bytes:
+            return f"its processes took more than {self._memory_bytes:,} bytes of memory"
+        if self._is_due() and self._is_full(pids):
+            return (
+                f"its files took more than {self._disk_bytes:,} bytes, were more than {MOST_FILES:,}, or could not be "
+                "measured"
+            )
+        return None
+
+    def _is_due(self) -> bool:
+        now = time.monotonic()
+        if now >= self._due:
+            return True
+        return now >= self._soonest and self._free - _free(self._tops) > self._disk_bytes // _SHARE
+
+    def _is_full(self, pids: Iterable[int]) -> bool:
+        begun = time.monotonic()
+        self._free = _free(self._tops)
+        left = self._disk_bytes - _nameless(pids, self._tops)
+        full = left < 0 or exceeds(self._tops, left)
+        ended = time.monotonic()
+        self._soonest = ended + _PAUSE * (ended - begun)
+        self._due = max(ended + _AT_LEAST_S, self._soonest)
+        return full
+
+
+def _memory(pids: Sequence[int], most: int) -> int:
+    """Return the bytes of these processes; 0 where the system does not tell.
+
+    The quick sum counts shared memory for each process; the exact one, made only above `most`, counts it once.
+    """
+    named = ("RssAnon:", "RssShmem:", "VmSwap:")
+    quick = {pid: sum(_kibibytes(f"/proc/{pid}/status", named)) for pid in pids}
+    if sum(quick.values()) * 1024 <= most:
+        return sum(quick.values()) * 1024
+    exact = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
+    return sum(sum(_kibibytes(f"/proc/{pid}/smaps_rollup", exact)) or quick[pid] for pid in pids) * 1024
+
+
+def _kibibytes(path: str, names: tuple[str, ...]) -> list[int]:
+    return [int(line.split()[1]) for line in lines(path) if line.startswith(names)]
+
+
+def _nameless(pids: Iterable[int], tops: Sequence[str]) -> int:
+    """Return the bytes of removed files on these directories' disks that the processes still hold open or mapped."""
+    disks: set[int] = set()
+    for top in tops:
+        with suppress(OSError):
+            disks.add(os.stat(top).st_dev)
+    found: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        for name in entries(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                of = os.stat(f"/proc/{pid}/fd/{name}")
+                if stat.S_ISREG(of.st_mode) and of.st_nlink == 0 and of.st_dev in disks:
+                    found[of.st_dev, of.st_ino] = of.st_blocks * 512
+        for disk, inode, size in _mapped(pid):
+            if disk in disks:
+                found.setdefault((disk, inode), size)
+    return sum(found.values())
+
+
+def _mapped(pid: int) -> Iterator[tuple[int, int, int]]:
+    """Yield device, inode and mapped bytes of each removed file that a process has mapped."""
+    for line in lines(f"/proc/{pid}/maps"):
+        if line.endswith(" (deleted)"):
+            span, _, _, disk, inode = line.split()[:5]
+            (begin, end), (major, minor) = span.split("-"), disk.split(":")
+            yield os.makedev(int(major, 16), int(minor, 16)), int(inode), int(end, 16) - int(begin, 16)
+
+
+def _free(tops: Sequence[str]) -> int:
+    for top in tops:
+        with suppress(OSError):
+            return shutil.disk_usage(top).free
+    return 0

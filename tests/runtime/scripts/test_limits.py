@@ -1,0 +1,196 @@
+"""Limits of runs: turns with a share for each owner, memory and disk."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.runtime.quota import QuotaError
+from mcp_skills_server.runtime.scripts import limits
+from mcp_skills_server.runtime.scripts.limits import Turns, Usage
+from mcp_skills_server.runtime.scripts.process_tree import family
+
+LINUX = pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="processes are found by /proc")
+PATIENCE_S = 60.0
+GIB, MIB = 1 << 30, 1 << 20
+
+
+class Disk:
+    """Stands for the clock, the room on the disk and the walk over a tree, and counts the walks."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.free, self.walks, self.cost = 0.0, 100 * GIB, 0, 0.0
+        monkeypatch.setattr(limits, "_free", lambda _: self.free)
+        monkeypatch.setattr(limits, "exceeds", self.walk)
+        monkeypatch.setattr(limits.time, "monotonic", lambda: self.now)
+
+    def walk(self, tops: Any, most: int) -> bool:
+        self.walks += 1
+        self.now += self.cost
+        return False
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+def looks(disk: Disk, run: Usage, count: int, grown: int) -> int:
+    """How many walks so many looks lead to, at which the disk has lost `grown` bytes each."""
+    before = disk.walks
+    for _ in range(count):
+        disk.now += 0.05
+        disk.free -= grown
+        assert run.over([]) is None
+    return disk.walks - before
+
+
+def test_the_disk_is_looked_at_more_often_the_faster_it_fills(disk: Disk) -> None:
+    """11.18: at a look in two seconds, a run reached 716 MiB against 256."""
+    run = Usage(["/x"], 256 * MIB, GIB)
+    looks(disk, run, 1, 0)
+    assert looks(disk, run, 200, 0) <= 11  # ten seconds
+    assert looks(disk, run, 200, MIB) in range(10, 14)
+    assert looks(disk, run, 100, 17 * MIB) == 100
+
+
+def test_a_tree_that_takes_long_to_walk_is_not_walked_all_the_time(disk: Disk) -> None:
+    run = Usage(["/x"], 256 * MIB, GIB)
+    disk.cost = 0.1
+    assert looks(disk, run, 70, 17 * MIB) in range(8, 16)
+
+
+@LINUX
+def test_removed_files_that_are_open_or_mapped_count(tmp_path: Path) -> None:
+    def run() -> Usage:
+        return Usage([str(tmp_path)], 4 * MIB, GIB)
+
+    for name in ("open", "mapped"):
+        (tmp_path / name).write_bytes(b"x" * (3 * MIB))
+    with open(tmp_path / "open", "rb") as held:
+        os.unlink(tmp_path / "open")
+        said = run().over([os.getpid()])
+        assert said is not None and "its files took more than 4,194,304 bytes" in said
+        (tmp_path / "mapped").unlink()
+        assert run().over([os.getpid()]) is None
+        assert run().over([]) is None
+        held.read(1)
+    (tmp_path / "mapped").write_bytes(b"x" * (5 * MIB))
+    with open(tmp_path / "mapped", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
+        os.unlink(tmp_path / "mapped")
+        file.close()
+        assert "its files took more" in str(run().over([os.getpid()]))
+    assert run().over([os.getpid()]) is None
+
+
+@LINUX
+def test_memory_that_processes_share_is_counted_and_once(tmp_path: Path) -> None:
+    code = (
+        "import mmap, os, sys, time\n"
+        "held = mmap.mmap(-1, 64 << 20)\n"
+        "held.write(bytes(64 << 20))\n"
+        "pids = [os.fork() for _ in range(3)]\n"
+        "for place in range(0, 64 << 20, 4096): held[place]\n"
+        "os.write(1, b'x')\ntime.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True) as started:
+        assert started.stdout is not None
+        seen = b""
+        while len(seen) < 8:
+            seen += os.read(started.stdout.fileno(), 1)
+        pids = list(family(started.pid))
+        assert len(pids) == 8
+        mine = [str(tmp_path)]
+        assert Usage(mine, GIB, 256 * MIB).over(pids) is None
+        assert "of memory" in str(Usage(mine, GIB, 48 * MIB).over(pids))
+        os.killpg(started.pid, 9)
+
+
+@pytest.mark.parametrize(("total", "share", "may"), [(1, None, 1), (2, None, 1), (4, None, 3), (4, 9, 4), (4, 2, 2)])
+def test_one_owner_has_its_share(total: int, share: int | None, may: int) -> None:
+    assert Turns(total, share).share == may
+
+
+@pytest.mark.anyio
+async def test_who_waits_too_long_hears_whether_its_own_runs_or_those_of_others_are_in_the_way() -> None:
+    turns = Turns(2)
+    async with turns.turn("a", 0):
+        with pytest.raises(QuotaError, match=r"1 scripts of yours .* \(quota runs\)"):
+            async with turns.turn("a", 0):
+                pass
+        async with turns.turn("b", 0):
+            with pytest.raises(RequestError, match=r"^2 scripts are running already") as found:
+                async with turns.turn("c", 0):
+                    pass
+            assert not isinstance(found.value, QuotaError)
+    async with turns.turn(None, 0), turns.turn(None, 0):  # of a pipe
+        pass
+
+
+@pytest.mark.anyio
+async def test_a_call_that_is_given_up_while_it_waits_takes_nothing() -> None:
+    turns = Turns(1)
+
+    async def wait() -> None:
+        async with turns.turn("b", PATIENCE_S):
+            raise AssertionError("it is not its turn")
+
+    async with turns.turn("a", 0), anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    async with turns.turn("c", 0):
+        pass
+
+
+@given(st.lists(st.sampled_from("aaab"), min_size=1, max_size=12), st.integers(1, 4), st.none() | st.integers(1, 4))
+def test_never_more_than_there_are_never_more_than_the_share_and_nobody_waits_for_nothing(
+    owners: list[str], total: int, share: int | None
+) -> None:
+    async def all_of_them() -> None:
+        turns = Turns(total, share)
+        running, waiting = Counter[str](), Counter(owners)
+
+        async def one(owner: str) -> None:
+            async with turns.turn(owner, PATIENCE_S):
+                waiting[owner] -= 1
+                running[owner] += 1
+                assert running.total() <= total and running[owner] <= turns.share
+                await anyio.wait_all_tasks_blocked()
+                if running.total() < total:  # what is free is of use to nobody who waits
+                    assert all(running[each] >= turns.share for each in waiting if waiting[each])
+                running[owner] -= 1
+
+        async with anyio.create_task_group() as tasks:
+            for owner in owners:
+                tasks.start_soon(one, owner)
+        assert not +waiting and not +running
+
+    anyio.run(all_of_them)
+
+
+@pytest.mark.anyio
+async def test_who_has_fewest_comes_first() -> None:
+    turns = Turns(2, 2)
+    order: list[str] = []
+
+    async def one(owner: str) -> None:
+        async with turns.turn(owner, PATIENCE_S):
+            order.append(owner)
+
+    async with anyio.create_task_group() as tasks, turns.turn("hog", 0), turns.turn("hog", 0):
+        for owner in ("hog", "hog", "other"):
+            tasks.start_soon(one, owner)
+            await anyio.wait_all_tasks_blocked()
+    assert order[0] == "other"

@@ -9,7 +9,7 @@ import pytest
 
 from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1
 from mcp_skills_server.format.archive import Files
-from mcp_skills_server.sources import stage
+from mcp_skills_server.sources import folder
 from mcp_skills_server.sources.settings import FetchLimits
 from sources.fetching import fetch, skills
 from sources.publishers import (
@@ -36,7 +36,7 @@ def test_all_skills_together_have_a_limit_and_what_does_not_fit_is_named(site: P
     report = fetch(site, place, limits=limits)
     assert "small" in report.added and len(report.added) == 4 and len(report.refused) == 6
     assert not {each.name for each in report.refused} & {*report.added}
-    said = "all skills of the site together have more than 350000 bytes, unpacked"
+    said = "all skills of the source together have more than 350000 bytes, unpacked"
     assert all(each.reason.startswith(said) and each.fault == "publisher" for each in report.refused)
     # Again and again it would grow, if what is there did not count.
     for _ in range(2):
@@ -88,7 +88,7 @@ def test_all_files_of_a_skill_of_an_old_site_have_its_limit_together(site: Publi
 def test_what_cannot_be_kept_takes_no_room(site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "ab":
         big(site, name)
-    write, failed = stage.write_tree, list[Path]()
+    write, failed = folder.write_tree, list[Path]()
 
     def once(staged: Path, files: Files, **options: bool) -> tuple[str, ...]:
         if not failed:
@@ -96,6 +96,6 @@ def test_what_cannot_be_kept_takes_no_room(site: Publisher, place: Path, monkeyp
             raise OSError(28, "No space left on device")
         return write(staged, files, **options)
 
-    monkeypatch.setattr(stage, "write_tree", once)
+    monkeypatch.setattr(folder, "write_tree", once)
     report = fetch(site, place, limits=FetchLimits(unpacked_bytes=150_000), connections=1)
     assert report.added == ("b",) and "No space left" in report.refused[0].reason

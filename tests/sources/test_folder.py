@@ -15,7 +15,6 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, SkillState
 from mcp_skills_server.sources.records import SkillRecord, read_records
-from mcp_skills_server.sources.stage import Stage
 
 SOURCE = "https://example.com/.well-known/agent-skills/index.json"
 FILES: Files = {
@@ -184,7 +183,7 @@ def test_removing_takes_the_record_too(tmp_path: Path) -> None:
 def test_killed_between_the_record_and_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, files in enumerate((FILES, MORE)):
         with monkeypatch.context() as patched:
-            patched.setattr(Stage, "swap", _die)
+            patched.setattr(FetchedFolder, "swap", _die)
             with pytest.raises(KeyboardInterrupt):
                 put(tmp_path, files, digest=f"sha256:{number}")
         assert state(tmp_path) is (SkillState.FORMER if number else SkillState.ABSENT)
@@ -239,7 +238,7 @@ def test_what_is_removed_has_a_record_for_as_long_as_it_has_a_place(
     assert state(tmp_path) is SkillState.ABSENT and len(read_records(tmp_path)) == 1
     put(tmp_path)
     with monkeypatch.context() as dying:
-        dying.setattr(Stage, "discard", _die)
+        dying.setattr(FetchedFolder, "discard", _die)
         with FetchedFolder.opened(tmp_path) as store, pytest.raises(KeyboardInterrupt):
             store.remove("a")
     assert state(tmp_path) is SkillState.ABSENT and not read_records(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,6 @@ from mcp_skills_server.sources.records import (
 )
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.site import Site
-from mcp_skills_server.sources.stage import Stage
 from mcp_skills_server.sources.store import Store
 from sources.fetching import LOCAL, fetch
 from sources.publishers import INDEX, Publisher, answer, index_of, skill_md
@@ -192,14 +192,14 @@ def test_a_history_that_cannot_be_read_is_said_once_and_begun_anew(
 
 
 def test_what_cannot_be_remembered_is_said(site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = Stage.write
+    replace_file = os.replace
 
-    def full(self: Stage, path: Path, raw: bytes) -> None:
-        if path.parent.name == "history":
+    def full(made: Path, path: Path) -> None:
+        if Path(path).parent.name == "history":
             raise OSError(28, "No space left on device")
-        write(self, path, raw)
+        replace_file(made, path)
 
-    monkeypatch.setattr(Stage, "write", full)
+    monkeypatch.setattr(os, "replace", full)
     publish(site, "One.")
     report = fetch(site, place)
     assert report.ok and ["No space left on device" in line for line in report.warnings] == [True]

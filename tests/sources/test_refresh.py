@@ -20,12 +20,12 @@ from mcp_skills_server.dialects.wellknown import IndexRefusedError
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files
-from mcp_skills_server.sources import folder, stage
+from mcp_skills_server.sources import folder
 from mcp_skills_server.sources.faults import UnreachableError
 from mcp_skills_server.sources.folder import ConflictError, FetchedFolder
 from mcp_skills_server.sources.records import read_indexes, read_records
-from mcp_skills_server.sources.refresh import look, refresh
 from mcp_skills_server.sources.settings import Bounds, FetchLimits, OriginPolicy
+from mcp_skills_server.sources.site import look, refresh
 from sources.fetching import FILES, LOCAL, fetch, listing, skills
 from sources.publishers import (
     INDEX,
@@ -100,7 +100,7 @@ def test_only_what_is_wanted_is_fetched(site: Publisher, place: Path) -> None:
         site.add(name)
     report = fetch(site, place, wanted=frozenset({"b", "nothing"}))
     assert report.added == ("b",) and skills(place) == ["b"]
-    assert [str(each) for each in report.refused] == ["nothing: the index has no skill of this name"]
+    assert [str(each) for each in report.refused] == ["nothing: there is no skill of this name"]
     fetch(site, place, wanted=frozenset({"c"}))
     assert read_indexes(place)[0].wanted == ("b", "c", "nothing")
     fetch(site, place)
@@ -248,7 +248,7 @@ def test_a_full_disk_costs_the_skill(site: Publisher, place: Path, monkeypatch: 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(stage, "write_tree", full)
+    monkeypatch.setattr(folder, "write_tree", full)
     report = fetch(site, place)
     assert str(report.refused[0]) == "a: it cannot be kept: No space left on device" and not skills(place)
 
@@ -319,23 +319,3 @@ def test_digests_of_the_record_are_those_of_the_files(site: Publisher, place: Pa
     (record,) = read_records(place)
     assert record.files == {path: hashlib.sha256(raw).hexdigest() for path, (raw, _) in FILES.items()}
     assert wellknown.origin(record.url) == site.url
-
-
-def test_what_an_earlier_version_wrote_is_removed_and_the_rest_stays(
-    site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site.pack("packed", {**FILES, ".git/config": (b"old", False), ".envrc": (b"old", False)})
-    with monkeypatch.context() as before:
-        before.setattr("mcp_skills_server.sources.artifacts.check_names", lambda _: None)
-        assert fetch(site, place).added == ("packed",)
-    assert (place / "packed" / ".git" / "config").exists()
-    (place / "packed" / ".envrc").write_bytes(b"the user's own")
-    report = fetch(site, place, revalidate=True)
-    (said,) = report.warnings
-    assert said.startswith("packed: .git/config removed") and ".envrc" not in said
-    assert not (place / "packed" / ".git").exists() and (place / "packed" / ".envrc").read_bytes() == b"the user's own"
-    assert [refusal.name for refusal in report.refused] == ["packed"]
-    assert (place / "packed" / "SKILL.md").read_bytes() == skill_md("packed")
-    (place / "packed" / ".envrc").unlink()
-    site.pack("packed", FILES)
-    assert fetch(site, place, revalidate=True).ok and _read(place / "packed") == FILES

@@ -206,7 +206,7 @@ def _list(url: str, settings: FetchSettings, options: GitOptions) -> int:
     if _tree_source(url, settings, options) is not None:
         raise UsageError(f"fetch --list is for sites; 'mcp-skills-server list {url}' shows what this one has")
 
-    from mcp_skills_server.sources.refresh import look
+    from mcp_skills_server.sources.site import look
 
     _, index = anyio.run(look, url, settings)
     wanted = settings.wanted
@@ -231,7 +231,7 @@ def _fetch(url: str, folder: str, settings: FetchSettings, options: GitOptions) 
 
     source = _tree_source(url, settings, options)
     if source is None:
-        from mcp_skills_server.sources.refresh import refresh
+        from mcp_skills_server.sources.site import refresh
 
         with _bar() as progress:
             report = anyio.run(refresh, url, folder, settings, progress)

@@ -25,6 +25,10 @@ class UnacceptableError(SourceError, ValueError):
     code = "source-refused"
 
 
+class ContentRefusedError(UnacceptableError):
+    """What is named by its digest is not taken. It never changes, so there is no use in asking again."""
+
+
 class UnsignedCommitError(UnacceptableError):
     """Nobody signed a commit who must have."""
 

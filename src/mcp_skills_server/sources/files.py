@@ -11,9 +11,10 @@ import os
 import shutil
 import stat
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from mcp_skills_server.durable import sync_path
 from mcp_skills_server.format.archive import Files
@@ -21,6 +22,7 @@ from mcp_skills_server.format.archive import Files
 BINARY: Final[int] = getattr(os, "O_BINARY", 0)
 NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
 _PIECE: Final = 1 << 16
+_T = TypeVar("_T")
 
 
 def file_digest(path: str) -> str:
@@ -45,9 +47,13 @@ def tree_digests(place: str | Path) -> dict[str, str] | None:
     Raises:
         OSError: a file cannot be read.
     """
+    return _of_files(place, lambda entry: file_digest(entry.path))
+
+
+def _of_files(place: str | Path, get: Callable[[os.DirEntry[str]], _T]) -> dict[str, _T] | None:
     if not stat.S_ISDIR(os.lstat(place).st_mode):
         return None
-    out: dict[str, str] = {}
+    out: dict[str, _T] = {}
     todo = [""]
     while todo:
         prefix = todo.pop()
@@ -57,10 +63,24 @@ def tree_digests(place: str | Path) -> dict[str, str] | None:
                 if entry.is_dir(follow_symlinks=False):
                     todo.append(path + "/")
                 elif entry.is_file(follow_symlinks=False):
-                    out[path] = file_digest(entry.path)
+                    out[path] = get(entry)
                 else:
                     return None
     return out
+
+
+def stat_signature(found: os.stat_result) -> list[int]:
+    """Return what proves a file unchanged: size, mtime and ctime in nanoseconds, and inode."""
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+
+
+def tree_signatures(place: str) -> dict[str, list[int]] | None:
+    """Return the stat signature of every file by path, or None if there is anything but folders and files.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    return _of_files(place, lambda entry: stat_signature(entry.stat(follow_symlinks=False)))
 
 
 class Written(NamedTuple):

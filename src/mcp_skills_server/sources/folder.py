@@ -9,23 +9,33 @@ folder in which every file is accounted for.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import stat
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
 from mcp_skills_server.catalog.fetched import RECORDS
-from mcp_skills_server.durable import sync_path
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.durable import sync_path, sync_paths
+from mcp_skills_server.errors import SkillsServerError, UsageError
 from mcp_skills_server.format.archive import Files
-from mcp_skills_server.format.ignored import OURS, ignored
+from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.model import printable
-from mcp_skills_server.sources.files import BINARY, NOFOLLOW, file_digest, take_lock, tree_digests
+from mcp_skills_server.sources.files import (
+    BINARY,
+    NOFOLLOW,
+    clear,
+    stat_signature,
+    take_lock,
+    tree_digests,
+    tree_signatures,
+    write_file,
+    write_tree,
+)
 from mcp_skills_server.sources.records import (
     HISTORIES,
     INDEXES,
@@ -36,12 +46,22 @@ from mcp_skills_server.sources.records import (
     read_index,
     read_record,
     read_records,
+    record_key,
 )
-from mcp_skills_server.sources.stage import ConflictError, Made, Stage
 from mcp_skills_server.sources.urls import shown
 
 _BY_PRODUCTS: Final = frozenset(("__pycache__", ".DS_Store", "Thumbs.db", "desktop.ini"))
 """What systems and interpreters leave behind by themselves; it makes no skill an edited one."""
+_OLD: Final = "old-"
+_GONE: Final = "gone-"
+_NEW: Final = "new-"
+_WRITING: Final = "writing-"
+_AT_ONCE: Final = sys.platform == "win32"
+"""Whether a file must be synchronized when it is written, since it cannot be afterwards."""
+
+
+class ConflictError(SkillsServerError, ValueError):
+    """A place in the folder is somebody else's, and nothing is put there. The message is one line for people."""
 
 
 class SkillState(Enum):
@@ -61,31 +81,32 @@ class SkillState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A skill that is ready to be put into its place.
+    """A skill on the stage, ready to be put into its place.
 
     Attributes:
-        made: where it lies.
+        name: the name of the skill.
         state: what stood in its place when it was made.
+        tree: its directory.
+        record: the file that becomes its record.
+        parts: every file and directory of both.
     """
 
-    made: Made
+    name: str
     state: SkillState
-
-    @property
-    def name(self) -> str:
-        """Of the skill."""
-        return self.made.name
+    tree: str
+    record: str
+    parts: tuple[str, ...]
 
 
 class FetchedFolder:
     """A folder of fetched skills. Every method blocks; several threads may each have a skill.
 
-    Get one from `opened`, which holds the folder's lock.
+    Get one from `opened`, which holds the folder's lock. A name may have `/` in it: the skill then lies that deep.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._stage = Stage(directory, directory / OURS / "stage")
+        self._stage = directory / OURS / "stage"
         self._records = directory / RECORDS
         self._indexes = directory / INDEXES
         self._histories = directory / HISTORIES
@@ -93,7 +114,7 @@ class FetchedFolder:
     @classmethod
     @contextmanager
     def opened(cls, directory: str | os.PathLike[str]) -> Generator[FetchedFolder]:
-        """The folder, made where it is not there, and ours alone until the end of the `with`.
+        """Open the folder, made where it is not there, and ours alone until the end of the `with`.
 
         What a killed process left half done is undone first.
 
@@ -110,14 +131,14 @@ class FetchedFolder:
             if not take_lock(lock):
                 raise UsageError(f"another process fetches into {named}; wait for it to end")
             try:
-                folder._stage.recover()
+                folder._recover()
             except OSError as error:
                 raise UsageError(f"{named} cannot be put in order: {error.strerror or error}") from None
             try:
                 yield folder
             finally:
                 with suppress(OSError):  # what was made and not put there, when this is cancelled
-                    folder._stage.recover()
+                    folder._recover()
                 sync_path(folder._directory)
         finally:
             os.close(lock)
@@ -126,17 +147,20 @@ class FetchedFolder:
     def recover(cls, directory: str | os.PathLike[str]) -> None:
         """Put back what a killed process had taken away, so that what is there is whole before its source answers.
 
-        Where another process has the folder, that is its matter.
+        Where another process has the folder, that process does it.
         """
         folder = cls(Path(directory))
-        if folder._stage.is_left:
-            with suppress(UsageError), cls.opened(directory):
-                pass
+        with suppress(OSError, UsageError):
+            if os.listdir(folder._stage):
+                with cls.opened(directory):
+                    pass
 
     def look(
         self, name: str, recorded: Mapping[str, SkillRecord] | None = None
     ) -> tuple[SkillState, SkillRecord | None]:
-        """Return what is in the place of a skill, and its record. Every file is read and verified.
+        """Return what is in the place of a skill, and its record.
+
+        Files with the stat results that they were written with are not read; all others are read and verified.
 
         Args:
             name: of the skill.
@@ -151,6 +175,8 @@ class FetchedFolder:
         record = read_record(self._directory, name) if recorded is None else recorded.get(name)
         if record is None:
             return SkillState.FOREIGN, None
+        if record.stats and tree_signatures(place) == record.stats:
+            return SkillState.KEPT, record
         found = tree_digests(place)
         if found is not None:
             for known, state in ((record.files, SkillState.KEPT), (record.former, SkillState.FORMER)):
@@ -158,9 +184,9 @@ class FetchedFolder:
                     return state, record
         return SkillState.EDITED, record
 
-    def records(self, *, but: Collection[str] = ()) -> list[SkillRecord]:
-        """Return the records by name, without those of some skills. Deleted skills may have one."""
-        return read_records(self._directory, but=but)
+    def records(self) -> list[SkillRecord]:
+        """Return the records by name. Deleted skills may have one."""
+        return read_records(self._directory)
 
     def size(self, record: SkillRecord) -> int:
         """Return the bytes of the files of a skill that its record names."""
@@ -173,8 +199,8 @@ class FetchedFolder:
     def stage(self, record: SkillRecord, files: Files, *, force: bool = False) -> Staged | None:
         """Make a skill of these proved files, for `commit`; None when the very same are there already.
 
-        `record.files` and `record.former` are filled in here. With `force` an edited skill is replaced; what was not
-        fetched never is.
+        `record.files`, `record.former` and `record.stats` are filled in here. With `force` an edited skill is replaced;
+        what was not fetched never is.
 
         Raises:
             ConflictError: the place is somebody else's, or was edited.
@@ -182,15 +208,26 @@ class FetchedFolder:
         """
         state, known = self.look(record.name)
         check(state, known, record.source, force=force)
-        files_now = {path: hashlib.sha256(raw).hexdigest() for path, (raw, _) in files.items()}
-        if state is SkillState.KEPT and known is not None and dict(known.files) == files_now:
+        now = {path: hashlib.sha256(raw).hexdigest() for path, (raw, _) in files.items()}
+        if state is SkillState.KEPT and known is not None and dict(known.files) == now:
             if (known.digest, known.url) != (record.digest, record.url):
-                self._write_record(record, files_now, None)
+                self._write_record(replace(record, files=now, stats=known.stats))
             return None
         former = None
         if known is not None:
             former = {SkillState.KEPT: known.files, SkillState.FORMER: known.former}.get(state)
-        return Staged(self._stage.make(record.name, files, _encoded(record, files_now, former)), state)
+        key = record_key(record.name)
+        tree, written = f"{self._stage}/{_NEW}{key}", f"{self._stage}/{_WRITING}{key}.json"
+        try:
+            made = write_tree(tree, files, durable=_AT_ONCE)
+            stats = {path: stat_signature(found) for path, found in made.files.items()}
+            clear(Path(written))
+            raw = replace(record, files=now, former=former, stats=stats).encode()
+            write_file(written, raw, 0o600, durable=_AT_ONCE)
+        except BaseException:
+            self.discard(record.name)
+            raise
+        return Staged(record.name, state, tree, written, (*made.parts, written))
 
     def commit(self, staged: Sequence[Staged]) -> dict[str, ConflictError | OSError]:
         """Put these skills into their places, each whole; they are synchronized together, which takes as long as one.
@@ -210,20 +247,49 @@ class FetchedFolder:
                     del left[each.name]
 
         attempt(self._check_still)
-        self._stage.settle([each.made for each in left.values()])
+        sync_paths([path for each in left.values() for path in each.parts])
         # A skill without a record would count as somebody else's: no skill has its place before all records do.
-        attempt(lambda each: os.replace(each.made.record, f"{self._records}/{each.name}.json"))
+        attempt(lambda each: os.replace(each.record, self._record_path(each.name)))
         sync_path(self._records)
-        attempt(lambda each: self._stage.swap(each.made, occupied=each.state is not SkillState.ABSENT))
+        attempt(self.swap)
         sync_path(self._directory)
         for each in staged:
             if each.name in failed or each.state is not SkillState.ABSENT:  # else nothing of it is left there
-                self._stage.discard(each.name)
+                self.discard(each.name)
         return failed
 
     def _check_still(self, staged: Staged) -> None:
         if staged.state is not SkillState.ABSENT and self.look(staged.name)[0] is not staged.state:
             raise ConflictError("it was edited meanwhile, and stays")
+
+    def swap(self, staged: Staged) -> None:
+        """Give a staged skill its place; what stood there is on the stage then, until `discard`.
+
+        Raises:
+            ConflictError: something appeared there.
+            OSError: it cannot be renamed. What stood there stands there still.
+        """
+        place, old = f"{self._directory}/{staged.name}", f"{self._stage}/{_OLD}{record_key(staged.name)}"
+        occupied = staged.state is not SkillState.ABSENT
+        if occupied:
+            os.rename(place, old)
+        elif "/" in staged.name:
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+        try:
+            if os.path.lexists(place):  # rename would replace an empty directory
+                raise ConflictError(f"{printable(place)} appeared meanwhile")
+            os.rename(staged.tree, place)
+        except BaseException:
+            if occupied and not os.path.lexists(place):
+                os.rename(old, place)
+            raise
+
+    def discard(self, name: str) -> None:
+        """Delete what there is of a skill on the stage."""
+        key = record_key(name)
+        for left in (f"{_OLD}{key}", f"{_GONE}{key}", f"{_NEW}{key}", f"{_WRITING}{key}.json"):
+            if os.path.lexists(self._stage / left):
+                clear(self._stage / left)
 
     def remove(self, name: str, *, force: bool = False) -> None:
         """Take a skill that was fetched out of the folder, with its record.
@@ -236,93 +302,85 @@ class FetchedFolder:
         check(state, record, record.source if record else "", force=force)
         # The record goes last: a skill without one would count as somebody else's.
         if state is not SkillState.ABSENT:
-            self._stage.take(name)
+            os.rename(self._directory / name, self._stage / (_GONE + record_key(name)))
+            sync_path(self._directory)
         with suppress(FileNotFoundError):
-            (self._records / f"{name}.json").unlink()
+            Path(self._record_path(name)).unlink()
         sync_path(self._records)
-        self._stage.discard(name)
-
-    def remove_ignored(self, among: Iterable[SkillRecord]) -> list[tuple[SkillRecord, list[str]]]:
-        """Take out of the skills of these records what earlier versions wrote and no command shows.
-
-        Only a file goes that is what its record says, byte for byte. The record forgets the digest of the artifact, so
-        that the skill is asked for anew.
-
-        Returns:
-            (the record as it is now, what was removed from the skill) of each that had such a file.
-        """
-        out: list[tuple[SkillRecord, list[str]]] = []
-        for record in list(among):
-            there = ignored({*record.files, *(record.former or ())})
-            if not there:
-                continue
-            gone = [path for path in there if self._remove_file(record, path)]
-            left, former = (
-                None if known is None else {path: digest for path, digest in known.items() if path not in there}
-                for known in (record.files, record.former)
-            )
-            renewed = replace(record, digest="", files=left or {}, former=former)
-            self._write_record(renewed, renewed.files, former)
-            out.append((renewed, gone))
-        return out
-
-    def _remove_file(self, record: SkillRecord, path: str) -> bool:
-        place = self._directory / record.name
-        *folders, name = path.split("/")
-        for folder in ("", *folders):
-            place = place / folder
-            if place.is_symlink() or not place.is_dir():
-                return False
-        known = {known.get(path) for known in (record.files, record.former or {})}
-        try:
-            if file_digest(str(place / name)) not in known:
-                return False
-            (place / name).unlink()
-        except OSError:
-            return False
-        for _ in folders:
-            with suppress(OSError):  # somebody else has something there
-                place.rmdir()
-            place = place.parent
-        return True
+        self.discard(name)
+        with suppress(OSError):  # another skill lies there
+            for parent in [*Path(name).parents][:-1]:
+                (self._directory / parent).rmdir()
 
     def index(self, key: str) -> IndexRecord | None:
         """Return the record of the index with this key."""
         return read_index(self._directory, key)
 
     def put_index(self, index: IndexRecord) -> None:
-        """Remember it."""
-        data = {"version": 1, **asdict(index)}
-        self._stage.write(self._indexes / index_file_name(index.source), json.dumps(data).encode())
+        """Remember what is known of an index.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._write(self._indexes / index_file_name(index.source), index.encode())
 
     def enter(self, index: IndexRecord, *, allow_rollback: bool) -> Sequence[str]:
         """Enter this index into the history of its place: `records.enter_index`."""
-        return enter_index(self._directory, index, self._stage.write, allow_rollback=allow_rollback)
+        return enter_index(self._directory, index, self._write, allow_rollback=allow_rollback)
 
     def _make(self) -> int:
-        """Make what is missing of the folder; a descriptor of its lock file."""
+        """Make what is missing of the folder; return a descriptor of its lock file."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        for each in (self._stage.place.parent, self._stage.place, self._records, self._indexes, self._histories):
+        for each in (self._stage.parent, self._stage, self._records, self._indexes, self._histories):
             with suppress(FileExistsError):
                 each.mkdir()
             if not stat.S_ISDIR(os.lstat(each).st_mode):
                 raise UsageError(f"{printable(str(each))} is no folder; move it away or choose another --output")
         for each in (self._records, self._indexes, self._histories):
             with suppress(OSError):  # some file systems have no modes
-                os.chmod(each, 0o700)  # a URL may hold a secret, and records were once for everybody to read
-        return os.open(self._stage.place.parent / "lock", os.O_RDWR | os.O_CREAT | BINARY | NOFOLLOW, 0o644)
+                os.chmod(each, 0o700)  # a URL may hold a secret
+        return os.open(self._stage.parent / "lock", os.O_RDWR | os.O_CREAT | BINARY | NOFOLLOW, 0o644)
 
-    def _write_record(self, record: SkillRecord, files: Mapping[str, str], former: Mapping[str, str] | None) -> None:
-        self._stage.write(self._records / f"{record.name}.json", _encoded(record, files, former))
+    def _recover(self) -> None:
+        """Undo what a killed process left half done.
 
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        left = list(self._stage.iterdir())
+        names: dict[str, str] = {}
+        if any(each.name.startswith(_OLD) for each in left):
+            names = {record_key(record.name): record.name for record in self.records()}
+        for each in left:
+            key = each.name.removeprefix(_OLD)
+            target = self._directory / names.get(key, key)
+            if each.name.startswith(_OLD) and not os.path.lexists(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.rename(each, target)
+            else:
+                clear(each)
 
-def _encoded(record: SkillRecord, files: Mapping[str, str], former: Mapping[str, str] | None) -> bytes:
-    known = {field.name: getattr(record, field.name) for field in fields(record)}
-    return json.dumps({"version": 1, **known, "files": files, "former": former}).encode()
+    def _record_path(self, name: str) -> str:
+        return f"{self._records}/{record_key(name)}.json"
+
+    def _write_record(self, record: SkillRecord) -> None:
+        self._write(Path(self._record_path(record.name)), record.encode())
+
+    def _write(self, path: Path, raw: bytes) -> None:
+        """Replace a file of ours, on the disk, readable by nobody else.
+
+        Raises:
+            OSError: the disk is full, or the like.
+        """
+        made = self._stage / (_WRITING + path.name)
+        clear(made)
+        write_file(made, raw, 0o600)
+        os.replace(made, path)
+        sync_path(path.parent)
 
 
 def check(state: SkillState, record: SkillRecord | None, source: str, *, force: bool) -> None:
-    """Whether a skill of this source may be put where `state` and `record` were found.
+    """Prove that a skill of this source may be put where `state` and `record` were found.
 
     Raises:
         ConflictError: it may not.

@@ -14,8 +14,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -40,16 +40,17 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class SkillRecord:
-    """Where a skill in the folder came from.
+    """The origin of a skill in the folder.
 
     Attributes:
-        name: of the skill, and of its directory.
-        source: the index, as `wellknown.candidates` names it first.
-        url: of the artifact, or of SKILL.md in discovery 0.1.0.
-        digest: of the artifact as the index says it; "" in 0.1.0.
+        name: the place of the skill below the folder.
+        source: the key of the source: of a site `wellknown.candidates(url)[0]`, of any other its origin.
+        url: the place of the skill at the source.
+        digest: the fingerprint of what the skill was made of; "" where the source has none.
         fetched_at: seconds of the epoch.
         files: sha256 in hex by path in the skill.
         former: the same of the files that they replace, None where there are none.
+        stats: stat signatures of the files as they were written, by path; empty where they prove nothing.
     """
 
     name: str
@@ -59,22 +60,48 @@ class SkillRecord:
     fetched_at: float
     files: Mapping[str, str]
     former: Mapping[str, str] | None = None
+    stats: Mapping[str, list[int]] = field(default_factory=dict[str, list[int]])
+
+    def encode(self) -> bytes:
+        """Encode the record for its file."""
+        return _encoded(self)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRecord:
+    """What is known of a unit (`reconcile.Unit`) that cannot be seen in the skills that it brought.
+
+    Attributes:
+        names: the skills that it brought.
+        refused: why others of it are not taken, by name.
+        warnings: what the operator should hear of it, one line each.
+        pointers: its files that are Git LFS pointers, from the folder of all skills.
+    """
+
+    names: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])
+    warnings: tuple[str, ...] = ()
+    pointers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class IndexRecord:
-    """What is known of an index.
+    """What is known of an index, or of another source.
 
     Attributes:
         source: its key: the first of `wellknown.candidates`.
         given: the URL as the operator gave it.
-        asked: the candidate that answered.
+        asked: the candidate that answered; the full name of a branch or tag.
         url: the address that answered, after redirects.
         body: the index, "" where its publisher does not want it kept.
         validators: headers to ask with whether it changed.
         asked_at: seconds of the epoch at which it was asked for.
         fresh_s: for how many seconds from then it may be used unasked.
         wanted: names that the operator asked for, None for all.
+        revision: the revision of which all is there that is taken, "" where that is not so.
+        refused: why skills of that revision are not taken, by name.
+        warnings: what the operator should hear of that revision, one line each.
+        units: by fingerprint, those of which more is known than the records of skills tell.
     """
 
     source: str
@@ -86,6 +113,14 @@ class IndexRecord:
     asked_at: float = 0.0
     fresh_s: float = 0.0
     wanted: tuple[str, ...] | None = None
+    revision: str = ""
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])
+    warnings: tuple[str, ...] = ()
+    units: Mapping[str, UnitRecord] = field(default_factory=dict[str, UnitRecord])
+
+    def encode(self) -> bytes:
+        """Encode the record for its file."""
+        return _encoded(self)
 
     def left_s(self, now: float) -> float:
         """Return for how many seconds from `now` (of the epoch) the index stays fresh; 0 if it is stale.
@@ -98,15 +133,12 @@ class IndexRecord:
 
 def read_record(directory: str | os.PathLike[str], name: str) -> SkillRecord | None:
     """Read the record of one skill in a folder, or return None. Needs no lock."""
-    return _read(os.path.join(directory, RECORDS), f"{name}.json", _record_from)
+    return _read(os.path.join(directory, RECORDS), f"{record_key(name)}.json", _record_from)
 
 
-def read_records(directory: str | os.PathLike[str], *, but: Collection[str] = ()) -> list[SkillRecord]:
-    """Return the records of a folder by name, without those of some skills.
-
-    Needs no lock.
-    """
-    return _all(os.path.join(directory, RECORDS), _record_from, {f"{name}.json" for name in but})
+def read_records(directory: str | os.PathLike[str]) -> list[SkillRecord]:
+    """Return the records of a folder by name. Needs no lock."""
+    return sorted(_all(os.path.join(directory, RECORDS), _record_from), key=lambda record: record.name)
 
 
 def read_index(directory: str | os.PathLike[str], key: str) -> IndexRecord | None:
@@ -119,9 +151,16 @@ def read_indexes(directory: str | os.PathLike[str]) -> list[IndexRecord]:
     return _all(os.path.join(directory, INDEXES), _index_from)
 
 
-def _all(folder: str, make: Callable[[dict[str, Any], str], _T], but: Collection[str] = ()) -> list[_T]:
+def record_key(name: str) -> str:
+    """Return the name, without its ending, of the file with the record of a skill; the stage uses it too."""
+    if "/" not in name:
+        return name
+    return hashlib.sha256(name.encode()).hexdigest()[:32]
+
+
+def _all(folder: str, make: Callable[[dict[str, Any], str], _T]) -> list[_T]:
     try:
-        names = sorted(name for name in os.listdir(folder) if name.endswith(".json") and name not in but)
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
     except OSError:
         return []
     return [found for name in names if (found := _read(folder, name, make)) is not None]
@@ -136,6 +175,14 @@ def _read(folder: str, name: str, make: Callable[[dict[str, Any], str], _T]) -> 
         return None
 
 
+def _encoded(record: SkillRecord | IndexRecord) -> bytes:
+    return json.dumps({"version": 1, **_values(record)}, default=_values).encode()
+
+
+def _values(record: SkillRecord | IndexRecord | UnitRecord) -> dict[str, Any]:
+    return {each.name: getattr(record, each.name) for each in fields(record)}
+
+
 def _record_from(data: dict[str, Any], file: str) -> SkillRecord:
     former = data["former"]
     record = SkillRecord(
@@ -143,9 +190,10 @@ def _record_from(data: dict[str, Any], file: str) -> SkillRecord:
         fetched_at=float(data["fetched_at"]),
         files=dict(data["files"]),
         former=None if former is None else dict(former),
+        stats=dict(data.get("stats", {})),
     )
     # A folder may come from elsewhere with its records, and what these name is moved and removed.
-    if file != f"{record.name}.json":
+    if file != f"{record_key(record.name)}.json":
         raise ValueError(file)
     check_paths([record.name])
     for paths in (record.files, record.former or {}):
@@ -158,10 +206,19 @@ def _index_from(data: dict[str, Any], _: str) -> IndexRecord:
     return IndexRecord(
         **{key: str(data[key]) for key in ("source", "given", "asked", "url", "body")},
         validators=dict(data["validators"]),
-        asked_at=float(data.get("asked_at", 0)),
-        fresh_s=float(data.get("fresh_s", 0)),
+        asked_at=float(data["asked_at"]),
+        fresh_s=float(data["fresh_s"]),
         wanted=None if wanted is None else tuple(map(str, wanted)),
+        revision=str(data.get("revision", "")),
+        refused=dict(data.get("refused", {})),
+        warnings=tuple(map(str, data.get("warnings", ()))),
+        units={key: _unit_from(each) for key, each in data.get("units", {}).items()},
     )
+
+
+def _unit_from(data: dict[str, Any]) -> UnitRecord:
+    names, warnings, pointers = (tuple(map(str, data[key])) for key in ("names", "warnings", "pointers"))
+    return UnitRecord(names, dict(data["refused"]), warnings, pointers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.format import lfs
 from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.caching import UNSAID_S
+from mcp_skills_server.sources.source import SourceTree, TreeChanges
 from mcp_skills_server.sources.urls import relative_to_site
 
 REFUSED: Final = "source-refused"
@@ -36,24 +38,6 @@ class SkillRefusal:
         return f"{self.name}: {self.reason}"
 
 
-def sorted_out(refused: Iterable[SkillRefusal], origin: str) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
-    """Sort refusals into lines for transient ones, and Problems for those that the publisher must correct."""
-    lines: list[str] = []
-    problems: list[Problem] = []
-    for each in refused:
-        said = replace(each, reason=relative_to_site(origin, each.reason))
-        if said.fault == "publisher":
-            problems.append(refused_by(origin, said.name, said.reason))
-        else:
-            lines.append(str(said))
-    return tuple(lines), tuple(problems)
-
-
-def refused_by(origin: str, name: str, reason: str) -> Problem:
-    """Return the Problem of a skill that a source does not take."""
-    return problem(REFUSED, printable(reason)).at(f"{origin}/{printable(name)}", printable(name))
-
-
 @dataclass(frozen=True, slots=True)
 class FetchReport:
     """What a refresh did. Names are in the index's order.
@@ -70,13 +54,14 @@ class FetchReport:
         pruned: those of them that were removed.
         refused: skills that did not arrive.
         warnings: what else the user should hear, one line each.
+        pointers: (skill, path in it) of files that are Git LFS pointers.
         next_check_s: in how many seconds it makes sense to ask again, by the index's cache headers.
         bytes: bytes of all bodies that were downloaded.
     """
 
     source: str
     url: str
-    version: wellknown.Version | Literal["tree"] | None
+    version: wellknown.Version | Literal["tree"] | None = "tree"
     added: tuple[str, ...] = ()
     updated: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
@@ -85,6 +70,7 @@ class FetchReport:
     pruned: tuple[str, ...] = ()
     refused: tuple[SkillRefusal, ...] = ()
     warnings: tuple[str, ...] = ()
+    pointers: tuple[tuple[str, str], ...] = ()
     next_check_s: float = UNSAID_S
     bytes: int = 0
 
@@ -92,3 +78,25 @@ class FetchReport:
     def ok(self) -> bool:
         """Whether the index was understood and everything asked for is there."""
         return self.version is not None and not self.refused
+
+    def tree(self, path: Path, origin: str, before: str = "") -> SourceTree:
+        """Return the folder that was brought up to date, with Problems for what the publisher must correct.
+
+        Args:
+            path: the folder.
+            origin: of the source.
+            before: the revision that was served before, "" where it is not known.
+        """
+        lines = [*map(printable, self.warnings)]
+        problems: list[Problem] = []
+        for each in self.refused:
+            name, reason = printable(each.name), relative_to_site(origin, each.reason)
+            if each.fault == "publisher":
+                problems.append(problem(REFUSED, printable(reason)).at(f"{origin}/{name}", name))
+            else:
+                lines.append(f"{name}: {reason}")
+        for name, place in self.pointers:  # as `validate` finds them, which reads every file
+            problems.append(problem("lfs-pointer", lfs.FAULT, 1).at(f"{origin}/{name}/{place}", name))
+        difference = TreeChanges(before, self.added, self.updated, self.pruned)
+        complete = all(each.fault == "publisher" for each in self.refused)
+        return SourceTree(path, difference, tuple(lines), complete, tuple(problems))

@@ -163,7 +163,7 @@ def test_it_is_fetched_into_a_folder_of_ones_own(registry: Real, skills: Path, t
     assert (place / "beta" / "scripts" / "run.py").read_bytes() == b"print(1)\n"
     assert registry.named() in run("show", place, "beta").stdout
     done = run("fetch", registry.named(), "--output", place, "--skill", "gamma", code=1)
-    assert "gamma: it has no skill of this name" in done.stderr
+    assert "gamma: there is no skill of this name" in done.stderr
     run("fetch", registry.named(), "--output", place)
     (place / "alpha" / "SKILL.md").write_text("mine")
     write_skill(skills / "alpha", body="# New\n")

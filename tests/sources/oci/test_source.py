@@ -186,7 +186,7 @@ def test_of_two_skills_of_a_name_the_first_of_the_index_is_taken(
         anyio.run(follower.refresh)
         first = "first" if number == 0 else "second"
         assert (follower.path / "a" / "SKILL.md").read_bytes() == skill_md("a", first)
-    assert "an artifact before it in the index has a skill of this name" in caplog.text
+    assert "another skill of this name comes before it" in caplog.text
     upper = registry.skill("A", {"SKILL.md": skill_md("a", "upper")})
     registry.collection({"1": digests[0], "2": upper}, "1.0")
     anyio.run(follower.refresh)

@@ -26,7 +26,7 @@ from mcp_skills_server.sources.git.address import is_commit, parse_address
 from mcp_skills_server.sources.git.place import Kept, TreeRecord, WorkingTree
 from mcp_skills_server.sources.git.repository import Repository, Tip
 from mcp_skills_server.sources.git.selection import Selection, WantedSkill, read_files, select
-from mcp_skills_server.sources.report import refused_by
+from mcp_skills_server.sources.report import REFUSED
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.source import LAST_RETRY_S, NO_DIFFERENCE, Pace, Revision, SourceTree, TreeChanges
 from mcp_skills_server.sources.store import Store
@@ -244,7 +244,10 @@ class GitFolder:
         warnings = [*record.warnings]
         warnings += [f"{each.place}: {note}" for each in record.skills.values() for note in each.notes]
         problems = [
-            refused_by(self.origin, folder or self._address.name, why) for folder, (_, why) in record.refused.items()
+            problem(REFUSED, printable(why)).at(
+                f"{self.origin}/{printable(folder or self._address.name)}", printable(folder or self._address.name)
+            )
+            for folder, (_, why) in record.refused.items()
         ]
         problems += [  # as `validate` finds them, which reads every file
             problem("lfs-pointer", lfs.FAULT, 1).at(f"{self.origin}/{each.place}/{path}", each.place)

@@ -16,9 +16,9 @@ from mcp_skills_server.format import archive, frontmatter
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
 from mcp_skills_server.format.ignored import is_entered, is_ignored, some_of
 from mcp_skills_server.model import SKILL_MD
-from mcp_skills_server.sources.artifacts import check_names
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci.manifests import SKILL_NAME, TITLE, Descriptor
+from mcp_skills_server.sources.reconcile import check_names
 
 LIMITS: Final = UnpackLimits(files=20_000, bytes=256 << 20, file=64 << 20)
 """Of all layers of one artifact together; of each skill in it others hold."""

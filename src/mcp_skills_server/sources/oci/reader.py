@@ -11,7 +11,7 @@ import anyio
 from anyio import to_thread
 
 from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
-from mcp_skills_server.sources.faults import UnacceptableError
+from mcp_skills_server.sources.faults import ContentRefusedError, UnacceptableError
 from mcp_skills_server.sources.oci import layers, manifests
 from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.layers import Contents
@@ -22,10 +22,6 @@ from mcp_skills_server.sources.settings import FetchSettings
 _UNPACKERS: Final = 4
 _OVERHEAD: Final = 4 << 20
 """What archives may have beyond their files."""
-
-
-class ContentRefusedError(UnacceptableError):
-    """What an artifact holds is not taken. What its digest names never changes, so there is no use in asking again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,36 +1,38 @@
 """OCI source: an artifact of a registry, copied into a folder of the cache, skill by skill.
 
-The folder stays the same for as long as the name does, for the reason that `site` gives. While nothing is new, a look
-costs one HEAD and a stat of each file; a start costs one HEAD and the proof of what an earlier process left.
+The folder stays the same for as long as the name does, for the reason that `site` gives. An artifact that the folder
+has whole is not asked for again. While nothing is new, a look costs one HEAD and a stat of each file.
 """
 
 from __future__ import annotations
 
-import os
-import stat
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
+import anyio
 from anyio import to_thread
 
+from mcp_skills_server import __version__
 from mcp_skills_server.errors import UsageError, quoted
-from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.sources.cache import CacheFolder
+from mcp_skills_server.sources.faults import ContentRefusedError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.http import HttpClient
 from mcp_skills_server.sources.oci.access import Access
 from mcp_skills_server.sources.oci.client import RegistryClient
-from mcp_skills_server.sources.oci.pull import bring
-from mcp_skills_server.sources.oci.reader import ContentRefusedError
+from mcp_skills_server.sources.oci.reader import ArtifactReader
 from mcp_skills_server.sources.oci.reference import is_digest, parse_reference
-from mcp_skills_server.sources.report import sorted_out
+from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, fetch_units, held
+from mcp_skills_server.sources.records import IndexRecord
+from mcp_skills_server.sources.report import FetchReport
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import LAST_RETRY_S, NO_DIFFERENCE, Pace, Revision, SourceTree, TreeChanges
+from mcp_skills_server.sources.source import LAST_RETRY_S, Pace, Revision, SourceTree
 from mcp_skills_server.sources.store import Store
 
+_T = TypeVar("_T")
 _FIRST_RETRY_S: Final = 30.0
 _PINNED_S: Final = 3600.0
 """Between two looks at what a digest names: it never changes, and only what is on the disk could."""
@@ -51,7 +53,8 @@ class Oci:
     remote: bool = True
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
-        self._settings = settings.fetch
+        # The cache is ours: what was changed in it is put right, what the manifest no longer has is gone.
+        self._settings = replace(settings.fetch, force=True, prune=True, wanted=None)
         self._default_refresh_s = settings.refresh_s
         self.refresh_s: float | None = settings.refresh_s
         self._hidden = settings.hidden
@@ -61,9 +64,8 @@ class Oci:
         self._reference = named if settings.pin is None else replace(named, digest=settings.pin)
         self.origin = str(named)
         self._access = Access(self._reference)
-        self._refusals: dict[str, ContentRefusedError] = {}
-        self._brought: tuple[str, int, SourceTree] | None = None
-        """The revision, the signature of the folder and what was said of it, when it was last brought."""
+        # What decides beside the digest what is taken: what was brought for other ones is none of it.
+        self._asked = f"{__version__} {self._settings.limits.skill_bytes} {self._hidden}"
         self._kept = CacheFolder(settings.cache, "oci", str(self._reference), str(settings.hidden))
         self._folder = self._kept.path
         self.place: Path | None = self._folder
@@ -96,29 +98,38 @@ class Oci:
             SourceError: nothing of it can be had, or is taken.
             UsageError: the folder cannot be written, or another process fetches into it.
         """
-        if self._brought is not None and self._brought[0] == revision.digest:
-            _, signature, tree = self._brought
-            if signature == await to_thread.run_sync(_signature, self._folder):
-                return replace(tree, difference=NO_DIFFERENCE)
-        self._brought = None
+        whole = f"{revision.digest} {self._asked}"
+        report = await to_thread.run_sync(held, self._folder, str(self._reference), whole)
+        if report is not None:
+            return report.tree(self._folder, self.origin)
+        with FetchedFolder.opened(self._folder) as opened:
+            reconciler = await to_thread.run_sync(Reconciler, opened, str(self._reference), self._settings)
+            report = await self._bring(reconciler, revision.digest, whole)
+        return report.tree(self._folder, self.origin, reconciler.before.partition(" ")[0])
+
+    async def _bring(self, reconciler: Reconciler, digest: str, whole: str) -> FetchReport:
+        deadline = anyio.current_time() + self._settings.limits.total_s
         async with self._client() as client:
-            pulled = await bring(
-                client,
-                self._reference,
-                revision.digest,
-                self._folder,
-                self._settings,
-                hidden=self._hidden,
-                refusals=self._refusals,
-            )
-        difference = TreeChanges(pulled.before, pulled.added, pulled.updated, pulled.pruned)
-        # What the publisher is at fault for stays so for as long as the digest is the same.
-        complete = all(each.fault == "publisher" for each in pulled.refused)
-        lines, problems = sorted_out(pulled.refused, self.origin)
-        tree = SourceTree(self._folder, difference, (*pulled.warnings, *lines), complete, problems)
-        if complete:
-            self._brought = revision.digest, await to_thread.run_sync(_signature, self._folder), tree
-        return tree
+            reader = ArtifactReader(client, self._reference, self._settings, hidden=self._hidden)
+            artifacts = await _or_unreachable(reader.wanted(digest))
+            units = [
+                Unit(f"{each.digest} {self._asked}", each.label, is_named=bool(each.name), item=each)
+                for each in artifacts
+            ]
+
+            async def fetch(unit: Unit) -> Callable[[], Bundle]:
+                found = await _or_unreachable(reader.contents(unit.item))
+                warnings = tuple(f"{unit.label}: {line}" for line in found.warnings)
+                return lambda: Bundle(found.skills, found.refused, warnings)
+
+            missing = await to_thread.run_sync(reconciler.plan, units)
+            await fetch_units(reconciler, missing, fetch, self._settings, deadline)
+        if reconciler.failure is not None:
+            error = ContentRefusedError if reconciler.failure.fault == "publisher" else UnreachableError
+            raise error(reconciler.failure.reason)
+        source = str(self._reference)
+        index = IndexRecord(source, source, source, source, "", revision=whole)
+        return await to_thread.run_sync(reconciler.finish, index)
 
     @asynccontextmanager
     async def _client(self) -> AsyncGenerator[RegistryClient]:
@@ -127,21 +138,11 @@ class Oci:
             yield RegistryClient(http, self._reference, self._access, fetch.trust)
 
 
-def _signature(top: Path) -> int:
-    """Return a stat signature over all files and directories of the folder, but for ours."""
-    total, todo = 0, [os.fspath(top)]
-    while todo:
-        place = todo.pop()
-        try:
-            with os.scandir(place) as entries:
-                for entry in entries:
-                    if entry.name == OURS:
-                        continue
-                    seen = entry.stat(follow_symlinks=False)
-                    if stat.S_ISDIR(seen.st_mode):
-                        todo.append(entry.path)
-                    known = (entry.path, seen.st_mode, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino)
-                    total ^= hash(known)  # in any order: that of a folder is nobody's promise
-        except OSError:
-            total ^= hash(place)
-    return total
+async def _or_unreachable(asked: Awaitable[_T]) -> _T:
+    """Return what was asked for; what a permission or an allowed address may change counts as unreachable."""
+    try:
+        return await asked
+    except ContentRefusedError:
+        raise
+    except UnacceptableError as error:
+        raise UnreachableError(str(error)) from None

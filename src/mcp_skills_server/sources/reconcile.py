@@ -1,0 +1,492 @@
+"""Reconcile a folder of fetched skills with what a source has now: plan, compare, fetch what differs, swap, remember.
+
+A source names what it has as units, each with a fingerprint. A unit that the folder holds as it came is not fetched
+again. One bad skill costs itself, never its neighbours, and what fails leaves the last good copy where it is. Nothing
+reaches the folder that its source did not prove, and nothing in it is ever executed here.
+"""
+# WK-48, WK-52, WK-60
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+from unicodedata import normalize
+
+import anyio
+from anyio import to_thread
+
+from mcp_skills_server.dialects.wellknown import ProofFailedError
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.format.archive import ArchiveRefusedError, Files, check_paths
+from mcp_skills_server.format.ignored import ignored, some_of
+from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.sources.faults import ContentRefusedError, SourceError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, SkillState, Staged, check
+from mcp_skills_server.sources.records import (
+    IndexRecord,
+    SkillRecord,
+    UnitRecord,
+    epoch_s,
+    read_index,
+    read_records,
+    wanted_since,
+)
+from mcp_skills_server.sources.report import Fault, FetchReport, SkillRefusal
+from mcp_skills_server.sources.settings import FetchSettings
+
+_BATCH: Final = 256
+"""Skills that get their places together."""
+_LISTS: Final = ("added", "updated", "unchanged", "edited")
+_CURRENT: Final = frozenset(_LISTS[2:])
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Unit:
+    """What a source brings at once: a skill, or an artifact with several.
+
+    Attributes:
+        fingerprint: another one when anything of it is different; "" where only its files tell.
+        label: its name for people.
+        names: the places of its skills in the folder; empty where only its contents tell.
+        is_named: whether `label` is the name of its only skill.
+        url: its place at the source.
+        item: what the source itself wants to find in it.
+    """
+
+    fingerprint: str
+    label: str
+    names: tuple[str, ...] = ()
+    is_named: bool = True
+    url: str = ""
+    item: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """The contents of a unit, proved.
+
+    Attributes:
+        skills: the files of each skill by its name.
+        refused: why a skill is not taken, by its name.
+        warnings: what the operator should hear for as long as the unit is held, one line each.
+        pointers: files that are Git LFS pointers, from the folder of all skills.
+    """
+
+    skills: Mapping[str, Files]
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])
+    warnings: tuple[str, ...] = ()
+    pointers: tuple[str, ...] = ()
+
+
+def check_names(paths: Collection[str]) -> None:
+    """Refuse a skill that brings what would never be served, whole: its digest is the publisher's word for all of it.
+
+    Raises:
+        UnacceptableError: it does. The message names the files.
+    """
+    found = ignored(paths)
+    if found:
+        raise UnacceptableError(
+            f"it brings files that are never served, and so nothing of it is written: {some_of(found)}; its publisher "
+            "must leave them out"
+        )
+
+
+def held(directory: str | os.PathLike[str], source: str, revision: str) -> FetchReport | None:
+    """Report that the folder has all of a revision as it came, or return None. Needs no lock."""
+    index = read_index(directory, source)
+    if index is None or not revision or index.revision != revision:
+        return None
+    folder = FetchedFolder(Path(directory))
+    records = {each.name: each for each in read_records(directory) if each.source == source}
+    try:
+        if any(folder.look(name, records)[0] is not SkillState.KEPT for name in records):
+            return None
+    except OSError:
+        return None
+    refused = [SkillRefusal(name, reason, "publisher") for name, reason in index.refused.items()]
+    return replace(report_of(index, refused), unchanged=tuple(records))
+
+
+class Reconciler:
+    """One run for one source. Its methods block, and any thread may call them.
+
+    Args:
+        folder: the folder, opened.
+        source: the key of the source; records carry it.
+        settings: what the publisher may cost, and what may be replaced and removed.
+        progress: takes how many skills of how many are done.
+    """
+
+    def __init__(
+        self,
+        folder: FetchedFolder,
+        source: str,
+        settings: FetchSettings,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.warnings: list[str] = []
+        """What the user should hear of this run, one line each."""
+        self._folder = folder
+        self._source = source
+        self._settings = settings
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._records = {record.name: record for record in folder.records()}
+        self._known = folder.index(source)
+        self.bytes_held = 0
+        """Bytes of all skills of this source in the folder, unpacked."""
+        self._positions: dict[Unit, int] = {}
+        self._owners: dict[str, Unit] = {}
+        """By the key of a name the unit that brings it; of two the one that comes first."""
+        self._memory: dict[str, UnitRecord] = {}
+        self._became: dict[str, str] = {}
+        self._refused: dict[tuple[int, str], SkillRefusal] = {}
+        """By the position of the unit, and the name."""
+        self._staged: list[Staged] = []
+        self._sizes: dict[str, int] = {}
+        self._done = 0
+        self._is_full = False
+        self._names_unknown = False
+        """Whether a unit failed of which only the contents tell the names."""
+
+    @property
+    def before(self) -> str:
+        """The revision that was whole before this run, "" where none was."""
+        return self._known.revision if self._known else ""
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the publisher promised what is not there."""
+        return any(each.fault == "publisher" for each in self._refused.values())
+
+    @property
+    def failure(self) -> SkillRefusal | None:
+        """The first refusal, if nothing at all is taken."""
+        return None if self._became or not self._refused else self._refused[min(self._refused)]
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether anything is refused."""
+        return bool(self._refused)
+
+    def plan(self, units: Sequence[Unit]) -> list[Unit]:
+        """Return the units that must be fetched."""
+        self._positions = {unit: position for position, unit in enumerate(units)}
+        former: Mapping[str, UnitRecord] = self._known.units if self._known else {}
+        if self._settings.prune:
+            self._clear_way({name for unit in units for name in unit.names})
+        missing: list[Unit] = []
+        for unit in units:
+            known = former.get(unit.fingerprint)
+            names = known.names if known else unit.names
+            verdicts: dict[str, str] = {}
+            for name in names:
+                with self._refusing(unit, name):
+                    verdicts[name] = self._judge(unit, name)
+            if (known or names) and all(each in _CURRENT for each in verdicts.values()):
+                self._became |= verdicts
+                self._owners |= dict.fromkeys(map(_key, names), unit)
+                if known:
+                    self._remember(unit, known)
+            else:
+                missing.append(unit)
+        self._tell(len(units) - len(missing))
+        return missing
+
+    def check_budget(self, unit: Unit) -> None:
+        """Prove that more may be downloaded for this unit.
+
+        Raises:
+            UnacceptableError: all skills together have as many bytes as they may.
+        """
+        for name in unit.names:
+            self._check_size(name, 1)
+
+    def put(self, unit: Unit, make: Callable[[], Bundle]) -> None:
+        """Stage the skills of a unit; what goes wrong with one costs that one.
+
+        Args:
+            unit: one of those that `plan` returned.
+            make: proves the unit, and returns its contents.
+        """
+        with self._lock:
+            with self._refusing(unit):
+                bundle = make()
+                names = self._claim(unit, bundle)
+                found = UnitRecord(tuple(names), dict(bundle.refused), bundle.warnings, bundle.pointers)
+                self._remember(unit, found, is_lasting=len(names) == len(bundle.skills))
+                for name in names:
+                    with self._refusing(unit, name):
+                        self._stage(unit, name, bundle.skills[name])
+            if len(self._staged) >= _BATCH:
+                self._commit()
+            self._tell(1)
+
+    def refuse(self, unit: Unit, error: Exception) -> None:
+        """Note why a unit cannot be had."""
+        with self._lock:
+            with self._refusing(unit):
+                raise error
+            self._tell(1)
+
+    def commit(self) -> None:
+        """Put what is staged into its place."""
+        with self._lock:
+            self._commit()
+
+    def is_done(self, unit: Unit) -> bool:
+        """Whether it is known what became of a unit."""
+        position = self._positions[unit]
+        return unit.fingerprint in self._memory or all(
+            name in self._became or (position, name) in self._refused for name in unit.names or (unit.label,)
+        )
+
+    def finish(
+        self,
+        index: IndexRecord,
+        offered: Collection[str] | None = (),
+        refused: Sequence[SkillRefusal] = (),
+        *,
+        refused_stay: bool = True,
+    ) -> FetchReport:
+        """Put what is staged into its place, take away what the source no longer has, and remember what is there.
+
+        Args:
+            index: what to remember of the source, with the revision that was fetched.
+            offered: names that the source has beside those of the units; None where that is not known.
+            refused: what the source itself refuses.
+            refused_stay: whether what was there of a refused skill stays.
+        """
+        with self._lock:
+            self._commit()
+            found = [*(self._refused[key] for key in sorted(self._refused)), *refused]
+            gone: list[str] = []
+            pruned: list[str] = []
+            if offered is not None:
+                there = {*offered, *self._became, *(each.name for each in found)}
+                missing = sorted((self._settings.wanted or frozenset()) - there)
+                found += [SkillRefusal(name, "there is no skill of this name", "publisher") for name in missing]
+                if not refused_stay:
+                    there = {*self._became}
+                gone, pruned = self._prune(there, found)
+            is_whole = not self._is_full and all(each.fault == "publisher" for each in found)
+            index = replace(
+                index,
+                wanted=wanted_since(self._known, self._settings.wanted),
+                revision=index.revision if is_whole else "",
+                refused={each.name: each.reason for each in found if each.fault == "publisher"},
+                units=self._memory,
+            )
+            try:
+                self._folder.put_index(index)
+            except OSError as error:
+                reason = error.strerror or error
+                self.warnings.append(f"what came cannot be remembered ({reason}); the next run asks for it anew")
+            became = {each: tuple(name for name in self._order() if self._became[name] == each) for each in _LISTS}
+            report = report_of(index, found)
+            warnings = (*report.warnings, *sorted(self.warnings))
+            return replace(report, **became, gone=tuple(gone), pruned=tuple(pruned), warnings=warnings)
+
+    def _order(self) -> list[str]:
+        return sorted(self._became, key=lambda name: (self._positions[self._owners[_key(name)]], name))
+
+    def _clear_way(self, names: Collection[str]) -> None:
+        """Remove skills of this source that the source no longer has, and that lie above or in one that it has."""
+        above = {str(parent) for name in names for parent in PurePosixPath(name).parents}
+        for name in [each.name for each in self._records.values() if each.source == self._source]:
+            if name not in names and (name in above or any(str(p) in names for p in PurePosixPath(name).parents)):
+                with suppress(ConflictError, OSError):
+                    self._folder.remove(name, force=self._settings.force)
+
+    def _judge(self, unit: Unit, name: str) -> str:
+        """Return "unchanged" or "edited" where nothing is to come, "" where the skill is to be fetched."""
+        check_names([f"{name}/{SKILL_MD}"])
+        check_paths([f"{name}/{SKILL_MD}"])  # its directory is a name that some platform cannot hold
+        state, record = self._folder.look(name, self._records)
+        if record is not None and record.source == self._source and state is not SkillState.ABSENT:
+            self._hold(name, self._folder.size(record))  # also what is to be replaced: it stays if the new is refused
+            is_same = record.digest == unit.fingerprint != ""
+            if is_same and state is SkillState.KEPT:
+                return "unchanged"
+            if state is SkillState.EDITED and not self._settings.force and (is_same or not unit.fingerprint):
+                return "edited"
+        check(state, record, self._source, force=self._settings.force)
+        return ""
+
+    def _claim(self, unit: Unit, bundle: Bundle) -> list[str]:
+        """Return the names of the skills of a unit that no unit before it brings."""
+        taken: list[str] = []
+        for name in bundle.skills:
+            other = self._owners.get(_key(name))
+            if other is None or other is unit:
+                loser = None
+            elif self._positions[other] < self._positions[unit]:
+                loser = unit
+            else:
+                loser = other
+            if loser is not None:
+                reason = "another skill of this name comes before it"
+                self._refuse(loser, name, reason, "publisher")
+                self._memory.pop(loser.fingerprint, None)  # that may be another matter in the next revision
+            if loser is not unit:
+                self._owners[_key(name)] = unit
+                self._staged = [each for each in self._staged if _key(each.name) != _key(name)]
+                for former in [each for each in self._became if _key(each) == _key(name) and other is not None]:
+                    del self._became[former]
+                taken.append(name)
+        return taken
+
+    def _stage(self, unit: Unit, name: str, files: Files) -> None:
+        if self._settings.prove is not None:
+            self._settings.prove({path: raw for path, (raw, _) in files.items()})
+        size = sum(len(raw) for raw, _ in files.values())
+        self._check_size(name, size)
+        record = SkillRecord(name, self._source, unit.url or self._source, unit.fingerprint, epoch_s(), {})
+        staged = self._folder.stage(record, files, force=self._settings.force)
+        self._hold(name, size)
+        if staged is None:
+            self._became[name] = "unchanged"
+        else:
+            self._staged.append(staged)
+
+    def _commit(self) -> None:
+        """Put what is staged into its place. Each commit waits for the disk, and so several skills share one."""
+        batch, self._staged = self._staged, []
+        failed = self._folder.commit(batch)
+        for each in batch:
+            with self._refusing(self._owners[_key(each.name)], each.name):
+                if each.name in failed:
+                    record = self._records.get(each.name)
+                    self._hold(each.name, self._folder.size(record) if record else 0)
+                    raise failed[each.name]
+                self._became[each.name] = "added" if each.state is SkillState.ABSENT else "updated"
+
+    def _prune(self, there: Collection[str], refused: list[SkillRefusal]) -> tuple[list[str], list[str]]:
+        """Return the skills that the source no longer has, and those of them that were removed."""
+        gone: list[str] = []
+        pruned: list[str] = []
+        if self._names_unknown:
+            return gone, pruned
+        for name in [each.name for each in self._folder.records() if each.source == self._source]:
+            if name in there:
+                continue
+            try:
+                if self._folder.look(name)[0] is SkillState.ABSENT:
+                    self._folder.remove(name)
+                    continue
+                gone.append(name)
+                if self._settings.prune:
+                    self._folder.remove(name, force=self._settings.force)
+                    pruned.append(name)
+            except (ConflictError, OSError) as error:
+                refused.append(SkillRefusal(name, f"the source has it no longer; {error}", "here"))
+        return gone, pruned
+
+    def _remember(self, unit: Unit, found: UnitRecord, *, is_lasting: bool = True) -> None:
+        if is_lasting and (found.refused or found.warnings or found.pointers or not unit.names):
+            self._memory[unit.fingerprint] = found
+        for name, reason in found.refused.items():
+            self._refuse(unit, name, reason, "publisher")
+        if not found.names and not unit.is_named:
+            self._names_unknown = True
+
+    @contextmanager
+    def _refusing(self, unit: Unit, name: str = "") -> Generator[None]:
+        """Have what goes wrong with a unit, or with one skill of it, cost no more than that."""
+        fault: Fault = "here"
+        try:
+            yield
+            return
+        except (UnacceptableError, ProofFailedError, ArchiveRefusedError) as error:
+            fault, reason = "publisher", str(error)
+            if isinstance(error, ContentRefusedError):
+                self._remember(unit, UnitRecord(refused={name or unit.label: reason}))
+        except SourceError as error:
+            fault, reason = "network", str(error)
+        except (ConflictError, UsageError) as error:
+            reason = str(error)
+        except OSError as error:
+            reason = f"it cannot be kept: {error.strerror or error}"
+        self._names_unknown = self._names_unknown or not (name or unit.is_named)
+        self._refuse(unit, name or unit.label, reason, fault)
+
+    def _refuse(self, unit: Unit, name: str, reason: str, fault: Fault) -> None:
+        self._refused[self._positions[unit], name] = SkillRefusal(name, reason, fault)
+
+    def _check_size(self, name: str, size: int) -> None:
+        most = self._settings.limits.unpacked_bytes
+        if self.bytes_held - self._sizes.get(name, 0) + size > most:
+            reason = f"all skills of the source together have more than {most} bytes, unpacked"
+            self._is_full = True
+            raise UnacceptableError(f"{reason}; 'fetch --max-unpacked-bytes' allows more")
+
+    def _hold(self, name: str, size: int) -> None:
+        self.bytes_held += size - self._sizes.get(name, 0)
+        self._sizes[name] = size
+
+    def _tell(self, more: int) -> None:
+        self._done += more
+        if self._progress is not None:
+            self._progress(self._done, len(self._positions))
+
+
+async def fetch_units(
+    reconciler: Reconciler,
+    missing: Sequence[Unit],
+    fetch: Callable[[Unit], Awaitable[Callable[[], Bundle]]],
+    settings: FetchSettings,
+    deadline: float,
+) -> None:
+    """Fetch these units a few at a time, and have them put into the folder.
+
+    Args:
+        reconciler: the run.
+        missing: as `plan` returned them.
+        fetch: downloads a unit; what it returns proves it, and blocks.
+        settings: how many at once.
+        deadline: on anyio's clock; what is not there then is refused.
+    """
+    queue = iter(missing)
+
+    async def work() -> None:
+        for unit in queue:
+            try:
+                reconciler.check_budget(unit)
+                make = await fetch(unit)
+            except (SourceError, UsageError, ProofFailedError, ArchiveRefusedError) as error:
+                reconciler.refuse(unit, error)
+            else:
+                await to_thread.run_sync(reconciler.put, unit, make)
+
+    with anyio.CancelScope(deadline=deadline) as scope:
+        async with anyio.create_task_group() as workers:
+            for _ in range(min(settings.connections, len(missing))):
+                workers.start_soon(work)
+    await to_thread.run_sync(reconciler.commit)
+    if scope.cancelled_caught:
+        for unit in missing:
+            if not reconciler.is_done(unit):
+                reconciler.refuse(unit, UnreachableError(f"not fetched within {settings.limits.total_s:g} s"))
+
+
+def report_of(index: IndexRecord, refused: Sequence[SkillRefusal]) -> FetchReport:
+    """Report what a folder holds of a source, by what is remembered of it."""
+    units = index.units.values()
+    return FetchReport(
+        index.source,
+        index.url,
+        refused=tuple(refused),
+        warnings=(*index.warnings, *(line for unit in units for line in unit.warnings)),
+        pointers=tuple((unit.names[0], path) for unit in units for path in unit.pointers),
+    )
+
+
+def _key(name: str) -> str:
+    """Return a key that is equal for names that some platform cannot tell apart."""
+    return normalize("NFC", name).casefold()

@@ -219,13 +219,7 @@ def test_an_issuer_that_is_down_stops_nobody_whose_key_is_known(caplog: pytest.L
 def test_an_issuer_that_is_down_at_the_start_is_unavailable_and_not_a_refusal() -> None:
     web = Web(public())
     web.breaks()
-
-    async def work() -> None:
-        issuer = web.issuer()
-        with pytest.raises(UnavailableError):
-            await issuer.key("one", "ES256")
-
-    run(work)
+    assert_unavailable(web)
 
 
 def test_a_key_that_was_withdrawn_is_believed_for_a_quarter_of_an_hour_at_most() -> None:
@@ -269,39 +263,29 @@ def test_a_key_that_was_withdrawn_is_believed_for_a_quarter_of_an_hour_at_most()
 def test_metadata_that_cannot_be_used(metadata: Any, said: str, caplog: pytest.LogCaptureFixture) -> None:
     web = Web(public())
     web.says(META, metadata)
-
-    async def work() -> None:
-        issuer = web.issuer()
-        with pytest.raises(UnavailableError):
-            await issuer.key("one", "ES256")
-
-    run(work)
+    assert_unavailable(web)
     assert said in caplog.text and web.asked == [META]
 
 
-@pytest.mark.parametrize("body", [b"", b"null", b"[]", {}, {"keys": {}}, {"keys": "x"}, b"\xff" * 10])
-def test_keys_that_cannot_be_read(body: Any) -> None:
-    web = Web()
-    web.says(KEYS, body)
-
-    async def work() -> None:
-        issuer = web.issuer()
-        with pytest.raises(UnavailableError):
-            await issuer.key("one", "ES256")
-
-    run(work)
-
-
-@pytest.mark.parametrize("status", [301, 302, 307, 308, 401, 403, 404, 500, 503])
-def test_a_status_that_is_no_success_is_no_answer_and_nobody_is_followed(status: int) -> None:
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        *((body, 200) for body in (b"", b"null", b"[]", {}, {"keys": {}}, {"keys": "x"}, b"\xff" * 10)),
+        # No redirect is followed.
+        *(({"keys": [public()]}, status) for status in (301, 302, 307, 308, 401, 403, 404, 500, 503)),
+    ],
+)
+def test_keys_that_cannot_be_read(body: Any, status: int) -> None:
     web = Web(public())
-    web.says(KEYS, {"keys": [public()]}, status)
+    web.says(KEYS, body, status)
+    assert_unavailable(web)
+    assert web.asked == [META, KEYS]
 
+
+def assert_unavailable(web: Web) -> None:
     async def work() -> None:
-        issuer = web.issuer()
         with pytest.raises(UnavailableError):
-            await issuer.key("one", "ES256")
-        assert web.asked == [META, KEYS]
+            await web.issuer().key("one", "ES256")
 
     run(work)
 

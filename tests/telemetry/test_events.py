@@ -182,6 +182,14 @@ async def test_a_request_that_is_taken_back_is_cancelled(server: Events, seen: l
     assert event.outcome == "cancelled" and len(event.method) == 200 and len(event.host or "") == 200
 
 
+def test_a_run_that_no_request_caused_is_an_event_too(server: Events, seen: list[Event]) -> None:
+    with server.serving():
+        events.runs("a", "scripts/x.py", "sha256:0")
+    assert [(each.protocol, each.outcome, each.uses) for each in seen] == [
+        (events.LIBRARY, "begun", (Use("run", "a", "scripts/x.py", "sha256:0"),))
+    ]
+
+
 def test_without_a_reader_nothing_is_gathered(server: Events) -> None:
     for each in (events.observe("mcp", "x"), server.serving()):
         with each, events.observe("mcp", "x") as request:

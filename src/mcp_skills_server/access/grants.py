@@ -1,4 +1,4 @@
-"""Who may read which skills, and what else: the tables `[[grant]]`. Pure.
+"""Authorization: which principals may read which skills, and do what else, by the tables `[[grant]]`. Pure.
 
 A skill is granted by its own path. A pattern is text and never a regular expression: `*` stands for any characters of
 one segment, `**` for any number of segments, none included. To judge a path takes time in proportion to its length.
@@ -68,11 +68,11 @@ class Pattern:
 
     @property
     def fits_all(self) -> bool:
-        """Whether every skill path is one of these, of skills to come too."""
+        """Return whether every skill path is one of these, of skills to come too."""
         return self.text == EVERY_SKILL
 
     def fits(self, path: str) -> bool:
-        """Whether a skill path is one of these."""
+        """Return whether a skill path is one of these."""
         if self.prefix == self.text:
             return path == self.text
         if not path.startswith(self.prefix.removesuffix("/")):
@@ -115,7 +115,7 @@ def _run_fits(run: Sequence[tuple[str, ...]], segments: Sequence[str], start: in
 
 
 def _segment_fits(parts: tuple[str, ...], text: str) -> bool:
-    """Whether a segment is these texts in their order with anything between them."""
+    """Return whether a segment is these texts in their order with anything between them."""
     if len(parts) == 1:
         return text == parts[0]
     first, *between, last = parts
@@ -145,23 +145,23 @@ class Grant:
     may: frozenset[str] = frozenset()
 
     def covers(self, path: str) -> bool:
-        """Whether it is about the skill of this path."""
+        """Return whether it is about the skill of this path."""
         return any(each.fits(path) for each in self.skills)
 
     @property
     def covers_all(self) -> bool:
-        """Whether it is about every skill."""
+        """Return whether it is about every skill."""
         return any(each.fits_all for each in self.skills)
 
 
 def is_who(text: str) -> bool:
-    """Whether this names somebody in a grant."""
+    """Return whether this names a principal in a grant."""
     kind, _, name = text.partition(":")
     return text in {EVERYBODY, LOCAL} or (kind in KINDS and bool(name.strip()) and text.isprintable())
 
 
 class Permissions:
-    """What somebody may: the grants that apply. Two are equal that give the same, to whomever and in whatever order.
+    """The permissions of a principal: the grants that apply. Those that give the same are equal, in any order.
 
     Args:
         grants: those that apply, in their order.
@@ -181,29 +181,29 @@ class Permissions:
         return self._hash
 
     def reads(self, path: str) -> bool:
-        """Whether the skill of this path may be read."""
+        """Return whether the skill of this path may be read."""
         return any(each.covers(path) for each in self.grants)
 
     @property
     def reads_all(self) -> bool:
-        """Whether there is no skill that may not be read."""
+        """Return whether there is no skill that may not be read."""
         return any(each.covers_all for each in self.grants)
 
     def may(self, what: str, path: str) -> bool:
-        """Whether this may be done with the skill of this path; `what` is one of `MAY`."""
+        """Return whether this may be done with the skill of this path; `what` is one of `MAY`."""
         return self.reads(path) if what == "read" else any(what in g.may and g.covers(path) for g in self.grants)
 
     def may_any(self, what: str) -> bool:
-        """Whether this may be done with some skill, if there is one that is granted so."""
+        """Return whether this may be done with some skill, if there is one that is granted so."""
         return any(what in each.may for each in self.grants)
 
     @property
     def may_admin(self) -> bool:
-        """Whether what is for the operator may be seen. It is about all skills, so a grant of some is not enough."""
+        """Return whether what is for the operator may be seen; a grant of some skills is not enough."""
         return any("admin" in each.may and each.covers_all for each in self.grants)
 
     def readable(self, paths: Sequence[str]) -> Iterator[str]:
-        """Those of these skill paths that may be read, each once. They are in code point order.
+        """Yield those of these skill paths, which are in code point order, that may be read, each once.
 
         It looks only where the beginning of a pattern leads, so it costs about what it finds.
         """
@@ -216,7 +216,7 @@ class Permissions:
 
 
 def _beginning(prefix: str, paths: Sequence[str]) -> Sequence[str]:
-    """The paths that begin so, and the one of which only the slash at the end is missing."""
+    """Return the paths that begin so, and the one of which only the slash at the end is missing."""
     whole = prefix.removesuffix("/")
     at = bisect_left(paths, whole)
     own = paths[at : at + 1] if whole != prefix and at < len(paths) and paths[at] == whole else ()
@@ -239,7 +239,7 @@ class Grants:
         """One object for all that are equal, so that to look one up compares nothing."""
 
     def permissions(self, principal: Principal | None) -> Permissions:
-        """What this principal may; None for who proves nothing."""
+        """Return the permissions of a principal; None is a client that proves nothing."""
         found = self._known.get(principal)
         if found is None:
             names = self.names(principal)

@@ -74,7 +74,7 @@ class Issuer:
         """Another one after each look that found other keys."""
 
     async def key(self, kid: str | None, algorithm: str) -> jwt.PyJWK:
-        """The key of this name, for this algorithm. Waits for a look where it is not known.
+        """Return the key of this id, for this algorithm. Wait for a look if it is not known.
 
         Raises:
             RefusedError: the issuer has no such key.
@@ -106,7 +106,7 @@ class Issuer:
         return self._metadata
 
     def keep_fresh(self) -> None:
-        """Have the keys looked at when the last look is long ago. Nobody waits for it."""
+        """Look at the keys in the background when the last look is long ago."""
         if self._now() - self._found_at > _STALE_S and self._now() - self._tried_at > _RETRY_S:
             self.look()
 
@@ -124,7 +124,9 @@ class Issuer:
             self._take(await self._keys(await self._key_address()))
         except SkillsServerError as error:
             if not self._trouble:
-                has = "tokens by keys that are known are taken" if self._raw else "its tokens cannot be proved"
+                has = "its tokens cannot be proved"
+                if self._raw:
+                    has = "tokens by keys that are known are taken"
                 logger.warning("the issuer %s: %s; %s until it answers", self._url, clipped(str(error)), has)
             self._trouble = str(error)
         else:
@@ -137,7 +139,7 @@ class Issuer:
             self._looking = None
 
     async def _key_address(self) -> str:
-        """Where the issuer's metadata says that its keys are."""
+        """Return the address of the keys (`jwks_uri`) from the issuer's metadata."""
         failed: SkillsServerError = _UnusableError("it has no metadata of RFC 8414 or OpenID")
         for place in self._places:
             try:
@@ -161,7 +163,7 @@ class Issuer:
         raise failed
 
     def _may_name(self, address: str) -> bool:
-        """Whether the issuer may have us ask there: nobody but an issuer on this machine leads to this machine."""
+        """Return whether keys may be fetched there: only an issuer on this machine may name this machine."""
         return is_loopback(urlsplit(self._url).hostname or "") or not is_loopback(urlsplit(address).hostname or "")
 
     async def _keys(self, address: str) -> list[Any]:
@@ -174,7 +176,7 @@ class Issuer:
         return cast("list[Any]", keys)
 
     def _take(self, keys: list[Any]) -> None:
-        """Believe these keys from now on, and no others."""
+        """Replace the known keys."""
         raw = tuple(cast("dict[str, Any]", each) for each in keys if isinstance(each, dict) and _is_public(each))
         if len(raw) < len(keys):
             logger.debug("the issuer %s: %s of its keys are of no use here", self._url, len(keys) - len(raw))
@@ -188,10 +190,11 @@ class Issuer:
         logger.info("the issuer %s has %s keys", self._url, len(raw))
 
     def _key(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
-        """The key that is known by this name; of a token that names none, the only one there is."""
+        """Return the known key of this id; of a token without one, the only key that fits."""
         if (made := self._made.get((kid, algorithm))) is not None:
             return made
-        fitting = [each for each in (self._raw if kid is None else self._by_kid.get(kid, ())) if _fits(each, algorithm)]
+        named = self._raw if kid is None else self._by_kid.get(kid, ())
+        fitting = [each for each in named if _fits(each, algorithm)]
         if not fitting or (kid is None and len(fitting) > 1):
             return None
         try:
@@ -204,7 +207,7 @@ class Issuer:
 
 
 def metadata_urls(issuer: str) -> list[str]:
-    """Where an issuer may have its metadata: RFC 8414, then OpenID as RFC 8414 has it, then as OpenID has it."""
+    """Return where an issuer may have its metadata: RFC 8414, then OpenID as RFC 8414 has it, then as OpenID has it."""
     parts = urlsplit(issuer)
     base, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
     found = (
@@ -226,7 +229,7 @@ def _object(body: bytes, place: str) -> dict[str, Any]:
 
 
 def _is_public(key: Any) -> bool:
-    """Whether this is half of a key by which others can prove what the issuer signs, and no more than that."""
+    """Return whether this is a public key for signatures, without its private half."""
     return key.get("kty") in ("RSA", "EC", "OKP") and "d" not in key and key.get("use", "sig") == "sig"
 
 

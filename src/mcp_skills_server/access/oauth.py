@@ -21,7 +21,7 @@ WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 
 
 class ResourceServer:
-    """Who bears a token of the issuer. For one event loop.
+    """Verifies tokens of the issuer. For one event loop.
 
     Args:
         settings: whose tokens are taken, and what must stand in them.
@@ -39,27 +39,29 @@ class ResourceServer:
 
     @property
     def metadata_url(self) -> str:
-        """Where clients find what this resource wants."""
+        """Return the URL of `metadata`."""
         parts = urlsplit(self.settings.resource)
         return f"{parts.scheme}://{parts.netloc}{WELL_KNOWN}{parts.path.rstrip('/')}"
 
     @property
     def metadata(self) -> dict[str, object]:
-        """What this resource wants, as RFC 9728 writes it."""
+        """Return the metadata of this resource (RFC 9728)."""
         settings = self.settings
         found: dict[str, object] = {
             "resource": settings.resource,
             "authorization_servers": [settings.issuer],
             "bearer_methods_supported": ["header"],
         }
-        return found | ({"scopes_supported": [*settings.requested_scopes]} if settings.requested_scopes else {})
+        if settings.requested_scopes:
+            found["scopes_supported"] = [*settings.requested_scopes]
+        return found
 
     def begin(self) -> None:
         """Look at the issuer's keys, so that the first request finds them."""
         self.issuer.look()
 
     async def verify(self, token: str) -> Admission:
-        """Who bears this token.
+        """Return the admission of the bearer of this token.
 
         Raises:
             RefusedError: it lets nobody in; a ScopeError where it has not all scopes that are wanted.

@@ -1,7 +1,7 @@
-"""How often somebody may do something: so many times a minute, and all of them at once where they were not used. Pure.
+"""Token-bucket rate limiting by owner. Pure.
 
-Who is over the rate waits for a part of a minute; nobody else is slower for it. What is kept is bounded: of very many
-owners the one that was seen longest ago is forgotten, and begins anew.
+The bucket holds one minute's tokens. The number of owners is bounded: beyond it, the one seen longest ago is forgotten
+and begins with a full bucket.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MOST_OWNERS: Final = 100_000
 
 
 class Rate:
-    """Counts what owners do.
+    """The token buckets of owners.
 
     Args:
         per_minute: how often one may do it; at least 1.
@@ -34,7 +34,7 @@ class Rate:
         return len(self._full_at)
 
     def wait(self, owner: Hashable) -> float:
-        """Seconds until the owner may do it once more; 0 where it may now. Counts nothing."""
+        """Return the seconds until the owner may do it once more; 0 where it may now. Counts nothing."""
         full_at = self._full_at.get(owner)
         if full_at is None:
             return 0.0

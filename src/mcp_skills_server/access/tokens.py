@@ -59,12 +59,12 @@ class Token:
 
     @property
     def principal(self) -> Principal:
-        """Who its bearer is."""
+        """Return the principal of its bearer."""
         return Principal("token", self.name, groups=self.groups)
 
     @property
     def admission(self) -> Admission:
-        """What it comes to for its bearer."""
+        """Return the admission of its bearer."""
         return Admission(self.principal, self.hashed, self.expires)
 
 
@@ -112,7 +112,7 @@ def _call(work: Callable[[], object]) -> None:
 
 
 def find(tokens: Iterable[Token], secret: str) -> Token | None:
-    """The token that this is, expired or not. Takes the same time whichever it is, or none."""
+    """Return the token of this secret, expired or not, in constant time; None for no token."""
     hashed = hash_of(secret)
     found: Token | None = None
     for token in tokens:
@@ -233,17 +233,22 @@ def hashed_line(name: str, token: str, *, expires: str | None = None, groups: Se
 
 
 def _more(words: Sequence[str], place: str) -> tuple[float, frozenset[str]]:
-    """When a token ends, and its groups."""
+    """Return when a token ends, and its groups."""
     given: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or key not in {"expires", "groups"} or key in given:
             raise UsageError(f"{place}: write {_FORM}")  # and not the word, which may be of the token
         given[key] = value
-    groups = given["groups"].split(",") if "groups" in given else []
+    groups: list[str] = []
+    if "groups" in given:
+        groups = given["groups"].split(",")
     if not all(each and each.isprintable() for each in groups):
         raise UsageError(f"{place}: groups: write names with commas between, such as groups=finance,legal")
-    return _end(given["expires"], place) if "expires" in given else math.inf, frozenset(groups)
+    end = math.inf
+    if "expires" in given:
+        end = _end(given["expires"], place)
+    return end, frozenset(groups)
 
 
 def _end(text: str, place: str) -> float:
@@ -269,7 +274,7 @@ def read_token_value(value: str, source: str) -> TokenLines:
 
 
 def _begins_line(part: str) -> bool:
-    """Whether the comma before this part ends a line, and does not stand between groups."""
+    """Return whether the comma before this part ends a line, and does not stand between groups."""
     plain = part.lstrip(" \t")
     name, equals, _ = plain.partition("=")
     return not plain or plain[0] in "#\r\n" or bool(equals and _NAME.fullmatch(name.rstrip(" \t")))
@@ -308,8 +313,7 @@ def read_token_text(path: str, *, wait: bool = False) -> tuple[str, int]:
 
 
 def warn_of_ends(tokens: Iterable[Token], now: float) -> None:
-    """A line in the log for those that expire within 14 days of `now`, and for those that have, in seconds since the
-    epoch."""
+    """Log the tokens that expire within 14 days of `now` (seconds since the epoch), and those that have expired."""
     ending = sorted((each for each in tokens if each.expires <= now + SOON_S), key=lambda each: each.expires)
     gone = [each for each in ending if each.expires <= now]
     for words, some in (("have expired", gone), ("expire soon", ending[len(gone) :])):
@@ -320,5 +324,5 @@ def warn_of_ends(tokens: Iterable[Token], now: float) -> None:
 
 
 def at(seconds: float) -> str:
-    """A time since the epoch for people."""
+    """Return a time since the epoch for people."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%MZ")

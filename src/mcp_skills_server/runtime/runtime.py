@@ -91,7 +91,7 @@ class Runtime:
         if scripts is not None:
             from mcp_skills_server.runtime.scripts.runner import Scripts
 
-            self.scripts = Scripts(registry, scripts)
+            self.scripts = Scripts(registry, scripts, self.events)
         self._restricted = BySkillSet(self._restricted_to, _MOST_SKILLS, lambda each: each.briefing.close())
         self.searches = BySkillSet(self._searched, _MOST_INDEXED)
         self._begin(registry)

@@ -1,7 +1,7 @@
-"""The audit log: a line of JSON for each skill that was loaded, read or run, and for who was let in or refused.
+"""Audit log: a line of JSON for each skill that is loaded, read or run, and each client that is admitted or refused.
 
-A line has who, whence, which skill and which bytes by digest; no content, no arguments, no token, no question. Lines of
-several processes may go to one file: each is written whole, by one call.
+A line has the principal, the address, the skill and the digest of its bytes; no content, no arguments, no token, no
+question. Several processes may append to one file: each line is written whole, by one call.
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ class AuditLog:
         return frozenset(("run",)) if self._required else _RECORDED
 
     def _left_out(self, event: Event) -> int | None:
-        """How many lines like this one were left out before it; None where it is left out too.
+        """Return how many lines like this one were left out before it; None if it is left out too.
 
-        Who proves nothing may be refused as often as it likes, and would fill the disk, which ends all runs.
+        A client that proves nothing may be refused as often as it likes, and would fill the disk, which ends all runs.
         """
         if not event.reason or event.principal is not None:
             return 0

@@ -213,7 +213,7 @@ class Events:
 
 
 _UNSERVED: Final = Events()
-"""Of calls that no server answers, such as a `Runtime` in an agent loop; nothing reads them."""
+"""Of calls that no server answers, such as those of an agent loop; nothing reads them."""
 _serving: Final[ContextVar[Events]] = ContextVar("serving", default=_UNSERVED)
 
 

@@ -1,7 +1,7 @@
-"""Which skills are used: by whom, by which host program, in which version, and when last. A reader of events.
+"""Counts of uses of skills by principal, host program and version. A reader of events.
 
-Written once a second by a thread, so that no request waits for the disk; what happened within the last
-second before a process is killed may be lost. Nothing that a person typed is kept unless the operator asks for it.
+A thread writes them once a second, so that no request waits for the disk; the last second before a process is killed
+may be lost. Nothing that a person typed is kept unless the operator asks for it.
 """
 
 from __future__ import annotations
@@ -113,9 +113,11 @@ class Usage:
 
     @property
     def waiting(self) -> int:
-        """Different counts that wait to be written."""
-        unstored = self._unstored
-        return len(self._waiting) + (0 if unstored is None else len(unstored.counts))
+        """Return how many different counts wait to be written."""
+        waiting, unstored = len(self._waiting), self._unstored
+        if unstored is not None:
+            waiting += len(unstored.counts)
+        return waiting
 
     def _known(self, host: str, today: int) -> str:
         day, hosts = self._hosts
@@ -160,7 +162,7 @@ class Usage:
             logger.warning("%s: uses are counted again%s", self._store.name, lost)
 
     def _next(self) -> Batch | None:
-        """The batch that is to be stored, None where nothing waits."""
+        """Return the batch that is to be stored, None if nothing waits."""
         if self._unstored is None:
             with self._lock:
                 waiting, self._waiting = self._waiting, {}

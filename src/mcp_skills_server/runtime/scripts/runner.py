@@ -67,14 +67,16 @@ class Scripts:
     Args:
         registry: where the skills' files are read.
         settings: what the operator chose.
+        server: its events; None where nothing reads them.
 
     Raises:
         UsageError: the sandbox is required and cannot be had, an interpreter or a folder is not there, or a name is
             none that a caller may be given.
     """
 
-    def __init__(self, registry: Registry, settings: ScriptSettings) -> None:
+    def __init__(self, registry: Registry, settings: ScriptSettings, server: events.Events | None = None) -> None:
         self._registry = registry
+        self._server = server or events.Events()
         self._settings = settings
         self._allowed_env = allowed_env(settings.env)
         self._policy = ExecutionPolicy(registry, settings)
@@ -315,15 +317,16 @@ class Scripts:
             NotRecordedError: nobody could say afterwards that it was.
             StaleFileError: a file of the skill changed.
         """
-        if not events.has_readers():
+        if not self._server.has_readers:
             return
-        skill = request.skills.get(request.within)
-        if skill is not None:
-            events.runs(skill.path, request.path, self._registry.digest_over(skill))
-            return
-        # Code that came with the call can read all of what is laid out for it.
-        laid_out = {each.path: self._registry.digest_over(each) for each in request.skills.values()}
-        events.runs("", request.path, "", laid_out=laid_out)
+        with self._server.serving():  # also of a run that no request caused
+            skill = request.skills.get(request.within)
+            if skill is not None:
+                events.runs(skill.path, request.path, self._registry.digest_over(skill))
+                return
+            # Code that came with the call can read all of what is laid out for it.
+            laid_out = {each.path: self._registry.digest_over(each) for each in request.skills.values()}
+            events.runs("", request.path, "", laid_out=laid_out)
 
     def _tidy(self, directory: RunDirectory, workspace: Workspace) -> tuple[tuple[tuple[OutputFile, ...], int], bool]:
         """Remove what was made for one run; returns the files that it left, and whether they had to be removed too."""

@@ -28,7 +28,7 @@ class Replica:
         self.said_while_looking = False
         self.link = Link(redis_settings(redis.url))
         self.looking = LookAgain(
-            self.link, sources=self._look_at_sources, folders=self._look_at_folders, state=lambda: self.state
+            self.link, {SOURCES: self._look_at_sources, FOLDERS: self._look_at_folders}, state=lambda: self.state
         )
 
     def _look_at_sources(self) -> None:

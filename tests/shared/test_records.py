@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from mcp_skills_server.shared.address import redis_settings
-from mcp_skills_server.shared.bucket import SharedBucket
-from mcp_skills_server.shared.faults import ChangedMeanwhileError, FullError, SharedError
-from mcp_skills_server.shared.link import Link
-from mcp_skills_server.shared.records import MOST_BYTES, Records, hashed
+from mcp_skills_server.shared.link import ChangedMeanwhileError, FullError, Link, SharedError
+from mcp_skills_server.shared.records import MOST_BYTES, Records, SharedBucket, hashed
 from shared.redis_servers import RealRedis, redis_server
 
 pytestmark = pytest.mark.needs_program("redis-server")

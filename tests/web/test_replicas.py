@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mcp_skills_server.shared import bucket, records
+from mcp_skills_server.shared import records
 from mcp_skills_server.shared.records import hashed
 from programs import LOOSE, loose
 from shared.redis_servers import RealRedis, answering, free_port, redis_server, slow, until
@@ -382,7 +382,7 @@ def test_the_user_that_the_documentation_names_may_all_that_is_needed(
     text = (ROOT / "docs" / "redis.md").read_text(encoding="utf-8")
     words = next(line.split() for line in text.splitlines() if line.startswith("ACL SETUSER"))
     assert redis.say(*(each.replace("PASSWORD", SECRET) for each in words)) == "OK"
-    for script in (records._READ, records._WRITE, bucket._TAKE):
+    for script in (records._READ, records._WRITE, records._TAKE):
         used = re.findall(r"redis\.p?call\('(\w+)'", script)
         assert used and {f"+{each.lower()}" for each in used} <= {*words}
     url = redis.url.replace("redis://", f"redis://skills:{SECRET}@")

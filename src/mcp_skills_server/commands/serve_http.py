@@ -337,10 +337,9 @@ def make_shared(
     from mcp_skills_server.runtime.shared_sessions import sharing
     from mcp_skills_server.server.notify import RecentNotifications
     from mcp_skills_server.shared.address import redis_settings
-    from mcp_skills_server.shared.bucket import SharedBucket
     from mcp_skills_server.shared.link import Link
-    from mcp_skills_server.shared.look_again import CLIENTS, SOURCES, LookAgain
-    from mcp_skills_server.shared.records import Records
+    from mcp_skills_server.shared.look_again import CLIENTS, FOLDERS, SOURCES, LookAgain
+    from mcp_skills_server.shared.records import Records, SharedBucket
 
     link = Link(
         redis_settings(options.redis, prefix=options.redis_prefix, ca=options.redis_ca, password=options.redis_password)
@@ -348,13 +347,12 @@ def make_shared(
     records = Records(link, "session", ttl_s=IDLE_S, share=runtime_sessions or MOST // 4)
     page_sessions = Records(link, "page", ttl_s=_PAGE_IDLE_S, share=1)
     recent = RecentNotifications(lambda: looking.say(CLIENTS))
-    looking = LookAgain(
-        link,
-        clients=recent.repeat,
-        sources=mirrors.look if mirrors is not None else None,
-        folders=(lambda: _look_at_folders(registry)) if follows else None,
-        state=(lambda: _state(mirrors)) if mirrors is not None else str,
-    )
+    followed: dict[Where, Callable[[], object]] = {CLIENTS: recent.repeat}
+    if mirrors is not None:
+        followed[SOURCES] = mirrors.look
+    if follows:
+        followed[FOLDERS] = lambda: _look_at_folders(registry)
+    looking = LookAgain(link, followed, state=lambda: "" if mirrors is None else _state(mirrors))
     registry.subscribe(lambda changes: _say(looking, registry, changes))
 
     def look() -> int:

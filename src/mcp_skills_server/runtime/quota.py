@@ -1,7 +1,6 @@
-"""Who holds how much of something bounded, so that what one client opens is never at another's cost. Pure.
+"""Per-owner quotas with eviction of the owner's own oldest keys, so that no client takes another's place. Pure.
 
-Whoever needs more than its share gives up its own oldest. When the whole is taken, an owner who can give up nothing is
-refused: what others hold stays.
+When the whole is taken, an owner that has nothing to evict is refused: the keys of other owners stay.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ _IPV6_NETWORK: Final = 64
 """Bits of an IPv6 address that one client cannot choose: it has all the addresses below them."""
 
 Owner: TypeAlias = str | None
-"""Who is counted; None where clients cannot be distinguished, such as that of a pipe: it may have the whole."""
+"""The key of a quota's owner; None where clients cannot be distinguished, as on a pipe: it may have the whole."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 
 
 class QuotaError(RequestError):
-    """There is no place for what is asked for.
+    """The quota is used up.
 
     Args:
         message: what is wrong.
@@ -40,7 +39,7 @@ class QuotaError(RequestError):
 
 @lru_cache(maxsize=4096)  # asked several times of each request
 def owner_of(principal: str | None, address: str | None) -> Owner:
-    """Who is counted for a request: its principal, else the address that it comes from.
+    """Return the owner of a request: its principal, else the network of its address.
 
     Args:
         principal: the key of the principal that the client proved to be, None without one.
@@ -68,7 +67,7 @@ def _never(_: Any) -> bool:
 
 
 class Quota(Generic[_Key]):
-    """Counts what owners hold. It holds nothing itself: who claims a place also ends what has to go for it.
+    """Count what owners hold, by key. The caller of `claim` ends what its evicted keys name.
 
     Args:
         what: what is counted, as people call it, such as "sessions".
@@ -94,11 +93,11 @@ class Quota(Generic[_Key]):
         return key in self._owners
 
     def used(self, owner: Owner) -> int:
-        """Return how much this owner has."""
+        """Return the amount that this owner has."""
         return self._used_by.get(owner, 0)
 
     def limit(self, owner: Owner) -> int:
-        """Return how much this owner may have."""
+        """Return the amount that this owner may have."""
         return self.whole if owner is None else self.share
 
     def claim(self, key: _Key, owner: Owner, amount: int = 1, *, busy: Callable[[_Key], bool] = _never) -> list[_Key]:
@@ -111,11 +110,10 @@ class Quota(Generic[_Key]):
             busy: tells which of the owner's keys are in use and cannot go.
 
         Returns:
-            The owner's keys that went for it, the oldest first. They are counted no more, and the caller ends what
-            they name.
+            The owner's evicted keys, the oldest first. They are no longer counted.
 
         Raises:
-            QuotaError: there is no place even so. Nothing has changed.
+            QuotaError: eviction would not make enough space. Nothing has changed.
         """
         if key in self._owners:
             raise ValueError("it is counted already")
@@ -134,12 +132,10 @@ class Quota(Generic[_Key]):
         if over > 0:
             if not held:
                 del self._held[owner]
-            raise QuotaError(
-                f"Too many {self._what}: one client may have at most {limit:,}"
-                if own > 0
-                else f"Too many {self._what}: all {self.whole:,} that this server keeps are taken; try again later",
-                self._name,
-            )
+            reason = f"all {self.whole:,} that this server keeps are taken; try again later"
+            if own > 0:
+                reason = f"one client may have at most {limit:,}"
+            raise QuotaError(f"Too many {self._what}: {reason}", self._name)
         for each in going:
             self.release(each)
         self._owners[key] = owner
@@ -149,11 +145,11 @@ class Quota(Generic[_Key]):
         return going
 
     def renew(self, key: _Key) -> None:
-        """It was used: it is its owner's youngest now."""
+        """Mark a key as its owner's most recently used."""
         self._held[self._owners[key]].move_to_end(key)
 
     def release(self, key: _Key) -> None:
-        """Count a key no more. One that is not counted is passed over."""
+        """Stop counting a key; do nothing for one that is not counted."""
         if key not in self._owners:
             return
         owner = self._owners.pop(key)

@@ -1,4 +1,4 @@
-"""Where Redis is: its address as the operator gave it, checked, and a client of it with bounds.
+"""The address of Redis, checked, and a client with timeouts and a bounded pool.
 
 Addresses are `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`, `rediss://` for TLS, and `unix:///PATH[?db=DB]`. No error
 and no text for people ever holds a password.
@@ -91,7 +91,7 @@ class RedisSettings:
 def redis_settings(
     url: str, *, prefix: str = PREFIX, ca: str | None = None, password: str | None = None
 ) -> RedisSettings:
-    """The settings of an address.
+    """Parse an address into settings.
 
     Args:
         url: the address. What it says of user and password is in percent-encoding.

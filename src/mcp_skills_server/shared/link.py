@@ -1,7 +1,7 @@
-"""The connection to Redis: whether it answers, one line in the log each way, and no request that waits for it for long.
+"""Connection to Redis with a circuit breaker, and a line in the log when it opens and closes.
 
-A thread of its own holds a subscription, by which it knows at any time whether Redis answers. While it does not, what
-needs it is refused at once, and only that thread tries again.
+A thread of its own holds a subscription, which shows at any time whether Redis answers. While Redis does not answer,
+requests that need it are refused at once, and only that thread retries.
 """
 
 from __future__ import annotations
@@ -9,16 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import CancelledError
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from mcp_skills_server.errors import REPEATS, clipped
+from mcp_skills_server.errors import REPEATS, RequestError, clipped
 from mcp_skills_server.model import printable
 from mcp_skills_server.shared.address import ANSWER_S, RedisSettings
-from mcp_skills_server.shared.faults import SharedError
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -40,14 +38,26 @@ AWAY: Final = "what the replicas of this server share cannot be reached now (Red
 REFUSED: Final = "what the replicas of this server share is not taken now (Redis refuses it); try again later"
 
 
+class SharedError(RequestError):
+    """The shared data cannot be used now. The message is for clients; the log has the reason."""
+
+
+class ChangedMeanwhileError(SharedError):
+    """Another replica has written the record since it was read."""
+
+
+class FullError(SharedError):
+    """All places for records are taken, and the owner has none to evict."""
+
+
 class Listener(Protocol):
-    """Hears what other replicas say. Both are called in the thread of the link, in its event loop."""
+    """Receiver of other replicas' messages. Both methods are called in the event loop of the link's thread."""
 
     def heard(self, message: bytes) -> None:
-        """A message came; anybody may have written it."""
+        """Handle a message. It is untrusted: any program may have written it."""
 
     def returned(self) -> None:
-        """Redis answers again, and messages may have been missed."""
+        """Handle the return of Redis: messages may have been missed."""
 
 
 class Link:
@@ -68,31 +78,31 @@ class Link:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._publisher: Any = None
         self._suspect: asyncio.Event | None = None
-        """Set when somebody got no answer, and when the link ends."""
+        """Set when a use got no answer, and when the link ends."""
         self._stopped = False
 
     @property
     def is_up(self) -> bool:
-        """Whether Redis answered when it was last asked, or was never asked."""
+        """Tell whether Redis answered the last time, or was never asked."""
         return not self._trouble
 
     @property
     def state(self) -> str:
-        """How it stands, in one line for the operator."""
+        """Return the state of the connection, in one line for the operator."""
         return f"Redis at {self.settings.shown}: {self._trouble or 'connected'}"
 
     def key(self, *parts: str) -> str:
-        """The key of something; the parts are ours and no client's text."""
+        """Return the key of these parts, which hold no client's text."""
         return self.settings.prefix + ":".join(parts)
 
     # Use
 
     async def use(self, what: str, work: Callable[[Redis], Awaitable[_T]]) -> _T:
-        """Do something with Redis, within two seconds.
+        """Run `work` with a client of Redis, within two seconds.
 
         Args:
-            what: what it is for, in the log.
-            work: gets a client.
+            what: its purpose, for the log.
+            work: gets the client.
 
         Raises:
             SharedError: Redis does not answer, or refuses it.
@@ -101,45 +111,11 @@ class Link:
             raise SharedError(AWAY)
         if self._client is None:  # an import takes half a second, in which others are answered
             await asyncio.to_thread(import_module, "redis.asyncio")
-        return await self._use(what, work, self._client_here)
-
-    def call(self, what: str, work: Callable[[Redis], Awaitable[_T]]) -> _T:
-        """Do something with Redis, as `use` does, from a thread that has no event loop: in the thread of the link, or
-        over a connection of its own where the link was not started.
-
-        Raises:
-            SharedError: Redis does not answer, or refuses it, or the link has not connected yet.
-        """
-        if self._thread is None:
-
-            async def once() -> _T:
-                try:
-                    return await self.use(what, work)
-                finally:
-                    await self.aclose()
-
-            return asyncio.run(once())
-        loop, client = self._loop, self._publisher
-        if loop is None or client is None or self._trouble:
-            raise SharedError(AWAY)
-        asked: Coroutine[Any, Any, _T] = self._use(what, work, lambda: client)
-        try:
-            future = asyncio.run_coroutine_threadsafe(asked, loop)
-        except RuntimeError:  # the link has ended
-            asked.close()
-            raise SharedError(AWAY) from None
-        try:
-            return future.result(_WHOLE_S + ANSWER_S)
-        except (TimeoutError, CancelledError):  # it ends
-            future.cancel()
-            raise SharedError(AWAY) from None
-
-    async def _use(self, what: str, work: Callable[[Redis], Awaitable[_T]], client: Callable[[], Redis]) -> _T:
         from redis.exceptions import ResponseError
 
         try:
             async with asyncio.timeout(_WHOLE_S):
-                result = await work(client())
+                result = await work(self._client_here())
         except ResponseError as error:
             self._note_refusal(what, error)
             raise SharedError(REFUSED) from None
@@ -207,15 +183,15 @@ class Link:
             self._thread.join(_STOP_S)
 
     def soon(self, work: Callable[..., object], *arguments: object) -> None:
-        """Have this called in the thread of the link, from any thread; not at all before it has begun."""
+        """Schedule a call in the thread of the link, from any thread; do nothing before it has begun."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(work, *arguments)
 
     async def publish(self, message: str) -> None:
-        """Say something to the other replicas, from within the thread of the link.
+        """Publish a message to the other replicas, from within the thread of the link.
 
-        What cannot be said is lost, and the listener hears that Redis has `returned` when it does.
+        A message that cannot be sent is lost; the listener's `returned` follows when Redis answers again.
         """
         if self._publisher is not None and not self._trouble:
             from redis.exceptions import ResponseError
@@ -230,7 +206,7 @@ class Link:
 
     async def _watch(self, listener: Listener) -> None:
         self._loop, self._suspect = asyncio.get_running_loop(), (suspect := asyncio.Event())
-        client: Any = self.settings.client(3)  # to listen, to say, and for `call`
+        client: Any = self.settings.client(3)  # one to subscribe, two to publish
         self._publisher = client
         pause, missed = _SOONEST_S, False
         while not self._stopped:
@@ -258,7 +234,7 @@ class Link:
         await self._end(client)
 
     async def _end(self, client: Redis) -> None:
-        """Close the connections once nobody uses them: who loses one meanwhile would open another."""
+        """Cancel the other tasks, then close the connections: a task that loses one would open another."""
         self._publisher = None
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for each in others:
@@ -274,7 +250,7 @@ class Link:
                 continue
 
     async def _listen(self, pubsub: Any, listener: Listener, suspect: asyncio.Event) -> None:
-        """Hand on what comes until the connection ends or somebody else gets no answer."""
+        """Dispatch messages until the connection ends or a use of Redis gets no answer."""
         reading = asyncio.ensure_future(self._read(pubsub, listener))
         doubting = asyncio.ensure_future(suspect.wait())
         try:
@@ -302,12 +278,12 @@ class Link:
 
 
 def _line(error: BaseException) -> str:
-    """What an error says, on one line of a bounded length."""
+    """Return the message of an error on one line of bounded length."""
     return clipped(printable(" ".join(str(error).split()))) or type(error).__name__
 
 
 def _reason(error: BaseException, settings: RedisSettings) -> str:
-    """Why Redis cannot be used, for the operator, and what to do."""
+    """Return why Redis cannot be used, for the operator, and what to do."""
     from redis.exceptions import (
         AuthenticationError,
         AuthenticationWrongNumberOfArgsError,

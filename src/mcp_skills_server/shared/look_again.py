@@ -11,7 +11,7 @@ import json
 import logging
 import secrets
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Literal, TypeAlias, cast
 
 from mcp_skills_server.errors import REPEATS
@@ -33,44 +33,29 @@ _LONGEST: Final = 512
 _FIELDS: Final = ("look", "from", "state")
 
 
-def _no_state() -> str:
-    return ""
-
-
 class LookAgain:
     """Says to other replicas that there is something to look at, and looks when they say so.
 
     Args:
         link: the way to Redis, not yet started; this is what listens there.
-        sources: has all sources looked at, and returns at once; None where there are none.
-        folders: looks at all folders, in a thread; None where they are not followed.
-        clients: repeats recent notifications to all clients; None where there are no clients.
-        state: tells by one short text which revisions of the sources are served: a replica that serves the same ones
-            need not look.
+        look: what to call, in a thread, for each of `SOURCES`, `FOLDERS` and `CLIENTS` that this replica follows.
+        state: returns a short text for the served revisions of the sources: a replica with the same ones need not
+            look.
     """
 
     def __init__(
         self,
         link: Link,
+        look: Mapping[Where, Callable[[], object]],
         *,
-        sources: Callable[[], object] | None = None,
-        folders: Callable[[], object] | None = None,
-        clients: Callable[[], object] | None = None,
-        state: Callable[[], str] = _no_state,
+        state: Callable[[], str] = str,
     ) -> None:
         self._link = link
         self._us = secrets.token_hex(8)
-        self._look: dict[Where, Callable[[], object]] = {}
-        if sources is not None:
-            self._look[SOURCES] = sources
-        if folders is not None:
-            self._look[FOLDERS] = folders
-        if clients is not None:
-            self._look[CLIENTS] = clients
         self._state = state
         self._looks: dict[Where, _Paced] = {
             where: _Paced(lambda work=work: asyncio.to_thread(self._looked, work), _LOOK_S)
-            for where, work in self._look.items()
+            for where, work in look.items()
         }
         self._says: dict[tuple[Where, bool], _Paced] = {}
         self._lookers: set[int] = set()

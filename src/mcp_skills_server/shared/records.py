@@ -1,7 +1,8 @@
-"""Small texts that every replica can read and write, each for a while: one write replaces what its writer has read.
+"""Shared records with compare-and-set and expiry, and token buckets, in Redis.
 
-No client's text is part of a key, but its hash. All of a group, which is what one owner has, are bounded in number: the
-one that was unused the longest goes first, and another group's never.
+A key holds the hash of a client's text, never the text. The records of a group, which is one owner's, are bounded in
+number: its least recently used one is evicted, and never one of another group. All times are by the clock of Redis, so
+replicas need not agree on the time.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
-from mcp_skills_server.shared.faults import ChangedMeanwhileError, FullError, SharedError
-from mcp_skills_server.shared.link import Link
+from mcp_skills_server.shared.link import ChangedMeanwhileError, FullError, Link, SharedError
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -73,6 +73,22 @@ return redis.call('DEL', KEYS[1])
 """
 
 
+_TAKE: Final = """
+local most, rate, wanted = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1000000
+local kept = redis.call('HMGET', KEYS[1], 'left', 'at')
+local left, at = tonumber(kept[1] or ''), tonumber(kept[2] or '')
+if not left or not at or at > now then left, at = most, now end
+left = math.min(most, left + (now - at) * rate)
+local wait = 0
+if left >= wanted then left = left - wanted else wait = (wanted - left) / rate end
+redis.call('HSET', KEYS[1], 'left', string.format('%.6f', left), 'at', string.format('%.6f', now))
+redis.call('PEXPIRE', KEYS[1], math.ceil((most - left) / rate * 1000) + 1000)
+return string.format('%.6f', wait)
+"""
+
+
 class Records:
     """Records of one kind.
 
@@ -97,7 +113,7 @@ class Records:
         return member, keys
 
     async def read(self, name: str, group: str | None) -> str | None:
-        """The text of a record, which was used by that; None where there is none that a replica can have written.
+        """Return the text of a record and renew it; None for no record, or for one that no replica can have written.
 
         Raises:
             SharedError: it cannot be read now.
@@ -160,6 +176,44 @@ class Records:
         await self._link.use(f"an end of a {self._kind}", delete)
 
 
+class SharedBucket:
+    """Token buckets of one kind, one for each name. A full bucket takes no memory.
+
+    Args:
+        link: the way to Redis.
+        kind: the unit, for the keys and the log, such as "requests".
+        most: the size of a bucket.
+        per_second: the refill rate.
+    """
+
+    def __init__(self, link: Link, kind: str, *, most: float, per_second: float) -> None:
+        if most <= 0 or per_second <= 0:
+            raise ValueError("a bucket needs a size and a rate above 0")
+        self._link = link
+        self._kind = kind
+        self._given = [repr(float(most)), repr(float(per_second))]
+
+    async def take(self, name: str, amount: float = 1) -> float:
+        """Take this amount from the bucket of this name, or nothing.
+
+        Args:
+            name: any text.
+            amount: at most the size of the bucket.
+
+        Returns:
+            0 if it was taken, else the seconds until the bucket has enough.
+
+        Raises:
+            SharedError: Redis cannot be used now.
+        """
+        key = self._link.key("bucket", self._kind, hashed(name))
+
+        async def take(client: Redis) -> Any:
+            return await client.register_script(_TAKE)([key], [*self._given, repr(float(amount))])
+
+        return float(await self._link.use(f"a count of {self._kind}", take))
+
+
 def hashed(text: str) -> str:
-    """What stands for a client's text in a key."""
+    """Return the hash that stands for a client's text in a key."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]

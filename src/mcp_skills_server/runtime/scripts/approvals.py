@@ -1,4 +1,4 @@
-"""The file of approvals: which skills of which origin somebody read and allows to run, by digest over all files."""
+"""The file of approvals: the fetched skills whose scripts may run, by origin and digest over all files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_BYTES: Final = 16 << 20
 _LAST_MOMENT: Final = 1e11
 """Some thousand years from now."""
 _LOCK_S: Final = 10.0
-"""How long another `approve` is waited for."""
+"""The longest wait for another `approve`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +39,17 @@ class Approval:
 
     @property
     def day(self) -> str:
-        """The day on which it was approved, in UTC."""
+        """Return the day of the approval, in UTC."""
         return time.strftime("%Y-%m-%d", time.gmtime(self.approved_at))
 
 
 def default_file() -> Path:
-    """Where approvals are kept unless the operator says otherwise: the user's state directory."""
+    """Return the default file, in the user's state directory."""
     return state_directory() / "approvals.json"
 
 
 def read(path: Path) -> tuple[Approval, ...]:
-    """The approvals of a file; none where there is no file.
+    """Return the approvals of a file; none where there is no file.
 
     Raises:
         UsageError: it cannot be read, holds something else, or others may write it.
@@ -78,7 +78,7 @@ def read(path: Path) -> tuple[Approval, ...]:
 
 
 def _moment(value: Any) -> float:
-    """Seconds of the epoch that are a day of some calendar.
+    """Return seconds of the epoch that a calendar can show.
 
     Raises:
         ValueError: they are not.
@@ -89,7 +89,7 @@ def _moment(value: Any) -> float:
 
 
 def change(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]]) -> None:
-    """Replace the approvals of a file; of two that do so at once one waits, so that none is lost.
+    """Replace the approvals of a file under a lock, so that concurrent changes are not lost.
 
     Args:
         path: the file. It is for its owner alone, and so is the lock beside it.

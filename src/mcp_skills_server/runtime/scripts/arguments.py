@@ -1,8 +1,8 @@
-"""What a client may hand to a script: arguments and variables, within limits.
+"""Validation of the arguments and environment variables that a client gives to a script.
 
-The script is the operator's choice; what the client adds is data. Many programs run what a variable says
-(`TAR_OPTIONS`, `PYTHONPATH`), and nobody knows them all. So a client sets only the variables that the skill declares,
-in `metadata.env` of its frontmatter, or that the operator allows.
+The script is the operator's choice; what the client adds is data. Many programs execute the value of a variable
+(`TAR_OPTIONS`, `PYTHONPATH`), and no list of those is complete. So a client sets only variables that the skill declares
+(`metadata.env` of its frontmatter) or that the operator allows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BETWEEN: Final = re.compile(r"[\s,]+")
 
 
 def checked_args(args: Sequence[str]) -> tuple[str, ...]:
-    """The arguments, if they can be passed on.
+    """Return the arguments, if they can be passed on.
 
     Raises:
         RequestError: too many, too long, or no text that a program can be given.
@@ -46,19 +46,23 @@ def checked_args(args: Sequence[str]) -> tuple[str, ...]:
 
 
 def declared_env(frontmatter: Mapping[str, Json]) -> list[str]:
-    """The variables that a skill lets its callers set: `metadata.env`, names with spaces or commas between, or a list.
+    """Return the variables that a skill declares: `metadata.env`, names with spaces or commas between, or a list.
 
-    What is no name of a variable is left out, and so is what is beyond the limit of a call.
+    Invalid names are left out, and so are names beyond the limit of a call.
     """
     metadata = frontmatter.get("metadata")
     declared = metadata.get("env") if isinstance(metadata, dict) else None
-    words = _BETWEEN.split(declared) if isinstance(declared, str) else declared if isinstance(declared, list) else []
+    words: list[Json] = []
+    if isinstance(declared, str):
+        words = [*_BETWEEN.split(declared)]
+    elif isinstance(declared, list):
+        words = declared
     names = (each for each in words if isinstance(each, str) and _is_name(each))
     return list(dict.fromkeys(names))[:_MAX_VARIABLES]
 
 
 def allowed_env(names: Sequence[str]) -> tuple[str, ...]:
-    """The variables that the operator lets callers set, for every skill.
+    """Return the variables that the operator lets callers set for every skill.
 
     Raises:
         UsageError: one is no name of a variable, or cannot be left to a caller.
@@ -73,7 +77,7 @@ def allowed_env(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def checked_env(env: Mapping[str, str], allowed: Collection[str] | None) -> dict[str, str]:
-    """The variables, if they can be passed on.
+    """Return the variables, if they can be passed on.
 
     Args:
         env: the variables.
@@ -117,7 +121,7 @@ def _is_ours(name: str) -> bool:
 
 
 def checked_text(text: str, what: str) -> str:
-    """The text, if it can be given to a program.
+    """Return the text, if it can be given to a program.
 
     Raises:
         RequestError: it has a NUL, or a surrogate that no UTF-8 stands for.

@@ -1,4 +1,4 @@
-"""Which program runs which script: by the file's extension, else by its own first line.
+"""Choice of interpreter: by the script's extension, else by its first line.
 
 Programs are found on the server's PATH when they are first needed. Version managers put small scripts there instead
 of programs; those work neither in the minimal environment nor in a sandbox, so an interpreter is asked where it really
@@ -75,7 +75,7 @@ _ASKED_FOR: Final = {".ts": "bun, deno, tsx or node 22.18", ".mts": "bun, deno, 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """How a script is started.
+    """An interpreter and the paths that it reads.
 
     Attributes:
         argv: what goes before the script's own path; nothing if it is executed directly.
@@ -117,15 +117,15 @@ class Interpreters:
             self._candidates[key] = (_Candidate(program, probe=probe),)
 
     def known(self) -> list[str]:
-        """The extensions that have an interpreter, whether it is installed or not."""
+        """Return the extensions that have an interpreter, installed or not."""
         return sorted(self._candidates)
 
     def maps(self, path: str) -> bool:
-        """Whether this script is run by its extension; another one is run by its first line."""
+        """Tell whether this script is run by its extension; another one is run by its first line."""
         return _extension(path) in self._candidates
 
     def by_extension(self, path: str) -> Interpreter:
-        """What runs a script with a known extension. May start programs to ask them.
+        """Return the interpreter for a known extension. May start programs to query them.
 
         Raises:
             RequestError: nothing that could is installed.
@@ -145,7 +145,7 @@ class Interpreters:
         return self._found[extension]
 
     def by_first_line(self, path: str, head: bytes) -> Interpreter:
-        """How a script without a known extension is started: directly, if it says by what.
+        """Return the interpreter for a script without a known extension: it is executed directly if it has a #! line.
 
         The executable bit has no say: no digest, lock file, signature or approval covers it.
 

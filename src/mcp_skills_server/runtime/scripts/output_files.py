@@ -1,4 +1,4 @@
-"""Files that scripts left, read as something that an enemy made: step by step from a directory, no link followed.
+"""Safe reading of files that untrusted scripts left: one path part at a time from a directory, no link followed.
 
 Every step goes from the descriptor of the directory above, so that a script which swaps directories meanwhile swaps in
 only what it has. A file that has a second name is not read: it may be another's. Where a system has no such
@@ -41,7 +41,7 @@ class OutputFile:
 
 
 class Directory:
-    """An open directory. OutputFile by `open_directory` and `inner`; close it, or use it in a `with` statement."""
+    """An open directory. Made by `open_directory` and `inner`; close it, or use it in a `with` statement."""
 
     def __init__(self, descriptor: int | None, path: str) -> None:
         self._descriptor = descriptor
@@ -60,16 +60,16 @@ class Directory:
             self._descriptor = None
 
     def inner(self, name: str) -> Directory | None:
-        """A directory in it; None if there is none of this name."""
+        """Open a directory in it; None if there is none of this name."""
         return _opened(name, self._descriptor, os.path.join(self._path, name))
 
     def names(self, most: int) -> list[str]:
-        """Up to so many names in it, in no order."""
+        """Return up to `most` names in it, in no order."""
         with os.scandir(self._path if self._descriptor is None else self._descriptor) as entries:
             return [entry.name for entry in islice(entries, most)]
 
     def look(self, name: str) -> os.stat_result | None:
-        """What is there under this name, a link as such; None for nothing."""
+        """Return the status of the entry of this name, of a link itself; None for no entry."""
         with _nothing_if_absent():
             if self._descriptor is None:
                 return os.lstat(os.path.join(self._path, name))
@@ -77,7 +77,7 @@ class Directory:
         return None
 
     def take(self, name: str, most: int) -> bytes | None:
-        """The bytes of a plain file, None for whatever else is there, or if there are more."""
+        """Return the bytes of a plain file; None for any other entry, or for more than `most` bytes."""
         found = self.look(name)
         if found is None or not is_plain(found):
             return None
@@ -98,18 +98,18 @@ class Directory:
 
 
 def is_plain(found: os.stat_result) -> bool:
-    """Whether it is a regular file with one name."""
+    """Tell whether it is a regular file with one name."""
     return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
 
 
 def open_directory(path: str) -> Directory | None:
-    """A directory of ours by its path, which is no link; None if it is not there."""
+    """Open a directory of this server by its path, which is no link; None if it is not there."""
     return _opened(path, None, path)
 
 
 @contextmanager
 def _nothing_if_absent() -> Generator[None]:
-    """What cannot be opened or looked at is not there, unless it is only now that nothing can be opened."""
+    """Treat an entry that cannot be opened as absent, but refuse when the process is out of descriptors."""
     try:
         yield
     except OSError as error:
@@ -131,7 +131,7 @@ def _opened(name: str, within: int | None, path: str) -> Directory | None:
 
 
 def read(top: str, path: str, most: int) -> bytes:
-    """The bytes of a file below a directory.
+    """Return the bytes of a file below a directory.
 
     Args:
         top: the directory.
@@ -164,11 +164,11 @@ def read(top: str, path: str, most: int) -> bytes:
 
 
 def files_since(top: str, since_ns: int, most: int) -> tuple[tuple[OutputFile, ...], int]:
-    """The files below a directory that are new or changed, in order, and how many more there are at least.
+    """Return the new and changed files below a directory, sorted, and the number of those left out.
 
     Args:
         top: the directory.
-        since_ns: a time of the same disk, in nanoseconds; nobody but the kernel sets the time of a file's last change.
+        since_ns: a time of the same disk, in nanoseconds; only the kernel sets the time of a file's last change.
         most: how many are named.
 
     Raises:
@@ -183,13 +183,13 @@ def files_since(top: str, since_ns: int, most: int) -> tuple[tuple[OutputFile, .
         if printable(path) == path and "\\" not in path and path.isprintable():
             found.append(OutputFile(path, state.st_size))
         else:
-            hidden += 1  # nobody could ask for it by what a result can say
+            hidden += 1  # no result could name it
     found.sort(key=lambda file: file.path)
     return tuple(found[:most]), len(found[most:]) + hidden
 
 
 def _walk(top: str) -> Iterator[tuple[tuple[str, ...], os.stat_result]]:
-    """What lies below, up to a number of entries and a depth."""
+    """Yield the entries below, up to a number and a depth."""
     left = _MAX_ENTRIES
     todo: list[tuple[str, ...]] = [()]
     while todo and left > 0:
@@ -204,7 +204,8 @@ def _walk(top: str) -> Iterator[tuple[tuple[str, ...], os.stat_result]]:
                 if state is None:
                     continue
                 if stat.S_ISDIR(state.st_mode):
-                    todo += [(*parts, name)] if len(parts) < _MAX_DEPTH else []
+                    if len(parts) < _MAX_DEPTH:
+                        todo.append((*parts, name))
                 else:
                     yield (*parts, name), state
 

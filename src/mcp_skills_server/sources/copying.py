@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources.files import read_tree
 from mcp_skills_server.sources.folder import FetchedFolder
-from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit
+from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, check_names
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.report import REFUSED, FetchReport, SkillRefusal
 from mcp_skills_server.sources.settings import FetchSettings
@@ -54,6 +55,11 @@ def skills_of(tree: Path) -> Iterator[tuple[str, Path]]:
         todo += [here / name for name in below]
 
 
+def _read(unit: Unit) -> Bundle:
+    check_names([f"{unit.label}/{SKILL_MD}"])
+    return Bundle({unit.label: read_tree(unit.item)})
+
+
 def _copy(origin: str, found: SourceTree, directory: str | PathLike[str], settings: FetchSettings) -> FetchReport:
     refused: list[SkillRefusal] = []
     warnings = [*found.warnings]
@@ -73,6 +79,6 @@ def _copy(origin: str, found: SourceTree, directory: str | PathLike[str], settin
     with FetchedFolder.opened(directory) as folder:
         reconciler = Reconciler(folder, origin, settings)
         for unit in reconciler.plan(units):
-            reconciler.put(unit, lambda unit=unit: Bundle({unit.label: read_tree(unit.item)}))
+            reconciler.put(unit, partial(_read, unit))
         index = IndexRecord(origin, origin, origin, origin, "", warnings=tuple(warnings))
         return reconciler.finish(index, offered, refused)

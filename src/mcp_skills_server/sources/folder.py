@@ -12,7 +12,7 @@ import hashlib
 import os
 import stat
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -311,6 +311,20 @@ class FetchedFolder:
         with suppress(OSError):  # another skill lies there
             for parent in [*Path(name).parents][:-1]:
                 (self._directory / parent).rmdir()
+
+    def remove_others(self, names: Collection[str]) -> None:
+        """Remove everything but these skills."""
+        above = {parent.as_posix() for name in names for parent in Path(name).parents}
+        todo = [""]
+        while todo:
+            prefix = todo.pop()
+            with suppress(OSError), os.scandir(self._directory / prefix) as entries:
+                for entry in entries:
+                    place = prefix + entry.name
+                    if place in above and entry.is_dir(follow_symlinks=False):
+                        todo.append(f"{place}/")
+                    elif place not in names and place != OURS:
+                        clear(Path(entry.path))
 
     def index(self, key: str) -> IndexRecord | None:
         """Return the record of the index with this key."""

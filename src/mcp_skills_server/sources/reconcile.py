@@ -121,6 +121,8 @@ class Reconciler:
         source: the key of the source; records carry it.
         settings: what the publisher may cost, and what may be replaced and removed.
         progress: takes how many skills of how many are done.
+        is_cache: the folder is ours alone: what this source did not bring there is removed.
+        is_atomic: nothing gets its place before all is there.
     """
 
     def __init__(
@@ -129,6 +131,9 @@ class Reconciler:
         source: str,
         settings: FetchSettings,
         progress: Callable[[int, int], None] | None = None,
+        *,
+        is_cache: bool = False,
+        is_atomic: bool = False,
     ) -> None:
         self.warnings: list[str] = []
         """What the user should hear of this run, one line each."""
@@ -151,7 +156,11 @@ class Reconciler:
         self._staged: list[Staged] = []
         self._sizes: dict[str, int] = {}
         self._done = 0
-        self._is_full = False
+        self._is_atomic = is_atomic
+        self.is_full = False
+        """Whether a skill is refused because all skills together have as many bytes as they may."""
+        if is_cache:
+            folder.remove_others(self._records)
         self._names_unknown = False
         """Whether a unit failed of which only the contents tell the names."""
 
@@ -178,6 +187,8 @@ class Reconciler:
     def plan(self, units: Sequence[Unit]) -> list[Unit]:
         """Return the units that must be fetched."""
         self._positions = {unit: position for position, unit in enumerate(units)}
+        if self.before and self._known:  # a process that is killed has not all of either revision
+            self._folder.put_index(replace(self._known, revision=""))
         former: Mapping[str, UnitRecord] = self._known.units if self._known else {}
         if self._settings.prune:
             self._clear_way({name for unit in units for name in unit.names})
@@ -224,7 +235,7 @@ class Reconciler:
                 for name in names:
                     with self._refusing(unit, name):
                         self._stage(unit, name, bundle.skills[name])
-            if len(self._staged) >= _BATCH:
+            if len(self._staged) >= _BATCH and not self._is_atomic:
                 self._commit()
             self._tell(1)
 
@@ -268,14 +279,14 @@ class Reconciler:
             found = [*(self._refused[key] for key in sorted(self._refused)), *refused]
             gone: list[str] = []
             pruned: list[str] = []
-            if offered is not None:
+            if offered is not None and not (self._names_unknown and refused_stay):
                 there = {*offered, *self._became, *(each.name for each in found)}
                 missing = sorted((self._settings.wanted or frozenset()) - there)
                 found += [SkillRefusal(name, "there is no skill of this name", "publisher") for name in missing]
                 if not refused_stay:
                     there = {*self._became}
                 gone, pruned = self._prune(there, found)
-            is_whole = not self._is_full and all(each.fault == "publisher" for each in found)
+            is_whole = not self.is_full and all(each.fault == "publisher" for each in found)
             index = replace(
                 index,
                 wanted=wanted_since(self._known, self._settings.wanted),
@@ -306,7 +317,6 @@ class Reconciler:
 
     def _judge(self, unit: Unit, name: str) -> str:
         """Return "unchanged" or "edited" where nothing is to come, "" where the skill is to be fetched."""
-        check_names([f"{name}/{SKILL_MD}"])
         check_paths([f"{name}/{SKILL_MD}"])  # its directory is a name that some platform cannot hold
         state, record = self._folder.look(name, self._records)
         if record is not None and record.source == self._source and state is not SkillState.ABSENT:
@@ -371,8 +381,6 @@ class Reconciler:
         """Return the skills that the source no longer has, and those of them that were removed."""
         gone: list[str] = []
         pruned: list[str] = []
-        if self._names_unknown:
-            return gone, pruned
         for name in [each.name for each in self._folder.records() if each.source == self._source]:
             if name in there:
                 continue
@@ -423,7 +431,7 @@ class Reconciler:
         most = self._settings.limits.unpacked_bytes
         if self.bytes_held - self._sizes.get(name, 0) + size > most:
             reason = f"all skills of the source together have more than {most} bytes, unpacked"
-            self._is_full = True
+            self.is_full = True
             raise UnacceptableError(f"{reason}; 'fetch --max-unpacked-bytes' allows more")
 
     def _hold(self, name: str, size: int) -> None:

@@ -102,7 +102,7 @@ class Site:
         with FetchedFolder.opened(self._folder) as opened:
             async with downloader_for(self._places, self._settings) as downloader:
                 deadline = anyio.current_time() + self._settings.limits.total_s
-                report = await _bring(opened, downloader, found, self._settings, deadline)
+                report = await _bring(opened, downloader, found, self._settings, deadline, is_cache=True)
         before = index_digest(known) if known is not None and known.body else ""
         return replace(report.tree(self._folder, self.origin, before), complete=not report.refused)
 
@@ -153,10 +153,14 @@ async def _bring(  # noqa: PLR0917, called twice
     settings: FetchSettings,
     deadline: float,
     progress: Callable[[int, int], None] | None = None,
+    *,
+    is_cache: bool = False,
 ) -> FetchReport:
     """Bring the folder up to what this index offers."""
     index, record, wanted = found.index, found.record, settings.wanted
-    reconciler = await to_thread.run_sync(partial(Reconciler, opened, record.source, settings, progress))
+    reconciler = await to_thread.run_sync(
+        partial(Reconciler, opened, record.source, settings, progress, is_cache=is_cache)
+    )
     if index.version is not None:
         entered = partial(opened.enter, record, allow_rollback=settings.allow_rollback)
         reconciler.warnings += await to_thread.run_sync(entered)
@@ -170,6 +174,7 @@ async def _bring(  # noqa: PLR0917, called twice
     missing = await to_thread.run_sync(reconciler.plan, units)
 
     async def fetch(unit: Unit) -> Callable[[], Bundle]:
+        check_names([f"{unit.label}/{SKILL_MD}"])
         prove = await _download(unit.item, downloader, limits)
 
         def proved() -> Bundle:

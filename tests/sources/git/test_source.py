@@ -13,11 +13,12 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.follower import Follower
 from mcp_skills_server.sources.git.source import GitFolder
 from mcp_skills_server.sources.settings import FetchLimits, FetchSettings, SourceSettings
 from mcp_skills_server.sources.store import Store
-from sources.fetching import listing
+from sources.fetching import listing, skills
 from sources.git.conftest import BASE
 from sources.git.remotes import GitServer, Upstream, skill
 from sources.publishers import skill_md
@@ -97,7 +98,7 @@ def test_one_that_is_a_skill_lies_in_a_folder_of_its_own_name(folder: str, upstr
         upstream.commit({"SKILL.md": skill_md("alpha"), "inner/SKILL.md": skill_md("inner"), ".github/x": b""})
     follower = opened(upstream.url + folder, tmp_path)
     refresh(follower)
-    assert "alpha/SKILL.md" in files(follower) and len(os.listdir(follower.path)) == 1
+    assert "alpha/SKILL.md" in files(follower) and skills(follower.path) == ["alpha"]
 
 
 def test_a_look_at_what_has_not_changed_asks_for_names_alone(
@@ -172,7 +173,8 @@ def test_what_was_changed_in_the_cache_is_put_right(damage: str, upstream: Upstr
         (skills / "mine").mkdir()
         (skills / "beta" / "more.md").write_bytes(b"mine")
     else:
-        (follower.path.parent / "record.json").write_bytes(b"{}")
+        for record in (follower.path / ".mcp-skills").rglob("*.json"):
+            record.write_bytes(b"{}")
         (skills / "beta" / "more.md").write_bytes(b"mine")
     again = opened(upstream.url, tmp_path)
     refresh(again)
@@ -262,8 +264,7 @@ def test_many_commits_later_is_no_rewriting(filters: bool, tmp_path: Path) -> No
 
 def test_another_process_in_the_cache_is_one_line(upstream: Upstream, tmp_path: Path) -> None:
     follower, other = opened(upstream.url, tmp_path), opened(upstream.url, tmp_path)
-    assert isinstance(other.source, GitFolder)
-    with other.source._lock, pytest.raises(UsageError, match="another process fetches git"):
+    with FetchedFolder.opened(other.path), pytest.raises(UsageError, match="another process fetches into"):
         refresh(follower)
     refresh(follower)
     assert files(follower) == ALL

@@ -7,6 +7,7 @@ files those that the differences of one skill need.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,9 +20,9 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.faults import SourceError
 from mcp_skills_server.sources.git.address import GitAddress, is_commit, is_git, parse_address
 from mcp_skills_server.sources.git.log import Commit, changed_blobs, pathspecs, read_log
-from mcp_skills_server.sources.git.place import TreeRecord, WorkingTree
 from mcp_skills_server.sources.git.program import Git, GitFailedError
 from mcp_skills_server.sources.git.repository import Repository, Tip
+from mcp_skills_server.sources.records import read_index, read_records
 
 DEPTH: Final = 64
 """Commits back from the one that is served, among which those of a skill are looked for."""
@@ -69,13 +70,13 @@ class Histories:
         """
         if not is_git(origin):
             return History()
-        source = Path(served).parent
-        record = WorkingTree(source).read()
-        folder = _folder(record, place)
-        if folder is None or not is_commit(record.commit):
+        source = Path(os.path.realpath(served)).parent
+        known, folder = read_index(served, origin), _folder(served, place)
+        if folder is None or known is None or not is_commit(known.body):
             return History(note="It is not known which commit this skill is from.")
+        tip = Tip(known.body, known.asked)
         commit, until, why = self._failed.get(source, ("", 0.0, ""))
-        if commit == record.commit and self._now() < until:
+        if commit == tip.commit and self._now() < until:
             return History(note=why)
         if not self._lock.acquire(blocking=False):  # whoever waits would hold a thread
             return History(note="A history is being fetched just now; load this page again in a moment.")
@@ -83,13 +84,13 @@ class Histories:
             address = parse_address(origin, http=True)  # which the operator allowed when it was opened
             inside = "/".join(each for each in (address.folder, folder) if each)
             with FileLock(source / "history.lock", timeout=0):
-                found = _read(source / "history", address, record, pathspecs(inside, without))
+                found = _read(source / "history", address, tip, pathspecs(inside, without))
                 return History(found, "" if found else f"None of the last {DEPTH} commits changed it.")
         except Timeout:
             return History(note="Another process fetches the history just now; load this page again in a moment.")
         except (SourceError, UsageError, GitFailedError, OSError) as error:
             why = f"The history could not be fetched: {error}" if isinstance(error, SourceError) else _FAILED
-            self._failed[source] = record.commit, self._now() + _AGAIN_S, why
+            self._failed[source] = tip.commit, self._now() + _AGAIN_S, why
             return History(note=why)
         finally:
             self._lock.release()
@@ -98,16 +99,18 @@ class Histories:
 _FAILED: Final = "The history could not be read."
 
 
-def _folder(record: TreeRecord, place: str) -> str | None:
+def _folder(served: str, place: str) -> str | None:
     """Return the folder in the repository of a skill, given where it is served, or None if unknown."""
-    for folder, kept in record.skills.items():
-        if place == kept.place or place.startswith(f"{kept.place}/"):
-            return "/".join(each for each in (folder, place[len(kept.place) + 1 :]) if each)
+    for record in read_records(served):
+        if place == record.name or place.startswith(f"{record.name}/"):
+            within = place[len(record.name) + 1 :]
+            if record.url == record.source:  # the skill at the root of the repository
+                return within
+            return "/".join(each for each in (record.name, within) if each)
     return None
 
 
-def _read(directory: Path, address: GitAddress, record: TreeRecord, places: Sequence[str]) -> Sequence[Commit]:
-    tip = Tip(record.commit, record.name)
+def _read(directory: Path, address: GitAddress, tip: Tip, places: Sequence[str]) -> Sequence[Commit]:
     repository = Repository(
         directory, address, resolve_s=_FETCH_S, fetch_s=_FETCH_S, depth=DEPTH, most_bytes=_MOST_BYTES
     )

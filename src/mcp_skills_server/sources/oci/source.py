@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -103,7 +104,9 @@ class Oci:
         if report is not None:
             return report.tree(self._folder, self.origin)
         with FetchedFolder.opened(self._folder) as opened:
-            reconciler = await to_thread.run_sync(Reconciler, opened, str(self._reference), self._settings)
+            reconciler = await to_thread.run_sync(
+                partial(Reconciler, opened, str(self._reference), self._settings, is_cache=True)
+            )
             report = await self._bring(reconciler, revision.digest, whole)
         return report.tree(self._folder, self.origin, reconciler.before.partition(" ")[0])
 

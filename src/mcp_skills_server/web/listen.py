@@ -154,24 +154,22 @@ class Acceptor:
         self._task = asyncio.get_running_loop().create_task(self._accept())
 
     def close(self) -> None:
-        """Accept all that are connected by now, since they may have asked already, and no more."""
+        """Accept all that are connected by now, since they may have asked already, and stop the loop of accepts."""
         self._task.cancel()
         self._accept_waiting()
-        # Two turns of the event loop later: a call of `sock_accept` that is due already would find a closed socket.
-        loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, self._close_listener)
 
-    def _close_listener(self) -> None:
+    async def wait_closed(self) -> None:
+        """Close the listener once no `sock_accept` of it is due, and return when each connection has its protocol."""
+        await asyncio.wait([self._task])
         self._accept_waiting()
         self._listener.close()
+        if self._arriving:
+            await asyncio.wait(self._arriving)
 
     def _accept_waiting(self) -> None:
         with suppress(OSError):
             while True:
                 self._arrive(self._listener.accept()[0])
-
-    async def wait_closed(self) -> None:
-        """Return: connections are the server's to wait for."""
 
     def _arrive(self, connection: socket.socket) -> asyncio.Task[object]:
         connection.setblocking(False)

@@ -28,8 +28,6 @@ from mcp_skills_server.web.settings import HttpSettings
 
 logger = logging.getLogger(__name__)
 
-_CLOSES_S: Final = 0.01
-"""Within so long a listener is closed."""
 _LAST_S: Final = 0.2
 """How long, at the end of a drain, the connections that came last may take to send their request."""
 _ENDING_S: Final = 1
@@ -142,6 +140,8 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for each in self.servers:
             each.close()
-        # A client that has just connected to a server that drains is about to ask.
-        await anyio.sleep(_LAST_S if self._drain.begun else _CLOSES_S)
+            await each.wait_closed()
+        if self._drain.begun:
+            # A client that has just connected to a server that drains is about to ask.
+            await anyio.sleep(_LAST_S)
         await super().shutdown(sockets)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from mcp_skills_server.web import concurrency
-from mcp_skills_server.web.concurrency import ConcurrencyLimit
+from mcp_skills_server.web import rates
+from mcp_skills_server.web.rates import ConcurrencyLimit
 
 pytestmark = pytest.mark.anyio
 MANY = 32
@@ -69,7 +69,7 @@ async def test_one_that_is_cancelled_keeps_nobody_waiting() -> None:
 
 
 async def test_one_that_takes_long_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concurrency, "_LONG_S", 0.01)
+    monkeypatch.setattr(rates, "_LONG_S", 0.01)
     asked = Asked()
     streams = [asked.ask("192.0.2.1", stays=True) for _ in range(4)]
     async with asyncio.timeout(20):

@@ -11,12 +11,15 @@ import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from mcp.server.transport_security import RequestBodyLimitMiddleware
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -34,20 +37,21 @@ from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web import probes, refresh, rpc
-from mcp_skills_server.web.concurrency import ConcurrencyLimit
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery
 from mcp_skills_server.web.forwarded import RootPath, redirect_relatively
 from mcp_skills_server.web.guards import Guard
 from mcp_skills_server.web.messages import Messages
 from mcp_skills_server.web.probes import Drain
-from mcp_skills_server.web.rates import FailedAuthentications, RequestRate
+from mcp_skills_server.web.rates import ConcurrencyLimit, FailedAuthentications, RequestRate
 from mcp_skills_server.web.request_ids import RequestIds
 from mcp_skills_server.web.sessions import Sessions
 from mcp_skills_server.web.settings import HttpSettings
 
 if TYPE_CHECKING:
+    from mcp_skills_server.access.oauth import ResourceServer
     from mcp_skills_server.web.ui.app import Ui
 
+_METADATA_MAX_AGE_S: Final = 300
 _Part = tuple[list[Route], Callable[[], AbstractAsyncContextManager[None]], Callable[[], None]]
 """Routes, what runs while the server does, and what ends its open streams."""
 
@@ -78,10 +82,9 @@ def make_app(
 
     policy = http.policy
     if policy.oauth is not None:
-        from mcp_skills_server.web import resource_metadata
-
-        routes = [*resource_metadata.routes(policy.oauth), *routes]
-        policy = replace(policy, open_at=resource_metadata.paths(policy.oauth))
+        metadata = _resource_metadata(policy.oauth)
+        routes = [*metadata, *routes]
+        policy = replace(policy, open_at=frozenset(route.path for route in metadata))
     pages: list[BaseRoute] = []
     if http.ui is not None:
         from mcp_skills_server.web.ui.app import BASE, Ui  # with its templates, where somebody wants it
@@ -140,6 +143,21 @@ def make_app(
     app = Starlette(routes=[*routes, *pages], middleware=middleware, lifespan=lifespan)
     redirect_relatively(app.router)
     return app, end
+
+
+def _resource_metadata(server: ResourceServer) -> list[Route]:
+    """Return the routes of the metadata that clients need to sign in (RFC 9728), which take no token.
+
+    It stands at the well-known path, at that with the path of the endpoint, and at that of the resource as clients
+    know it.
+    """
+    from mcp_skills_server.access.oauth import WELL_KNOWN  # loads what proves signatures
+
+    async def metadata(_: Request) -> JSONResponse:
+        return JSONResponse(server.metadata, headers={"Cache-Control": f"public, max-age={_METADATA_MAX_AGE_S}"})
+
+    paths = {WELL_KNOWN, f"{WELL_KNOWN}/mcp", urlsplit(server.metadata_url).path}
+    return [Route(path, metadata, methods=["GET"]) for path in sorted(paths)]
 
 
 def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None, views: Views) -> _Part:

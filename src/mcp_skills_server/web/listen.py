@@ -154,16 +154,17 @@ class Acceptor:
         self._task = asyncio.get_running_loop().create_task(self._accept())
 
     def close(self) -> None:
-        """Accept all that are connected by now, since they may have asked already, and no more."""
+        """Accept all that are connected by now, since they may have asked already, and stop the loop of accepts."""
         self._task.cancel()
         self._accept_waiting()
 
     async def wait_closed(self) -> None:
-        """Close the listener. Connections are the server's to wait for."""
-        for _ in range(2):  # turns of the event loop: a call of `sock_accept` that is due would find a closed socket
-            await asyncio.sleep(0)
+        """Close the listener once no `sock_accept` of it is due, and return when each connection has its protocol."""
+        await asyncio.wait([self._task])
         self._accept_waiting()
         self._listener.close()
+        if self._arriving:
+            await asyncio.wait(self._arriving)
 
     def _accept_waiting(self) -> None:
         with suppress(OSError):

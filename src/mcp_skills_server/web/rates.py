@@ -1,4 +1,6 @@
-"""Rates: how often a client may ask, and how often an address may fail to prove who it is; beyond it 429.
+"""Rate and concurrency limits of each client: requests, failed authentications, and requests at work at once.
+
+Beyond a rate a request is answered with 429; beyond the concurrency limit it waits.
 
 Where replicas share what they count, all of them count as one. While that cannot be reached each counts for itself. A
 client that is refused again and again waits a second for its answer: a flood gets its refusals no faster than that.
@@ -6,9 +8,11 @@ client that is refused again and again waits a second for its answer: a flood ge
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
@@ -35,6 +39,10 @@ _REQUESTS: Final = "requests-per-minute"
 _FAILURES: Final = "failed-authentications-per-minute"
 _HELD_S: Final = 1.0
 """Seconds for which an answer is held back; every 429 says not to come again before."""
+_AT_WORK: Final = 2
+"""Requests of one client at work at once: all share one event loop, and a client may have many connections."""
+_LONG_S: Final = 0.05
+"""Seconds after which a request counts no more: it waits for a disk, a script or its client, and not for the loop."""
 
 TakeShared: TypeAlias = Callable[[str, int], Awaitable[float]]
 """Counts a request of an owner, of so many a minute, with those at other replicas; the seconds until it may be made, 0
@@ -160,3 +168,71 @@ class RequestRate:
             await refuse_in_time(scope, receive, send, self._rates, quota=_REQUESTS, most=rate.per_minute, wait=wait)
         else:
             await self._app({**scope, MORE: more}, receive, send)
+
+
+class _Client:
+    """Requests of one client: how many are at work, and those that wait for them, the oldest first."""
+
+    __slots__ = ("at_work", "waiting")
+
+    def __init__(self) -> None:
+        self.at_work = 0
+        self.waiting: deque[asyncio.Future[None]] = deque()
+
+
+class ConcurrencyLimit:
+    """ASGI middleware that limits the requests of each principal, else of each address, that are at work at once.
+
+    Args:
+        app: what answers.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._clients: dict[str, _Client] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on when it is its turn."""
+        is_counted = scope["type"] == "http" and scope["path"] not in OPEN_PATHS
+        owner = counted(scope) if is_counted else None
+        if owner is None:
+            await self._app(scope, receive, send)
+            return
+        loop = asyncio.get_running_loop()
+        client = self._clients.setdefault(owner, _Client())
+        if client.at_work >= _AT_WORK:
+            turn: asyncio.Future[None] = loop.create_future()
+            client.waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():  # it was given a turn in the same moment
+                    self._release(owner, client)
+                raise
+        else:
+            client.at_work += 1
+        is_released = False
+
+        def release() -> None:
+            nonlocal is_released
+            if not is_released:
+                is_released = True
+                self._release(owner, client)
+
+        timer = loop.call_later(_LONG_S, release)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            timer.cancel()
+            release()
+
+    def _release(self, owner: str, client: _Client) -> None:
+        """Pass a turn on to the request that waits longest."""
+        while client.waiting:
+            turn = client.waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        client.at_work -= 1
+        if not client.at_work and self._clients.get(owner) is client:
+            del self._clients[owner]

@@ -140,8 +140,8 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for each in self.servers:
             each.close()
-        if self._drain.begun:  # a client that has just connected is about to ask
+            await each.wait_closed()
+        if self._drain.begun:
+            # A client that has just connected to a server that drains is about to ask.
             await anyio.sleep(_LAST_S)
-        for each in self.servers:
-            await each.wait_closed()  # before uvicorn closes the socket
         await super().shutdown(sockets)

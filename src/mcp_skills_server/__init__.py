@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.errors import RequestError as RequestError
     from mcp_skills_server.errors import SkillsServerError as SkillsServerError
     from mcp_skills_server.errors import StaleFileError as StaleFileError
+    from mcp_skills_server.errors import UnreadableError as UnreadableError
     from mcp_skills_server.errors import UsageError as UsageError
     from mcp_skills_server.model import Changes as Changes
     from mcp_skills_server.model import Problem as Problem
@@ -64,6 +65,7 @@ _HOMES = {
     "SkillsServerError": "errors",
     "Snapshot": "model",
     "StaleFileError": "errors",
+    "UnreadableError": "errors",
     "Standing": "model",
     "ToolResult": "dialects.runtime",
     "UsageError": "errors",
@@ -97,6 +99,7 @@ __all__ = [
     "StaleFileError",
     "Standing",
     "ToolResult",
+    "UnreadableError",
     "UsageError",
     "View",
     "Watcher",

@@ -94,7 +94,7 @@ def test_what_does_not_fit_is_one_line_each_and_1(site: Publisher, tmp_path: Pat
     done = run(site.url, "--allow-private", "--output", tmp_path, "--max-unpacked-bytes", "5000")
     assert done.returncode == 1 and done.stdout == ""
     first, last = done.stderr.splitlines()
-    assert first.startswith("mcp-skills-server: refused: large: all skills of the site together have more than 5000 ")
+    assert first.startswith("mcp-skills-server: refused: large: all skills of the source together have more than 5000 ")
     assert "2 added, 1 refused" in last
     assert run(site.url, "--allow-private", "--output", tmp_path).returncode == 0
 

@@ -263,7 +263,7 @@ def _end(text: str, place: str) -> float:
 
 
 def read_token_value(value: str, source: str) -> TokenLines:
-    """The same out of a value in which commas may stand for the ends of lines.
+    """Return the same out of a value in which commas may stand for the ends of lines.
 
     Raises:
         UsageError: as for `read_tokens`.

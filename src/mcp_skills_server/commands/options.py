@@ -45,7 +45,9 @@ class RootType(click.Path):
     """A folder, an archive, or the address of a site, a repository or a registry."""
 
     def split_envvar_value(self, rv: str) -> list[str]:
-        """The roots of a variable, separated as in PATH; not within `https://host:8443`, nor before a tag of oci://."""
+        """Return the roots of a variable, separated as in PATH; not within `https://host:8443`, nor before a tag of
+        oci://.
+        """
         from mcp_skills_server.sources.kinds import split
 
         return split(rv)

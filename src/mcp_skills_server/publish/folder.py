@@ -86,7 +86,7 @@ class OutputFolder:
             return ""
 
     def _is_way(self, path: str) -> bool:
-        """Whether the folders that a file lies in are there.
+        """Tell whether the folders that a file lies in are there.
 
         Raises:
             UsageError: one of them is a link or a file: what lies behind it is not ours.

@@ -112,7 +112,7 @@ def make_plan(
 
 
 def is_place(path: str) -> bool:
-    """Whether this program could have written a file there, whatever a record says."""
+    """Tell whether this program could have written a file there, whatever a record says."""
     if not path.startswith(PLACES):
         return path == HEADERS
     if "/." not in path and "//" not in path and path[-1] != "/":  # as good as all: no need to take it apart
@@ -121,8 +121,8 @@ def is_place(path: str) -> bool:
 
 
 def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozenset[str]]:
-    """The files of `gone` that must go before those of `ours` can be put, and the paths that change between file and
-    folder.
+    """Return the files of `gone` that must go before those of `ours` can be put, and the paths that change between file
+    and folder.
     """
     if not gone:
         return [], frozenset()

@@ -184,7 +184,9 @@ def settled(path: str) -> str | None:
 
 
 def is_settled(found: os.stat_result) -> bool:
-    """Whether a file was old enough at this stat result, of this moment, for a later write to leave another one."""
+    """Tell whether a file was old enough at this stat result, of this moment, for a later write to leave another
+    one.
+    """
     return disk.is_settled(found, time.time_ns())
 
 

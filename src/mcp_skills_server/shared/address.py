@@ -60,7 +60,9 @@ class RedisSettings:
         return f"{'rediss' if self.tls else 'redis'}://{host}:{self.port}/{self.database}"
 
     def client(self, most: int) -> Redis:
-        """A client for the event loop that runs now, with at most so many connections. It connects when it must."""
+        """Return a client for the event loop that runs now, with at most so many connections. It connects when it
+        must.
+        """
         from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnection, UnixDomainSocketConnection
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff

@@ -160,7 +160,7 @@ class _Paced:
 
 
 def _parsed(message: bytes) -> dict[str, str] | None:
-    """What a message says; None of one that no replica wrote."""
+    """Return what a message says; None of one that no replica wrote."""
     if len(message) > _LONGEST:
         return None
     try:

@@ -43,7 +43,7 @@ _EMPTY_HEX: Final = re.compile(r"(?i)(?<![^.])0x(?![^.])")
 
 
 def is_public(address: str) -> bool:
-    """Whether a numeric address is one of the public internet; False for what is no address.
+    """Tell whether a numeric address is one of the public internet; False for what is no address.
 
     Private, loopback, link-local, multicast and reserved ones are not, nor tunnels that carry another address inside.
     Two carry one openly and are judged by it: IPv4-mapped addresses and NAT64, by which whole networks reach IPv4.
@@ -61,7 +61,7 @@ def is_public(address: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host of a URL means this machine by its very spelling."""
+    """Tell whether a host of a URL means this machine by its very spelling."""
     address = literal(host)
     if address is None:
         return host.lower().rstrip(".").endswith(".localhost") or host.lower().rstrip(".") == "localhost"

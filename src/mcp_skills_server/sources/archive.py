@@ -139,5 +139,5 @@ def _digests(files: Files) -> dict[str, str]:
 
 
 def is_archive_file(given: str) -> bool:
-    """Whether this is a file that is called like an archive."""
+    """Tell whether this is a file that is called like an archive."""
     return archive.is_archive(given) and os.path.isfile(given)

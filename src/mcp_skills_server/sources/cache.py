@@ -128,8 +128,9 @@ def _make_own(folder: Path) -> None:
 
 
 def _marked(cache: Path) -> Iterator[Path]:
-    """Where there is, or was, a source's folder. What has no marks is not ours: somebody may have named a folder with
-    other things in it."""
+    """Yield where there is, or was, a source's folder. What has no marks is not ours: somebody may have named a folder
+    with other things in it.
+    """
     for marks in (cache / _USED).iterdir() if (cache / _USED).is_dir() else ():
         kind, _, name = marks.name.partition("-")
         if _PLAIN.fullmatch(kind) and _PLAIN.fullmatch(name) and not (cache / kind).is_symlink():
@@ -137,7 +138,7 @@ def _marked(cache: Path) -> Iterator[Path]:
 
 
 def _take_away(cache: Path, folder: Path) -> Path | None:
-    """The folder under another name, at which nobody looks for it; None where it is in use."""
+    """Return the folder under another name, at which nobody looks for it; None where it is in use."""
     marks = _marks(cache, folder)
     with _alone(cache):
         for mark in [*marks.iterdir()] if marks.is_dir() else []:
@@ -165,7 +166,7 @@ def _marks(cache: Path, folder: Path) -> Path:
 
 
 def _last_used(folder: Path) -> float:
-    """When a process last began to use it, in seconds of the epoch."""
+    """Return when a process last began to use it, in seconds of the epoch."""
     try:
         return os.stat(_marks(folder.parent.parent, folder)).st_mtime
     except OSError:

@@ -49,7 +49,7 @@ def fresh_s(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def may_store(headers: Mapping[str, str]) -> bool:
-    """Whether the answer may be kept on disk."""
+    """Tell whether the answer may be kept on disk."""
     return "no-store" not in directives(headers)
 
 

@@ -104,7 +104,7 @@ class Follower:
         return clipped(printable(self.source.origin))
 
     def reason(self, error: SourceError | UsageError) -> str:
-        """Why it cannot be had, as it stands behind the name."""
+        """Return why it cannot be had, as it stands behind the name."""
         return relative_to_site(self.source.origin, str(error))
 
     @property
@@ -293,5 +293,5 @@ class Follower:
 
 
 def _short(revision: str) -> str:
-    """A commit or digest as people write it: the first twelve digits."""
+    """Return a commit or digest as people write it: the first twelve digits."""
     return revision.removeprefix("sha256:")[:12]

@@ -60,7 +60,7 @@ class Mirrors:
         self._portal: BlockingPortal | None = None
 
     def root(self, given: str, pin: str | None = None, refresh_s: float | None = None) -> str | MirroredRoot:
-        """What to give the registry for a root: itself for a folder, the folder with its copies for any other.
+        """Return what to give the registry for a root: itself for a folder, the folder with its copies for any other.
 
         Args:
             given: the root.
@@ -103,11 +103,11 @@ class Mirrors:
         return path if source.trusted else MirroredRoot(path, source.origin)
 
     def states(self) -> list[SourceState]:
-        """The state of every root that is fetched or unpacked, from any thread."""
+        """Return the state of every root that is fetched or unpacked, from any thread."""
         return [each.state for each in self._followers]
 
     def revisions(self) -> dict[str, str]:
-        """The revision of everything that is followed and whole, by the folder that is served, absolute."""
+        """Return the revision of everything that is followed and whole, by the folder that is served, absolute."""
         return {os.path.abspath(each.path): each.revision for each in self._followers}
 
     def report_to(self, note: Callable[[str, str, tuple[Problem, ...]], object]) -> None:

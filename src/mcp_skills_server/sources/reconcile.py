@@ -252,7 +252,7 @@ class Reconciler:
             self._commit()
 
     def is_done(self, unit: Unit) -> bool:
-        """Whether it is known what became of a unit."""
+        """Tell whether it is known what became of a unit."""
         position = self._positions[unit]
         return unit.fingerprint in self._memory or all(
             name in self._became or (position, name) in self._refused for name in unit.names or (unit.label,)

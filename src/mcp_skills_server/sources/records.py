@@ -233,7 +233,7 @@ class IndexHistory:
     digests: tuple[str, ...] = ()
 
     def goes_back(self, digest: str) -> bool:
-        """Whether this index was there before, and another one since."""
+        """Tell whether this index was there before, and another one since."""
         return digest in self.digests[:-1]
 
     def then(self, digest: str) -> IndexHistory:

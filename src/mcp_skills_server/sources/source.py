@@ -124,7 +124,7 @@ class Source(Protocol):
         ...
 
     async def resolve(self, *, anew: bool = False) -> Revision:
-        """What is there now; with `anew` whatever was said before about how long that holds.
+        """Return what is there now; with `anew` whatever was said before about how long that holds.
 
         Raises:
             SourceError: it cannot be had now.

@@ -330,7 +330,9 @@ def observe(
     address: str | None = None,
     id_: object = None,
 ) -> AbstractContextManager[Request | None]:
-    """A `Request` to enter around the work, or nothing while nobody reads events. `id_` is that of its message."""
+    """Return a `Request` to enter around the work, or nothing while nobody reads events. `id_` is that of its
+    message.
+    """
     if not has_readers():
         return nullcontext()
     return Request(protocol, method, principal=principal, address=address, trace=lambda: trace_of(method, id_=id_))

@@ -135,7 +135,9 @@ class Metrics:
             self._bytes.inc(event.bytes)
 
     def written(self, accept: str) -> tuple[bytes, str]:
-        """What Prometheus scrapes, and its Content-Type, as an Accept header wants it. Blocks for milliseconds."""
+        """Return what Prometheus scrapes, and its Content-Type, as an Accept header wants it. Blocks for
+        milliseconds.
+        """
         encoder, content_type = choose_encoder(accept)
         return encoder(self.registry), content_type
 

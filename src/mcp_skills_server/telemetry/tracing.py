@@ -91,7 +91,7 @@ class Tracing:
         span.end(int((event.time + event.milliseconds / 1000) * 1e9))
 
     def _target(self, event: Event) -> str:
-        """The tool or prompt, if there is one of this name: a span's name is one of few."""
+        """Return the tool or prompt, if there is one of this name: a span's name is one of few."""
         target = "" if event.trace is None else event.trace.target
         if event.method == "tools/call":
             return self._tool_of(target) or ""
@@ -153,7 +153,7 @@ def _error_type(event: Event) -> str:
 
 
 def _place(event: Event, ambient: SpanContext) -> tuple[Context, list[Link]]:
-    """The parent of a span, and what it is linked to: what the message says is above what HTTP says."""
+    """Return the parent of a span, and what it is linked to: what the message says is above what HTTP says."""
     said = event.trace
     around = _context(said.http) if said is not None else None
     if ambient.is_valid:
@@ -166,7 +166,7 @@ def _place(event: Event, ambient: SpanContext) -> tuple[Context, list[Link]]:
 
 
 def _context(carrier: Carrier) -> Context | None:
-    """What a client says, if it is well-formed."""
+    """Return what a client says, if it is well-formed."""
     if not carrier:
         return None
     found = _W3C.extract(carrier, Context())
@@ -174,7 +174,7 @@ def _context(carrier: Carrier) -> Context | None:
 
 
 def make_provider() -> tuple[trace.TracerProvider, Callable[[], None]]:
-    """What makes tracers, as the variables of OpenTelemetry say, and what sends the rest within a second.
+    """Return what makes tracers, as the variables of OpenTelemetry say, and what sends the rest within a second.
 
     Where somebody has set a global provider, as `opentelemetry-instrument` does, it is that one, and theirs to end.
     """
@@ -224,7 +224,7 @@ class _Watched(SpanExporter):
 
 
 def _shown_endpoint() -> str:
-    """Where spans go, without a password."""
+    """Return where spans go, without a password."""
     given = next((os.environ[each] for each in _ENDPOINTS if os.environ.get(each)), "http://localhost:4318")
     parts = urlsplit(given)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

@@ -193,7 +193,7 @@ def _find(candidate: _Candidate) -> Interpreter | None:
 
 
 def _libraries(program: str) -> tuple[str, ...]:
-    """The program, and if it is a package of npm the folder that it shares with what it depends on."""
+    """Return the program, and if it is a package of npm the folder that it shares with what it depends on."""
     real = os.path.realpath(program)
     before, folder, _ = real.partition(f"{os.sep}node_modules{os.sep}")
     return (program, before + folder.rstrip(os.sep)) if folder else (program,)

@@ -59,7 +59,8 @@ class Allowed(NamedTuple):
 
 
 def canonical(origin: str) -> str:
-    """An origin as it is compared: of a site its address without index, query and default port; of an archive its path.
+    """Return an origin as it is compared: of a site its address without index, query and default port; of an archive
+    its path.
 
     What else has a scheme (git, a registry) is spelled in one way only.
 
@@ -80,7 +81,7 @@ def canonical(origin: str) -> str:
 
 
 def reference(skill: Skill) -> str:
-    """How an operator names a skill so that no other source's skill of that path is meant: `[ORIGIN#]PATH`."""
+    """Return how an operator names a skill so that no other source's skill of that path is meant: `[ORIGIN#]PATH`."""
     return skill.path if skill.origin is None else f"{canonical(skill.origin)}#{skill.path}"
 
 
@@ -111,7 +112,7 @@ class ExecutionPolicy:
         permissions: Permissions | None = None,
         needs: Collection[str] = (),
     ) -> Allowed:
-        """Whether this may run. Blocks: files are read for their digests.
+        """Tell whether this may run. Blocks: files are read for their digests.
 
         Args:
             skill: of which a script is to run; None for code that came with a call.
@@ -143,7 +144,7 @@ class ExecutionPolicy:
         return Allowed(self._settings.network or network, self._declared(skill, given))
 
     def _declared(self, skill: Skill | None, given: Mapping[str, str]) -> Mapping[str, str]:
-        """Those of the skill's secrets that it declares: no other one is its script's."""
+        """Return those of the skill's secrets that it declares: no other one is its script's."""
         file = None if skill is None else skill.files.get(SKILL_TOML)
         if not given or skill is None or file is None:
             return {}

@@ -102,7 +102,9 @@ class RunDirectory:
         os.chmod(self.skills, 0o755)  # noqa: S103 - it lies in a private directory, and another user may have to read it
 
     def files_made(self, workspace: str) -> tuple[tuple[OutputFile, ...], int]:
-        """The files of a work directory that are new or changed since this was made, and how many more there are."""
+        """Return the files of a work directory that are new or changed since this was made, and how many more there
+        are.
+        """
         with suppress(OSError, RequestError):
             return files_since(workspace, os.lstat(self._begun).st_ctime_ns, _FILES_NAMED)
         return (), 0
@@ -195,12 +197,12 @@ class Preparation:
 
 
 def _path_with(program: str) -> str:
-    """The sandbox's PATH, with the program's directory before it if it is not there."""
+    """Return the sandbox's PATH, with the program's directory before it if it is not there."""
     directory = os.path.dirname(program)
     return sandbox.PATH if directory in sandbox.PATH.split(":") else f"{directory}:{sandbox.PATH}"
 
 
 def _platform() -> dict[str, str]:
-    """What no program of this platform can do without."""
+    """Return what no program of this platform can do without."""
     needed = ("SYSTEMROOT", "PATHEXT", "COMSPEC") if os.name == "nt" else ()
     return {name: os.environ[name] for name in needed if name in os.environ}

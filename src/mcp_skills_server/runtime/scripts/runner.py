@@ -98,7 +98,7 @@ class Scripts:
         await to_thread.run_sync(self._sandbox)
 
     def workspace(self) -> Workspace:
-        """A new private work directory, for one session."""
+        """Return a new private work directory, for one session."""
         box = self._sandbox()
         path = os.path.join(self._directory(), f"session-{secrets.token_hex(8)}")
         made = Workspace(path, self._workspaces.discard, None if box is None else box.user)
@@ -273,7 +273,7 @@ class Scripts:
     async def _execute(
         self, request: RunRequest, workspace: Workspace, directory: RunDirectory, progress: Progress | None
     ) -> tuple[Ended, str | None]:
-        """What the script did, and why the server ended it, if it did before its time."""
+        """Return what the script did, and why the server ended it, if it did before its time."""
         command = await to_thread.run_sync(self._preparation.command, request, workspace, directory)
         await to_thread.run_sync(self._record, request)
         written = [workspace.path, directory.temporary, directory.shared]
@@ -299,7 +299,7 @@ class Scripts:
         return ended, reason
 
     def _allowed(self, request: RunRequest) -> RunRequest:
-        """The run with what the operator gives to it. Blocks.
+        """Return the run with what the operator gives to it. Blocks.
 
         Raises:
             RunRefusedError: it is not allowed.

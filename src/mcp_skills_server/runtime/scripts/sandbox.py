@@ -140,7 +140,7 @@ class Bubblewrap:
         return tuple(words for words, missing in found.items() if missing)
 
     def box(self, view: View) -> Box:
-        """How a command is put into it."""
+        """Return how a command is put into it."""
 
         def words(status: int, calls: int | None) -> list[str]:
             return [*self._words(view), "--json-status-fd", str(status), *_filter(calls), "--", *self._drop()]
@@ -156,14 +156,14 @@ class Bubblewrap:
         return (stderr.strip().splitlines() or [f"it ended with {code}"])[-1] if code else None
 
     def locked(self) -> list[str]:
-        """Those of its folders that a script cannot write to, as far as that can be known."""
+        """Return those of its folders that a script cannot write to, as far as that can be known."""
         try:
             return [each for each in self._folders if self._try('[ -w "$1" ]', each)[0]]
         except OSError:
             return []
 
     def _try(self, shell: str, *args: str) -> tuple[int, str]:
-        """The exit code and stderr of a line of shell that is run in it, as scripts are."""
+        """Return the exit code and stderr of a line of shell that is run in it, as scripts are."""
         with tempfile.TemporaryDirectory(prefix="mcp-skills-trial-") as top:
             skills, work, temporary, shared = (os.path.join(os.path.realpath(top), each) for each in _PLACES)
             os.mkdir(skills)
@@ -176,7 +176,7 @@ class Bubblewrap:
             return done.returncode, done.stderr
 
     def _drop(self) -> list[str]:
-        """What goes right before the program: it becomes `nobody`, and can never be anything else."""
+        """Return what goes right before the program: it becomes `nobody`, and can never be anything else."""
         if self._dropper is None:
             return []
         user = [f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
@@ -209,7 +209,7 @@ Choose: TypeAlias = Callable[[], Bubblewrap | None]
 
 
 def choose(mode: Mode, *, network: bool, folders: Sequence[str]) -> Bubblewrap | None:
-    """The sandbox to use, or None for none. Tries it out, and logs which it is.
+    """Return the sandbox to use, or None for none. Tries it out, and logs which it is.
 
     Raises:
         UsageError: one is required and cannot be had, none is wanted by root, or a folder cannot be shared.
@@ -254,7 +254,7 @@ def _missing(why: str) -> UsageError:
 
 
 def _droppers() -> list[str | None]:
-    """The ways to begin, the best one first: see `Bubblewrap`."""
+    """Return the ways to begin, the best one first: see `Bubblewrap`."""
     if not is_root():
         return [None]
     place = next((each for each in PATH.split(":") if os.access(f"{each}/setpriv", os.X_OK)), PATH.split(":")[0])
@@ -282,12 +282,12 @@ def _filterless(why: str) -> str:
 
 
 def is_off_forbidden() -> bool:
-    """Whether nothing may run without a sandbox: this process is root's."""
+    """Tell whether nothing may run without a sandbox: this process is root's."""
     return is_root()
 
 
 def is_root() -> bool:
-    """Whether this process has all rights."""
+    """Tell whether this process has all rights."""
     return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
@@ -322,7 +322,7 @@ def _way(place: str) -> list[str]:
 
 
 def _outermost(places: Iterable[str]) -> list[str]:
-    """What of these must be bound: a place inside another one is there with it."""
+    """Return what of these must be bound: a place inside another one is there with it."""
     shown: list[str] = []
     for place in sorted(places):
         if not any(place == outer or place.startswith(f"{outer}/") for outer in shown):
@@ -331,7 +331,9 @@ def _outermost(places: Iterable[str]) -> list[str]:
 
 
 def _is_bindable(place: str) -> bool:
-    """Whether a path that an interpreter needs is to be shown: not what is shown anyway, and never a whole home."""
+    """Tell whether a path that an interpreter needs is to be shown: not what is shown anyway, and never a whole
+    home.
+    """
     if f"{place}/".startswith(tuple(f"{top}/" for top in _SYSTEM)):
         return False
     home = os.path.expanduser("~")

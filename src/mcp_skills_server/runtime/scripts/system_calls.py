@@ -138,13 +138,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 
 
 def numbers(column: int) -> dict[str, int]:
-    """The numbers of the calls that always fail, by name."""
+    """Return the numbers of the calls that always fail, by name."""
     found = ((name, of[column]) for name, of in {**_REFUSED, **_ABSENT}.items())
     return {name: number for name, number in found if number is not None}
 
 
 def program(machine: str | None = None) -> bytes | None:
-    """The filter for this machine as bubblewrap reads it, or None where there is none.
+    """Return the filter for this machine as bubblewrap reads it, or None where there is none.
 
     Args:
         machine: the processor's name as `uname -m` says it; None for ours.

@@ -59,7 +59,8 @@ class Workspace:
             self._runs += 1
 
     def leave(self, most: int) -> bool:
-        """A script has ended. After the last one it is emptied if it takes more than `most` bytes, removed if closed.
+        """Note that a script has ended. After the last one empty the directory if it takes more than `most` bytes, and
+        remove it if it is closed.
 
         Returns:
             Whether it had to be emptied.
@@ -126,7 +127,7 @@ class Workspace:
             make_directory(self.path, self._owner)
 
     def read(self, path: str, most: int) -> bytes:
-        """The bytes of a file that a script left in it.
+        """Return the bytes of a file that a script left in it.
 
         Raises:
             RequestError: there is no such file, it is a link or the like, or has more than `most` bytes.

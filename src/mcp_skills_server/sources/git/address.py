@@ -66,12 +66,12 @@ class GitAddress:
 
 
 def is_commit(text: str) -> bool:
-    """Whether a text is the whole id of a commit, and so can be nothing else."""
+    """Tell whether a text is the whole id of a commit, and so can be nothing else."""
     return _OBJECT_ID.fullmatch(text) is not None
 
 
 def is_git(given: str) -> bool:
-    """Whether a text is meant as such an address."""
+    """Tell whether a text is meant as such an address."""
     return _IS_GIT.match(given) is not None
 
 

@@ -191,7 +191,7 @@ class Repository:
             raise UnreachableError("it changed while it was fetched")
 
     def has(self, tip: Tip) -> bool:
-        """Whether `fetch` has brought this commit, and no other since."""
+        """Tell whether `fetch` has brought this commit, and no other since."""
         try:
             return self._git.run("rev-parse", "--verify", "--quiet", _OURS, seconds=self._resolve_s) == (
                 f"{tip.commit}\n".encode()
@@ -238,7 +238,7 @@ class Repository:
             self.fetch(tip)
 
     def follows(self, tip: Tip, before: str) -> bool:
-        """Whether the commit `before` is among those that led to this one, which `fetch` has brought.
+        """Tell whether the commit `before` is among those that led to this one, which `fetch` has brought.
 
         Raises:
             SourceError: that cannot be known now.

@@ -119,7 +119,7 @@ class RegistryClient:
     # Writing
 
     async def has_blob(self, digest: str) -> bool:
-        """Whether the registry has this blob.
+        """Tell whether the registry has this blob.
 
         Raises:
             SourceError: it does not tell.

@@ -109,7 +109,9 @@ def _merge(layers: Sequence[tuple[Descriptor, bytes]]) -> tuple[dict[str, tuple[
 
 
 def _is_packed(descriptor: Descriptor, raw: bytes) -> bool:
-    """Whether a layer is an archive of files rather than a file: a tool may push single files, each with its name."""
+    """Tell whether a layer is an archive of files rather than a file: a tool may push single files, each with its
+    name.
+    """
     if raw.startswith((_GZIP, _ZIP)):
         annotations, media_type = descriptor.annotations, descriptor.media_type.lower()
         is_file = TITLE in annotations and annotations.get(_UNPACK) != "true" and not media_type.endswith(_PACKED)

@@ -70,7 +70,7 @@ class OciReference:
 
 
 def is_oci(text: str) -> bool:
-    """Whether this names an artifact of a registry rather than a path."""
+    """Tell whether this names an artifact of a registry rather than a path."""
     return text.lower().startswith(tuple(_SCHEMES))
 
 
@@ -90,7 +90,7 @@ def rejoined(texts: Iterable[str]) -> list[str]:
 
 
 def is_digest(text: object) -> bool:
-    """Whether this is a digest as it is taken here: sha256 in lower case."""
+    """Tell whether this is a digest as it is taken here: sha256 in lower case."""
     return isinstance(text, str) and bool(_DIGEST.fullmatch(text))
 
 

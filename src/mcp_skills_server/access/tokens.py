@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import stat
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -162,6 +163,8 @@ def read_tokens(text: str, source: str) -> TokenLines:
     Raises:
         UsageError: there is no line.
     """
+    names: dict[bytes, str] = {}
+    count = Counter[str]()
     tokens: list[Token] = []
     wrong: list[tuple[str, str]] = []
     for number, raw in enumerate(text.splitlines(), 1):
@@ -170,7 +173,17 @@ def read_tokens(text: str, source: str) -> TokenLines:
             continue
         place = f"{source}, line {number}"
         try:
-            tokens.append(_token_of(line, place, tokens))
+            token = _token_of(line, place)
+            if count[token.name] >= _ROTATED:
+                raise UsageError(
+                    f"{place}: the name {token.name} stands more than twice; remove the oldest token of it"
+                )
+            if token.hashed in names:
+                same = names[token.hashed]
+                raise UsageError(f"{place}: {token.name} has the token of {same}; make another one for each")
+            count[token.name] += 1
+            names[token.hashed] = token.name
+            tokens.append(token)
         except UsageError as error:
             name = line.partition("=")[0].strip()
             wrong.append((name if _NAME.fullmatch(name) else "", str(error)))
@@ -179,7 +192,7 @@ def read_tokens(text: str, source: str) -> TokenLines:
     return TokenLines(tuple(tokens), tuple(wrong))
 
 
-def _token_of(line: str, place: str, others: Sequence[Token]) -> Token:
+def _token_of(line: str, place: str) -> Token:
     name, equals, rest = line.partition("=")
     name = name.strip()
     secret, *more = [each for each in rest.split(" ") if each] or [""]
@@ -196,10 +209,6 @@ def _token_of(line: str, place: str, others: Sequence[Token]) -> Token:
         if not (secret.isascii() and secret.isprintable()):
             raise UsageError(f"{place}: the token has characters that are not printable ASCII")
         hashed = hash_of(secret)
-    if sum(each.name == name for each in others) >= _ROTATED:
-        raise UsageError(f"{place}: the name {name} stands more than twice; remove the oldest token of it")
-    if same := next((each.name for each in others if hmac.compare_digest(each.hashed, hashed)), None):
-        raise UsageError(f"{place}: {name} has the token of {same}; make another one for each")
     expires, groups = _more(more, place)
     return Token(name, hashed, expires, groups)
 

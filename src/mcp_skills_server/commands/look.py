@@ -217,7 +217,11 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
             for each in (identity.name_of(found, snapshot, Standing.UNUSABLE), path)
         )
         near = nearest(arguments[-1], names)
-        hint = f"did you mean {' or '.join(near)}?" if near else "'list' shows what there is"
+        hint = "'list' shows what there is"
+        if near:
+            hint = f"did you mean {' or '.join(near)}?"
+        elif os.path.isdir(arguments[-1]):
+            hint = "this is a folder; write the name of the skill last, as in 'show ~/skills refunds'"
         raise UsageError(f"{error}; {hint}") from None
     registry.checks.of(skill)
     problems = registry.checks.survey(registry.snapshot).by_skill.get(skill.path, ())

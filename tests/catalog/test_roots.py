@@ -109,3 +109,9 @@ def test_a_root_inside_an_ignored_directory_of_another_is_followed(tmp_path: Pat
     plant(tmp_path, skills(".agents/skills/three"))
     registry.refresh([str(tmp_path / ".agents/skills/three/SKILL.md")])
     assert served(registry) == ["one", "three", "two"]
+
+
+def test_a_link_to_nothing_is_said_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("gone")
+    with pytest.raises(UsageError, match=r"link: a link that leads to nothing \(gone\); give the path of a folder"):
+        Registry([tmp_path / "link"])

@@ -171,7 +171,12 @@ def no_folder(shown: str) -> UsageError:
     """Return the error for a path that is no folder: something else is there, or nothing, whichever it was meant to
     be.
     """
-    reason = "not a folder" if os.path.exists(shown) else "no such file or folder"
+    if os.path.exists(shown):
+        reason = "not a folder"
+    elif os.path.islink(shown):
+        reason = f"a link that leads to nothing ({spelled(os.readlink(shown))})"
+    else:
+        reason = "no such file or folder"
     return UsageError(f"{shown}: {reason}; give the path of a folder that holds skills")
 
 

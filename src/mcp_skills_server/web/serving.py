@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures.thread  # noqa: F401  now: later there may be no file descriptor left to import it
 import contextlib
 import logging
 import signal

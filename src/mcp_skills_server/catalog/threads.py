@@ -27,12 +27,12 @@ async def in_thread(work: Callable[..., _T], *arguments: object) -> _T:
     import asyncio  # late, for the commands that have no event loop
 
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_pool(), partial(copy_context().run, work, *arguments))
+    return await loop.run_in_executor(pool(), partial(copy_context().run, work, *arguments))
 
 
 @cache
-def _pool() -> ThreadPoolExecutor:
-    # Not the event loop's own: at its end the loop would wait for a read that hangs.
+def pool() -> ThreadPoolExecutor:
+    """Return the threads of this process. They are not the event loop's own, which would wait for a read that hangs."""
     from concurrent.futures import ThreadPoolExecutor
 
     return ThreadPoolExecutor(_THREADS, "skills-work")

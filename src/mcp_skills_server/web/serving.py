@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures.thread  # noqa: F401  now: later there may be no file descriptor left to import it
 import contextlib
 import logging
 import signal
@@ -17,6 +16,7 @@ import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.config import STARTUP_FAILURE
 
+from mcp_skills_server.catalog import threads
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.runtime.runtime import Runtime
@@ -57,6 +57,7 @@ async def serve_http(
     Raises:
         UsageError: the address cannot be listened on.
     """
+    threads.pool()  # now: later there may be no file descriptor left to import it
     drain = Drain(http.drain)
     app, end = make_app(runtime, settings, http, watcher, views, drain=drain)
     listener = open_listener(http.host, http.port)

@@ -72,6 +72,8 @@ class GitFolder:
         self._folder = self._directory / "skills"
         self.place: Path | None = self._folder
         self.refresh_s: float | None = settings.refresh_s
+        self._whole: tuple[str, FetchReport] | None = None
+        """The commit of which this process has found all to be there, and what is to be said of it."""
         self._repository = Repository(
             self._directory / "objects",
             self._address,
@@ -120,7 +122,10 @@ class GitFolder:
             raise
 
     def _bring(self, tip: Tip) -> SourceTree:
+        if self._whole is not None and self._whole[0] == tip.commit:  # 10,000 records are not read at each look
+            return self._whole[1].tree(self._folder, self.origin)
         report, before = held(self._folder, self.origin, tip.commit), ""
+        self._whole = None if report is None else (tip.commit, report)
         try:
             if report is None:
                 with FetchedFolder.opened(self._folder) as folder:

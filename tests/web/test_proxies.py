@@ -323,7 +323,10 @@ def is_open(one: HttpClient, streams: list[Stream]) -> bool:
     """Whether a stream was opened; it is the last of these then."""
     wanted = one.message("subscriptions/listen", {"notifications": {"skillsListChanged": True}})
     body = json.dumps(wanted).encode() if one.era == "modern" else None
-    streams.append(Stream(one.server, "POST" if body else "GET", body, one.headers(wanted if body else None)))
+    try:
+        streams.append(Stream(one.server, "POST" if body else "GET", body, one.headers(wanted if body else None)))
+    except http.client.RemoteDisconnected:  # the proxy lost the connection that it would use again
+        return False
     return streams[-1].status == 200
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mcp_skills_server.sources.git import program
 from sources.git.remotes import GitServer, Upstream, skill
 
 
@@ -22,6 +23,13 @@ def own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(configuration))
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     return configuration
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a server on this machine as long as a loaded machine needs."""
+    patient = [each.replace("lowSpeedTime=20", "lowSpeedTime=120") for each in program._SETTINGS]
+    monkeypatch.setattr(program, "_SETTINGS", tuple(patient))
 
 
 @pytest.fixture

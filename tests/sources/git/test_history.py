@@ -17,7 +17,7 @@ pytestmark = pytest.mark.needs_program("git")
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for git as long as a loaded machine needs."""
     monkeypatch.setattr(history, "_FETCH_S", 60.0)
 

@@ -215,6 +215,7 @@ def test_a_variable_that_nobody_reads_is_a_warning_with_the_nearest(tmp_path: Pa
     given = {"MCP_SKILLS_PAGESIZE": "7", "MCP_SKILLS_GRACE": "3", "MCP_SKILLS_PAGE_SIZE": "8"}
     with http_serving(tmp_path, environment=given) as server:
         server.said("MCP_SKILLS_PAGESIZE: there is no such variable; set MCP_SKILLS_PAGE_SIZE")
+        server.said("there is no such variable")
         assert server.stderr.count("there is no such variable") == 1
 
 

@@ -106,5 +106,5 @@ def test_a_person_and_an_agent_of_a_certified_provider_go_through_the_proxy_and_
         config = tmp_path / "config.toml"
         config.write_text(config.read_text().replace("group:finance", "group:nobody"))
         left.process.send_signal(signal.SIGHUP)
-        until(lambda: not names(deployment.at(proxy, "agent")))
+        until(lambda: not deployment.at(proxy, "agent").every_skill())
         assert "refunds" not in words(person.get(f"{page}/")[1])

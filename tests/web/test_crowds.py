@@ -194,6 +194,7 @@ def test_places_that_are_busy_are_left_alone_and_the_probes_answer_beside_them(t
             for stream in streams:
                 assert stream.until("notifications/skills/list_changed")
         server.said("all 4 places for connections are taken")
+        server.said("all 4 places")
         assert server.stderr.count("all 4 places") == 1
         streams[0].close()
         until = monotonic() + DEADLINE
@@ -316,5 +317,6 @@ def test_no_request_of_strangers_fills_the_log(said: bytes, lines: int) -> None:
             with server.connect() as stranger:
                 stranger.sendall(said)
                 assert stranger.recv(1000)
+        server.said("WARNING", lines)
         assert server.stderr.count("WARNING") == lines, server.stderr
         assert server.stderr.count(" refused (") <= 2, server.stderr

@@ -379,6 +379,7 @@ def test_what_is_not_published_is_told_once_with_its_reason(tmp_path: Path) -> N
             pass
         server.said("x/twin: not published: the name twin is also that of y/twin")
         server.said("other: not published: ")
+        server.said(": not published: ", 3)
         assert server.stderr.count(": not published: ") == 3
 
 

@@ -211,6 +211,7 @@ class UsageStore:
         first = today - days + 1
         period = first, today  # a day after today is of a clock that was set back
         with self._reading() as connection:
+            connection.execute("BEGIN")  # one moment for all that is read: a server writes meanwhile
             used = connection.execute(_USED.format(by=by), period).fetchall()
             by_day = connection.execute(_BY_DAY.format(by=by), period).fetchall()
             found, empty = connection.execute(_SEARCHES, period).fetchone()

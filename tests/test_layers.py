@@ -22,7 +22,7 @@ LAYERS = (
     ("validation", "telemetry", "access"),
     ("catalog", "dialects"),
     ("runtime", "publish", "sources", "provenance"),
-    ("server", "acp", "rpc"),
+    ("server", "acp", "rpc", "authoring"),
     ("web",),
     ("commands",),
     ("cli",),

@@ -36,7 +36,7 @@ LEAST_SKILLS: Final = 200
 _SHAPES_A_READING: Final = ("format", "validation", "model", "catalog", "codes.py")
 """The source that decides what a SKILL.md says and what is wrong with it."""
 _NAME: Final = "skills.sqlite3"
-_VERSION: Final = 2
+_VERSION: Final = 3
 _SCHEMA: Final = f"""
     -- The roots, each for one state of the code that reads skills. `used` is a day since 1970.
     CREATE TABLE root (id INTEGER PRIMARY KEY, path BLOB, code TEXT, used INTEGER, UNIQUE (path, code));
@@ -46,6 +46,8 @@ _SCHEMA: Final = f"""
     );
     -- The vectors that a model made of texts, by the digests of these. `used` is a day, too.
     CREATE TABLE vector (model TEXT, digest BLOB, vector BLOB, used INTEGER, PRIMARY KEY (model, digest));
+    -- What a judge of trigger sets answered, by a digest of all that it was given.
+    CREATE TABLE answer (question BLOB PRIMARY KEY, answer TEXT, used INTEGER);
     PRAGMA user_version = {_VERSION};
 """
 _BATCH: Final = 100
@@ -201,6 +203,23 @@ class Index:
     def forget_vectors(self, model: str) -> None:
         """Drop the vectors of a model that has become another one."""
         self._do(lambda connection: connection.execute("DELETE FROM vector WHERE model = ?", (model,)), create=False)
+
+    def answer(self, question: bytes) -> str | None:
+        """Return the answer that is kept for the digest of a question, None where there is none."""
+        query = "SELECT answer FROM answer WHERE question = ?"
+        found = self._do(lambda connection: connection.execute(query, (question,)).fetchone(), create=False)
+        return str(found[0]) if found else None
+
+    def keep_answer(self, question: bytes, answer: str) -> None:
+        """Keep an answer for a month."""
+        today = int(time.time()) // _DAY_S
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("DELETE FROM answer WHERE used < ?", (today - _UNUSED_DAYS,))
+            connection.execute("INSERT OR REPLACE INTO answer VALUES (?, ?, ?)", (question, answer, today))
+
+        self._do(write, create=True)
 
     def close(self) -> None:
         """Give back the file."""

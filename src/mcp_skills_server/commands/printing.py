@@ -10,7 +10,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import click
@@ -94,3 +95,13 @@ def progress(items: Iterable[_T], *, length: int, label: str) -> Iterator[_T]:
         return
     with click.progressbar(items, length=length, label=label, file=sys.stderr) as bar:
         yield from bar
+
+
+@contextmanager
+def progress_bar(length: int, label: str) -> Generator[Callable[[], object]]:
+    """Show a progress bar on stderr if that is a terminal; yield the function that moves it by one, in any thread."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    with click.progressbar(length=length, label=label, file=sys.stderr) as bar:
+        yield lambda: bar.update(1)

@@ -7,6 +7,7 @@ a longer one overlaps with it wholly.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -16,6 +17,8 @@ from mcp_skills_server.runtime.stop_words import STOP_WORDS
 
 _DECIDING: Final = 4
 """How many of a skill's texts count: name, title, tags and description."""
+_COMMON: Final = 200
+"""A word that more skills have tells none from another."""
 
 
 class Overlap(NamedTuple):
@@ -47,3 +50,24 @@ def overlaps(skill: Skill, others: Iterable[Skill]) -> list[Overlap]:
             both = own & theirs
             found.append(Overlap(other, len(both) / max(1, min(len(own), len(theirs))), sorted(both)))
     return sorted(found, key=lambda each: (-each.share, each.other.path))
+
+
+def pairs(skills: Sequence[Skill], least: float) -> list[tuple[Skill, Overlap]]:
+    """Return the pairs of skills that overlap at least so far, the most alike first.
+
+    Only skills that share a word which few have are compared, so ten thousand skills are not compared each with each.
+    """
+    words = [deciding_words(skill) for skill in skills]
+    holders: defaultdict[str, list[int]] = defaultdict(list)
+    for number, own in enumerate(words):
+        for word in own:
+            holders[word].append(number)
+    found: list[tuple[Skill, Overlap]] = []
+    for number, own in enumerate(words):
+        near = {other for word in own if len(holders[word]) <= _COMMON for other in holders[word] if other > number}
+        for other in near:
+            both = own & words[other]
+            share = len(both) / max(1, min(len(own), len(words[other])))
+            if both and share >= least:
+                found.append((skills[number], Overlap(skills[other], share, sorted(both))))
+    return sorted(found, key=lambda each: (-each[1].share, each[0].path, each[1].other.path))

@@ -13,16 +13,11 @@ from starlette.responses import Response
 
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.model import Skill
+from mcp_skills_server.runtime.match_reasons import reasons
 from mcp_skills_server.runtime.overlap import Overlap, overlaps
 from mcp_skills_server.runtime.search_index import NoFullTextError
-from mcp_skills_server.runtime.search_text import texts_of, words_of
-from mcp_skills_server.runtime.stop_words import STOP_WORDS
 from mcp_skills_server.web.ui.look import Look
 
-FIELDS: Final = ("name", "title", "tags", "description", "headings", "path", "opening")
-"""What a skill is searched by, in the order of its texts."""
-_STEM: Final = 4
-_MOST_WORDS: Final = 24
 LONGEST: Final = 2_000
 """Characters of a prompt that count."""
 MOST: Final = 20
@@ -33,31 +28,6 @@ _NEIGHBOURS: Final = 6
 _LEAST: Final = 0.3
 """An overlap that is worth a line."""
 _SHOWN: Final = 3
-
-
-def reasons(skill: Skill, question: str) -> Sequence[tuple[str, Sequence[str]]]:
-    """Return the texts in which words of the question stand, or other forms of them, with these words.
-
-    It tells what a person can see. The ranking also knows of words that look alike and of meanings; where only those
-    found the skill, there is nothing here.
-    """
-    asked = [word for word in dict.fromkeys(words_of(question[:2_000])) if word not in STOP_WORDS][:_MOST_WORDS]
-    found: list[tuple[str, Sequence[str]]] = []
-    for field, text in zip(FIELDS, texts_of(skill), strict=True):
-        there = words_of(text)
-        listed = "".join(f"\n{each}" for each in there)  # looked through at once: a page has a hundred skills
-        hits = [word for word in asked if f"\n{word}" in listed or _has_form(word, there, listed)]
-        if hits:
-            found.append((field, hits))
-    return found
-
-
-def _has_form(asked: str, there: Sequence[str], listed: str) -> bool:
-    """Tell whether one of these words is another form of the one that was asked for."""
-    return f"\n{asked[:_STEM]}" in listed and any(
-        len(each) >= _STEM and asked.startswith(each[: max(_STEM, len(each) - 2)]) and abs(len(asked) - len(each)) < 4
-        for each in there
-    )
 
 
 @dataclass(frozen=True, slots=True)

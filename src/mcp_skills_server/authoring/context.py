@@ -1,0 +1,155 @@
+"""What the model of a host is shown of a catalogue: unasked, and when it loads a skill, after that host's cuts.
+
+The facts about hosts were measured with the real programs (`make hosts`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from mcp_skills_server.authoring.tokens import counter
+from mcp_skills_server.dialects import runtime as dialect
+from mcp_skills_server.dialects.runtime import Overview
+from mcp_skills_server.model import Skill
+from mcp_skills_server.model.clients import client_of
+from mcp_skills_server.runtime.briefing import name_of
+from mcp_skills_server.runtime.runtime import Runtime
+
+_CUT_MARK: Final = "… [truncated]"
+_FIRST_LINE: Final = 247
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """How a host shows a server to its model.
+
+    Attributes:
+        client: the name in its handshake.
+        version: of the program that was measured, "" for none.
+        instructions: whether its model is shown the server's instructions unasked: all, the first line or none.
+        tools: which part of the tools its model is shown unasked; where it is the names, it searches for the rest.
+        text_characters: where it cuts the instructions, and the description of each tool; None for nowhere.
+        result_characters: where it cuts the result of a tool.
+    """
+
+    client: str
+    version: str
+    instructions: Literal["all", "first line", "none"] = "all"
+    tools: Literal["all", "names", "none"] = "all"
+    text_characters: int | None = None
+    result_characters: int = 40_000
+
+
+HOSTS: Final = {
+    "generic": Host("", ""),
+    "claude-code": Host("claude-code", "2.1.330", tools="names", text_characters=4_096),
+    "codex": Host("codex-mcp-client", "0.169.0", instructions="first line", tools="none"),
+    "gemini-cli": Host("gemini-cli-mcp-client", "0.61.0"),
+    "opencode": Host("opencode", "1.18.33", result_characters=51_200),
+}
+"""By the name of `--host`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownText:
+    """A text that a model is shown.
+
+    Attributes:
+        title: what it is.
+        text: all that the model sees of it.
+        cut: characters that were sent and that the host leaves out.
+        tokens: how many tokens it takes.
+    """
+
+    title: str
+    text: str
+    cut: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCatalogue:
+    """What of the skills stands in the texts that a model is shown unasked.
+
+    Attributes:
+        texts: the texts, in their order.
+        whole: names of the skills whose descriptions stand whole.
+        shortened: names of those with a part of it, or with the name alone.
+        absent: names of those that are not there; searching finds them.
+    """
+
+    texts: Sequence[ShownText]
+    whole: Sequence[str]
+    shortened: Sequence[str]
+    absent: Sequence[str]
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens all texts take."""
+        return sum(each.tokens for each in self.texts)
+
+
+def unasked(runtime: Runtime, host: Host) -> ShownCatalogue:
+    """Return what the model of this host is shown before it asks."""
+    client = client_of(host.client)
+    briefing = runtime.briefing
+    texts: list[ShownText] = []
+    instructions = briefing.instructions(client=client)
+    if host.instructions != "none" and instructions:
+        shown = instructions if host.instructions == "all" else _first_line(instructions)
+        texts.append(_text("Instructions of the server", shown, instructions, host.text_characters))
+    tools = briefing.tools(handles=True, client=client)
+    if host.tools == "all":
+        for tool in tools:
+            whole = json.dumps({key: tool[key] for key in ("name", "description", "inputSchema")}, ensure_ascii=False)
+            texts.append(_text(f"Tool {tool['name']}", whole, whole, None))
+    elif host.tools == "names" and tools:
+        names = "\n".join(str(tool["name"]) for tool in tools)
+        texts.append(_text("Names of the tools", names, names, None))
+    return ShownCatalogue(texts, *_standing(briefing.overview, "\n".join(each.text for each in texts)))
+
+
+async def loaded(runtime: Runtime, host: Host, skill: Skill) -> ShownText:
+    """Return what the model of this host is shown when it loads a skill with `skills_load`."""
+    from mcp_skills_server.runtime.session import Session
+
+    name = name_of(skill, runtime.registry.snapshot)
+    async with Session(runtime, hosted=False) as session:
+        result = await session.call(dialect.LOAD, {"names": [name]}, client=host.client or None)
+    shows = client_of(host.client).shows
+    if shows == "structure" and "structuredContent" in result:
+        whole = json.dumps(result["structuredContent"], ensure_ascii=False)
+    else:
+        whole = "\n".join(str(block.get("text", "")) for block in result["content"])
+    return _text(f"Result of {dialect.LOAD} for {name}", whole, whole, host.result_characters)
+
+
+def _first_line(text: str) -> str:
+    line = text.partition("\n")[0]
+    return line if len(line) <= _FIRST_LINE else f"{line[:_FIRST_LINE]}..."
+
+
+def _text(title: str, shown: str, sent: str, most: int | None) -> ShownText:
+    if most is not None and len(shown) > most:
+        shown = shown[:most] + _CUT_MARK
+    count, _ = counter()
+    return ShownText(title, shown, max(0, len(sent) - len(shown)), count(shown))
+
+
+def _standing(overview: Overview, text: str) -> tuple[list[str], list[str], list[str]]:
+    """Return the names of the skills that stand in a text with their whole description, with less, and not at all."""
+    flat = " ".join(text.replace("\\n", " ").replace('\\"', '"').split())
+    whole: list[str] = []
+    shortened: list[str] = []
+    absent: list[str] = []
+    for offer in overview.offers:
+        if offer.name not in flat:
+            absent.append(offer.name)
+        elif " ".join(offer.description.split()) in flat:
+            whole.append(offer.name)
+        else:
+            shortened.append(offer.name)
+    return whole, shortened, absent

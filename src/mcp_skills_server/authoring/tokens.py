@@ -1,0 +1,31 @@
+"""Token counts: by tiktoken where it is installed and has its vocabulary, else by an estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any, Final
+
+ESTIMATE_RULE: Final = "one for every four bytes of UTF-8"
+_ENCODING: Final = "o200k_base"
+
+
+def estimated(text: str | bytes) -> int:
+    """Return about how many tokens a text takes, rounded up."""
+    raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return -(-len(raw) // 4)
+
+
+@cache
+def counter() -> tuple[Callable[[str], int], str]:
+    """Return a function that counts tokens, and how it counts, in words.
+
+    tiktoken fetches its vocabulary when it is first used; where that fails, the estimate is used.
+    """
+    try:
+        tiktoken: Any = import_module("tiktoken")  # no dependency of ours: used where it is installed
+        encoding: Any = tiktoken.get_encoding(_ENCODING)
+    except Exception:  # not installed, or its vocabulary cannot be had: each version raises something else
+        return estimated, f"an estimate: {ESTIMATE_RULE}"
+    return lambda text: len(encoding.encode(text, disallowed_special=())), f"counted by tiktoken, {_ENCODING}"

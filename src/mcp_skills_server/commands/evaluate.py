@@ -1,0 +1,304 @@
+"""`evaluate`, `try` and `overlap`: whether a model would load the right skill."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import click
+
+from mcp_skills_server.commands.fields import count, many, option, output_format, seconds, takes
+from mcp_skills_server.commands.options import (
+    RootOptions,
+    given_or_configured,
+    index_of,
+    make_registry,
+    reading,
+    roots,
+)
+from mcp_skills_server.commands.printing import progress_bar, remark, say, say_json, say_table
+from mcp_skills_server.errors import RequestError, UsageError, plural
+from mcp_skills_server.model import Skill, Standing, printable
+
+if TYPE_CHECKING:
+    from mcp_skills_server.authoring.evaluation import CaseResult
+    from mcp_skills_server.authoring.judge import CommandJudge
+    from mcp_skills_server.authoring.trigger_sets import TriggerCase
+    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.runtime.runtime import Runtime
+
+_EVALS: Final = "evals/"
+_MOST_BYTES: Final = 16 << 20
+_LEAST_OVERLAP: Final = 0.5
+
+
+class EvaluateOptions(RootOptions):
+    """All options of `evaluate`."""
+
+    cases: tuple[str, ...] = many(
+        "A trigger set to judge in place of those in the skills' evals folders: a file, or FILES*.json in quotes. A "
+        "file that is named as a skill, or lies in its folder, is about that skill. May be repeated.",
+        metavar="FILE",
+    )
+    form: Literal["table", "json", "junit"] = output_format("table", "json", "junit")
+    min_pass: float = option(
+        1.0, "Exit with 1 where a smaller share of the cases passes.", type=click.FloatRange(0, 1), metavar="SHARE"
+    )
+    judge: str | None = option(
+        None,
+        "A program that chooses skills for a prompt, such as examples/judges/openai.py. By default the ranking of "
+        "skills_search decides.",
+        metavar="COMMAND",
+    )
+    runs: int = count(3, "With --judge: how often each prompt is judged.")
+    threshold: float = option(
+        0.5,
+        "With --judge: the share of runs from which on a prompt triggers a skill.",
+        type=click.FloatRange(0, 1, min_open=True),
+        metavar="SHARE",
+    )
+    concurrency: int = count(4, "With --judge: how many runs there may be at once.")
+    judge_timeout: float = seconds(120, "With --judge: how long one run may take.", above=True)
+
+
+class OverlapOptions(RootOptions):
+    """All options of `overlap`."""
+
+    form: Literal["table", "json"] = output_format("table", "json")
+    least: float = option(
+        _LEAST_OVERLAP, "Leave out pairs that have less in common.", type=click.FloatRange(0, 1), metavar="SHARE"
+    )
+
+
+class TryOptions(RootOptions):
+    """All options of `try`."""
+
+    form: Literal["table", "json"] = output_format("table", "json")
+
+
+@click.command()
+@roots
+@takes(EvaluateOptions)
+def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
+    """Judge trigger sets: whether each prompt leads to the skill that it should, and to no other.
+
+    A trigger set is a JSON array of {"query": ..., "should_trigger": true}; in evals.json each prompt should trigger.
+    By default a prompt triggers the skill that skills_search ranks first. Exit code 1 where too few cases pass.
+
+    \b
+    Examples:
+      mcp-skills-server evaluate ~/skills
+      mcp-skills-server evaluate ~/skills --cases 'triggers/*.json' --min-pass 0.9
+      mcp-skills-server evaluate ~/skills --judge 'python examples/judges/openai.py' --format junit
+    """
+    from mcp_skills_server.authoring import evaluation
+    from mcp_skills_server.runtime.runtime import Runtime
+
+    registry = make_registry(roots, options)
+    registry.load()
+    cases = _given_cases(registry, options.cases) if options.cases else _own_cases(registry)
+    if not cases:
+        raise UsageError(
+            "there is no trigger set: no skill has an evals/*.json; write one, or name one with --cases FILE"
+        )
+    with Runtime(registry) as runtime:
+        by_program = None if options.judge is None else _judge(options, runtime)
+        judge = by_program or evaluation.RankingJudge(runtime.searches.of(registry))
+        with progress_bar(len(cases), "Judging") as tick:
+            results = evaluation.evaluate(cases, judge, registry.snapshot, options.threshold, tick)
+    if options.form == "json":
+        cost = {} if by_program is None else {"cost_usd": by_program.cost_usd, "judge_runs": by_program.asked}
+        say_json(evaluation.as_json(results) | cost)
+    elif options.form == "junit":
+        click.echo(evaluation.as_junit(results))
+    else:
+        _say_results(results)
+    if by_program is not None:
+        remark(f"{by_program.asked:,} runs of the judge, {by_program.cost_usd:.4f} USD as far as it says so")
+    return int(evaluation.summary(results).pass_rate < options.min_pass)
+
+
+def _judge(options: EvaluateOptions, runtime: Runtime) -> CommandJudge:
+    from mcp_skills_server.authoring.judge import CommandJudge
+
+    snapshot = runtime.registry.snapshot
+    return CommandJudge(
+        options.judge or "",
+        runtime.briefing.instructions(),
+        [snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT)],
+        runs=options.runs,
+        concurrency=options.concurrency,
+        timeout_s=options.judge_timeout,
+        answers=index_of(options.cache_dir),
+    )
+
+
+def _own_cases(registry: Registry) -> list[tuple[Skill, TriggerCase]]:
+    """Return the cases that lie in the skills' evals folders; another JSON file there is passed over with a remark."""
+    from mcp_skills_server.authoring.trigger_sets import read_cases
+
+    found: list[tuple[Skill, TriggerCase]] = []
+    snapshot = registry.snapshot
+    for skill in (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT)):
+        for path, file in skill.files.items():
+            name = path.removeprefix(_EVALS)
+            if name == path or "/" in name or not name.endswith(".json"):
+                continue
+            place = registry.roots[skill.root].show(file.location)
+            try:
+                with reading():
+                    found += [(skill, case) for case in read_cases(registry.read(file), place)]
+            except UsageError as error:
+                remark(f"passed over: {error}")
+    return found
+
+
+def _given_cases(registry: Registry, patterns: Sequence[str]) -> list[tuple[Skill, TriggerCase]]:
+    from mcp_skills_server.authoring.trigger_sets import read_cases
+
+    found: list[tuple[Skill, TriggerCase]] = []
+    for pattern in patterns:
+        for name in sorted(glob.glob(pattern, recursive=True)) or [pattern]:
+            file = Path(name)
+            try:
+                with file.open("rb") as opened:
+                    raw = opened.read(_MOST_BYTES + 1)
+            except OSError as error:
+                raise UsageError(f"{name}: cannot be read ({error.strerror}); name a file with a trigger set") from None
+            if len(raw) > _MOST_BYTES:
+                raise UsageError(f"{name}: has more than {_MOST_BYTES:,} bytes; split it")
+            found += [(_skill_of(registry, case.skill, file), case) for case in read_cases(raw, name)]
+    return found
+
+
+def _skill_of(registry: Registry, named: str, file: Path) -> Skill:
+    """Return the skill that a case is about.
+
+    Raises:
+        UsageError: neither the case nor the file's place says which.
+    """
+    from mcp_skills_server.format import identity
+
+    snapshot = registry.snapshot
+    place = os.path.realpath(file)
+    for skill in snapshot.skills.values():
+        if place.startswith(registry.place(skill) + os.sep):
+            return skill
+    for name in filter(None, (named, file.stem)):
+        try:
+            return identity.find(snapshot, name, Standing.LENIENT)
+        except RequestError:
+            continue
+    if len(snapshot.skills) == 1:
+        return next(iter(snapshot.skills.values()))
+    raise UsageError(
+        f'{file}: nothing says which skill {named or "it"} is; name the file as the skill, or add "skill": "NAME"'
+    )
+
+
+def _say_results(results: Sequence[CaseResult]) -> None:
+    from mcp_skills_server.authoring.evaluation import by_skill, summary, why
+
+    rows = [("SKILL", "CASES", "PASSED", "HIT@1", "HIT@5", "FALSE")]
+    colours: dict[int, str] = {}
+    for path, found in by_skill(results).items():
+        told = summary(found)
+        if told.passed < told.total:
+            colours[len(rows)] = "yellow"
+        shares = (_percent(told.hit_at_1), _percent(told.hit_at_5))
+        rows.append((path, str(told.total), str(told.passed), *shares, str(told.false_triggers)))
+    say_table(rows, colours)
+    for each in results:
+        if not each.passed:
+            wanted = "should trigger" if each.case.should_trigger else "should not trigger"
+            say(f"{each.skill.path}: {wanted}: {each.case.query!r}: {why(each)}")
+    whole = summary(results)
+    shares = f"hit@1 {_percent(whole.hit_at_1)}, hit@5 {_percent(whole.hit_at_5)}"
+    say(f"{whole.passed:,} of {plural(whole.total, 'case')} passed; {shares}; {whole.false_triggers:,} false triggers")
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
+
+
+@click.command("try")
+@click.argument("arguments", nargs=-1, required=True, metavar="ROOT... PROMPT")
+@takes(TryOptions)
+def try_(options: TryOptions, arguments: tuple[str, ...]) -> int:
+    """Show which skills PROMPT finds, in which order, and by which words. Exit code 1 where it finds none.
+
+    \b
+    Examples:
+      mcp-skills-server try ~/skills "refund the customer"
+    """
+    from mcp_skills_server.authoring.evaluation import RankingJudge
+    from mcp_skills_server.runtime.match_reasons import reasons
+    from mcp_skills_server.runtime.runtime import Runtime
+
+    given = given_or_configured(arguments[:-1])
+    if not given:
+        raise UsageError("try takes one or more roots and then a prompt, as in 'try ~/skills \"refund the customer\"'")
+    prompt = arguments[-1]
+    registry = make_registry(given, options)
+    registry.load()
+    with Runtime(registry) as runtime:
+        hits = RankingJudge(runtime.searches.of(registry)).ranked(prompt)
+    if options.form == "json":
+        places = [
+            {
+                "path": hit.skill.path,
+                "score": hit.score,
+                "words": {field: list(w) for field, w in reasons(hit.skill, prompt)},
+            }
+            for hit in hits
+        ]
+        say_json({"prompt": prompt, "places": places})
+    elif hits:
+        rows = [("PLACE", "SKILL", "SCORE", "WORDS")]
+        for place, hit in enumerate(hits, 1):
+            words = "; ".join(f"{field}: {' '.join(found)}" for field, found in reasons(hit.skill, prompt))
+            rows.append((str(place), hit.skill.path, "name" if hit.score is None else f"{hit.score:.2f}", words))
+        say_table(rows)
+    else:
+        say(f"no skill fits {prompt!r}")
+    return int(not hits)
+
+
+@click.command()
+@roots
+@takes(OverlapOptions)
+def overlap(options: OverlapOptions, roots: tuple[str, ...]) -> int:
+    """List pairs of skills that say much the same of themselves, so that a model may take one for the other.
+
+    Compared are the words of names, titles, tags and descriptions. Exit code 1 where there is a pair.
+
+    \b
+    Examples:
+      mcp-skills-server overlap ~/skills
+      mcp-skills-server overlap ~/skills --least 0.8 --format json
+    """
+    from mcp_skills_server.runtime.overlap import pairs
+
+    registry = make_registry(roots, options)
+    registry.load()
+    snapshot = registry.snapshot
+    found = pairs([snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT)], options.least)
+    if options.form == "json":
+        shown: list[dict[str, Any]] = [
+            {"skills": [first.path, each.other.path], "share": round(each.share, 4), "words": list(each.words)}
+            for first, each in found
+        ]
+        say_json({"pairs": shown})
+    elif found:
+        rows = [("SHARE", "SKILL", "AND", "WORDS IN COMMON")]
+        rows += [
+            (f"{each.share:.0%}", printable(first.path), printable(each.other.path), " ".join(each.words))
+            for first, each in found
+        ]
+        say_table(rows)
+    else:
+        say(f"no two skills have {options.least:.0%} of their words in common")
+    return int(bool(found))

@@ -17,7 +17,7 @@ class Code(NamedTuple):
     """One kind of problem.
 
     Attributes:
-        severity: "error" or "warning".
+        severity: "error", "warning" or "note".
         allows: the best standing that a skill with this problem can have.
         cites: the requirement behind it, or "" for our own advice.
         hint: what to do.
@@ -43,6 +43,10 @@ def _error(cites: str, hint: str) -> Code:
 
 def _warning(cites: str, hint: str) -> Code:
     return Code("warning", Standing.VALID, cites, hint)
+
+
+def _note(cites: str, hint: str) -> Code:
+    return Code("note", Standing.VALID, cites, hint)
 
 
 CODES: dict[str, Code] = {
@@ -138,6 +142,14 @@ CODES: dict[str, Code] = {
     "hooks": _warning("", "remove 'hooks:'; some hosts run them without asking"),
     "persistence": _warning("", "do not have the skill change what starts by itself"),
     "broad-permission": _warning("S40-51", "name the commands that are needed, as in Bash(git:*)"),
+    "encoded-command": _warning("", "write the commands so that a reader can see them"),
+    "secret": _warning("", "revoke it, then take it out; have the skill read it from the environment"),
+    "reference-outside": _warning("AS-17", "copy the file into the skill, and refer to that"),
+    # What a reviewer would say: `validate` alone tells it, and no exit code counts it.
+    "description-when": _note("AS-9", "add a sentence that begins with 'Use when', in words a user would type"),
+    "description-overlap": _note("AS-9", "say in each what the other is not for; 'overlap' lists the words in common"),
+    "file-unused": _note("AS-17", "refer to it in SKILL.md where it is needed, or remove it"),
+    "compatibility-form": _note("AS-11", "name products and versions, as in 'Python 3.11+, git, network access'"),
 }
 
 

@@ -42,13 +42,14 @@ class Reference(NamedTuple):
         target: the path that is meant, from the skill's root, without query or fragment, decoded once.
         text: the link text or the image's alternative text; "" for a code span.
         line: 0-based line of the block, counted from the body's first line.
-        kind: a code span is a reference only if it names a file; the others always are.
+        kind: a code span is a reference only if it names a file; a link or an image whose target lies outside of the
+            skill's folder is "outside", with the target as it is written; the others always are references.
     """
 
     target: str
     text: str
     line: int
-    kind: Literal["link", "image", "code"]
+    kind: Literal["link", "image", "code", "outside"]
 
 
 def references(body: str) -> list[Reference]:
@@ -148,18 +149,25 @@ No body of 911 real ones comes near either. What lies behind the bound counts as
 def _inline(tokens: list[Token], line: int) -> Iterator[Reference]:
     for position, token in enumerate(tokens):
         if token.type == "link_open":
-            target = _local(str(token.attrs.get("href", "")))
-            if target:
-                yield Reference(target, _text(_until_close(tokens, position)), line, "link")
+            yield from _reference(str(token.attrs.get("href", "")), _text(_until_close(tokens, position)), line, "link")
         elif token.type == "image":
-            target = _local(str(token.attrs.get("src", "")))
-            if target:
-                yield Reference(target, token.content, line, "image")
+            yield from _reference(str(token.attrs.get("src", "")), token.content, line, "image")
         elif token.type == "code_inline":
             for word in dict.fromkeys((token.content, *token.content.split())):
                 target = _normal(word.strip("\"'"))
                 if target and len(target) <= 255:
                     yield Reference(target, "", line, "code")
+
+
+def _reference(written: str, text: str, line: int, kind: Literal["link", "image"]) -> Iterator[Reference]:
+    if not written or _ELSEWHERE.match(written):
+        return
+    path = unquote(re.split(r"[?#]", written, maxsplit=1)[0])
+    target = _normal(path)
+    if target:
+        yield Reference(target, text, line, kind)
+    elif path.startswith("../") or "/../" in path:
+        yield Reference(path, text, line, "outside")
 
 
 def _until_close(tokens: list[Token], start: int) -> list[Token]:
@@ -179,13 +187,6 @@ def _text(tokens: list[Token]) -> str:
         elif token.type in {"softbreak", "hardbreak"}:
             out.append(" ")
     return " ".join("".join(out).split())
-
-
-def _local(target: str) -> str | None:
-    """Return the path inside the bundle that a link target means, None for one that leads elsewhere."""
-    if not target or _ELSEWHERE.match(target):
-        return None
-    return _normal(unquote(re.split(r"[?#]", target, maxsplit=1)[0]))
 
 
 def _normal(path: str) -> str | None:

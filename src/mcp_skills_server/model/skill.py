@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-Severity: TypeAlias = Literal["error", "warning"]
+Severity: TypeAlias = Literal["error", "warning", "note"]
 
 SKILL_MD = "SKILL.md"
 ORIGIN = "mcp-skills-server/origin"
@@ -48,7 +48,7 @@ class Problem(NamedTuple):
 
     Attributes:
         code: a stable word, which `validate` prints in brackets.
-        severity: "error" or "warning".
+        severity: "error", "warning" or "note".
         message: what is wrong.
         hint: what to do about it.
         line: 1-based line in the file, where one can be named.

@@ -55,13 +55,23 @@ def _reference_missing(skill: SkillMd) -> Iterator[Finding]:
             yield Finding(f"the body refers to {literal(target)}, which is not in the skill", line)
 
 
+@RULES.rule("reference-outside", deep=True)
+def _reference_outside(skill: SkillMd) -> Iterator[Finding]:
+    if "../" not in skill.document.body:
+        return
+    for reference in skill.references:
+        if reference.kind == "outside":
+            line = skill.document.body_line + reference.line
+            yield Finding(f"the body refers to {literal(reference.target)}, which lies outside of the skill", line)
+
+
 def _targets(skill: SkillMd, *, code: bool = True) -> dict[str, int]:
     """Return what the body refers to, each with the line of its first reference; `code` counts names in code as
     well.
     """
     lines: dict[str, int] = {}
     for reference in skill.references:
-        if code or reference.kind != "code":
+        if reference.kind != "outside" and (code or reference.kind != "code"):
             lines.setdefault(reference.target, skill.document.body_line + reference.line)
     return lines
 

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from mcp_skills_server.format import comments, hidden, lfs
 from mcp_skills_server.format.excerpts import excerpt
+from mcp_skills_server.validation import suppressions
 from mcp_skills_server.validation.rule import Finding, Rules, TextFile
 
 _Span: TypeAlias = tuple[int, int]
@@ -39,6 +40,28 @@ _PERSISTENCE: Final = re.compile(
 )
 _OF_PERSISTENCE: Final = ("crontab", "systemctl", "launchctl", "schtasks", "shrc", "profile", "authorized_keys")
 """One of these stands in whatever the pattern fits, in lower case: to look for them is a hundred times as quick."""
+_ENCODED: Final = re.compile(
+    r"\bbase64\s++(?:-d|-D|--decode)\b[^\n|]{0,200}+\|\s*+(?:sudo\s++)?(?:(?:ba|z|da|k)?sh|python3?|node)\b"
+    r"|\b(?:powershell|pwsh)(?:\.exe)?\b[^\n]{0,100}?\s-(?:enc|encodedcommand|e)\s++[A-Za-z0-9+/=]{20}"
+    r"|\b(?:exec|eval)\s*+\(\s*+(?:\w++\.)*+(?:b64decode|fromhex|atob|unhexlify)\b"
+    r"|\beval\s*+\(\s*+(?:Buffer\.from|atob)\b",
+    re.IGNORECASE,
+)
+_SECRET: Final = re.compile(
+    r"(?P<a_private_key>-----BEGIN (?:[A-Z]++ )*+PRIVATE KEY-----\s++[A-Za-z0-9+/=\s]{64})"
+    r"|(?P<an_access_key_of_AWS>\b(?:AKIA|ASIA)[A-Z0-9]{16}\b)"
+    r"|(?P<a_token_of_GitHub>\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{60})\w*+)"
+    r"|(?P<a_token_of_GitLab>\bglpat-[A-Za-z0-9_-]{20}[\w-]*+)"
+    r"|(?P<a_token_of_Slack>\bxox[abprs]-[A-Za-z0-9-]{20}[\w-]*+)"
+    r"|(?P<a_key_of_Anthropic>\bsk-ant-[A-Za-z0-9_-]{32}[\w-]*+)"
+    r"|(?P<a_key_of_OpenAI>\bsk-(?:proj-)?[A-Za-z0-9]{40}[\w-]*+)"
+    r"|(?P<a_key_of_Google>\bAIza[A-Za-z0-9_-]{35}\b)"
+    r"|(?P<a_token_of_npm>\bnpm_[A-Za-z0-9]{36}\b)"
+    r"|(?P<a_key_of_Stripe>\b[rs]k_live_[A-Za-z0-9]{24}\w*+)"
+)
+"""Secrets of shapes that their issuers made up to be found."""
+_MADE_UP: Final = re.compile(r"EXAMPLE|example|0{6}|1234567|abcdefg|([xX*.])\1{5}|\bYOUR|your")
+"""What stands in a secret that is none."""
 _FOLDED: Final = ("\u0130", "\u0131", "\u017f", "\u212a")
 """What a pattern without regard to case takes for an ASCII letter."""
 
@@ -67,6 +90,25 @@ def _pipe_to_shell(file: TextFile) -> Iterator[Finding]:
     return _first(file.text, _piped(file.text), "a download goes straight into an interpreter:")
 
 
+@RULES.rule("encoded-command", deep=True)
+def _encoded_command(file: TextFile) -> Iterator[Finding]:
+    return _first(file.text, _spans(_ENCODED, file.text), "a command that no reader can see is decoded and run:")
+
+
+@RULES.rule("secret", deep=True)
+def _secret(file: TextFile) -> Iterator[Finding]:
+    found = [span for span in _spans(_SECRET, file.text) if not _MADE_UP.search(file.text, *span)]
+    if found:
+        start, end = found[0]
+        matched = _SECRET.match(file.text, start)
+        kind = matched.lastgroup if matched is not None and matched.lastgroup else "a secret"
+        # Its beginning alone: a report must not carry the secret further.
+        message = (
+            f"{kind.replace('_', ' ')} stands here, {end - start} characters from {file.text[start : start + 4]!r} on"
+        )
+        yield Finding(f"{message}{_more(len(found))}", file.text.count("\n", 0, start) + 1)
+
+
 @RULES.rule("shell-injection", deep=True)
 def _shell_injection(file: TextFile) -> Iterator[Finding]:
     return _first(file.text, _spans(_INJECTION, file.text), "a command that runs on load:")
@@ -89,7 +131,7 @@ def _persistence(file: TextFile) -> Iterator[Finding]:
 
 @RULES.rule("hidden-comment", deep=True)
 def _hidden_comment(file: TextFile) -> Iterator[Finding]:
-    found = list(comments.find(file.markdown))
+    found = [each for each in comments.find(file.markdown) if not suppressions.is_one(each[1])]
     if found:
         line, content = found[0]
         yield Finding(f"an HTML comment: {excerpt(content)!r}{_more(len(found))}", file.first_line + line)

@@ -1,0 +1,139 @@
+"""Findings of `validate` in the formats of CI systems: GitHub, GitLab, JUnit and SARIF. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+from xml.etree import ElementTree
+
+import mcp_skills_server
+from mcp_skills_server.codes import CODES
+from mcp_skills_server.model import Problem, printable
+
+_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
+_ROOT: Final = "%SRCROOT%"
+_GITHUB: Final = {"error": "error", "warning": "warning", "note": "notice"}
+_GITLAB: Final = {"error": "major", "warning": "minor", "note": "info"}
+
+
+def github(problem: Problem) -> str:
+    """Return a finding as a workflow of GitHub shows it beside its line."""
+
+    def escaped(text: str, more: str = "") -> str:
+        for character in "%\r\n" + more:
+            text = text.replace(character, f"%{ord(character):02X}")
+        return text
+
+    line = f",line={problem.line}" if problem.line is not None else ""
+    return (
+        f"::{_GITHUB[problem.severity]} file={escaped(problem.path, ':,')}{line},"
+        f"title={escaped(problem.code, ':,')}::{escaped(problem.text)}"
+    )
+
+
+def gitlab(problems: Iterable[Problem]) -> str:
+    """Return a report in GitLab's format of code quality."""
+    entries = [
+        {
+            "description": each.text,
+            "check_name": each.code,
+            "fingerprint": fingerprint(each),
+            "severity": _GITLAB[each.severity],
+            "location": {"path": each.path, "lines": {"begin": each.line or 1}},
+        }
+        for each in problems
+    ]
+    return json.dumps(entries, indent=2)
+
+
+def junit(problems: Sequence[Problem], skills: Iterable[str]) -> str:
+    """Return JUnit XML: a case for each skill, which fails where the skill has an error or a warning.
+
+    Args:
+        problems: the findings.
+        skills: the paths of all skills.
+    """
+    of_skill: dict[str, list[Problem]] = {path: [] for path in skills}
+    for each in problems:
+        of_skill.setdefault(each.skill, []).append(each)
+    failed = sum(any(each.severity != "note" for each in found) for found in of_skill.values())
+    suite = ElementTree.Element("testsuite", name="skills", tests=str(len(of_skill)), failures=str(failed))
+    for path, found in of_skill.items():
+        case = ElementTree.SubElement(suite, "testcase", classname="skills", name=printable(path or "(no skill)"))
+        counted = [each for each in found if each.severity != "note"]
+        if counted:
+            failure = ElementTree.SubElement(case, "failure", message=printable(counted[0].text))
+            failure.text = "\n".join(map(str, counted))
+        if notes := [str(each) for each in found if each.severity == "note"]:
+            ElementTree.SubElement(case, "system-out").text = "\n".join(notes)
+    suites = ElementTree.Element("testsuites")
+    suites.append(suite)
+    ElementTree.indent(suites)
+    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True)
+
+
+def sarif(
+    problems: Iterable[Problem], explained: Mapping[str, str], fixed: Mapping[Problem, tuple[str, str]], home: str = ""
+) -> str:
+    """Return a report in SARIF 2.1.0. Places are relative to `%SRCROOT%`, where the command ran.
+
+    Args:
+        problems: the findings.
+        explained: what each code means, in Markdown.
+        fixed: of findings that `--fix` can correct, the file before and after.
+        home: the address of the documentation, "" for none.
+    """
+    found = list(problems)
+    codes = sorted({each.code for each in found})
+    rules = [_rule(code, explained.get(code, ""), home) for code in codes]
+    driver: dict[str, Any] = {"name": "mcp-skills-server", "version": mcp_skills_server.__version__, "rules": rules}
+    results = [_result(each, codes.index(each.code), fixed.get(each)) for each in found]
+    run = {"tool": {"driver": driver}, "results": results, "columnKind": "unicodeCodePoints"}
+    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
+
+
+def fingerprint(problem: Problem) -> str:
+    """Return what stays the same for a finding when lines above it are added: it names no line."""
+    return hashlib.sha256("\0".join((problem.code, problem.path, problem.message)).encode()).hexdigest()
+
+
+def _rule(code: str, explained: str, home: str) -> dict[str, Any]:
+    row = CODES.get(code)
+    if row is None:  # of another scanner
+        return {"id": code}
+    return {
+        "id": code,
+        "shortDescription": {"text": row.hint},
+        "help": {"text": explained or row.hint, "markdown": explained or row.hint},
+        "defaultConfiguration": {"level": row.severity},
+        **({"helpUri": f"{home}#{code}"} if home else {}),
+    }
+
+
+def _result(problem: Problem, rule: int, fixed: tuple[str, str] | None) -> dict[str, Any]:
+    artifact = {"uri": _uri(problem.path), "uriBaseId": _ROOT}
+    place: dict[str, Any] = {"artifactLocation": artifact, "region": {"startLine": problem.line or 1}}
+    result: dict[str, Any] = {
+        "ruleId": problem.code,
+        "ruleIndex": rule,
+        "level": problem.severity,
+        "message": {"text": problem.text},
+        "locations": [{"physicalLocation": place}],
+        "partialFingerprints": {"skillFinding/v1": fingerprint(problem)},
+    }
+    if fixed is not None:
+        before, after = fixed
+        region = {"startLine": 1, "startColumn": 1, "endLine": before.count("\n") + 1}
+        region["endColumn"] = len(before) - before.rfind("\n")
+        replacement = {"deletedRegion": region, "insertedContent": {"text": after}}
+        changes = [{"artifactLocation": artifact, "replacements": [replacement]}]
+        result["fixes"] = [{"description": {"text": problem.hint}, "artifactChanges": changes}]
+    return result
+
+
+def _uri(path: str) -> str:
+    from urllib.parse import quote
+
+    return quote(path.replace("\\", "/").removeprefix("./"))

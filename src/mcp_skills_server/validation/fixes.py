@@ -1,0 +1,140 @@
+"""Safe corrections of a SKILL.md: those that change how something is written and not what it says. Pure.
+
+Each correction is one line or one field of the frontmatter. What comes out is read again: a correction stays only if
+its finding is gone and no other has come.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from mcp_skills_server.format import hidden
+from mcp_skills_server.format.frontmatter import Document, parse
+from mcp_skills_server.model import Problem
+from mcp_skills_server.validation.at_scan import check
+from mcp_skills_server.validation.fields import HOST_FIELDS
+
+_FIELD: Final = re.compile(
+    r"(?P<start>[ \t]*+(?:[\w.-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+:[ \t]++)(?P<value>[^\n]*?)[ \t]*+\Z"
+)
+_KEY: Final = re.compile(r"[A-Za-z][\w-]*+(?=[ \t]*+:)")
+_BY_COMMAS: Final = re.compile(r",\s*+(?![^()]*\))")
+
+Correct = Callable[[list[str], Problem], bool]
+"""Corrects the lines of a file for a finding; returns whether it did."""
+
+
+def corrected(text: str, problems: Sequence[Problem], directory: str) -> tuple[str, list[Problem]]:
+    """Return a SKILL.md with what can be corrected safely, and the findings that are gone by it.
+
+    Args:
+        text: the file.
+        problems: what was found in it.
+        directory: the name of its directory.
+    """
+    done: list[Problem] = []
+    # From the end, so that a correction does not move the lines of those that follow.
+    for problem in sorted(problems, key=lambda each: -(each.line or 0)):
+        correct = _CORRECTIONS.get(problem.code)
+        if correct is None:
+            continue
+        lines = text.split("\n")
+        if not correct(lines, problem):
+            continue
+        tried = "\n".join(lines)
+        if _is_better(text, tried, problem.code, directory):
+            text = tried
+            done.append(problem)
+    return text, done[::-1]
+
+
+def can_correct(problem: Problem) -> bool:
+    """Tell whether there may be a safe correction of such a finding."""
+    return problem.code in _CORRECTIONS
+
+
+def _is_better(before: str, after: str, code: str, directory: str) -> bool:
+    old, new = _codes(before, directory), _codes(after, directory)
+    return new.count(code) < old.count(code) and all(new.count(each) <= old.count(each) for each in new)
+
+
+def _codes(text: str, directory: str) -> list[str]:
+    document: Document = parse(text.encode("utf-8", "surrogateescape"))
+    found = [*document.problems, *check(document, directory)]
+    return [each.code for each in found] + ["hidden-characters"] * hidden.count(text)
+
+
+def _value_in_quotes(lines: list[str], problem: Problem) -> bool:
+    number = (problem.line or 0) - 1
+    found = _FIELD.match(lines[number]) if 0 <= number < len(lines) else None
+    value = found["value"] if found else ""
+    if found is None or not value or value[0] in "\"'|>[{&*!":
+        return False
+    quoted = "'" + value.replace("'", "''") + "'" if '"' in value or "\\" in value else f'"{value}"'
+    lines[number] = found["start"] + quoted
+    return True
+
+
+def _tools_as_text(lines: list[str], problem: Problem) -> bool:
+    number = (problem.line or 0) - 1
+    found = _FIELD.match(f"{lines[number]} ") if 0 <= number < len(lines) else None
+    if found is None:
+        return False
+    value = found["value"].strip()
+    last = number + 1
+    if value.startswith("[") and value.endswith("]"):
+        tools = [each.strip().strip("\"'") for each in _BY_COMMAS.split(value[1:-1])]
+    elif value:
+        tools = [each.strip() for each in _BY_COMMAS.split(value.strip("\"'"))]
+    else:
+        while last < len(lines) and re.match(r"[ \t]*+-[ \t]", lines[last]):
+            last += 1
+        tools = [each.strip().removeprefix("-").strip().strip("\"'") for each in lines[number + 1 : last]]
+    text = " ".join(filter(None, tools))
+    lines[number:last] = [found["start"] + (json.dumps(text) if re.search(r"[#:&*!]", text) else text)]
+    return bool(text)
+
+
+def _field_to_metadata(lines: list[str], problem: Problem) -> bool:
+    number = (problem.line or 0) - 1
+    key = _KEY.match(lines[number]) if 0 <= number < len(lines) else None
+    field = _FIELD.match(lines[number]) if key is not None else None
+    if key is None or field is None or key[0] in HOST_FIELDS or not field["value"] or field["value"][0] in "[{|>&*!":
+        return False
+    if number + 1 < len(lines) and lines[number + 1][:1] in (" ", "\t", "-"):
+        return lines[number + 1].startswith("---") and _move(lines, number, field["value"], key[0])
+    return _move(lines, number, field["value"], key[0])
+
+
+def _move(lines: list[str], number: int, value: str, key: str) -> bool:
+    text = value if value[0] in "\"'" else json.dumps(value, ensure_ascii=False)
+    del lines[number]
+    at = next((place for place, line in enumerate(lines) if re.match(r"metadata[ \t]*+:[ \t]*+\Z", line)), None)
+    if at is None:
+        if any(line.startswith("metadata") for line in lines):
+            return False
+        lines[number:number] = ["metadata:", f"  {key}: {text}"]
+        return True
+    indent = re.match(r"[ \t]*+", lines[at + 1]) if at + 1 < len(lines) else None
+    lines.insert(at + 1, f"{indent[0] if indent and indent[0] else '  '}{key}: {text}")
+    return True
+
+
+def _without_hidden(lines: list[str], problem: Problem) -> bool:
+    before = list(lines)
+    lines[:] = [hidden.without(line) for line in lines]
+    return problem.code == "hidden-characters" and lines != before
+
+
+_CORRECTIONS: Final[dict[str, Correct]] = {
+    "yaml-colon": _value_in_quotes,
+    "yaml-ambiguous": _value_in_quotes,
+    "yaml-value": _value_in_quotes,
+    "metadata-type": _value_in_quotes,
+    "allowed-tools-form": _tools_as_text,
+    "field-unknown": _field_to_metadata,
+    "hidden-characters": _without_hidden,
+}

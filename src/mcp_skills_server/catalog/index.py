@@ -418,7 +418,7 @@ def _decode(record: Any) -> StoredSkill:
 
 def _problem(fields: Sequence[Any]) -> Problem:
     code, severity, message, hint, line = fields
-    if severity not in ("error", "warning") or not (line is None or isinstance(line, int)):
+    if severity not in ("error", "warning", "note") or not (line is None or isinstance(line, int)):
         raise ValueError
     return Problem(str(code), severity, str(message), str(hint), line)
 

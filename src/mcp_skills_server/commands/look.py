@@ -1,4 +1,4 @@
-"""`list`, `show` and `validate`: the skills of a folder, and their problems."""
+"""`list` and `show`: the skills of a folder, and their problems."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from mcp_skills_server.commands.fields import flag, output_format, takes
+from mcp_skills_server.commands.fields import output_format, takes
 from mcp_skills_server.commands.options import RootOptions, given_or_configured, make_registry, roots, without_skills
 from mcp_skills_server.commands.printing import progress, remark, say, say_json, say_lines, say_table
-from mcp_skills_server.errors import UsageError, plural
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Standing
-from mcp_skills_server.model.clients import UNKNOWN
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
@@ -85,21 +84,6 @@ def as_json(problem: Problem) -> dict[str, Any]:
     }
 
 
-def annotation(problem: Problem) -> str:
-    """Return a problem as a workflow of GitHub shows it beside its line."""
-
-    def escaped(text: str, more: str = "") -> str:
-        for character in "%\r\n" + more:
-            text = text.replace(character, f"%{ord(character):02X}")
-        return text
-
-    line = f",line={problem.line}" if problem.line is not None else ""
-    return (
-        f"::{problem.severity} file={escaped(problem.path, ':,')}{line},"
-        f"title={escaped(problem.code, ':,')}::{escaped(problem.text)}"
-    )
-
-
 def _above(paths: list[str]) -> str:
     """Return the folder that all of these are in."""
     try:
@@ -118,15 +102,6 @@ class ShowOptions(RootOptions):
     """All options of `show`."""
 
     form: Literal["text", "json"] = output_format("text", "json")
-
-
-class ValidateOptions(RootOptions):
-    """All options of `validate`."""
-
-    form: Literal["text", "json", "github"] = output_format(
-        "text", "json", "github", words="How to print; github: annotations for a workflow."
-    )
-    strict: bool = flag("Warnings count as errors.")
 
 
 @click.command("list")
@@ -150,9 +125,9 @@ def list_(options: ListOptions, roots: tuple[str, ...]) -> int:
     problems = registry.problems()
     counts = Counter(problem.skill for problem in problems)
     summaries = [_summary(skill, counts[skill.path]) for skill in skills]
-    passed = _report_passed(registry)
+    passed = report_passed(registry)
     empty = without_skills(registry)
-    _report_empty(empty, passed)
+    report_empty(empty, passed)
     sources = [{"root": each.shown, "revision": each.revision or None} for each in _mirrored(registry)]
     if options.form == "json":
         found = {"skills": summaries, "problems": [as_json(each) for each in problems]}
@@ -261,69 +236,7 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
     say_lines(str(details["instructions"]))
 
 
-@click.command()
-@roots
-@takes(ValidateOptions)
-def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
-    """Check every skill at each ROOT against the Agent Skills rules, and say how to fix what is wrong.
-
-    A ROOT is a skill, its SKILL.md, a folder of skills, an archive, or an address (docs/sources.md). Each is looked at
-    alone, and then all together, in the order given: which skill hides which. Exit code 1 when there are errors, or
-    when a ROOT has no skill.
-    Of many problems of one kind in a skill the first 20 are printed and the rest is counted; `--format json` has all.
-
-    \b
-    Examples:
-      mcp-skills-server validate ./my-skill
-      mcp-skills-server validate ~/skills --strict --format github
-    """
-    registry = make_registry(roots, options)
-    registry.load()
-    passed = _report_passed(registry)
-    # Each root alone first: what another one hides must be sound too, since it may be served without the other.
-    alone = [(root, registry.of_root(root)) for root in registry.roots]
-    skills = [skill for _, snapshot in alone for skill in snapshot.skills.values()]
-    check(registry, skills)
-    found: set[Problem] = {each for each in registry.problems() if each.code in _OF_SEVERAL}
-    for _, snapshot in alone:
-        found.update(each for each in registry.problems(snapshot) if each.code not in _OF_SEVERAL)
-    empty = without_skills(registry)
-    _report_empty(empty, passed)
-    count = len(skills)
-    problems = in_order(found)
-    errors = sum(problem.severity == "error" for problem in problems)
-    ok = not empty and not (problems if options.strict else errors)
-    if options.form == "json":
-        result = {"ok": ok, "skills": count, "problems": [as_json(problem) for problem in problems]}
-        say_json(result | {"passed_over": passed})
-    else:
-        for problem in shortened(problems):
-            say(annotation(problem) if options.form == "github" else str(problem))
-        counts = (plural(count, "skill"), plural(errors, "error"), plural(len(problems) - errors, "warning"))
-        say(", ".join(counts), err=options.form == "github")
-        _remark_cut(registry)
-    return int(not ok)
-
-
-def _remark_cut(registry: Registry) -> None:
-    """Print on stderr of how many skills a model is not shown the whole description unasked."""
-    from mcp_skills_server.dialects import runtime
-    from mcp_skills_server.runtime.runtime import Runtime
-
-    with Runtime(registry) as made:
-        overview = made.briefing.overview
-        limit = made.briefing.characters(UNKNOWN)
-        shown = runtime.in_instructions(overview, limit, scripts=False)
-    count = len(overview.offers)
-    whole = count - len(shown.cut) if shown.names is None else 0
-    if whole < count:
-        remark(
-            f"in the {limit:,} characters that hosts show unasked, {whole:,} of {count:,} descriptions stand whole; "
-            "of the others the sentence with 'Use when' comes first, as far as it fits; 'show' says what stands of each"
-        )
-
-
-def _report_passed(registry: Registry) -> list[dict[str, Any]]:
+def report_passed(registry: Registry) -> list[dict[str, Any]]:
     """Print on stderr which skills in dot folders were passed over, and return the same for a program."""
     from mcp_skills_server.catalog.dot_folders import passed_over
 
@@ -338,7 +251,7 @@ def _mirrored(registry: Registry) -> list[Root]:
     return [root for root in registry.roots if root.origin is not None]
 
 
-def _report_empty(empty: Iterable[str], passed: list[dict[str, Any]]) -> None:
+def report_empty(empty: Iterable[str], passed: list[dict[str, Any]]) -> None:
     """Print on stderr which roots have no skill at all, not even in a dot folder."""
     for root in empty:
         if root not in {each["root"] for each in passed}:

@@ -30,10 +30,10 @@ def say(text: str, *, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
-def say_lines(text: str) -> None:
+def say_lines(text: str, *, err: bool = False) -> None:
     """Print text of several lines; tabs stay."""
     for line in text.split("\n"):
-        click.echo("\t".join(printable(part) for part in line.split("\t")))
+        click.echo("\t".join(printable(part) for part in line.split("\t")), err=err)
 
 
 def say_table(rows: list[tuple[str, ...]], colours: Mapping[int, str] | None = None) -> None:

@@ -19,6 +19,8 @@ _WHEN: Final = re.compile(
 _LICENSES: Final = re.compile(r"(?:.*/)?(?:licen[cs]e|notice|copying|authors|readme|changelog)[^/]*", re.IGNORECASE)
 """Files that stand for themselves."""
 _PARTS: Final = re.compile(r"(?:^|/)(?:evals|tests?|\.[^/]*|__init__\.py$|skill\.toml$|skill\.oms\.sig$)")
+COLLIDES: Final = 0.8
+"""The share of their words from which on two skills collide."""
 _NAMED: Final = 5
 _NAME: Final = re.compile(r"[\w.-]++")
 _CHECKABLE: Final = re.compile(
@@ -69,6 +71,12 @@ def unused_files(texts: Mapping[str, str], files: Collection[str]) -> list[Probl
         return []
     more = f" and {len(unused) - _NAMED} more" if len(unused) > _NAMED else ""
     return [problem("file-unused", f"no text of the skill names {', '.join(map(literal, unused[:_NAMED]))}{more}")]
+
+
+def overlap(skill: Skill, other: Skill, share: float) -> Problem:
+    """Return the note that a skill says much the same of itself as another one."""
+    words = f"{share:.0%} of the words that decide are also those of {literal(other.path)}"
+    return problem("description-overlap", f"{words}, which a model may take for {literal(skill.name or skill.path)}")
 
 
 def _words(text: str) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Comments that suppress a finding: `skill-check: ignore[CODE] because REASON`. Pure.
 
-The comment stands on the line of the finding or on the line before. It may have any form: `# ...` in frontmatter and scripts, `<!-- ... -->` in Markdown. A finding without a line
-is suppressed by a comment anywhere in SKILL.md. Without a reason nothing is suppressed.
+The comment stands on the line of the finding or on the line before, in any form: `# ...` in frontmatter and scripts,
+`<!-- ... -->` in Markdown. A finding without a line is suppressed by a comment anywhere in SKILL.md. Without a reason
+nothing is suppressed.
 """
 
 from __future__ import annotations

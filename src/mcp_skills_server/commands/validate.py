@@ -1,0 +1,389 @@
+"""`validate` and `rules`: what is wrong with skills, how to fix it, and what each rule means."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import click
+
+from mcp_skills_server.codes import CODES
+from mcp_skills_server.commands.fields import flag, many, output_format, takes
+from mcp_skills_server.commands.look import as_json, check, in_order, report_empty, report_passed, shortened
+from mcp_skills_server.commands.options import RootOptions, make_registry, roots, without_skills
+from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
+from mcp_skills_server.errors import StaleFileError, UsageError, plural
+from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
+from mcp_skills_server.model.clients import UNKNOWN
+
+if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.model import SkillFile
+    from mcp_skills_server.validation.suppressions import Suppression
+
+_OF_SEVERAL: Final = frozenset(("shadowed", "name-shared"))
+"""Codes of problems that show only when all roots are read together, as `serve` does."""
+_MOST_TEXT: Final = 1 << 20
+"""Bytes of a text file that is looked through for the names of other files."""
+
+
+class ValidateOptions(RootOptions):
+    """All options of `validate`."""
+
+    form: Literal["text", "json", "github", "gitlab", "junit", "sarif"] = output_format(
+        "text", "json", "github", "gitlab", "junit", "sarif", words="How to print; github: annotations for a workflow."
+    )
+    strict: bool = flag("Warnings count as errors.")
+    select: tuple[str, ...] = many("Report only codes that begin so. May be repeated.", metavar="CODE")
+    ignore: tuple[str, ...] = many("Do not report codes that begin so. May be repeated.", metavar="CODE")
+    fix: bool = flag("Show the safe corrections as a difference, and write them after a question.")
+    yes: bool = flag("With --fix: write without the question.")
+    watch: bool = flag("Stay, and report again after each change, until Ctrl-C.")
+    scanners: tuple[str, ...] = many(
+        "Also run this program on each ROOT and report what it finds. It writes SARIF to stdout, or to the file that "
+        "stands for {output}. May be repeated.",
+        "--scanner",
+        metavar="COMMAND",
+    )
+
+
+@dataclass(slots=True)
+class _Report:
+    """The findings of one look at all roots.
+
+    Attributes:
+        skills: all skills, those included that another one hides.
+        problems: errors and warnings, in the order of their places.
+        notes: what a reviewer would say, likewise.
+        suppressed: the findings that comments suppress, with their reasons.
+        empty: the roots without a skill.
+        passed: skills in dot folders that were passed over.
+    """
+
+    skills: Sequence[Skill]
+    problems: list[Problem] = field(default_factory=list[Problem])
+    notes: list[Problem] = field(default_factory=list[Problem])
+    suppressed: list[tuple[Problem, str]] = field(default_factory=list[tuple[Problem, str]])
+    empty: list[str] = field(default_factory=list[str])
+    passed: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    def is_ok(self, *, strict: bool) -> bool:
+        """Tell whether the command exits with 0."""
+        wrong = self.problems if strict else [each for each in self.problems if each.severity == "error"]
+        return not self.empty and not wrong
+
+
+@click.command()
+@roots
+@takes(ValidateOptions)
+def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
+    """Check every skill at each ROOT against the Agent Skills rules, and say how to fix what is wrong.
+
+    A ROOT is a skill, its SKILL.md, a folder of skills, an archive, or an address (docs/sources.md). Each is looked at
+    alone, and then all together, in the order given: which skill hides which. Exit code 1 when there are errors, or
+    when a ROOT has no skill. Notes are advice, and count for nothing.
+    Of many problems of one kind in a skill the first 20 are printed and the rest is counted; `--format json` has all.
+
+    \b
+    Examples:
+      mcp-skills-server validate ./my-skill
+      mcp-skills-server validate ~/skills --strict --format github
+      mcp-skills-server validate ./my-skill --fix
+    """
+    for code in (*options.select, *options.ignore):
+        if not any(each.startswith(code) for each in CODES) and not options.scanners:
+            raise UsageError(f"no rule has a code that begins with {code!r}; 'rules' lists all")
+    if options.watch:
+        return _follow(options, roots)
+    registry = make_registry(roots, options)
+    registry.load()
+    report = _look(registry, options)
+    if options.fix and _fix(registry, report, ask=not options.yes):
+        registry.refresh()
+        report = _look(registry, options)
+    _print(registry, report, options)
+    return int(not report.is_ok(strict=options.strict))
+
+
+def _look(registry: Registry, options: ValidateOptions) -> _Report:
+    passed = report_passed(registry)
+    # Each root alone first: what another one hides must be sound too, since it may be served without the other.
+    alone = [(root, registry.of_root(root)) for root in registry.roots]
+    skills = [skill for _, snapshot in alone for skill in snapshot.skills.values()]
+    check(registry, skills)
+    found: set[Problem] = {each for each in registry.problems() if each.code in _OF_SEVERAL}
+    for _, snapshot in alone:
+        found.update(each for each in registry.problems(snapshot) if each.code not in _OF_SEVERAL)
+    found.update(_notes(registry, skills))
+    for command in options.scanners:
+        from mcp_skills_server.authoring.scanner import scan
+
+        for root in registry.roots:
+            if root.origin is None:
+                found.update(scan(command, root.path, root.show))
+    empty = without_skills(registry)
+    report_empty(empty, passed)
+    report = _Report(skills, empty=empty, passed=passed)
+    files = {registry.roots[skill.root].show(file.location): file for skill in skills for file in skill.files.values()}
+    known: dict[str, Sequence[Suppression]] = {}
+    for each in in_order(found):
+        if not each.code.startswith(options.select or ("",)) or (
+            options.ignore and each.code.startswith(options.ignore)
+        ):
+            continue
+        reason = _reason(registry, each, files, known)
+        if reason:
+            report.suppressed.append((each, reason))
+        elif each.severity == "note":
+            report.notes.append(each)
+        else:
+            report.problems.append(each)
+    return report
+
+
+def _reason(
+    registry: Registry, problem: Problem, files: Mapping[str, SkillFile], known: dict[str, Sequence[Suppression]]
+) -> str:
+    """Return the reason with which a comment suppresses a problem, "" where none does."""
+    from mcp_skills_server.validation import suppressions
+
+    place = problem.path if problem.line is not None else os.path.join(problem.path.removesuffix(SKILL_MD), SKILL_MD)
+    if place not in known:
+        raw = b""
+        if place in files and files[place].size <= _MOST_TEXT:
+            try:
+                raw = registry.read(files[place])
+            except StaleFileError:
+                raw = b""
+        is_text = suppressions.MARK.encode() in raw
+        known[place] = suppressions.find(raw.decode("utf-8", "replace")) if is_text else ()
+    found = suppressions.suppressed(problem, known[place])
+    return "" if found is None else found.reason
+
+
+def _notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
+    """Return what a reviewer would say of these skills."""
+    from mcp_skills_server.format import frontmatter, media
+    from mcp_skills_server.runtime.overlap import pairs
+    from mcp_skills_server.validation import advice
+
+    found: list[Problem] = []
+    usable = [skill for skill in skills if skill.standing > Standing.UNUSABLE]
+    for skill in usable:
+        root = registry.roots[skill.root]
+        texts: dict[str, str] = {}
+        for path, file in skill.files.items():
+            if file.size > _MOST_TEXT:
+                continue
+            try:
+                text = media.as_text(registry.read(file), media.media_type(path))
+            except StaleFileError:
+                continue
+            if text is not None:
+                texts[path] = text
+        if SKILL_MD not in texts:
+            continue
+        lines = frontmatter.parse(texts[SKILL_MD].encode("utf-8", "surrogatepass")).lines
+        own = advice.advise(skill, lines.get("description", 1), lines.get("compatibility", 1))
+        place = root.show(skill.files[SKILL_MD].location)
+        found += [each.at(place, skill.path) for each in (*own, *advice.unused_files(texts, skill.files))]
+    for skill, near in pairs(usable, advice.COLLIDES):
+        found += [
+            advice.overlap(each, other, near.share).at(
+                registry.roots[each.root].show(each.files[SKILL_MD].location), each.path
+            )
+            for each, other in ((skill, near.other), (near.other, skill))
+            if SKILL_MD in each.files
+        ]
+    return found
+
+
+def _print(registry: Registry, report: _Report, options: ValidateOptions) -> None:
+    from mcp_skills_server.authoring import reports
+    from mcp_skills_server.validation import explanations
+
+    everything = [*report.problems, *report.notes]
+    errors = sum(problem.severity == "error" for problem in report.problems)
+    if options.form == "json":
+        result = {"ok": report.is_ok(strict=options.strict), "skills": len(report.skills)}
+        suppressed = [as_json(each) | {"reason": reason} for each, reason in report.suppressed]
+        say_json(
+            result
+            | {
+                "problems": [as_json(each) for each in report.problems],
+                "notes": [as_json(each) for each in report.notes],
+            }
+            | {"suppressed": suppressed, "passed_over": report.passed}
+        )
+        return
+    if options.form == "sarif":
+        explained = {code: explanations.markdown(code) for code in CODES}
+        click.echo(reports.sarif(everything, explained, _fixes(registry, report)))
+        return
+    if options.form == "gitlab":
+        click.echo(reports.gitlab(everything))
+        return
+    if options.form == "junit":
+        click.echo(reports.junit(everything, sorted({skill.path for skill in report.skills})))
+        return
+    for problem in shortened(everything):
+        say(reports.github(problem) if options.form == "github" else str(problem))
+    counts = [
+        plural(len(report.skills), "skill"),
+        plural(errors, "error"),
+        plural(len(report.problems) - errors, "warning"),
+    ]
+    counts += [plural(len(report.notes), "note")] if report.notes else []
+    counts += [f"{len(report.suppressed):,} suppressed"] if report.suppressed else []
+    say(", ".join(counts), err=options.form == "github")
+    fixable = len(_fixes(registry, report))
+    if fixable:
+        remark(f"{plural(fixable, 'finding')} of these --fix can correct")
+    _remark_cut(registry)
+
+
+@dataclass(frozen=True, slots=True)
+class _Correction:
+    """A SKILL.md with its safe corrections.
+
+    Attributes:
+        file: its path on this disk.
+        shown: as the operator would type it.
+        before: its text.
+        after: its text with the corrections.
+        done: the findings that are gone by them.
+    """
+
+    file: Path
+    shown: str
+    before: str
+    after: str
+    done: Sequence[Problem]
+
+
+def _corrections(registry: Registry, report: _Report) -> list[_Correction]:
+    from mcp_skills_server.validation import fixes
+
+    found: list[_Correction] = []
+    for skill in report.skills:
+        root = registry.roots[skill.root]
+        if root.origin is not None or SKILL_MD not in skill.files or skill.files[SKILL_MD].size > _MOST_TEXT:
+            continue
+        shown = root.show(skill.files[SKILL_MD].location)
+        own = [each for each in report.problems if each.path == shown and fixes.can_correct(each)]
+        if not own:
+            continue
+        try:
+            before = registry.read(skill.files[SKILL_MD]).decode("utf-8")
+        except (StaleFileError, UnicodeDecodeError):
+            continue
+        after, done = fixes.corrected(before, own, os.path.basename(registry.place(skill)))
+        if done:
+            base, _, rest = root.locate(skill.files[SKILL_MD].location)
+            found.append(_Correction(Path(base, rest), shown, before, after, done))
+    return found
+
+
+def _fixes(registry: Registry, report: _Report) -> dict[Problem, tuple[str, str]]:
+    """Return the findings that `--fix` corrects, each with its file before and after all corrections of it."""
+    return {problem: (each.before, each.after) for each in _corrections(registry, report) for problem in each.done}
+
+
+def _fix(registry: Registry, report: _Report, *, ask: bool) -> bool:
+    """Show the safe corrections and write them; return whether anything was written.
+
+    Raises:
+        UsageError: a file cannot be written.
+    """
+    import difflib
+    import sys
+
+    found = _corrections(registry, report)
+    for each in found:
+        lines = difflib.unified_diff(
+            each.before.splitlines(), each.after.splitlines(), each.shown, each.shown, lineterm=""
+        )
+        say_lines("\n".join(lines), err=True)
+    if not found:
+        remark("there is nothing that --fix can correct")
+        return False
+    if ask and not sys.stdin.isatty():
+        remark("nothing was written; give --yes to write these")
+        return False
+    if ask and not click.confirm("Write these?", err=True):
+        return False
+    from mcp_skills_server.durable import replace_file
+
+    for each in found:
+        try:
+            replace_file(each.file, each.after.encode(), stat.S_IMODE(os.stat(each.file).st_mode))
+        except OSError as error:
+            raise UsageError(f"{each.shown}: cannot be written ({error.strerror}); check its permissions") from None
+    remark(f"{plural(len(found), 'file')} corrected")
+    return True
+
+
+def _follow(options: ValidateOptions, roots: tuple[str, ...]) -> int:
+    """Report after each change, until Ctrl-C."""
+    import threading
+
+    from mcp_skills_server.catalog.watch import Watcher
+
+    registry = make_registry(roots, options)
+    changed = threading.Event()
+    changed.set()
+    registry.subscribe(lambda _: changed.set(), problems=True)
+    with Watcher(registry):
+        while True:
+            changed.wait()
+            changed.clear()
+            _print(registry, _look(registry, options), options)
+            click.echo()
+
+
+def _remark_cut(registry: Registry) -> None:
+    """Print on stderr of how many skills a model is not shown the whole description unasked."""
+    from mcp_skills_server.dialects import runtime
+    from mcp_skills_server.runtime.runtime import Runtime
+
+    with Runtime(registry) as made:
+        overview = made.briefing.overview
+        limit = made.briefing.characters(UNKNOWN)
+        shown = runtime.in_instructions(overview, limit, scripts=False)
+    count = len(overview.offers)
+    whole = count - len(shown.cut) if shown.names is None else 0
+    if whole < count:
+        remark(
+            f"in the {limit:,} characters that hosts show unasked, {whole:,} of {count:,} descriptions stand whole; "
+            "of the others the sentence with 'Use when' comes first, as far as it fits; 'show' says what stands of each"
+        )
+
+
+@click.command()
+@click.argument("codes", nargs=-1, metavar="[CODE]...")
+def rules(codes: tuple[str, ...]) -> None:
+    """List the rules of `validate`, or say of each CODE what it means, why, and how to fix it.
+
+    \b
+    Examples:
+      mcp-skills-server rules
+      mcp-skills-server rules name-mismatch
+    """
+    from mcp_skills_server.commands.printing import say_table
+    from mcp_skills_server.format.nearest import nearest
+    from mcp_skills_server.validation import explanations
+
+    for code in codes:
+        if code not in CODES:
+            near = nearest(code, CODES)
+            raise UsageError(f"there is no rule {code!r}; {f'did you mean {near[0]}?' if near else 'rules lists all'}")
+    if codes:
+        say_lines("\n".join(explanations.markdown(code) for code in codes))
+        return
+    rows = [("CODE", "SEVERITY", "WHAT")]
+    rows += [(code, row.severity, explanations.EXPLANATIONS[code].what) for code, row in CODES.items()]
+    say_table(rows)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from format.broken import BROKEN, RECIPES, befall, gate_of, roots_of, skill_md
+from mcp_skills_server.authoring.notes import notes
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.codes import CODES, obstacle, problem, standing
 from mcp_skills_server.model import Problem, Standing
@@ -57,6 +58,11 @@ EVIDENCE = {
     "lfs-pointer": b"version https://git-lfs",
     "icon-source": b"icons:",
     "pipe-to-shell": b"| sh",
+    "encoded-command": b"base64 -d | sh",
+    "secret": b"AKIA",
+    "reference-outside": b"(../shared/rules.md)",
+    "description-when": b"description:",
+    "compatibility-form": b"compatibility:",
     "shell-injection": b"!`date",
     "file-mention": b"@/etc/hostname",
     "hooks": b"hooks:",
@@ -66,10 +72,11 @@ EVIDENCE = {
 }
 
 
-def _validated(registry: Registry) -> list[Problem]:
-    """What `validate` reports."""
+def _validated(registry: Registry, code: str = "") -> list[Problem]:
+    """What `validate` reports: errors and warnings, and the notes of this code."""
     registry.load()
-    return registry.problems()
+    noted = [each for each in notes(registry, [*registry.snapshot.skills.values()]) if each.code == code]
+    return [*registry.problems(), *noted]
 
 
 @pytest.fixture(params=CODES)
@@ -99,12 +106,12 @@ def test_a_bundle_that_is_not_stored_says_why(made: str):
 
 
 def test_each_bundle_yields_its_code_and_nothing_else(code: str, registry: Registry):
-    assert {found.code for found in _validated(registry)} == {code}
+    assert {found.code for found in _validated(registry, code)} == {code}
 
 
 @pytest.mark.requirement("ASG-18")
 def test_each_problem_says_where_how_bad_it_is_and_what_to_do(code: str, registry: Registry):
-    for found in _validated(registry):
+    for found in _validated(registry, code):
         assert found.severity == CODES[code].severity
         assert any(found.path.startswith(root.shown) for root in registry.roots)
         assert found.message
@@ -114,7 +121,7 @@ def test_each_problem_says_where_how_bad_it_is_and_what_to_do(code: str, registr
 
 
 def test_each_problem_names_the_line_with_the_fault_where_there_is_one(code: str, registry: Registry):
-    for found in _validated(registry):
+    for found in _validated(registry, code):
         if code in EVIDENCE:
             assert found.line is not None
             # Beyond the last line there is only the place where something is missing.
@@ -143,6 +150,7 @@ def test_a_sound_skill_is_served_whatever_lies_beside_it(tmp_path: Path):
 
     registry = Registry([root])
     found = {each.code for each in _validated(registry)}
+    found |= {each.code for each in notes(registry, [*registry.snapshot.skills.values()])}
 
     sound = registry.snapshot.skills["sound"]
     assert sound.standing is Standing.VALID

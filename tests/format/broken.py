@@ -71,8 +71,8 @@ def _file_irregular(bundle: Path) -> None:
 
 def _hard_link(bundle: Path) -> None:
     (bundle / "SKILL.md").write_text(skill_md("hard-link"))
-    (bundle.parent / "secret").write_text("Somebody else's.\n")
-    os.link(bundle.parent / "secret", bundle / "notes.md")
+    (bundle.parent / "not-yours").write_text("Somebody else's.\n")
+    os.link(bundle.parent / "not-yours", bundle / "notes.md")
 
 
 def _file_name_backslash(bundle: Path) -> None:
@@ -83,6 +83,11 @@ def _file_name_backslash(bundle: Path) -> None:
 def _file_name_portable(bundle: Path) -> None:
     (bundle / "SKILL.md").write_text(skill_md("file-name-portable"))
     (bundle / "con.md").write_text("Windows takes this for the console.\n")
+
+
+def _secret(bundle: Path) -> None:
+    key = "AKIA" + "QZ7WPLM4TNB2XKRD"
+    (bundle / "SKILL.md").write_text(skill_md("secret", f"Sign in with {key}.\n"))
 
 
 RECIPES: dict[str, Callable[[Path], None]] = {
@@ -97,6 +102,7 @@ RECIPES: dict[str, Callable[[Path], None]] = {
     "hard-link": _hard_link,
     "file-name-backslash": _file_name_backslash,
     "file-name-portable": _file_name_portable,
+    "secret": _secret,
 }
 """Code to what fills an empty directory, named like the code, with the bundle."""
 

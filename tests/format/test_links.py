@@ -15,7 +15,7 @@ FILES = ("SKILL.md", "a.md", "assets/logo.png", "references/b c.md", "references
 
 
 def targets(body: str) -> list[str]:
-    return [found.target for found in references(body)]
+    return [found.target for found in references(body) if found.kind != "outside"]
 
 
 def linked(body: str) -> dict[str, str]:

@@ -46,7 +46,7 @@ def test_a_reference_to_what_is_not_there_is_told_once_with_its_line():
 
 @pytest.mark.requirement("AS-17")
 def test_the_line_of_a_reference_counts_from_the_top_of_the_file():
-    raw = b"---\nname: a\ndescription: b\n\n---\n\n\nFirst.\n\n[gone](gone.md)\n"
+    raw = b"---\nname: a\ndescription: b, when asked\n\n---\n\n\nFirst.\n\n[gone](gone.md)\n"
     (found,) = check_deeply(parse(raw), ())
     assert found.line is not None
     assert raw.split(b"\n")[found.line - 1] == b"[gone](gone.md)"
@@ -65,11 +65,15 @@ def test_a_reference_two_levels_deep_is_advised_against():
         "[web](https://example.org/a.md)",
         "[mail](mailto:a@b.c)",
         "[part](#part)",
-        "[up](../other/a.md)",
     ],
 )
 def test_what_does_not_point_into_the_skill_is_no_missing_reference(body: str):
     assert deep(body) == []
+
+
+@pytest.mark.parametrize("target", ["../other/a.md", "%2e%2e/b/a.md", "references/../../a.md"])
+def test_a_reference_that_leaves_the_skill_is_said(target: str):
+    assert deep(f"[up]({target})") == [("reference-outside", 5)]
 
 
 def test_a_target_is_shown_on_one_line():

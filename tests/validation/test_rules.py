@@ -100,6 +100,8 @@ def test_no_frontmatter_is_too_odd_to_be_judged(fields: dict[str, Any], director
 
 
 FOUND_ON_READING = {
+    # Notes that take all files of a skill, or all skills.
+    *("file-unused", "description-overlap"),
     # The parsers, which stay with what they parse.
     *("not-utf8", "nul-byte", "frontmatter-missing", "frontmatter-unclosed", "frontmatter-not-mapping", "yaml-syntax"),
     *("yaml-colon", "yaml-duplicate-key", "yaml-tag", "yaml-alias", "yaml-depth", "yaml-size", "yaml-value"),

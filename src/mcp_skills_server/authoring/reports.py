@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from xml.etree import ElementTree
@@ -33,9 +32,9 @@ def github(problem: Problem) -> str:
     )
 
 
-def gitlab(problems: Iterable[Problem]) -> str:
+def gitlab(problems: Iterable[Problem]) -> list[dict[str, Any]]:
     """Return a report in GitLab's format of code quality."""
-    entries = [
+    return [
         {
             "description": each.text,
             "check_name": each.code,
@@ -45,7 +44,6 @@ def gitlab(problems: Iterable[Problem]) -> str:
         }
         for each in problems
     ]
-    return json.dumps(entries, indent=2)
 
 
 def junit(problems: Sequence[Problem], skills: Iterable[str]) -> str:
@@ -76,7 +74,7 @@ def junit(problems: Sequence[Problem], skills: Iterable[str]) -> str:
 
 def sarif(
     problems: Iterable[Problem], explained: Mapping[str, str], fixed: Mapping[Problem, tuple[str, str]], home: str = ""
-) -> str:
+) -> dict[str, Any]:
     """Return a report in SARIF 2.1.0. Places are relative to `%SRCROOT%`, where the command ran.
 
     Args:
@@ -91,7 +89,7 @@ def sarif(
     driver: dict[str, Any] = {"name": "mcp-skills-server", "version": mcp_skills_server.__version__, "rules": rules}
     results = [_result(each, codes.index(each.code), fixed.get(each)) for each in found]
     run = {"tool": {"driver": driver}, "results": results, "columnKind": "unicodeCodePoints"}
-    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
+    return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
 def fingerprint(problem: Problem) -> str:

@@ -122,7 +122,8 @@ class Checks:
             return made
         found = {*snapshot.all_problems, *self._among(snapshot)}
         found.update(one for each in checked if each for one in each)
-        ordered = sorted(found, key=lambda each: (each.path, each.line or 0, each.code, each.message))
+        reported = [each for each in found if each.severity != "note"]  # `validate` alone tells notes
+        ordered = sorted(reported, key=lambda each: (each.path, each.line or 0, each.code, each.message))
         survey = Survey(ordered, sum(each is not None for each in checked), len(checked))
         if survey.is_complete:
             with self._lock:

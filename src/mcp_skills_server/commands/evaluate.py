@@ -19,7 +19,7 @@ from mcp_skills_server.commands.options import (
     reading,
     roots,
 )
-from mcp_skills_server.commands.printing import progress_bar, remark, say, say_json, say_table
+from mcp_skills_server.commands.printing import progress_bar, remark, say, say_json, say_lines, say_table
 from mcp_skills_server.errors import RequestError, UsageError, plural
 from mcp_skills_server.model import Skill, Standing, printable
 
@@ -113,7 +113,7 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
         cost = {} if by_program is None else {"cost_usd": by_program.cost_usd, "judge_runs": by_program.asked}
         say_json(evaluation.as_json(results) | cost)
     elif options.form == "junit":
-        click.echo(evaluation.as_junit(results))
+        say_lines(evaluation.as_junit(results))
     else:
         _say_results(results)
     if by_program is not None:
@@ -205,11 +205,11 @@ def _say_results(results: Sequence[CaseResult]) -> None:
     rows = [("SKILL", "CASES", "PASSED", "HIT@1", "HIT@5", "FALSE")]
     colours: dict[int, str] = {}
     for path, found in by_skill(results).items():
-        told = summary(found)
-        if told.passed < told.total:
+        totals = summary(found)
+        if totals.passed < totals.total:
             colours[len(rows)] = "yellow"
-        shares = (_percent(told.hit_at_1), _percent(told.hit_at_5))
-        rows.append((path, str(told.total), str(told.passed), *shares, str(told.false_triggers)))
+        shares = (_percent(totals.hit_at_1), _percent(totals.hit_at_5))
+        rows.append((path, str(totals.total), str(totals.passed), *shares, str(totals.false_triggers)))
     say_table(rows, colours)
     for each in results:
         if not each.passed:

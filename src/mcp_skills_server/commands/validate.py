@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from mcp_skills_server.codes import CODES
-from mcp_skills_server.commands.fields import flag, many, output_format, takes
+from mcp_skills_server.commands.fields import Options, flag, many, output_format, takes
 from mcp_skills_server.commands.look import as_json, check, in_order, report_empty, report_passed, shortened
 from mcp_skills_server.commands.options import RootOptions, make_registry, roots, without_skills
-from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
+from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, say_table
 from mcp_skills_server.errors import StaleFileError, UsageError, plural
-from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
+from mcp_skills_server.model import SKILL_MD, Problem, Skill
 from mcp_skills_server.model.clients import UNKNOWN
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _OF_SEVERAL: Final = frozenset(("shadowed", "name-shared"))
 """Codes of problems that show only when all roots are read together, as `serve` does."""
 _MOST_TEXT: Final = 1 << 20
-"""Bytes of a text file that is looked through for the names of other files."""
+"""Bytes of a file that is looked through for comments, and corrected."""
 
 
 class ValidateOptions(RootOptions):
@@ -110,6 +110,9 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
 
 
 def _look(registry: Registry, options: ValidateOptions) -> _Report:
+    from mcp_skills_server.authoring.notes import notes
+    from mcp_skills_server.authoring.scanner import scan
+
     passed = report_passed(registry)
     # Each root alone first: what another one hides must be sound too, since it may be served without the other.
     alone = [(root, registry.of_root(root)) for root in registry.roots]
@@ -118,10 +121,8 @@ def _look(registry: Registry, options: ValidateOptions) -> _Report:
     found: set[Problem] = {each for each in registry.problems() if each.code in _OF_SEVERAL}
     for _, snapshot in alone:
         found.update(each for each in registry.problems(snapshot) if each.code not in _OF_SEVERAL)
-    found.update(_notes(registry, skills))
+    found.update(notes(registry, skills))
     for command in options.scanners:
-        from mcp_skills_server.authoring.scanner import scan
-
         for root in registry.roots:
             if root.origin is None:
                 found.update(scan(command, root.path, root.show))
@@ -165,43 +166,6 @@ def _reason(
     return "" if found is None else found.reason
 
 
-def _notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
-    """Return what a reviewer would say of these skills."""
-    from mcp_skills_server.format import frontmatter, media
-    from mcp_skills_server.runtime.overlap import pairs
-    from mcp_skills_server.validation import advice
-
-    found: list[Problem] = []
-    usable = [skill for skill in skills if skill.standing > Standing.UNUSABLE]
-    for skill in usable:
-        root = registry.roots[skill.root]
-        texts: dict[str, str] = {}
-        for path, file in skill.files.items():
-            if file.size > _MOST_TEXT:
-                continue
-            try:
-                text = media.as_text(registry.read(file), media.media_type(path))
-            except StaleFileError:
-                continue
-            if text is not None:
-                texts[path] = text
-        if SKILL_MD not in texts:
-            continue
-        lines = frontmatter.parse(texts[SKILL_MD].encode("utf-8", "surrogatepass")).lines
-        own = advice.advise(skill, lines.get("description", 1), lines.get("compatibility", 1))
-        place = root.show(skill.files[SKILL_MD].location)
-        found += [each.at(place, skill.path) for each in (*own, *advice.unused_files(texts, skill.files))]
-    for skill, near in pairs(usable, advice.COLLIDES):
-        found += [
-            advice.overlap(each, other, near.share).at(
-                registry.roots[each.root].show(each.files[SKILL_MD].location), each.path
-            )
-            for each, other in ((skill, near.other), (near.other, skill))
-            if SKILL_MD in each.files
-        ]
-    return found
-
-
 def _print(registry: Registry, report: _Report, options: ValidateOptions) -> None:
     from mcp_skills_server.authoring import reports
     from mcp_skills_server.validation import explanations
@@ -222,13 +186,13 @@ def _print(registry: Registry, report: _Report, options: ValidateOptions) -> Non
         return
     if options.form == "sarif":
         explained = {code: explanations.markdown(code) for code in CODES}
-        click.echo(reports.sarif(everything, explained, _fixes(registry, report)))
+        say_json(reports.sarif(everything, explained, _fixes(registry, report)))
         return
     if options.form == "gitlab":
-        click.echo(reports.gitlab(everything))
+        say_json(reports.gitlab(everything))
         return
     if options.form == "junit":
-        click.echo(reports.junit(everything, sorted({skill.path for skill in report.skills})))
+        say_lines(reports.junit(everything, sorted({skill.path for skill in report.skills})))
         return
     for problem in shortened(everything):
         say(reports.github(problem) if options.form == "github" else str(problem))
@@ -342,7 +306,7 @@ def _follow(options: ValidateOptions, roots: tuple[str, ...]) -> int:
             changed.wait()
             changed.clear()
             _print(registry, _look(registry, options), options)
-            click.echo()
+            say("")
 
 
 def _remark_cut(registry: Registry) -> None:
@@ -363,9 +327,16 @@ def _remark_cut(registry: Registry) -> None:
         )
 
 
+class RulesOptions(Options):
+    """All options of `rules`."""
+
+    form: Literal["text", "json"] = output_format("text", "json")
+
+
 @click.command()
 @click.argument("codes", nargs=-1, metavar="[CODE]...")
-def rules(codes: tuple[str, ...]) -> None:
+@takes(RulesOptions)
+def rules(options: RulesOptions, codes: tuple[str, ...]) -> None:
     """List the rules of `validate`, or say of each CODE what it means, why, and how to fix it.
 
     \b
@@ -373,17 +344,25 @@ def rules(codes: tuple[str, ...]) -> None:
       mcp-skills-server rules
       mcp-skills-server rules name-mismatch
     """
-    from mcp_skills_server.commands.printing import say_table
     from mcp_skills_server.format.nearest import nearest
-    from mcp_skills_server.validation import explanations
+    from mcp_skills_server.validation.explanations import EXPLANATIONS, markdown
 
     for code in codes:
         if code not in CODES:
             near = nearest(code, CODES)
-            raise UsageError(f"there is no rule {code!r}; {f'did you mean {near[0]}?' if near else 'rules lists all'}")
-    if codes:
-        say_lines("\n".join(explanations.markdown(code) for code in codes))
-        return
-    rows = [("CODE", "SEVERITY", "WHAT")]
-    rows += [(code, row.severity, explanations.EXPLANATIONS[code].what) for code, row in CODES.items()]
-    say_table(rows)
+            hint = f"did you mean {near[0]}?" if near else "'rules' lists all"
+            raise UsageError(f"there is no rule {code!r}; {hint}")
+    if options.form == "json":
+        say_json(
+            [
+                {"code": code, "severity": row.severity, "fix": row.hint, "rule": row.cites or None}
+                | EXPLANATIONS[code]._asdict()
+                for code, row in CODES.items()
+                if not codes or code in codes
+            ]
+        )
+    elif codes:
+        say_lines("\n".join(map(markdown, codes)))
+    else:
+        rows = [("CODE", "SEVERITY", "WHAT")]
+        say_table([*rows, *((code, row.severity, EXPLANATIONS[code].what) for code, row in CODES.items())])

@@ -1,4 +1,4 @@
-"""Notes of a reviewer: what is not wrong, and would make a skill better. `validate` alone looks for it. Pure."""
+"""Notes of a reviewer that take all files of a skill, or all skills: `validate` alone looks for them. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,6 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.model import SKILL_MD, Problem, Skill
 
-_WHEN: Final = re.compile(
-    r"\b(?:when(?:ever)?|if|for|before|after|during|while|triggers?|asks?|wants?|needs?|used? (?:to|in|by|on|with|as)"
-    r"|use (?:this|it|proactively)|must be used)\b",
-    re.IGNORECASE,
-)
-"""Words by which a description says for what, or when, its skill is to be used."""
 _LICENSES: Final = re.compile(r"(?:.*/)?(?:licen[cs]e|notice|copying|authors|readme|changelog)[^/]*", re.IGNORECASE)
 """Files that stand for themselves."""
 _PARTS: Final = re.compile(r"(?:^|/)(?:evals|tests?|\.[^/]*|__init__\.py$|skill\.toml$|skill\.oms\.sig$)")
@@ -23,29 +17,6 @@ COLLIDES: Final = 0.8
 """The share of their words from which on two skills collide."""
 _NAMED: Final = 5
 _NAME: Final = re.compile(r"[\w.-]++")
-_CHECKABLE: Final = re.compile(
-    r"\d|\b(?:python|node|npm|git|docker|bash|java|ruby|rust|go|deno|bun|uv|pip|linux|macos|windows|network|internet"
-    r"|claude|codex|cursor|copilot|gemini|opencode|mcp|api|cli|browser|chrome)\b",
-    re.IGNORECASE,
-)
-
-
-def advise(skill: Skill, line: int, compatibility_line: int) -> list[Problem]:
-    """Return the notes on the frontmatter of a skill, of no other file.
-
-    Args:
-        skill: the skill.
-        line: of its description.
-        compatibility_line: of its field `compatibility`.
-    """
-    found: list[Problem] = []
-    if skill.description and not _WHEN.search(skill.description):
-        found.append(problem("description-when", "the description does not say when to use the skill", line))
-    compatibility = skill.frontmatter.get("compatibility")
-    if isinstance(compatibility, str) and compatibility and not _CHECKABLE.search(compatibility):
-        message = f"compatibility {literal(compatibility)} names nothing that a program can look for"
-        found.append(problem("compatibility-form", message, compatibility_line))
-    return found
 
 
 def unused_files(texts: Mapping[str, str], files: Collection[str]) -> list[Problem]:
@@ -73,9 +44,10 @@ def unused_files(texts: Mapping[str, str], files: Collection[str]) -> list[Probl
     return [problem("file-unused", f"no text of the skill names {', '.join(map(literal, unused[:_NAMED]))}{more}")]
 
 
-def overlap(skill: Skill, other: Skill, share: float) -> Problem:
-    """Return the note that a skill says much the same of itself as another one."""
-    words = f"{share:.0%} of the words that decide are also those of {literal(other.path)}"
+def overlap(skill: Skill, other: Skill, share: float, more: int) -> Problem:
+    """Return the note that a skill says much the same of itself as another one, and as so many more."""
+    others = f"{literal(other.path)} and {more} more" if more else literal(other.path)
+    words = f"{share:.0%} of the words that decide are also those of {others}"
     return problem("description-overlap", f"{words}, which a model may take for {literal(skill.name or skill.path)}")
 
 

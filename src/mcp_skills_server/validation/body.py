@@ -57,7 +57,7 @@ def _reference_missing(skill: SkillMd) -> Iterator[Finding]:
 
 @RULES.rule("reference-outside", deep=True)
 def _reference_outside(skill: SkillMd) -> Iterator[Finding]:
-    if "../" not in skill.document.body:
+    if ".." not in skill.document.body and "%2e" not in skill.document.body.lower():
         return
     for reference in skill.references:
         if reference.kind == "outside":

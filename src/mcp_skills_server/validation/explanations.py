@@ -137,13 +137,15 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     ),
     "placeholder": Explanation("text that `new` left to be written", "A model reads it as an instruction."),
     "body-empty": Explanation("a SKILL.md without instructions", "To load it tells a model nothing."),
-    "body-long": Explanation("instructions of more than 500 lines or 5,000 tokens", "They take the room of the task."),
+    "body-long": Explanation(
+        "instructions of more than 500 lines or 5,000 tokens", "They leave less of the context to the task."
+    ),
     "reference-missing": Explanation(
         "a reference to a file that is not there", "A model that follows it fails.", "See [details](details.md)."
     ),
     "reference-deep": Explanation("a reference to a file more than one level down", "Models follow it less often."),
     "reference-outside": Explanation(
-        "a reference that leaves the skill", "The file is not served with the skill.", "See [house rules](../rules.md)."
+        "a reference that leaves the skill", "The file is not served with the skill.", "See [team rules](../rules.md)."
     ),
     "dependency-unresolved": Explanation("a dependency that is not served", "The skill relies on what nobody has."),
     "manifest-incomplete": Explanation(

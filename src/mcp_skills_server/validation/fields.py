@@ -21,6 +21,17 @@ _VAGUE: Final = 20
 _ODD_IN_NAME: Final = re.compile(r"[^a-z0-9-]")
 _IN_BRACKETS: Final = re.compile(r"\([^()]*\)")
 _BROAD: Final = re.compile(r"(?:^|[\s,])(?:Bash|Shell|Terminal)(?:\(\s*+(?:\*\s*+(?::\s*+\*\s*+)?)?\))?(?=$|[\s,])")
+_WHEN: Final = re.compile(
+    r"\b(?:when(?:ever)?|if|for|before|after|during|while|triggers?|asks?|wants?|needs?|used? (?:to|in|by|on|with|as)"
+    r"|use (?:this|it|proactively)|must be used)\b",
+    re.IGNORECASE,
+)
+"""Words by which a description says for what, or when, its skill is to be used."""
+_CHECKABLE: Final = re.compile(
+    r"\d|_|\b(?:python|node|npm|git|docker|bash|java|ruby|rust|go|deno|bun|uv|pip|linux|macos|windows|network|internet"
+    r"|claude|codex|cursor|copilot|gemini|opencode|mcp|api|cli|browser|chrome)\b",
+    re.IGNORECASE,
+)
 _Result: TypeAlias = tuple[Finding, ...]
 """Most rules find one thing or nothing, and they run for every skill at every scan: a generator would cost more."""
 
@@ -162,6 +173,22 @@ def _broad_permission(skill: SkillMd) -> _Result:
     if not any(isinstance(entry, str) and _BROAD.search(entry) for entry in entries):
         return ()
     return (Finding("allowed-tools allows every shell command", skill.line("allowed-tools")),)
+
+
+@RULES.rule("description-when", deep=True)
+def _description_when(skill: SkillMd) -> _Result:
+    if not skill.description or _WHEN.search(skill.description):
+        return ()
+    return (Finding("the description does not say when to use the skill", skill.line("description")),)
+
+
+@RULES.rule("compatibility-form", deep=True)
+def _compatibility_form(skill: SkillMd) -> _Result:
+    value = skill.frontmatter.get("compatibility")
+    if not isinstance(value, str) or not value or _CHECKABLE.search(value):
+        return ()
+    message = f"compatibility {literal(value)} names nothing that a program can look for"
+    return (Finding(message, skill.line("compatibility")),)
 
 
 @RULES.rule("hooks")

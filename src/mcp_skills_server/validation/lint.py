@@ -45,9 +45,7 @@ def lint_file(skill: Skill, path: str, raw: bytes) -> list[Problem]:
     content = raw.decode("utf-8", "replace") if lfs.is_pointer(raw) else media.as_text(raw, media.media_type(path))
     if path == SKILL_MD:
         if readable:
-            # The scan has read the fields of these bytes, and only of this one a deep rule names the line.
-            known = None if "allowed-tools" in skill.frontmatter else skill.frontmatter
-            document = frontmatter.parse(raw, known=known)
+            document = frontmatter.parse(raw)
             markdown, first_line = document.body, document.body_line
             found += rules.check_deeply(document, skill.files)
     elif content is not None and media.media_type(path) == media.MARKDOWN:

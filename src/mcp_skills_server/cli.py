@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "try": ("evaluate", "try_", "Write and check"),
     "overlap": ("evaluate", "overlap", "Write and check"),
     "context": ("context", "context", "Write and check"),
+    "run": ("run", "run", "Write and check"),
     "ui": ("ui", "ui", "Write and check"),
     "serve": ("serve", "serve", "Serve"),
     "install": ("install", "install", "Serve"),

@@ -8,7 +8,7 @@ from dialects.build import skill
 from mcp_skills_server.model import SKILL_MD, Standing
 from mcp_skills_server.validation.lint import lint_file, lint_names
 
-HEAD = "---\nname: a\ndescription: Shows what is found in a file., when asked\n---\n"
+HEAD = "---\nname: a\ndescription: Shows what is found in a file, when asked.\n---\n"
 
 
 def codes(path: str, text: str, standing: Standing = Standing.VALID) -> list[tuple[str, str, int | None]]:

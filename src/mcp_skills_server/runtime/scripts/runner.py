@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -44,7 +44,7 @@ from mcp_skills_server.runtime.scripts.output_files import OutputFile
 from mcp_skills_server.runtime.scripts.policy import ExecutionPolicy
 from mcp_skills_server.runtime.scripts.preparation import Preparation, RunDirectory, RunRequest
 from mcp_skills_server.runtime.scripts.process_tree import ProcessTree
-from mcp_skills_server.runtime.scripts.processes import NOT_STARTED, Ended, Progress, execute
+from mcp_skills_server.runtime.scripts.processes import NOT_STARTED, Command, Ended, Progress, execute
 from mcp_skills_server.runtime.scripts.sandbox import Bubblewrap, Choose
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from mcp_skills_server.runtime.scripts.workspace import Workspace, discard
@@ -59,6 +59,23 @@ PATIENCE_S = 10.0
 _TIDYING_S: Final = 20.0
 _NAMES_SHOWN: Final = 20
 _DIRECTORY_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A run that was prepared and not started.
+
+    Attributes:
+        command: what would be executed.
+        box: the sandbox; None for none.
+        network: whether it may use the network.
+        folders: folders of the operator's that it may read and write.
+    """
+
+    command: Command
+    box: Bubblewrap | None
+    network: bool
+    folders: Sequence[str]
 
 
 class Scripts:
@@ -195,6 +212,29 @@ class Scripts:
             tuple(needs),
         )
         return await self._run(request, workspace, progress, owner)
+
+    def explain(self, skill: Skill, path: str, workspace: Workspace, args: Sequence[str] = ()) -> Explained:
+        """Return what `run` would execute, and what it may see. Blocks; nothing is executed.
+
+        Raises:
+            RunRefusedError: as for `run`.
+            RequestError: as for `run`.
+            StaleFileError: as for `run`.
+        """
+        box = self._sandbox()
+        within = skill.name if _DIRECTORY_NAME.fullmatch(skill.name) else "skill"
+        timeout_s = self._checked_timeout(None)
+        request = RunRequest(
+            {within: skill}, within, path, _file(skill, path), checked_args(args), {}, ".", timeout_s, None, None
+        )
+        request = self._allowed(request)
+        directory = RunDirectory(os.path.join(self._directory(), f"run-{secrets.token_hex(8)}"))
+        workspace.enter()
+        try:
+            command = self._preparation.command(request, workspace, directory)
+        finally:
+            self._tidy(directory, workspace)
+        return Explained(command, box, request.network or self._settings.network, self._settings.folders)
 
     async def run_written(
         self,

@@ -17,7 +17,7 @@ from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served
 from mcp_skills_server.commands.options import FollowOptions, RootType
 from mcp_skills_server.commands.running import leave, say_that_it_waits
-from mcp_skills_server.commands.runtime_options import EmbeddingOptions, ScriptOptions
+from mcp_skills_server.commands.runtime_options import AllowOptions, EmbeddingOptions, SandboxOptions
 from mcp_skills_server.commands.serve import serve
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class _BeforeTheAgent(Grouped):
         return [*super().collect_usage_pieces(ctx), "-- AGENT [ARGUMENT]..."]
 
 
-class AcpOptions(FollowOptions, EmbeddingOptions, ScriptOptions):
+class AcpOptions(FollowOptions, EmbeddingOptions, AllowOptions, SandboxOptions):
     """All options of `acp`. Those of `serve` are passed on to the server that the agent starts."""
 
     server: bool = switch(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from mcp_skills_server.commands.fields import Grouped, flag, switch, takes
+from mcp_skills_server.commands.fields import Grouped, flag, takes
 from mcp_skills_server.commands.options import RootOptions, make_registry, reading
 from mcp_skills_server.commands.printing import remark, say, say_lines
-from mcp_skills_server.commands.runtime_options import RuntimeOptions, make_runtime
+from mcp_skills_server.commands.runtime_options import ExecutionOptions, RuntimeOptions, SandboxOptions, make_runtime
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import Skill, Standing
 
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 _PLAIN: Final = frozenset(("HOME", "LANG", "PATH", "SKILL_DIR", "SKILL_WORKSPACE", "TMPDIR"))
 
 
-class RunOptions(RuntimeOptions, RootOptions):
+class RunOptions(SandboxOptions, ExecutionOptions, RootOptions):
     """All options of `run`."""
 
-    allow_scripts: bool = switch(True, "Run the script; --no-allow-scripts refuses, as a server does by default.")
     explain: bool = flag("Run nothing; print what would be executed, and what it may see.")
 
 
@@ -57,10 +56,13 @@ def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str
         found = identity.find(registry.snapshot, skill, Standing.LENIENT)
     except RequestError as error:
         raise UsageError(f"{error}; 'list' shows what there is") from None
-    with make_runtime(registry, options, max_loaded=1, catalog_chars=None) as runtime:
+    # Who types the command allows the run; a server's client does not.
+    chosen = {name: value for name, value in vars(options).items() if hasattr(RuntimeOptions, name)}
+    with make_runtime(
+        registry, RuntimeOptions(**chosen, allow_scripts=True), max_loaded=1, catalog_chars=None
+    ) as runtime:
         scripts = runtime.scripts
-        if scripts is None:
-            raise UsageError("scripts may not run: leave out --no-allow-scripts")
+        assert scripts is not None
         workspace = scripts.workspace()
         try:
             with reading():

@@ -39,8 +39,8 @@ class ApprovalOptions(Options):
     approvals: str | None = file("The file that lists approved skills; by default in the user's state directory.")
 
 
-class ScriptOptions(ApprovalOptions):
-    """The scripts of skills and their sandbox."""
+class AllowOptions(ApprovalOptions):
+    """Whether clients may run scripts."""
 
     heading: ClassVar[str] = "Running scripts"
     allow_scripts: bool = switch(
@@ -48,6 +48,12 @@ class ScriptOptions(ApprovalOptions):
         "Let clients run what skills of your own folders bring: scripts of loaded skills, and actions by the Skills "
         "Protocol.",
     )
+
+
+class SandboxOptions(ApprovalOptions):
+    """How scripts run, and what they may see."""
+
+    heading: ClassVar[str] = "Running scripts"
     script_origins: tuple[str, ...] = many(
         "Run approved skills of this site or archive, too, named as 'show' does. May be repeated.",
         "--allow-scripts-of",
@@ -99,7 +105,7 @@ class ExecutionOptions(Options):
     )
 
 
-class RuntimeOptions(ScriptOptions, ExecutionOptions):
+class RuntimeOptions(AllowOptions, SandboxOptions, ExecutionOptions):
     """All options of running scripts."""
 
 

@@ -157,4 +157,4 @@ def test_any_description_is_kept_or_refused(description: str) -> None:
     document = frontmatter.parse(files["SKILL.md"].encode())
     assert document.frontmatter is not None and document.frontmatter["description"] == description
     assert not document.problems and not rules.check(document, "refunds")
-    assert {each.code for each in rules.check_deeply(document, files)} == {"placeholder"}
+    assert {each.code for each in rules.check_deeply(document, files)} - {"description-when"} == {"placeholder"}

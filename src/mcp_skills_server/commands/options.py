@@ -199,6 +199,7 @@ class PartialOptions(Options):
     allow_partial: bool = flag(
         "Publish the others where a skill cannot be; without it nothing is, and it exits with 1."
     )
+    with_evals: bool = flag("Publish the folder evals of each skill, too. That of a signed skill always is.")
 
 
 @contextmanager

@@ -131,6 +131,7 @@ def _publish(
         options.base_url,
         known=site.known,
         steps=lambda skills: progress(skills, length=len(skills), label="packing"),
+        evals=options.with_evals,
     )
     if options.check:
         differences = site.check(publication)

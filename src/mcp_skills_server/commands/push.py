@@ -58,7 +58,7 @@ def push(options: PushOptions, arguments: tuple[str, ...]) -> int:
     from mcp_skills_server.sources.oci.push import Package
 
     registry.load()
-    publication = Publication(registry)
+    publication = Publication(registry, evals=options.with_evals)
     edition = publication.edition()
     for path, reason in edition.left_out:
         remark(f"{path}: not pushed: {reason}")

@@ -62,7 +62,8 @@ def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str
         registry, RuntimeOptions(**chosen, allow_scripts=True), max_loaded=1, catalog_chars=None
     ) as runtime:
         scripts = runtime.scripts
-        assert scripts is not None
+        if scripts is None:
+            raise UsageError("scripts cannot run here")
         workspace = scripts.workspace()
         try:
             with reading():

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -331,6 +332,7 @@ class RulesOptions(Options):
     """All options of `rules`."""
 
     form: Literal["text", "json"] = output_format("text", "json")
+    schema: bool = flag("Print the JSON schema of the frontmatter, for editors, in place of the rules.")
 
 
 @click.command()
@@ -343,7 +345,13 @@ def rules(options: RulesOptions, codes: tuple[str, ...]) -> None:
     Examples:
       mcp-skills-server rules
       mcp-skills-server rules name-mismatch
+      mcp-skills-server rules --schema > frontmatter.schema.json
     """
+    if options.schema:
+        say_lines(
+            resources.files("mcp_skills_server.validation").joinpath("frontmatter.schema.json").read_text().rstrip()
+        )
+        return
     from mcp_skills_server.format.nearest import nearest
     from mcp_skills_server.validation.explanations import EXPLANATIONS, markdown
 

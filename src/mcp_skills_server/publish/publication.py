@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -26,6 +26,8 @@ from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.publish.artifacts import SEGMENT, Artifacts, RetentionPolicy, Slot
 from mcp_skills_server.publish.edition import Edition, Item, Published
 
+_EVALS: Final = "evals/"
+_SIGNATURE: Final = "skill.oms.sig"
 _TRIES: Final = 3
 _LOOK_AGAIN_S: Final = 10.0
 """How long an edition counts as current without a look at what changes no snapshot: the modes of files."""
@@ -63,6 +65,7 @@ class Publication:
         known: the artifact that a skill was packed to before, if it lies ready; its files then have their digests, and
             the skill is not packed again. None where it is to be packed.
         steps: goes through what is about to be packed, to show how far that is.
+        evals: also publish the folder `evals` of each skill.
     """
 
     def __init__(
@@ -75,10 +78,12 @@ class Publication:
         segment: int = SEGMENT,
         known: Callable[[Skill], Artifact | None] = lambda _: None,
         steps: Callable[[Sequence[Skill]], Iterable[Skill]] = iter,
+        evals: bool = False,
     ) -> None:
         self.registry = registry
         self._known = known
         self._steps = steps
+        self._evals = evals
         self._base = base
         self._clock = clock
         self._lock = threading.Lock()
@@ -179,8 +184,9 @@ class Publication:
         known = self._packed.get(skill)
         modes = _modes(skill)
         if known is None or known.modes != modes:
+            published = skill if self._evals else without_evals(skill)
             try:
-                known = _Packed(modes, self._pack_anew(skill, modes))
+                known = _Packed(modes, self._pack_anew(published, _modes(published)))
             except ArchiveRefusedError as refused:
                 known = _Packed(modes, str(refused))
             self._packed[skill] = known
@@ -261,6 +267,16 @@ class Publication:
         if published.artifact in self._artifacts:
             return self.unpacked(published)[path][0]
         return self.registry.read(published.skill.files[path])
+
+
+def without_evals(skill: Skill) -> Skill:
+    """Return a skill without its evals, which are its author's: as skill-creator packs it.
+
+    A signed skill stays as it is, since its signature is about all of its files.
+    """
+    if _SIGNATURE in skill.files or not any(path.startswith(_EVALS) for path in skill.files):
+        return skill
+    return replace(skill, files={path: file for path, file in skill.files.items() if not path.startswith(_EVALS)})
 
 
 def _modes(skill: Skill) -> tuple[bool, ...]:

@@ -6,6 +6,7 @@ The facts about hosts were measured with the real programs (`make hosts`).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -20,6 +21,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 
 _CUT_MARK: Final = "… [truncated]"
 _FIRST_LINE: Final = 247
+_NAME: Final = re.compile(r"[^\s,;:<>\"']+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +144,12 @@ def _text(title: str, shown: str, sent: str, most: int | None) -> ShownText:
 def _standing(overview: Overview, text: str) -> tuple[list[str], list[str], list[str]]:
     """Return the names of the skills that stand in a text with their whole description, with less, and not at all."""
     flat = " ".join(text.replace("\\n", " ").replace('\\"', '"').split())
+    words = set(_NAME.findall(flat))
     whole: list[str] = []
     shortened: list[str] = []
     absent: list[str] = []
     for offer in overview.offers:
-        if offer.name not in flat:
+        if offer.name not in words:
             absent.append(offer.name)
         elif " ".join(offer.description.split()) in flat:
             whole.append(offer.name)

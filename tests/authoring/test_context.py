@@ -58,13 +58,16 @@ def test_loading_a_skill_brings_its_body(tmp_path: Path, host: str) -> None:
 
 def test_a_budget_decides_the_exit_code(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
-    assert CliRunner().invoke(cli, ["context", str(tmp_path), "--budget", "100000"]).return_value == 0
-    done = CliRunner().invoke(cli, ["context", str(tmp_path), "--budget", "10"])
+    assert (
+        CliRunner().invoke(cli, ["context", str(tmp_path), "--budget", "100000"], standalone_mode=False).return_value
+        == 0
+    )
+    done = CliRunner().invoke(cli, ["context", str(tmp_path), "--budget", "10"], standalone_mode=False)
     assert done.return_value == 1
     assert "more than the budget of 10" in done.stderr
 
 
 def test_a_skill_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
-    done = CliRunner().invoke(cli, ["context", str(tmp_path), "--skill", "b"])
+    done = CliRunner().invoke(cli, ["context", str(tmp_path), "--skill", "b"], standalone_mode=False)
     assert isinstance(done.exception, UsageError)

@@ -31,7 +31,7 @@ def skills(tmp_path: Path) -> Path:
 
 
 def command(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [*map(str, arguments)])
+    return CliRunner().invoke(cli, [*map(str, arguments)], standalone_mode=False)
 
 
 def refusal(*arguments: object) -> str:

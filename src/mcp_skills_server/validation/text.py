@@ -48,7 +48,7 @@ _ENCODED: Final = re.compile(
     re.IGNORECASE,
 )
 _SECRET: Final = re.compile(
-    r"(?P<a_private_key>-----BEGIN (?:[A-Z]++ )*+PRIVATE KEY-----\s++[A-Za-z0-9+/=\s]{64})"
+    r"(?P<a_private_key>-----BEGIN (?:(?!PRIVATE)[A-Z]++ )*+PRIVATE KEY-----\s++[A-Za-z0-9+/=\s]{64})"
     r"|(?P<an_access_key_of_AWS>\b(?:AKIA|ASIA)[A-Z0-9]{16}\b)"
     r"|(?P<a_token_of_GitHub>\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{60})\w*+)"
     r"|(?P<a_token_of_GitLab>\bglpat-[A-Za-z0-9_-]{20}[\w-]*+)"

@@ -1,0 +1,162 @@
+"""What a repository of skills uses in CI: the hooks of pre-commit, the action, the example workflow, the judges."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import yaml
+
+from wire import DEADLINE, ROOT, write_skill
+
+GIT = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+
+
+def run(*words: object, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(each) for each in words],
+        cwd=cwd,
+        env={**os.environ, **GIT, **more},
+        capture_output=True,
+        text=True,
+        timeout=10 * DEADLINE,
+        check=False,
+    )
+
+
+def test_the_action_and_the_workflow_have_the_shape_that_github_reads() -> None:
+    for schema, file in (("github-actions", "action.yml"), ("github-workflows", "examples/ci/skills.yml")):
+        done = run(
+            Path(sys.executable).with_name("check-jsonschema"), "--builtin-schema", f"vendor.{schema}", file, cwd=ROOT
+        )
+        assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(("description", "expected"), [("Does a thing when asked.", 0), ("When asked. " + "x" * 1025, 1)])
+def test_the_steps_of_the_action_annotate_and_write_sarif(tmp_path: Path, description: str, expected: int) -> None:
+    """All but the installation, in place of which this environment stands."""
+    write_skill(tmp_path / "work/skills/a", description=description)
+    (tmp_path / "runner/skills").mkdir(parents=True)
+    (tmp_path / "runner/skills/bin").symlink_to(Path(sys.executable).parent)
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    inputs = {name: each["default"] for name, each in action["inputs"].items()} | {"path": "skills"}
+    codes: list[int] = []
+    said = ""
+    for step in action["runs"]["steps"][1:]:
+        if step.get("if") == "inputs.evaluate == 'true'":
+            continue
+        given = {
+            name: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda found: inputs[found[1]], value)
+            for name, value in step["env"].items()
+        }
+        done = run(
+            "bash", "-e", "-c", step["run"], cwd=tmp_path / "work", RUNNER_TEMP=str(tmp_path / "runner"), **given
+        )
+        codes.append(done.returncode)
+        said += done.stdout
+    assert codes == [0, expected]
+    assert ("::error file=skills/a/SKILL.md,line=3,title=description-length" in said) is bool(expected)
+    log = json.loads((tmp_path / "work/skills.sarif").read_text())
+    assert len(log["runs"][0]["results"]) == expected
+
+
+@pytest.mark.parametrize(("name", "expected"), [("a", 0), ("b", 1)])
+def test_pre_commit_runs_the_hook(
+    tmp_path: Path, name: str, expected: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The hook's own environment is that of this test: to install it takes a network and half a minute."""
+    hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert [each["id"] for each in hooks] == ["validate-skills", "evaluate-skills"]
+    work = tmp_path / "work"
+    write_skill(work / "a", name=name)
+    for each in hooks:
+        each["language"] = "system"
+        each["entry"] = f"{Path(sys.executable).parent}/{each['entry']}"
+    (work / ".pre-commit-config.yaml").write_text(yaml.safe_dump({"repos": [{"repo": "local", "hooks": hooks[:1]}]}))
+    for words in (("init", "-q"), ("add", ".")):
+        assert run("git", *words, cwd=work).returncode == 0
+    home = tmp_path_factory.mktemp("pre-commit")
+    done = run(sys.executable, "-m", "pre_commit", "run", "--all-files", cwd=work, PRE_COMMIT_HOME=str(home))
+    assert done.returncode == expected, done.stdout + done.stderr
+    assert ("name-mismatch" in done.stdout) is bool(expected)
+
+
+QUESTION = {"query": "refund it", "catalogue": "refunds: Issue refunds.", "skills": [{"name": "refunds"}]}
+
+
+class Model(BaseHTTPRequestHandler):
+    """A model that always chooses one skill."""
+
+    asked: list[dict[str, Any]]
+
+    def do_POST(self) -> None:
+        self.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        message = {"content": json.dumps({"skills": ["refunds"]})}
+        usage = {"prompt_tokens": 1000, "completion_tokens": 100}
+        raw = json.dumps({"choices": [{"message": message}], "usage": usage}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def model() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    asked: list[dict[str, Any]] = []
+    handler = type("Scripted", (Model,), {"asked": asked})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1", asked
+        server.shutdown()
+
+
+def judged(*words: str, cwd: Path, **more: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, *words], input=json.dumps(QUESTION), env={**os.environ, **more}, cwd=cwd,
+        capture_output=True, text=True, timeout=DEADLINE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_judge_for_openai_asks_with_the_catalogue_and_says_the_cost(
+    tmp_path: Path, model: tuple[str, list[dict[str, Any]]]
+) -> None:
+    address, asked = model
+    given = {"OPENAI_BASE_URL": address, "OPENAI_API_KEY": "k", "PRICE_IN": "1", "PRICE_OUT": "10"}
+    found = judged(str(ROOT / "examples/judges/openai.py"), "some-model", cwd=tmp_path, **given)
+    assert found == {"skills": ["refunds"], "cost_usd": 0.002}
+    (request,) = asked
+    assert request["model"] == "some-model"
+    assert QUESTION["catalogue"] in request["messages"][0]["content"]
+    assert request["messages"][1]["content"] == "refund it"
+
+
+AGENT = """#!{python}
+import json, sys
+answer = 'I would load {{"skills": ["refunds"]}}.'
+print(json.dumps({{"result": answer, "total_cost_usd": 0.25}}) if "--output-format" in sys.argv else answer)
+sys.exit("refund it" not in sys.argv[-1])
+"""
+
+
+@pytest.mark.parametrize(("agent", "cost"), [("claude", 0.25), ("codex", 0.0), ("opencode", 0.0)])
+def test_the_judge_of_agents_reads_the_last_object_of_an_answer(tmp_path: Path, agent: str, cost: float) -> None:
+    program = tmp_path / "bin" / agent
+    program.parent.mkdir()
+    program.write_text(AGENT.format(python=sys.executable))
+    program.chmod(0o755)
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    found = judged(str(ROOT / "examples/judges/program.py"), agent, cwd=tmp_path, PATH=path)
+    assert found == {"skills": ["refunds"], "cost_usd": cost}

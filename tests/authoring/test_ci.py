@@ -41,7 +41,9 @@ def test_the_action_and_the_workflow_have_the_shape_that_github_reads() -> None:
         assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize(("description", "expected"), [("Does a thing when asked.", 0), ("When asked. " + "x" * 1025, 1)])
+@pytest.mark.parametrize(
+    ("description", "expected"), [("Does a thing when asked.", 0), ("When asked. " + "x" * 1025, 1)]
+)
 def test_the_steps_of_the_action_annotate_and_write_sarif(tmp_path: Path, description: str, expected: int) -> None:
     """All but the installation, in place of which this environment stands."""
     write_skill(tmp_path / "work/skills/a", description=description)

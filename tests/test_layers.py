@@ -86,10 +86,10 @@ def test_every_package_has_its_layer_and_contributing_shows_them() -> None:
 BUDGETS = {
     "format": 2_900, "validation": 1_000, "dialects": 3_200, "catalog": 3_000, "sources": 5_000, "provenance": 800,
     "access": 1_200, "runtime": 6_600, "server": 2_600, "transport": 350, "web": 4_800, "shared": 600,
-    "telemetry": 1_500, "publish": 1_000, "rpc": 1_200, "acp": 800, "hosts": 900, "commands": 4_500,
+    "telemetry": 1_500, "publish": 1_000, "rpc": 1_200, "acp": 800, "hosts": 900, "commands": 4_500, "authoring": 1_000,
 }  # fmt: skip
 """Lines of each package in the end; `runtime` has search and scripts in it, `web` the page."""
-LINES_NOW = 54_450
+LINES_NOW = 57_000
 """The package may not become larger than this on the way there."""
 
 

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator
+from tools.pages import between_markers, table
 
 from mcp_skills_server.cli import cli
 from mcp_skills_server.codes import CODES
@@ -21,7 +22,6 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.frontmatter import parse
 from mcp_skills_server.validation.explanations import EXPLANATIONS, markdown
 from mcp_skills_server.validation.fields import EXTENSION_FIELDS, HOST_FIELDS, SPECIFIED_FIELDS
-from tools.pages import between_markers, table
 from wire import DEADLINE, FIXTURES, ROOT, write_skill
 
 FAULTY = """---

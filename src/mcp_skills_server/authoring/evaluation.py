@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 from xml.etree import ElementTree
 
-from mcp_skills_server.authoring.trigger_sets import TriggerCase
+from mcp_skills_server.authoring.trigger_sets import TriggerCase, read_cases
 from mcp_skills_server.dialects import runtime as dialect
-from mcp_skills_server.model import Skill, Snapshot, printable
+from mcp_skills_server.errors import StaleFileError, UsageError
+from mcp_skills_server.model import Skill, SkillFile, Snapshot, printable
 from mcp_skills_server.runtime.match_reasons import reasons
 from mcp_skills_server.runtime.search import Hit, Search
 
 PLACES: Final = 5
 """Places of a ranking that count for hit@5."""
+_EVALS: Final = "evals/"
 
 
 class Judge(Protocol):
@@ -160,6 +162,31 @@ def evaluate(
         return [result(each) for each in cases]
     with ThreadPoolExecutor(judge.concurrency, "skills-judge") as threads:
         return list(threads.map(result, cases))
+
+
+def own_cases(
+    read: Callable[[SkillFile], bytes], skill: Skill, show: Callable[[str], str]
+) -> tuple[list[tuple[Skill, TriggerCase]], list[str]]:
+    """Return the cases in the folder `evals` of a skill, and why a JSON file there holds none.
+
+    Args:
+        read: returns the bytes of a file.
+        skill: the skill.
+        show: returns the place of a file, from the root, for messages.
+    """
+    found: list[tuple[Skill, TriggerCase]] = []
+    troubles: list[str] = []
+    for path, file in skill.files.items():
+        name = path.removeprefix(_EVALS)
+        if name == path or "/" in name or not name.endswith(".json"):
+            continue
+        try:
+            found += [(skill, case) for case in read_cases(read(file), show(file.location))]
+        except UsageError as error:
+            troubles.append(str(error))
+        except StaleFileError as error:
+            troubles.append(f"{show(file.location)}: cannot be read ({error.reason or 'it changed'})")
+    return found, troubles
 
 
 def summary(results: Iterable[CaseResult]) -> Summary:

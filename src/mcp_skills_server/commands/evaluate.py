@@ -16,7 +16,6 @@ from mcp_skills_server.commands.options import (
     given_or_configured,
     index_of,
     make_registry,
-    reading,
     roots,
 )
 from mcp_skills_server.commands.printing import progress_bar, remark, say, say_json, say_lines, say_table
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.runtime.runtime import Runtime
 
-_EVALS: Final = "evals/"
 _MOST_BYTES: Final = 16 << 20
 _LEAST_OVERLAP: Final = 0.5
 
@@ -138,21 +136,15 @@ def _judge(options: EvaluateOptions, runtime: Runtime) -> CommandJudge:
 
 def _own_cases(registry: Registry) -> list[tuple[Skill, TriggerCase]]:
     """Return the cases that lie in the skills' evals folders; another JSON file there is passed over with a remark."""
-    from mcp_skills_server.authoring.trigger_sets import read_cases
+    from mcp_skills_server.authoring.evaluation import own_cases
 
     found: list[tuple[Skill, TriggerCase]] = []
     snapshot = registry.snapshot
     for skill in (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT)):
-        for path, file in skill.files.items():
-            name = path.removeprefix(_EVALS)
-            if name == path or "/" in name or not name.endswith(".json"):
-                continue
-            place = registry.roots[skill.root].show(file.location)
-            try:
-                with reading():
-                    found += [(skill, case) for case in read_cases(registry.read(file), place)]
-            except UsageError as error:
-                remark(f"passed over: {error}")
+        cases, troubles = own_cases(registry.read, skill, registry.roots[skill.root].show)
+        found += cases
+        for each in troubles:
+            remark(f"passed over: {each}")
     return found
 
 

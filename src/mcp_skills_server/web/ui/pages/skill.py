@@ -25,6 +25,7 @@ from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, SkillFile, S
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage_store import Line
 from mcp_skills_server.web.ui.look import Look, prefix, shown_problem, source_name
+from mcp_skills_server.web.ui.pages.author import report_of
 from mcp_skills_server.web.ui.pages.problems import REFRESH_S, file_of, survey_of
 from mcp_skills_server.web.ui.render import rendered, tokens
 
@@ -150,6 +151,7 @@ async def page(request: Request, look: Look) -> Response:
     is_checked = checks.known(skill) is not None  # asked first: the survey below then has what was found
     survey = await to_thread.run_sync(survey_of, look)
     listed = await to_thread.run_sync(look.runtime.briefing.shown_part, skill) if look.site.settings.tools else None
+    author = await to_thread.run_sync(report_of, look, skill) if runtime.is_offered(skill) else None
     digests = await look.view.digests(skill) if skill.standing > Standing.UNUSABLE else dict[str, str]()
     response = look.page(
         "skill.html",
@@ -161,6 +163,7 @@ async def page(request: Request, look: Look) -> Response:
         tree=tree_of(skill, digests),
         problems=_problems(look, skill, survey),
         is_checked=is_checked,
+        author=author,
         source=source_name(look, skill.root),
         origin=skill.origin if look.site.local else identity.origin(skill),
         revision=getattr(look.runtime.registry.roots[skill.root], "revision", ""),

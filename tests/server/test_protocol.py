@@ -142,6 +142,8 @@ def test_nothing_but_the_script_runner_can_run_a_program() -> None:
         "runtime/scripts/launch.py",
         "rpc/launcher.py",  # runs within such a process
         "acp/agent_process.py",  # of the agent that the operator names
+        "authoring/judge.py",  # of the judge and the scanner that an author names on the command line
+        "authoring/scanner.py",
         "sources/git/program.py",  # git, which runs nothing of a repository
         "sources/oci/credentials.py",  # the helpers that the user's docker has for passwords
     }

@@ -10,7 +10,7 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.model import SKILL_MD, Problem, Skill
 
-_LICENSES: Final = re.compile(r"(?:.*/)?(?:licen[cs]e|notice|copying|authors|readme|changelog)[^/]*", re.IGNORECASE)
+_LICENSES: Final = re.compile(r"licen[cs]e|notice|copying|authors|readme|changelog", re.IGNORECASE)
 """Files that stand for themselves."""
 _PARTS: Final = re.compile(r"(?:^|/)(?:evals|tests?|\.[^/]*|__init__\.py$|skill\.toml$|skill\.oms\.sig$)")
 COLLIDES: Final = 0.8
@@ -32,9 +32,9 @@ def unused_files(texts: Mapping[str, str], files: Collection[str]) -> list[Probl
             named_in[word] = path if named_in.get(word, path) == path else None
     unused: list[str] = []
     for path in files:
-        if path == SKILL_MD or _LICENSES.fullmatch(path) or _PARTS.search(path):
-            continue
         folder, _, name = path.rpartition("/")
+        if path == SKILL_MD or _LICENSES.match(name) or _PARTS.search(path):
+            continue
         words = (name, name.rpartition(".")[0] or name, *filter(None, folder.split("/")))
         if all(named_in.get(word, path) == path for word in words):
             unused.append(path)

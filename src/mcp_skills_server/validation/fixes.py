@@ -18,10 +18,9 @@ from mcp_skills_server.validation.at_scan import check
 from mcp_skills_server.validation.fields import HOST_FIELDS
 
 _FIELD: Final = re.compile(
-    r"(?P<start>[ \t]*+(?:[\w.-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+:[ \t]++)(?P<value>[^\n]*?)[ \t]*+\Z"
+    r"(?P<start>[ \t]*+(?:[\w.-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+:[ \t]++)(?P<value>[^\n]*+)\Z"
 )
 _KEY: Final = re.compile(r"[A-Za-z][\w-]*+(?=[ \t]*+:)")
-_BY_COMMAS: Final = re.compile(r",\s*+(?![^()]*\))")
 
 Correct = Callable[[list[str], Problem], bool]
 """Corrects the lines of a file for a finding; returns whether it did."""
@@ -70,7 +69,7 @@ def _codes(text: str, directory: str) -> list[str]:
 def _value_in_quotes(lines: list[str], problem: Problem) -> bool:
     number = (problem.line or 0) - 1
     found = _FIELD.match(lines[number]) if 0 <= number < len(lines) else None
-    value = found["value"] if found else ""
+    value = found["value"].rstrip() if found else ""
     if found is None or not value or value[0] in "\"'|>[{&*!":
         return False
     quoted = "'" + value.replace("'", "''") + "'" if '"' in value or "\\" in value else f'"{value}"'
@@ -86,9 +85,9 @@ def _tools_as_text(lines: list[str], problem: Problem) -> bool:
     value = found["value"].strip()
     last = number + 1
     if value.startswith("[") and value.endswith("]"):
-        tools = [each.strip().strip("\"'") for each in _BY_COMMAS.split(value[1:-1])]
+        tools = [each.strip().strip("\"'") for each in _split_by_commas(value[1:-1])]
     elif value:
-        tools = [each.strip() for each in _BY_COMMAS.split(value.strip("\"'"))]
+        tools = [each.strip() for each in _split_by_commas(value.strip("\"'"))]
     else:
         while last < len(lines) and re.match(r"[ \t]*+-[ \t]", lines[last]):
             last += 1
@@ -98,6 +97,18 @@ def _tools_as_text(lines: list[str], problem: Problem) -> bool:
     return bool(text)
 
 
+def _split_by_commas(text: str) -> list[str]:
+    """Split a text at its commas, but for those in round brackets."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
 def _field_to_metadata(lines: list[str], problem: Problem) -> bool:
     number = (problem.line or 0) - 1
     key = _KEY.match(lines[number]) if 0 <= number < len(lines) else None
@@ -105,8 +116,8 @@ def _field_to_metadata(lines: list[str], problem: Problem) -> bool:
     if key is None or field is None or key[0] in HOST_FIELDS or not field["value"] or field["value"][0] in "[{|>&*!":
         return False
     if number + 1 < len(lines) and lines[number + 1][:1] in (" ", "\t", "-"):
-        return lines[number + 1].startswith("---") and _move(lines, number, field["value"], key[0])
-    return _move(lines, number, field["value"], key[0])
+        return lines[number + 1].startswith("---") and _move(lines, number, field["value"].rstrip(), key[0])
+    return _move(lines, number, field["value"].rstrip(), key[0])
 
 
 def _move(lines: list[str], number: int, value: str, key: str) -> bool:

@@ -48,7 +48,7 @@ _ENCODED: Final = re.compile(
     re.IGNORECASE,
 )
 _SECRET: Final = re.compile(
-    r"(?P<a_private_key>-----BEGIN (?:(?!PRIVATE)[A-Z]++ )*+PRIVATE KEY-----\s++[A-Za-z0-9+/=\s]{64})"
+    r"(?P<a_private_key>-----BEGIN (?:RSA |EC |DSA |OPENSSH |ENCRYPTED )?PRIVATE KEY-----\s++[A-Za-z0-9+/=\s]{64})"
     r"|(?P<an_access_key_of_AWS>\b(?:AKIA|ASIA)[A-Z0-9]{16}\b)"
     r"|(?P<a_token_of_GitHub>\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{60})\w*+)"
     r"|(?P<a_token_of_GitLab>\bglpat-[A-Za-z0-9_-]{20}[\w-]*+)"
@@ -60,7 +60,7 @@ _SECRET: Final = re.compile(
     r"|(?P<a_key_of_Stripe>\b[rs]k_live_[A-Za-z0-9]{24}\w*+)"
 )
 """Secrets of shapes that their issuers made up to be found."""
-_MADE_UP: Final = re.compile(r"EXAMPLE|example|0{6}|1234567|abcdefg|([xX*.])\1{5}|\bYOUR|your")
+_MADE_UP: Final = re.compile(r"EXAMPLE|example|0{6}|1234567|abcdefg|[xX]{6}|[*]{6}|[.]{6}|\bYOUR|your")
 """What stands in a secret that is none."""
 _FOLDED: Final = ("\u0130", "\u0131", "\u017f", "\u212a")
 """What a pattern without regard to case takes for an ASCII letter."""

@@ -1,15 +1,60 @@
-"""The reference page of the library, which `make docs` builds."""
+"""The reference page of the library, which `make docs` builds, and the Python programs of all pages."""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import re
+import shutil
 from pathlib import Path
 
-import mcp_skills_server
+import pytest
 
-PAGE = Path(__file__).parent.parent / "docs" / "reference.md"
+import mcp_skills_server
+from wire import FIXTURES, ROOT
+
+PAGE = ROOT / "docs" / "reference.md"
+PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+NAMES = sorted({*mcp_skills_server.__all__} - {"__version__"})
+
+
+def programs(page: Path) -> list[str]:
+    """Return the Python blocks of a page."""
+    return PYTHON.findall(page.read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 def test_the_reference_has_every_exported_name_once() -> None:
     named = re.findall(r"^::: mcp_skills_server\.(\w+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(named) == sorted(set(mcp_skills_server.__all__) - {"__version__"})
+    assert sorted(named) == NAMES
+
+
+@pytest.mark.anyio
+@pytest.mark.needs_program("bwrap")
+async def test_the_examples_of_the_reference_use_every_exported_name_and_run_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(FIXTURES, tmp_path / "skills")
+    monkeypatch.chdir(tmp_path)
+    text = "\n".join(programs(PAGE))
+    used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    assert [each for each in NAMES if each not in used] == []
+    code = compile(text, PAGE.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    spoken = eval(code, {"__name__": "reference"})
+    if inspect.isawaitable(spoken):
+        await spoken
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda page: page.name)
+def test_what_a_program_of_a_page_imports_is_there(page: Path) -> None:
+    for program in programs(page):
+        tree = compile(program, page.name, "exec", flags=ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(mcp_skills_server.__name__):
+                module = importlib.import_module(node.module or "")
+                assert [each.name for each in node.names if not hasattr(module, each.name)] == [], page.name

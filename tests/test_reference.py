@@ -1,4 +1,4 @@
-"""The reference page of the library, which `make docs` builds, and the Python programs of all pages."""
+"""The reference that `make docs` builds: the library, options and codes; and the Python programs of all pages."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import re
 import shutil
 from pathlib import Path
 
+import click
 import pytest
+from tools.reference import pages
 
 import mcp_skills_server
+from mcp_skills_server.cli import COMMANDS, cli
+from mcp_skills_server.codes import CODES
 from wire import FIXTURES, ROOT
 
 PAGE = ROOT / "docs" / "reference.md"
@@ -48,6 +52,19 @@ async def test_the_examples_of_the_reference_use_every_exported_name_and_run_in_
     spoken = eval(code, {"__name__": "reference"})
     if inspect.isawaitable(spoken):
         await spoken
+
+
+def test_the_pages_that_are_made_have_every_option_of_every_command_and_every_code() -> None:
+    made = pages()
+    assert [code for code in CODES if f"| `{code}` |" not in made["codes.md"]] == []
+    named = set(re.findall(r"`(--[a-z-]+)", made["options.md"]))
+    for name in COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        assert {each for option in command.params for each in option.opts if each.startswith("--")} <= named, name
+    assert re.search(
+        r"^\| `--page-size` .*\| `MCP_SKILLS_PAGE_SIZE` \| `50` \|.*\| serve", made["options.md"], re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda page: page.name)

@@ -43,6 +43,23 @@ def test_every_command_of_a_block_can_be_pasted(page: Path) -> None:
         assert not re.search(r"\S {3,}\S", bare), f"words without a '#' before them: {line}"
 
 
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+MADE = {"options.md", "codes.md"}
+"""Pages that `make docs` makes from the code."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_to_a_page_leads_somewhere(page: Path) -> None:
+    for path, anchor in LINK.findall(BLOCK.sub("", page.read_text(encoding="utf-8"))):
+        if "//" not in path and path not in MADE:
+            target = page.parent / path if path else page
+            assert target.exists(), path
+            if anchor:
+                headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", target.read_text(encoding="utf-8")), re.MULTILINE)
+                slugs = {re.sub(r"[^\w\s-]", "", each.lower()).replace(" ", "-") for each in headings}
+                assert anchor in slugs, (path, anchor)
+
+
 def parameters(words: Sequence[str]) -> set[str]:
     """Return the options that the command of some words has."""
     command: click.Command | None = cli

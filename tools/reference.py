@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Row: TypeAlias = tuple[str, str, str, str]
 _HEADINGS: Final = ("option", "variable", "default", "what")
 _EFFECTS: Final = {
-    Standing.UNUSABLE: "served to nobody",
+    Standing.UNUSABLE: "served to no one",
     Standing.LENIENT: "in no listing; tools, prompts and the Skills Protocol have it",
     Standing.VALID: "served",
 }

@@ -25,7 +25,6 @@ from mcp_skills_server.sources.store import Store
 class Memo:
     """A kind of its own: one skill whose body is what the list says next, or the error that it holds next."""
 
-    trusted: bool = False
     remote: bool = True
     place: Path | None = None
     pace: Pace | None = Pace(300.0, 30.0, 100.0)

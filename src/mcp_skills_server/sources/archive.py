@@ -36,7 +36,6 @@ class Archive:
         settings: whether skills in dot folders are served, too.
     """
 
-    trusted: bool = False
     remote: bool = False
     place: Path | None = None
     pace: Pace | None = Pace(_CHECK_S, _CHECK_S, _LAST_RETRY_S)

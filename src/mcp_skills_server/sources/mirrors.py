@@ -53,8 +53,8 @@ class Mirrors:
         self._stores: list[Store] = []
         self._followers: list[Follower] = []
         self._by_root: dict[str, Follower] = {}
-        self._opened: dict[str, tuple[Follower, Callable[[str], Source]]] = {}
-        """By the folder that is served: what keeps it current, and what opens its source at a revision."""
+        self._opened: dict[str, tuple[Follower, str, SourceSettings]] = {}
+        """By the folder that is served: what keeps it current, and what opens its source anew."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._portal: BlockingPortal | None = None
@@ -74,12 +74,9 @@ class Mirrors:
         if refresh_s is not None:
             settings = replace(settings, refresh_s=refresh_s)
 
-        def open_at(revision: str) -> Source:
-            return open_source(given, replace(settings, pin=revision), self._kinds)
-
         source = open_source(given, settings, self._kinds)
-        if source.pace is None and source.place is not None:
-            return given if source.trusted else MirroredRoot(os.fspath(source.place), source.origin)
+        if source is None:
+            return given
         store = Store()
         self._stores.append(store)
         follower = Follower(source, store)
@@ -96,11 +93,10 @@ class Mirrors:
                 link = store.directory / "pinned"
                 point_link(link, source.place)
                 follower.link = link
-                self._opened[os.path.abspath(link)] = follower, open_at
+                self._opened[os.path.abspath(link)] = follower, given, settings
         self._followers.append(follower)
         self._by_root[given] = follower
-        path = os.fspath(follower.path)
-        return path if source.trusted else MirroredRoot(path, source.origin)
+        return MirroredRoot(os.fspath(follower.path), source.origin)
 
     def states(self) -> list[SourceState]:
         """Return the state of every root that is fetched or unpacked, from any thread."""
@@ -212,10 +208,11 @@ class Mirrors:
         fetched: list[tuple[Follower, Source]] = []
         for folder, revision in revisions.items():
             if folder in self._opened and revision:
-                follower, open_at = self._opened[folder]
-                source = open_at(revision)
-                anyio.run(follower.fetch, source)
-                fetched.append((follower, source))
+                follower, given, settings = self._opened[folder]
+                source = open_source(given, replace(settings, pin=revision), self._kinds)
+                if source is not None:
+                    anyio.run(follower.fetch, source)
+                    fetched.append((follower, source))
 
         def switch() -> None:
             for follower, source in fetched:

@@ -55,7 +55,6 @@ class Site:
         UsageError: it is no address, or the cache cannot be written.
     """
 
-    trusted: bool = False
     remote: bool = True
     pace: Pace | None = Pace(UNSAID_S, 30.0, LAST_RETRY_S)
     refresh_s: float | None = None

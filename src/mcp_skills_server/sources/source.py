@@ -105,7 +105,6 @@ class Source(Protocol):
     Attributes:
         origin: what people read about where it is, and clients and models by `identity.shown_origin`. It holds no
             secret.
-        trusted: its skills count as the operator's own, so that policy asks for no approval of them.
         remote: it is fetched, and a server starts without it. What is not remote is there at the start or refused.
         place: the folder that is served, where the source itself keeps one current; None where its trees go to a store.
         refresh_s: seconds between two looks where the operator says it, and may change it while it is followed; None
@@ -113,7 +112,6 @@ class Source(Protocol):
     """
 
     origin: str
-    trusted: bool
     remote: bool
     place: Path | None
     refresh_s: float | None

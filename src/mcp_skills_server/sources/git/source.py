@@ -55,7 +55,6 @@ class GitFolder:
         UsageError: it is no address, or the cache cannot be written.
     """
 
-    trusted: bool = False
     remote: bool = True
 
     def __init__(self, given: str, settings: SourceSettings) -> None:

@@ -50,7 +50,6 @@ class Oci:
         UsageError: it is no name, or the cache cannot be written.
     """
 
-    trusted: bool = False
     remote: bool = True
 
     def __init__(self, given: str, settings: SourceSettings) -> None:

@@ -52,7 +52,7 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "publish/static.py",
         "runtime/briefing.py",
         "sources/download.py",
-        "sources/follower.py",
+        "sources/mirrors.py",
         "sources/records.py",
         "telemetry/events.py",
         "telemetry/usage_store.py",

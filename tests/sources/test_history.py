@@ -14,7 +14,7 @@ import pytest
 import forkserver
 from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1
 from mcp_skills_server.sources.faults import RollbackError
-from mcp_skills_server.sources.follower import Follower
+from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.records import (
     HISTORIES,
     MOST_INDEXES,
@@ -24,7 +24,6 @@ from mcp_skills_server.sources.records import (
 )
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.site import Site
-from mcp_skills_server.sources.store import Store
 from sources.fetching import LOCAL, fetch
 from sources.publishers import INDEX, Publisher, answer, index_of, skill_md
 from wire import COMMAND, DEADLINE
@@ -44,7 +43,7 @@ def body(place: Path) -> str:
 
 def follower(site: Publisher, tmp_path: Path, *, allow_rollback: bool = False) -> Follower:
     settings = replace(LOCAL, allow_rollback=allow_rollback)
-    return Follower(Site(site.url, SourceSettings(tmp_path / "cache", fetch=settings)), Store())
+    return Follower(Site(site.url, SourceSettings(tmp_path / "cache", fetch=settings)))
 
 
 def history_file(place: Path) -> Path:

@@ -8,6 +8,7 @@ What no process uses may be removed at any time, the longest unused first. What 
 
 from __future__ import annotations
 
+import atexit
 import errno
 import hashlib
 import logging
@@ -16,6 +17,7 @@ import re
 import shutil
 import stat
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -64,13 +66,20 @@ class CacheFolder:
                 self._use = FileLock(mark, timeout=0)
                 self._use.acquire()
                 for each in (self.path.parent, self.path):
-                    _make_own(each)
+                    make_own(each)
             os.utime(mark.parent)
         except Timeout:
             raise UsageError(f"{cache}: another process does not let go of it; end that, or choose another") from None
         except OSError as error:
             reason = f"the cache cannot be written ({error.strerror or error})"
             raise UsageError(f"{self.path}: {reason}; choose another --cache-dir") from None
+
+
+def private_folder() -> Path:
+    """Make a temporary folder of this process alone, which is removed at its end."""
+    folder = Path(tempfile.mkdtemp(prefix="mcp-skills-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def trim(cache: Path, most_bytes: int) -> list[str]:
@@ -111,7 +120,7 @@ def _remove_marks_without(cache: Path, folders: Sequence[Path]) -> None:
                     marks.rmdir()
 
 
-def _make_own(folder: Path) -> None:
+def make_own(folder: Path) -> None:
     """Make a folder that nobody else may write: others know its name, and what is in it is served.
 
     Raises:

@@ -112,10 +112,10 @@ def read_tree(place: Path) -> dict[str, tuple[bytes, bool]]:
     return out
 
 
-def write_tree(top: str | Path, files: Files, *, durable: bool = True, umask: bool = True) -> Written:
+def write_tree(top: str | Path, files: Files, *, durable: bool = True) -> Written:
     """Write files below a new directory, which replaces one that is there. With `durable` all is on the disk then.
 
-    Modes are 0755 and 0644, less what the process's umask takes away unless `umask` is False.
+    Modes are 0755 and 0644, less what the process's umask takes away.
 
     Raises:
         OSError: the disk is full, or the like.
@@ -135,14 +135,14 @@ def write_tree(top: str | Path, files: Files, *, durable: bool = True, umask: bo
     written: dict[str, os.stat_result] = {}
     for path, (raw, executable) in files.items():
         mode = 0o755 if executable else 0o644
-        written[path] = write_file(f"{top}/{path}", raw, mode, durable=durable, umask=umask)
+        written[path] = write_file(f"{top}/{path}", raw, mode, durable=durable)
     if durable:
         for place in places:
             sync_path(place)
     return Written(written, (*(f"{top}/{path}" for path in files), *places))
 
 
-def write_file(path: str | Path, raw: bytes, mode: int, *, durable: bool = True, umask: bool = True) -> os.stat_result:
+def write_file(path: str | Path, raw: bytes, mode: int, *, durable: bool = True) -> os.stat_result:
     """Write a new file and return its stat result. With `durable` its bytes are on the disk then.
 
     Raises:
@@ -154,9 +154,6 @@ def write_file(path: str | Path, raw: bytes, mode: int, *, durable: bool = True,
         while left:
             left = left[os.write(descriptor, left) :]
         found = os.fstat(descriptor)
-        if not umask and stat.S_IMODE(found.st_mode) != mode:
-            os.chmod(path, mode)
-            found = os.fstat(descriptor)
         if durable:
             os.fsync(descriptor)
     finally:

@@ -209,7 +209,12 @@ class FetchedFolder:
         state, known = self.look(record.name)
         check(state, known, record.source, force=force)
         now = {path: hashlib.sha256(raw).hexdigest() for path, (raw, _) in files.items()}
-        if state is SkillState.KEPT and known is not None and dict(known.files) == now:
+        if (
+            state is SkillState.KEPT
+            and known is not None
+            and dict(known.files) == now
+            and self._has_modes(known, files)
+        ):
             if (known.digest, known.url) != (record.digest, record.url):
                 self._write_record(replace(record, files=now, stats=known.stats))
             return None
@@ -228,6 +233,13 @@ class FetchedFolder:
             self.discard(record.name)
             raise
         return Staged(record.name, state, tree, written, (*made.parts, written))
+
+    def _has_modes(self, record: SkillRecord, files: Files) -> bool:
+        """Tell whether just those files of a skill may be executed that may be executed in `files`."""
+        top = self._directory / record.name
+        return sys.platform == "win32" or all(
+            bool(os.lstat(top / path).st_mode & stat.S_IXUSR) == executable for path, (_, executable) in files.items()
+        )
 
     def commit(self, staged: Sequence[Staged]) -> dict[str, ConflictError | OSError]:
         """Put these skills into their places, each whole; they are synchronized together, which takes as long as one.
@@ -391,6 +403,16 @@ class FetchedFolder:
         write_file(made, raw, 0o600)
         os.replace(made, path)
         sync_path(path.parent)
+
+
+def folder_stamp(directory: Path) -> Sequence[object]:
+    """Return what is another once a process has brought something into the folder or a skill is gone; () for none."""
+    try:
+        with os.scandir(directory / INDEXES) as entries:
+            indexes = sorted((each.name, stat_signature(each.stat(follow_symlinks=False))) for each in entries)
+        return *stat_signature(os.stat(directory)), *indexes
+    except OSError:
+        return ()
 
 
 def check(state: SkillState, record: SkillRecord | None, source: str, *, force: bool) -> None:

@@ -36,8 +36,8 @@ from mcp_skills_server.sources.records import (
     read_records,
     wanted_since,
 )
-from mcp_skills_server.sources.report import Fault, FetchReport, SkillRefusal
 from mcp_skills_server.sources.settings import FetchSettings
+from mcp_skills_server.sources.source import Fault, FetchReport, SkillRefusal
 
 _BATCH: Final = 256
 """Skills that get their places together."""
@@ -286,11 +286,11 @@ class Reconciler:
                 if not refused_stay:
                     there = {*self._became}
                 gone, pruned = self._prune(there, found)
-            is_whole = not self.is_full and all(each.fault == "publisher" for each in found)
+            is_complete = all(each.fault == "publisher" for each in found)
             index = replace(
                 index,
                 wanted=wanted_since(self._known, self._settings.wanted),
-                revision=index.revision if is_whole else "",
+                revision=index.revision if is_complete and not self.is_full else "",
                 refused={each.name: each.reason for each in found if each.fault == "publisher"},
                 units=self._memory,
             )
@@ -302,7 +302,9 @@ class Reconciler:
             became = {each: tuple(name for name in self._order() if self._became[name] == each) for each in _LISTS}
             report = report_of(index, found)
             warnings = (*report.warnings, *sorted(self.warnings))
-            return replace(report, **became, gone=tuple(gone), pruned=tuple(pruned), warnings=warnings)
+            return replace(
+                report, **became, gone=tuple(gone), pruned=tuple(pruned), warnings=warnings, is_complete=is_complete
+            )
 
     def _order(self) -> list[str]:
         return sorted(self._became, key=lambda name: (self._positions[self._owners[_key(name)]], name))

@@ -32,10 +32,8 @@ from mcp_skills_server.sources.http import Response
 from mcp_skills_server.sources.index import FoundIndex, downloader_for, find_index, index_digest, index_urls
 from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, check_names, fetch_units
 from mcp_skills_server.sources.records import epoch_s, read_index
-from mcp_skills_server.sources.report import FetchReport, SkillRefusal
 from mcp_skills_server.sources.settings import FetchSettings, SourceSettings
-from mcp_skills_server.sources.source import LAST_RETRY_S, Pace, Revision, SourceTree
-from mcp_skills_server.sources.store import Store
+from mcp_skills_server.sources.source import LAST_RETRY_S, FetchReport, Pace, Revision, SkillRefusal
 from mcp_skills_server.sources.urls import shown
 
 _ARCHIVE_OVERHEAD: Final = 4 << 20
@@ -56,7 +54,7 @@ class Site:
     """
 
     remote: bool = True
-    pace: Pace | None = Pace(UNSAID_S, 30.0, LAST_RETRY_S)
+    pace: Pace = Pace(UNSAID_S, 30.0, LAST_RETRY_S)
     refresh_s: float | None = None
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
@@ -69,7 +67,7 @@ class Site:
         self._pinned = settings.pin is not None
         self._kept = CacheFolder(settings.cache, "sites", self.origin, given, settings.pin or "")
         self._folder = self._kept.path
-        self.place: Path | None = self._folder
+        self.place: Path = self._folder
         FetchedFolder.recover(self._folder)
 
     async def resolve(self, *, anew: bool = False) -> Revision:
@@ -89,7 +87,7 @@ class Site:
             raise UnacceptableError(str(error)) from None
         return Revision(found.digest, found.next_check_s, found)
 
-    async def materialise(self, revision: Revision, store: Store) -> SourceTree:  # noqa: ARG002, see above
+    async def bring(self, revision: Revision) -> FetchReport:
         """Bring its folder up to the index.
 
         Raises:
@@ -103,7 +101,7 @@ class Site:
                 deadline = anyio.current_time() + self._settings.limits.total_s
                 report = await _bring(opened, downloader, found, self._settings, deadline, is_cache=True)
         before = index_digest(known) if known is not None and known.body else ""
-        return replace(report.tree(self._folder, self.origin, before), complete=not report.refused)
+        return replace(report, before=before, is_complete=not report.refused)
 
 
 async def look(url: str, settings: FetchSettings | None = None) -> tuple[str, SiteIndex]:

@@ -14,10 +14,9 @@ import pytest
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.folder import FetchedFolder
-from mcp_skills_server.sources.follower import Follower
 from mcp_skills_server.sources.git.source import GitFolder
+from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.settings import FetchLimits, FetchSettings, SourceSettings
-from mcp_skills_server.sources.store import Store
 from sources.fetching import listing, skills
 from sources.git.conftest import BASE
 from sources.git.remotes import GitServer, Upstream, skill
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.needs_program("git")
 
 def opened(given: str, tmp_path: Path, **changed: object) -> Follower:
     settings = replace(SourceSettings(tmp_path / "cache"), **changed)  # pyright: ignore[reportArgumentType]
-    return Follower(GitFolder(given, settings), Store(tmp_path / "unused"))
+    return Follower(GitFolder(given, settings))
 
 
 def refresh(follower: Follower) -> None:

@@ -8,15 +8,16 @@ refused whole.
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mcp_skills_server.format import archive, frontmatter
+from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
-from mcp_skills_server.format.ignored import is_entered, is_ignored, some_of
+from mcp_skills_server.format.ignored import some_of
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources.faults import UnacceptableError
+from mcp_skills_server.sources.grouping import above, group_by_skill, root_name
 from mcp_skills_server.sources.oci.manifests import SKILL_NAME, TITLE, Descriptor
 from mcp_skills_server.sources.reconcile import check_names
 
@@ -65,7 +66,7 @@ def read_layers(
     archive.check_paths(merged)
     skills: dict[str, Files] = {}
     refused: dict[str, str] = {}
-    held, rest = _held(merged, hidden=hidden)
+    held, rest = group_by_skill(merged, hidden=hidden)
     if not held:
         raise UnacceptableError(f"it holds no skill: no directory of it has a {SKILL_MD}")
     for place, files in held.items():
@@ -132,38 +133,14 @@ def _cover(merged: dict[str, tuple[bytes, bool]], files: Files) -> None:
     """Lay the files of a layer upon those below it."""
     plain = {path: each for path, each in files.items() if not _basename(path).startswith(_WHITEOUT)}
     hidden = {*plain}  # a file hides a directory of its name
-    folders = {above for path in plain for above in _above(path)}  # and the other way round
+    folders = {folder for path in plain for folder in above(path)}  # and the other way round
     for path in files.keys() - plain.keys():
         folder, slash, name = path.rpartition("/")
         hidden.add(folder if name == _OPAQUE else f"{folder}{slash}{name.removeprefix(_WHITEOUT)}")
     for path in [*merged]:
-        if path in hidden or path in folders or any(above in hidden for above in _above(path)):
+        if path in hidden or path in folders or any(folder in hidden for folder in above(path)):
             del merged[path]
     merged |= plain
-
-
-def _above(path: str) -> Iterator[str]:
-    """Yield the directories above a path, the innermost first and "" for the root last."""
-    while path:
-        path = path.rpartition("/")[0]
-        yield path
-
-
-def _held(merged: Files, *, hidden: bool) -> tuple[dict[str, dict[str, tuple[bytes, bool]]], list[str]]:
-    """Group files by the directory of their skill, "" for the root, and list those of no skill.
-
-    Of skills that lie in each other the outermost counts.
-    """
-    places = {path.rpartition("/")[0] for path in merged if _basename(path) == SKILL_MD}
-    held: dict[str, dict[str, tuple[bytes, bool]]] = {}
-    rest: list[str] = []
-    for path, each in sorted(merged.items()):
-        place = next((above for above in reversed([*_above(path)]) if above in places), None)
-        if place is None or not all(is_entered(folder, hidden=hidden) for folder in place.split("/") if folder):
-            rest.append(path)
-        else:
-            held.setdefault(place, {})[path[len(place) :].lstrip("/")] = each
-    return held, rest
 
 
 def _basename(path: str) -> str:
@@ -172,15 +149,12 @@ def _basename(path: str) -> str:
 
 def _root_name(files: Files, names: Iterable[str]) -> str:
     """Return the name of a skill at the root that a directory can have."""
-    own = (frontmatter.parse(files[SKILL_MD][0]).frontmatter or {}).get("name")
-    for name in (str(own or ""), *names):
-        if name and "/" not in name and not is_ignored(name):
-            try:
-                archive.check_paths([name])
-            except ArchiveRefusedError:
-                continue
-            return name
-    raise UnacceptableError(f"it holds a skill without a name that a directory can have; set 'name' in its {SKILL_MD}")
+    name = root_name(files, names)
+    if name is None:
+        raise UnacceptableError(
+            f"it holds a skill without a name that a directory can have; set 'name' in its {SKILL_MD}"
+        )
+    return name
 
 
 def _check(name: str, files: Files, limits: UnpackLimits) -> None:

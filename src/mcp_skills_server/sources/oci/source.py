@@ -28,13 +28,10 @@ from mcp_skills_server.sources.oci.reader import ArtifactReader
 from mcp_skills_server.sources.oci.reference import is_digest, parse_reference
 from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, fetch_units, held
 from mcp_skills_server.sources.records import IndexRecord
-from mcp_skills_server.sources.report import FetchReport
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import LAST_RETRY_S, Pace, Revision, SourceTree
-from mcp_skills_server.sources.store import Store
+from mcp_skills_server.sources.source import FetchReport, Pace, Revision
 
 _T = TypeVar("_T")
-_FIRST_RETRY_S: Final = 30.0
 _PINNED_S: Final = 3600.0
 """Between two looks at what a digest names: it never changes, and only what is on the disk could."""
 
@@ -68,14 +65,13 @@ class Oci:
         self._asked = f"{__version__} {self._settings.limits.skill_bytes} {self._hidden}"
         self._kept = CacheFolder(settings.cache, "oci", str(self._reference), str(settings.hidden))
         self._folder = self._kept.path
-        self.place: Path | None = self._folder
+        self.place: Path = self._folder
         FetchedFolder.recover(self._folder)
 
     @property
     def pace(self) -> Pace:
         """How often to poll."""
-        every = self.refresh_s or self._default_refresh_s
-        return Pace(every, min(every, _FIRST_RETRY_S), max(every, LAST_RETRY_S))
+        return Pace.every(self.refresh_s or self._default_refresh_s)
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
         """Resolve the name to the digest of its manifest, by one HEAD unless it has a digest.
@@ -91,7 +87,7 @@ class Oci:
                 digest, _ = await client.manifest(self._reference.wanted)
         return Revision(digest, self.pace.check_s)
 
-    async def materialise(self, revision: Revision, store: Store) -> SourceTree:  # noqa: ARG002, see above
+    async def bring(self, revision: Revision) -> FetchReport:
         """Bring its folder up to the manifest.
 
         Raises:
@@ -101,13 +97,13 @@ class Oci:
         whole = f"{revision.digest} {self._asked}"
         report = await to_thread.run_sync(held, self._folder, str(self._reference), whole)
         if report is not None:
-            return report.tree(self._folder, self.origin)
+            return report
         with FetchedFolder.opened(self._folder) as opened:
             reconciler = await to_thread.run_sync(
                 partial(Reconciler, opened, str(self._reference), self._settings, is_cache=True)
             )
             report = await self._bring(reconciler, revision.digest, whole)
-        return report.tree(self._folder, self.origin, reconciler.before.partition(" ")[0])
+        return replace(report, before=reconciler.before.partition(" ")[0])
 
     async def _bring(self, reconciler: Reconciler, digest: str, whole: str) -> FetchReport:
         deadline = anyio.current_time() + self._settings.limits.total_s

@@ -347,10 +347,11 @@ class Reconciler:
                 self._refuse(loser, name, reason, "publisher")
                 self._memory.pop(loser.fingerprint, None)  # that may be another matter in the next revision
             if loser is not unit:
+                if other is not None:  # whose skill is staged, or there already
+                    self._staged = [each for each in self._staged if _key(each.name) != _key(name)]
+                    for former in [each for each in self._became if _key(each) == _key(name)]:
+                        del self._became[former]
                 self._owners[_key(name)] = unit
-                self._staged = [each for each in self._staged if _key(each.name) != _key(name)]
-                for former in [each for each in self._became if _key(each) == _key(name) and other is not None]:
-                    del self._became[former]
                 taken.append(name)
         return taken
 

@@ -118,6 +118,11 @@ class IndexRecord:
     warnings: tuple[str, ...] = ()
     units: Mapping[str, UnitRecord] = field(default_factory=dict[str, UnitRecord])
 
+    @property
+    def raw(self) -> bytes:
+        """The very bytes of the index as they came."""
+        return self.body.encode("utf-8", "surrogateescape")
+
     def encode(self) -> bytes:
         """Encode the record for its file."""
         return _encoded(self)
@@ -245,11 +250,6 @@ class IndexHistory:
         return json.dumps({"version": 1, "digests": self.digests}).encode()
 
 
-def _body_digest(index: IndexRecord) -> str:
-    """Return the digest of the bytes of an index."""
-    return hashlib.sha256(index.body.encode("utf-8", "surrogateescape")).hexdigest()
-
-
 def history_path(directory: str | os.PathLike[str], place: str) -> Path:
     """Return the file with the history of this place, in a folder of fetched skills."""
     return Path(directory, HISTORIES, index_file_name(place))
@@ -298,7 +298,7 @@ def enter_index(
         RollbackError: it was there before, and another one since.
     """
     warnings: list[str] = []
-    digest, known = _body_digest(index), read_history(directory, index.asked)
+    digest, known = hashlib.sha256(index.raw).hexdigest(), read_history(directory, index.asked)
     if known is None:
         warnings.append("which indexes it had before cannot be read; an older one is not noticed this time")
         known = IndexHistory()

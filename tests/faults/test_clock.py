@@ -51,7 +51,7 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "publish/record.py",
         "publish/static.py",
         "runtime/briefing.py",
-        "sources/download.py",
+        "sources/http.py",
         "sources/mirrors.py",
         "sources/records.py",
         "telemetry/events.py",

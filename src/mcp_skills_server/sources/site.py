@@ -29,10 +29,9 @@ from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources import caching, records
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.caching import LONGEST_S, UNSAID_S
-from mcp_skills_server.sources.download import Downloader
 from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.folder import FetchedFolder, folder_stamp
-from mcp_skills_server.sources.http import HttpClient, Response
+from mcp_skills_server.sources.http import Downloader, HttpClient, Response
 from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, check_names, fetch_units
 from mcp_skills_server.sources.records import IndexRecord, read_index
 from mcp_skills_server.sources.settings import FetchSettings, SourceSettings

@@ -17,9 +17,8 @@ from anyio import to_thread
 
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.sources import addresses
-from mcp_skills_server.sources.download import check_now
 from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
-from mcp_skills_server.sources.http import Hop, HttpClient, Response, redirect_target
+from mcp_skills_server.sources.http import Hop, HttpClient, Response, check_now, check_status, redirect_target
 from mcp_skills_server.sources.oci import access, manifests
 from mcp_skills_server.sources.oci.access import Access
 from mcp_skills_server.sources.oci.manifests import Descriptor
@@ -249,13 +248,7 @@ def _check(response: Response, wanted: int = 200) -> None:
     Raises:
         SourceError: it has another.
     """
-    if response.status == wanted:
-        return
-    if response.status == 404:
-        raise AbsentError(f"{shown(response.url)} is not there (status 404)")
-    check_now(response)
-    reason = _reason(response.body)
-    raise UnacceptableError(f"{shown(response.url)} answers with status {response.status}{reason}")
+    check_status(response, {wanted}, _reason(response.body))
 
 
 def _reason(body: bytes) -> str:

@@ -15,9 +15,8 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.faults import AbsentError, SourceError, UnacceptableError
 from mcp_skills_server.sources.http import HttpClient
 from mcp_skills_server.sources.oci import manifests
-from mcp_skills_server.sources.oci.access import Access
+from mcp_skills_server.sources.oci.access import Access, Credentials
 from mcp_skills_server.sources.oci.client import RegistryClient
-from mcp_skills_server.sources.oci.credentials import Credentials
 from mcp_skills_server.sources.oci.manifests import Descriptor
 from mcp_skills_server.sources.oci.reference import parse_reference
 from mcp_skills_server.sources.settings import Bounds, OriginPolicy

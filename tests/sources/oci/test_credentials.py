@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.oci.credentials import Credentials, find_credentials
+from mcp_skills_server.sources.oci.access import Credentials, find_credentials
 
 PAIR = base64.b64encode(b"ada:s3:cret").decode()
 ADA = Credentials("ada", "s3:cret")

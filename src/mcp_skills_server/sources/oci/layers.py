@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from mcp_skills_server.format import archive
@@ -19,7 +18,7 @@ from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.grouping import above, group_by_skill, root_name
 from mcp_skills_server.sources.oci.manifests import SKILL_NAME, TITLE, Descriptor
-from mcp_skills_server.sources.reconcile import check_names
+from mcp_skills_server.sources.reconcile import Bundle, check_names
 
 LIMITS: Final = UnpackLimits(files=20_000, bytes=256 << 20, file=64 << 20)
 """Of all layers of one artifact together; of each skill in it others hold."""
@@ -32,24 +31,9 @@ _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _PACKED: Final = ("+gzip", ".gzip", "+zip", "/zip", "/gzip", "/x-gzip", "tar.gz")
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """What an artifact brings.
-
-    Attributes:
-        skills: the files of each by its name.
-        refused: why a skill is not taken, by its name.
-        warnings: what else the operator should hear, one line each.
-    """
-
-    skills: Mapping[str, Files]
-    refused: Mapping[str, str]
-    warnings: tuple[str, ...] = ()
-
-
 def read_layers(
     layers: Sequence[tuple[Descriptor, bytes]], names: Iterable[str], limits: UnpackLimits, *, hidden: bool
-) -> Contents:
+) -> Bundle:
     """Read the skills in these layers, the lowest of which comes first.
 
     Args:
@@ -82,7 +66,7 @@ def read_layers(
             skills[name] = files
     if rest:
         warnings.append(f"left out what belongs to no skill: {some_of(rest)}")
-    return Contents(skills, refused, tuple(warnings))
+    return Bundle(skills, refused, tuple(warnings))
 
 
 def _merge(layers: Sequence[tuple[Descriptor, bytes]]) -> tuple[dict[str, tuple[bytes, bool]], list[str]]:

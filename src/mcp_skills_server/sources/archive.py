@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,13 +11,13 @@ from typing import Final
 
 from anyio import to_thread
 
+from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
 from mcp_skills_server.format.ignored import some_of, unserved
 from mcp_skills_server.sources.cache import make_own, private_folder
 from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
-from mcp_skills_server.sources.files import BINARY
 from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.grouping import group_by_skill, root_name
 from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit
@@ -94,11 +93,7 @@ class Archive:
 
     def _read(self) -> bytes:
         try:
-            # Whoever puts a FIFO in its place must not have us wait for a writer.
-            with open(os.open(self.origin, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | BINARY), "rb") as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise UnreachableError("cannot be unpacked (it is no regular file)")
-                raw = file.read(_MOST_BYTES + 1)
+            raw, _ = read_regular(self.origin, _MOST_BYTES)  # of a FIFO in its place it waits for no writer
         except OSError as error:
             raise UnreachableError(f"cannot be unpacked ({error.strerror or error})") from None
         if len(raw) > _MOST_BYTES:

@@ -19,6 +19,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from filelock import FileLock, Timeout
+
 from mcp_skills_server.catalog.fetched import RECORDS
 from mcp_skills_server.durable import sync_path, sync_paths
 from mcp_skills_server.errors import SkillsServerError, UsageError
@@ -26,11 +28,8 @@ from mcp_skills_server.format.archive import Files
 from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources.files import (
-    BINARY,
-    NOFOLLOW,
     clear,
     stat_signature,
-    take_lock,
     tree_digests,
     tree_signatures,
     write_file,
@@ -56,8 +55,6 @@ _OLD: Final = "old-"
 _GONE: Final = "gone-"
 _NEW: Final = "new-"
 _WRITING: Final = "writing-"
-_AT_ONCE: Final = sys.platform == "win32"
-"""Whether a file must be synchronized when it is written, since it cannot be afterwards."""
 
 
 class ConflictError(SkillsServerError, ValueError):
@@ -123,13 +120,15 @@ class FetchedFolder:
         """
         named = printable(str(directory))
         folder = cls(Path(os.path.abspath(directory)))
+        lock = FileLock(folder._stage.parent / "lock", timeout=0, thread_local=False)
         try:
-            lock = folder._make()
+            folder._make()
+            lock.acquire()
+        except Timeout:
+            raise UsageError(f"another process fetches into {named}; wait for it to end") from None
         except OSError as error:
             raise UsageError(f"{named} cannot be written: {error.strerror or error}; choose another --output") from None
         try:
-            if not take_lock(lock):
-                raise UsageError(f"another process fetches into {named}; wait for it to end")
             try:
                 folder._recover()
             except OSError as error:
@@ -141,7 +140,7 @@ class FetchedFolder:
                     folder._recover()
                 sync_path(folder._directory)
         finally:
-            os.close(lock)
+            lock.release()
 
     @classmethod
     def recover(cls, directory: str | os.PathLike[str]) -> None:
@@ -224,11 +223,11 @@ class FetchedFolder:
         key = record_key(record.name)
         tree, written = f"{self._stage}/{_NEW}{key}", f"{self._stage}/{_WRITING}{key}.json"
         try:
-            made = write_tree(tree, files, durable=_AT_ONCE)
+            made = write_tree(tree, files)
             stats = {path: stat_signature(found) for path, found in made.files.items()}
             clear(Path(written))
             raw = replace(record, files=now, former=former, stats=stats).encode()
-            write_file(written, raw, 0o600, durable=_AT_ONCE)
+            write_file(written, raw, 0o600)
         except BaseException:
             self.discard(record.name)
             raise
@@ -354,8 +353,8 @@ class FetchedFolder:
         """Enter this index into the history of its place: `records.enter_index`."""
         return enter_index(self._directory, index, self._write, allow_rollback=allow_rollback)
 
-    def _make(self) -> int:
-        """Make what is missing of the folder; return a descriptor of its lock file."""
+    def _make(self) -> None:
+        """Make what is missing of the folder."""
         self._directory.mkdir(parents=True, exist_ok=True)
         for each in (self._stage.parent, self._stage, self._records, self._indexes, self._histories):
             with suppress(FileExistsError):
@@ -365,7 +364,6 @@ class FetchedFolder:
         for each in (self._records, self._indexes, self._histories):
             with suppress(OSError):  # some file systems have no modes
                 os.chmod(each, 0o700)  # a URL may hold a secret
-        return os.open(self._stage.parent / "lock", os.O_RDWR | os.O_CREAT | BINARY | NOFOLLOW, 0o644)
 
     def _recover(self) -> None:
         """Undo what a killed process left half done.
@@ -401,6 +399,7 @@ class FetchedFolder:
         made = self._stage / (_WRITING + path.name)
         clear(made)
         write_file(made, raw, 0o600)
+        sync_paths([str(made)])
         os.replace(made, path)
         sync_path(path.parent)
 

@@ -1,16 +1,19 @@
-"""Group the files of an archive or an image by the skill that they belong to. Pure."""
+"""Group the files of an archive, an image or a commit by the skill that they belong to. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, check_paths
 from mcp_skills_server.format.ignored import is_entered, is_ignored
 from mcp_skills_server.model import SKILL_MD
 
+_T = TypeVar("_T")
 
-def group_by_skill(files: Files, *, hidden: bool) -> tuple[dict[str, Files], list[str]]:
+
+def group_by_skill(files: Mapping[str, _T], *, hidden: bool) -> tuple[dict[str, dict[str, _T]], list[str]]:
     """Return the files of each skill by its folder, "" for the root, and the paths of those that belong to none.
 
     Of skills that lie in each other the outermost counts. A SKILL.md in another case makes one too, for its fault to be
@@ -20,16 +23,33 @@ def group_by_skill(files: Files, *, hidden: bool) -> tuple[dict[str, Files], lis
         files: all of them, from the root.
         hidden: skills in dot folders of people count, too.
     """
-    folders = {path.rpartition("/")[0] for path in files if path.rpartition("/")[2].lower() == SKILL_MD.lower()}
-    skills: dict[str, dict[str, tuple[bytes, bool]]] = {}
+    folders = {path.rpartition("/")[0] for path in files if is_skill_md(path)}
+    skills: dict[str, dict[str, _T]] = {}
     rest: list[str] = []
-    for path, each in sorted(files.items()):
-        folder = next((above for above in reversed([*above(path)]) if above in folders), None)
-        if folder is None or not all(is_entered(part, hidden=hidden) for part in folder.split("/") if part):
+    owners: dict[str, str | None] = {}
+    for path in sorted(files):
+        parent = path.rpartition("/")[0]
+        if parent not in owners:
+            owners[parent] = _owner(path, folders, hidden=hidden)
+        folder = owners[parent]
+        if folder is None:
             rest.append(path)
         else:
-            skills.setdefault(folder, {})[path[len(folder) :].lstrip("/")] = each
-    return dict(skills), rest
+            skills.setdefault(folder, {})[path[len(folder) :].lstrip("/")] = files[path]
+    return skills, rest
+
+
+def is_skill_md(path: str) -> bool:
+    """Tell whether a file is a SKILL.md, in whatever case."""
+    return path.rpartition("/")[2].lower() == SKILL_MD.lower()
+
+
+def _owner(path: str, folders: Collection[str], *, hidden: bool) -> str | None:
+    """Return the outermost of these folders that a file lies in, or None if there is none that is entered."""
+    folder = next((each for each in reversed([*above(path)]) if each in folders), None)
+    if folder is None or not all(is_entered(part, hidden=hidden) for part in folder.split("/") if part):
+        return None
+    return folder
 
 
 def above(path: str) -> Iterator[str]:

@@ -226,53 +226,27 @@ def _unit_from(data: dict[str, Any]) -> UnitRecord:
     return UnitRecord(names, dict(data["refused"]), warnings, pointers)
 
 
-@dataclass(frozen=True, slots=True)
-class IndexHistory:
-    """The indexes that were seen at one place.
-
-    Attributes:
-        digests: sha256 in hex of each, in the order in which they were first seen; the last is the one that is there.
-            One that is taken again is the last again.
-    """
-
-    digests: tuple[str, ...] = ()
-
-    def goes_back(self, digest: str) -> bool:
-        """Tell whether this index was there before, and another one since."""
-        return digest in self.digests[:-1]
-
-    def then(self, digest: str) -> IndexHistory:
-        """Return the history with this index as the current one."""
-        return IndexHistory((*(each for each in self.digests if each != digest), digest)[-MOST_INDEXES:])
-
-    def encoded(self) -> bytes:
-        """Encode the history for its file."""
-        return json.dumps({"version": 1, "digests": self.digests}).encode()
-
-
-def history_path(directory: str | os.PathLike[str], place: str) -> Path:
-    """Return the file with the history of this place, in a folder of fetched skills."""
-    return Path(directory, HISTORIES, index_file_name(place))
-
-
-def read_history(directory: str | os.PathLike[str], place: str) -> IndexHistory | None:
-    """Read the history of an index, empty before the first; return None if its file cannot be understood.
+def read_history(directory: str | os.PathLike[str], place: str) -> Sequence[str] | None:
+    """Read which indexes there were at a place; return None if the file with them cannot be understood.
 
     Args:
         directory: a folder of fetched skills.
         place: where the index was asked for. A site may have one of each version, and one of them be away for a while.
+
+    Returns:
+        The sha256 in hex of each, in the order in which they were first seen; the last is the one that is there.
     """
     try:
-        with history_path(directory, place).open("rb") as file:
+        with open(os.path.join(directory, HISTORIES, index_file_name(place)), "rb") as file:
             data: Any = json.loads(file.read(_HISTORY_BYTES))
-        digests = cast("tuple[str, ...]", tuple(data["digests"]))
+        digests = cast("list[str]", list(data["digests"]))
         if data["version"] != 1 or not all(map(_SHA256.fullmatch, digests)):
             return None
     except FileNotFoundError:
-        return IndexHistory()
+        return ()
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return IndexHistory(digests[-MOST_INDEXES:])
+    return digests[-MOST_INDEXES:]
 
 
 def enter_index(
@@ -301,12 +275,14 @@ def enter_index(
     digest, known = hashlib.sha256(index.raw).hexdigest(), read_history(directory, index.asked)
     if known is None:
         warnings.append("which indexes it had before cannot be read; an older one is not noticed this time")
-        known = IndexHistory()
-    if known.goes_back(digest) and not allow_rollback:
+        known = ()
+    if digest in known[:-1] and not allow_rollback:
         raise RollbackError("it went back to an index that it had before; --allow-rollback takes it")
-    if known.digests[-1:] != (digest,):
+    if digest not in known[-1:]:
+        digests = [*(each for each in known if each != digest), digest][-MOST_INDEXES:]
         try:
-            write(history_path(directory, index.asked), known.then(digest).encoded())
+            path = Path(directory, HISTORIES, index_file_name(index.asked))
+            write(path, json.dumps({"version": 1, "digests": digests}).encode())
         except OSError as error:
             reason = error.strerror or error
             warnings.append(f"its index cannot be remembered ({reason}); that it comes back one day is not noticed")

@@ -98,7 +98,8 @@ class Staged:
 class FetchedFolder:
     """A folder of fetched skills. Every method blocks; several threads may each have a skill.
 
-    Get one from `opened`, which holds the folder's lock. A name may have `/` in it: the skill then lies that deep.
+    A disk that is full, or the like, is an OSError; what stood in the place of a skill stands there still. Get a folder
+    from `opened`, which holds its lock. A name may have `/` in it: the skill then lies that deep.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -164,9 +165,6 @@ class FetchedFolder:
         Args:
             name: of the skill.
             recorded: all records by name, where they were read already.
-
-        Raises:
-            OSError: a file cannot be read.
         """
         place = f"{self._directory}/{name}"
         if not os.path.lexists(place):
@@ -203,7 +201,6 @@ class FetchedFolder:
 
         Raises:
             ConflictError: the place is somebody else's, or was edited.
-            OSError: the disk is full, or the like.
         """
         state, known = self.look(record.name)
         check(state, known, record.source, force=force)
@@ -278,7 +275,6 @@ class FetchedFolder:
 
         Raises:
             ConflictError: something appeared there.
-            OSError: it cannot be renamed. What stood there stands there still.
         """
         place, old = f"{self._directory}/{staged.name}", f"{self._stage}/{_OLD}{record_key(staged.name)}"
         occupied = staged.state is not SkillState.ABSENT
@@ -307,7 +303,6 @@ class FetchedFolder:
 
         Raises:
             ConflictError: it was edited, or not fetched.
-            OSError: it cannot be moved.
         """
         state, record = self.look(name)
         check(state, record, record.source if record else "", force=force)
@@ -342,11 +337,7 @@ class FetchedFolder:
         return read_index(self._directory, key)
 
     def put_index(self, index: IndexRecord) -> None:
-        """Remember what is known of an index.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Remember what is known of an index."""
         self._write(self._indexes / index_file_name(index.source), index.encode())
 
     def enter(self, index: IndexRecord, *, allow_rollback: bool) -> Sequence[str]:
@@ -366,11 +357,7 @@ class FetchedFolder:
                 os.chmod(each, 0o700)  # a URL may hold a secret
 
     def _recover(self) -> None:
-        """Undo what a killed process left half done.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
+        """Undo what a killed process left half done."""
         left = list(self._stage.iterdir())
         names: dict[str, str] = {}
         if any(each.name.startswith(_OLD) for each in left):
@@ -391,11 +378,7 @@ class FetchedFolder:
         self._write(Path(self._record_path(record.name)), record.encode())
 
     def _write(self, path: Path, raw: bytes) -> None:
-        """Replace a file of ours, on the disk, readable by nobody else.
-
-        Raises:
-            OSError: the disk is full, or the like.
-        """
+        """Replace a file of ours, on the disk, readable by nobody else."""
         made = self._stage / (_WRITING + path.name)
         clear(made)
         write_file(made, raw, 0o600)

@@ -506,11 +506,7 @@ async def _fetch(source: Source) -> None:
 
 
 def _point_link(link: Path, folder: Path) -> None:
-    """Point a link to a folder, atomically.
-
-    Raises:
-        OSError: it cannot be made; Windows wants a privilege for links.
-    """
+    """Point a link to a folder, atomically."""
     fresh = link.with_name(f"{link.name}.fresh")
     clear(fresh)
     fresh.symlink_to(folder, target_is_directory=True)

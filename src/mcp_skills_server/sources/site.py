@@ -181,11 +181,7 @@ def _digest(record: IndexRecord) -> str:
 
 
 def _index_urls(url: str) -> list[str]:
-    """Return the URLs where the index of a site may be, in the order to try. The first is its key.
-
-    Raises:
-        UsageError: it is no http or https URL; the message shows no secret of it.
-    """
+    """Return the URLs where the index of a site may be, in the order to try. The first is its key."""
     check_fetchable(url)
     return wellknown.candidates(url)
 
@@ -214,9 +210,6 @@ async def _find_index(  # noqa: PLR0917, called three times
         downloader: for the site.
         known: the index that is remembered.
         last: the index at the last look, which is not decoded again.
-
-    Raises:
-        IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.
     """
     # WK-40, WK-41
     limits = IndexLimits(skills=settings.limits.skills)
@@ -346,9 +339,6 @@ async def _download(
     Returns:
         What proves and unpacks it; it blocks, and returns the files with how the index describes them otherwise. It
         raises ProofFailedError, ArchiveRefusedError and UnacceptableError.
-
-    Raises:
-        UnacceptableError, UnreachableError: it cannot be had.
     """
     if entry.kind is None:
         return partial(_checked, entry, await _files(entry, downloader, limits))

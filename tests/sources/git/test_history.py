@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_skills_server.sources.git import history, log
+from mcp_skills_server.sources.git import history
 from mcp_skills_server.sources.git.history import Histories, History
 from sources.git.conftest import BASE
 from sources.git.remotes import GitServer, Upstream, skill
@@ -180,10 +180,10 @@ def test_no_file_ends_a_difference_and_no_attribute_starts_anything(upstream: Up
 
 
 def test_a_repository_of_ones_own_is_read_by_the_same_bounds(upstream: Upstream) -> None:
-    for number in range(log.MOST + 5):
+    for number in range(history.MOST + 5):
         upstream.commit({**BASE, **skill("alpha", f"Number {number}.\n" * 600)})
     git = history.Git(upstream.directory, "", "none")
-    found = log.read_log(git, log.pathspecs("skills/alpha"), "main")
-    assert found is not None and len(found) == log.MOST
+    found = history.read_log(git, history.pathspecs("skills/alpha"), "main")
+    assert found is not None and len(found) == history.MOST
     assert not any(each.is_whole for each in found if each.lines)
-    assert log.read_log(git, log.pathspecs("skills/alpha"), "--output=x") is None
+    assert history.read_log(git, history.pathspecs("skills/alpha"), "--output=x") is None

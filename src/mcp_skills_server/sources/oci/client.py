@@ -35,7 +35,7 @@ _TAGS: Final = 10_000
 
 
 class RegistryClient:
-    """Client of one repository of a registry.
+    """Client of one repository of a registry. Its methods raise SourceError where the registry does not do as asked.
 
     Args:
         http: the client that is used.
@@ -58,7 +58,6 @@ class RegistryClient:
 
         Raises:
             AbsentError: there is no such manifest.
-            SourceError: it cannot be had.
         """
         found = await self._ask("HEAD", f"/manifests/{self._reference.wanted}", {"Accept": manifests.ACCEPT}, 0)
         if found.status == 404:
@@ -71,7 +70,6 @@ class RegistryClient:
 
         Raises:
             AbsentError: there is none.
-            SourceError: it cannot be had, or its bytes do not have this digest.
         """
         found = await self._ask("GET", f"/manifests/{wanted}", {"Accept": manifests.ACCEPT}, manifests.MOST_BYTES)
         if found.status == 404:
@@ -81,22 +79,14 @@ class RegistryClient:
         return _verified(found.body, said, found.url), found.body
 
     async def blob(self, descriptor: Descriptor) -> bytes:
-        """Return the bytes of a blob, verified by size and digest.
-
-        Raises:
-            SourceError: it cannot be had, or is another.
-        """
+        """Return the bytes of a blob, verified by size and digest."""
         found = await self._ask("GET", f"/blobs/{descriptor.digest}", {}, descriptor.size)
         _check(found)
         await to_thread.run_sync(_verified, found.body, descriptor.digest, found.url)
         return found.body
 
     async def tags(self) -> list[str]:
-        """Return the tags of the repository, at most 10,000 of them.
-
-        Raises:
-            SourceError: they cannot be had.
-        """
+        """Return the tags of the repository, at most 10,000 of them."""
         out: dict[str, None] = {}
         url = f"{self._reference.base}/tags/list?n=1000"
         for _ in range(_TAGS_PAGES):
@@ -118,19 +108,11 @@ class RegistryClient:
     # Writing
 
     async def has_blob(self, digest: str) -> bool:
-        """Tell whether the registry has this blob.
-
-        Raises:
-            SourceError: it does not tell.
-        """
+        """Tell whether the registry has this blob."""
         return (await self._ask("HEAD", f"/blobs/{digest}", {}, 0)).status == 200
 
     async def upload(self, digest: str, raw: bytes) -> None:
-        """Upload a blob.
-
-        Raises:
-            SourceError: the registry does not take it.
-        """
+        """Upload a blob."""
         begun = await self._ask("POST", "/blobs/uploads/", {}, content=b"")
         _check(begun, 202)
         place = redirect_target(begun.url, begun.headers)
@@ -139,11 +121,7 @@ class RegistryClient:
         _check(await self._ask("PUT", url, _OCTETS, content=raw), 201)
 
     async def put_manifest(self, wanted: str, media_type: str, raw: bytes) -> None:
-        """Upload a manifest or an index, under a digest or a tag.
-
-        Raises:
-            SourceError: the registry does not take it.
-        """
+        """Upload a manifest or an index, under a digest or a tag."""
         found = await self._ask("PUT", f"/manifests/{wanted}", {"Content-Type": media_type}, content=raw)
         _check(found, 201)
         if _DIGEST in found.headers:
@@ -159,12 +137,7 @@ class RegistryClient:
         max_bytes: int = _ERROR_BYTES,
         content: bytes | None = None,
     ) -> Response:
-        """Send a request to a path of the repository or to a whole URL, and log in if the registry asks for it.
-
-        Raises:
-            UnacceptableError: the registry does not admit us, or leads to where the settings do not allow to go.
-            UnreachableError: there is no whole response in time, or the status asks to come again.
-        """
+        """Send a request to a path of the repository or to a whole URL, and log in if the registry asks for it."""
         url = f"{self._reference.base}{place}" if place.startswith("/") else place
         # A redirect would have the content sent elsewhere.
         following = content is None
@@ -243,11 +216,7 @@ class RegistryClient:
 
 
 def _check(response: Response, wanted: int = 200) -> None:
-    """Refuse a response whose status is not the one that is wanted.
-
-    Raises:
-        SourceError: it has another.
-    """
+    """Refuse a response whose status is not the one that is wanted."""
     check_status(response, {wanted}, _reason(response.body))
 
 

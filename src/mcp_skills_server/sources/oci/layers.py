@@ -142,11 +142,7 @@ def _root_name(files: Files, names: Iterable[str]) -> str:
 
 
 def _check(name: str, files: Files, limits: UnpackLimits) -> None:
-    """Prove that a skill may be written.
-
-    Raises:
-        UnacceptableError, ArchiveRefusedError: it may not.
-    """
+    """Prove that a skill may be written."""
     check_names([f"{name}/{path}" for path in files])
     archive.check_paths([f"{name}/{path}" for path in files])
     if len(files) > limits.files:

@@ -152,12 +152,7 @@ class Oci:
             await fetch_units(reconciler, missing, fetch, self._settings, deadline)
 
     async def _artifacts(self, client: RegistryClient, digest: str) -> list[_Artifact]:
-        """Return the artifacts that this manifest names: itself, or those of a collection.
-
-        Raises:
-            ContentRefusedError: it is none that can be read.
-            UnreachableError: it cannot be had.
-        """
+        """Return the artifacts that this manifest names: itself, or those of a collection."""
         found = await self._manifest(client, digest)
         if isinstance(found, ImageManifest):
             return [_Artifact(digest, found.annotations, found)]
@@ -169,12 +164,7 @@ class Oci:
         return [_Artifact(each.digest, each.annotations) for each in entries.values()]
 
     async def _download(self, client: RegistryClient, artifact: _Artifact) -> Callable[[], Bundle]:
-        """Download and verify the layers of an artifact, and return what reads its skills.
-
-        Raises:
-            ContentRefusedError: nothing of it is taken.
-            UnreachableError: they cannot be had.
-        """
+        """Download and verify the layers of an artifact, and return what reads its skills."""
         manifest = artifact.manifest or await self._manifest(client, artifact.digest)
         if isinstance(manifest, Collection) and manifest.platforms:
             manifest = await self._manifest(client, manifest.chosen[0].digest)

@@ -129,7 +129,7 @@ def test_it_takes_no_more_bytes_than_so_many(
     upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upstream.commit({**BASE, **skill("alpha", assets__large_bin=bytes(range(256)) * 16)})
-    monkeypatch.setattr(history, "_MOST_BYTES", 512)
+    monkeypatch.setattr(history, "_MOST_FETCHED_BYTES", 512)
     found = asked(upstream.url, tmp_path)
     assert not found.commits and found.note
 

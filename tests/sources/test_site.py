@@ -74,15 +74,6 @@ def test_a_skill_that_was_refused_is_asked_for_at_every_check(site: Publisher, f
     assert follower.has_copy
 
 
-def test_a_skill_that_the_index_no_longer_has_goes(site: Publisher, follower: Follower) -> None:
-    for name in ("a", "b"):
-        site.add(name)
-    anyio.run(follower.refresh)
-    site.entries = [each for each in site.entries if each["name"] == "b"]
-    anyio.run(follower.refresh)
-    assert skills(follower.path) == ["b"]
-
-
 def test_while_another_process_fetches_nothing_is_lost(site: Publisher, follower: Follower) -> None:
     site.add("a")
     with FetchedFolder.opened(follower.path), pytest.raises(UsageError, match="another process fetches into"):

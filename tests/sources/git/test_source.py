@@ -13,7 +13,6 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
-from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.git.source import GitFolder
 from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.settings import FetchLimits, FetchSettings, SourceSettings
@@ -259,14 +258,6 @@ def test_many_commits_later_is_no_rewriting(filters: bool, tmp_path: Path) -> No
         upstream.commit({**BASE, **skill("gamma", str(number))})
     refresh(follower)
     assert b"19" in (follower.path / "skills/gamma/SKILL.md").read_bytes()
-
-
-def test_another_process_in_the_cache_is_one_line(upstream: Upstream, tmp_path: Path) -> None:
-    follower, other = opened(upstream.url, tmp_path), opened(upstream.url, tmp_path)
-    with FetchedFolder.opened(other.path), pytest.raises(UsageError, match="another process fetches into"):
-        refresh(follower)
-    refresh(follower)
-    assert files(follower) == ALL
 
 
 def test_objects_that_are_damaged_are_fetched_again(upstream: Upstream, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ class Archive:
         files = archive.unpack(raw, LIMITS)
         left_out = unserved(files, hidden=self._hidden)
         skills, _ = group_by_skill({path: files[path] for path in files.keys() - {*left_out}}, hidden=self._hidden)
-        # An archive of a repository has some, and nobody signed it as a whole.
+        # An archive of a repository has some, and no publisher vouches for it as a whole.
         warnings = (f"left out what is never served: {some_of(left_out)}",) if left_out else ()
         make_own(self.place)  # what clears old temporary files may have removed it
         with FetchedFolder.opened(self.place) as folder:

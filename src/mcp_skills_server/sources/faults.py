@@ -26,11 +26,11 @@ class UnacceptableError(SourceError, ValueError):
 
 
 class ContentRefusedError(UnacceptableError):
-    """What is named by its digest is not taken. It never changes, so there is no use in asking again."""
+    """Content that is named by its digest is refused. It never changes: there is no use in asking again."""
 
 
 class UnsignedCommitError(UnacceptableError):
-    """Nobody signed a commit who must have."""
+    """A commit has no signature by one of the signers that are required."""
 
     code = "commit-unsigned"
 

@@ -1,4 +1,4 @@
-"""A folder of fetched skills: a skill appears in it whole or not at all, and what somebody else put there stays.
+"""A folder of fetched skills: a skill appears in it whole or not at all, and what others put there stays.
 
 Everything of ours but the skills lies in `.mcp-skills/`, which no scan looks into: a record beside each skill, what is
 known of each index, and the stage where skills are made before they are renamed into their place. A record is written
@@ -50,7 +50,7 @@ from mcp_skills_server.sources.records import (
 from mcp_skills_server.sources.urls import shown
 
 _BY_PRODUCTS: Final = frozenset(("__pycache__", ".DS_Store", "Thumbs.db", "desktop.ini"))
-"""What systems and interpreters leave behind by themselves; it makes no skill an edited one."""
+"""By-products of systems and interpreters, which make no skill an edited one."""
 _OLD: Final = "old-"
 _GONE: Final = "gone-"
 _NEW: Final = "new-"
@@ -58,18 +58,18 @@ _WRITING: Final = "writing-"
 
 
 class ConflictError(SkillsServerError, ValueError):
-    """A place in the folder is somebody else's, and nothing is put there. The message is one line for people."""
+    """A place in the folder is taken, and nothing is put there. The message is one line for people."""
 
 
 class SkillState(Enum):
-    """What stands in the place of a skill."""
+    """The state of the place of a skill."""
 
     ABSENT = "absent"
     """Nothing."""
     KEPT = "kept"
-    """What its record says."""
+    """The files that its record names."""
     FORMER = "former"
-    """What stood there before; a process was killed before it could put the new files into their place."""
+    """The files of before; a process was killed before it could put the new ones into their place."""
     EDITED = "edited"
     """A skill that was fetched, and has other files since."""
     FOREIGN = "foreign"
@@ -200,7 +200,7 @@ class FetchedFolder:
         what was not fetched never is.
 
         Raises:
-            ConflictError: the place is somebody else's, or was edited.
+            ConflictError: the place is taken, or was edited.
         """
         state, known = self.look(record.name)
         check(state, known, record.source, force=force)
@@ -256,7 +256,7 @@ class FetchedFolder:
 
         attempt(self._check_still)
         sync_paths([path for each in left.values() for path in each.parts])
-        # A skill without a record would count as somebody else's: no skill has its place before all records do.
+        # A skill without a record would count as foreign: no skill has its place before all records do.
         attempt(lambda each: os.replace(each.record, self._record_path(each.name)))
         sync_path(self._records)
         attempt(self.swap)
@@ -306,7 +306,7 @@ class FetchedFolder:
         """
         state, record = self.look(name)
         check(state, record, record.source if record else "", force=force)
-        # The record goes last: a skill without one would count as somebody else's.
+        # The record goes last: a skill without one would count as foreign.
         if state is not SkillState.ABSENT:
             os.rename(self._directory / name, self._stage / (_GONE + record_key(name)))
             sync_path(self._directory)
@@ -378,7 +378,7 @@ class FetchedFolder:
         self._write(Path(self._record_path(record.name)), record.encode())
 
     def _write(self, path: Path, raw: bytes) -> None:
-        """Replace a file of ours, on the disk, readable by nobody else."""
+        """Replace a file of ours, on the disk, readable by its owner alone."""
         made = self._stage / (_WRITING + path.name)
         clear(made)
         write_file(made, raw, 0o600)

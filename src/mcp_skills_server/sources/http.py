@@ -67,7 +67,7 @@ class Response:
 
     @property
     def is_html(self) -> bool:
-        """Whether this is a web page, whatever was asked for."""
+        """True for a web page, whatever was asked for."""
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         return kind == "text/html" or self.body[:256].lstrip().lower().startswith((b"<!doctype html", b"<html"))
 

@@ -27,7 +27,7 @@ class Kind:
         matches: tells whether a text is one.
         open: opens the source of a text, and may raise UsageError; None for a folder, which is served as it is.
         is_path: whether a text is a path, which another folder's program would take for another.
-        is_asked: whether the operator says how often it is looked at, since nobody else does.
+        is_asked: whether the operator sets the polling interval, since no cache header does.
         keeps_history: whether it can still bring a revision that is not its newest.
     """
 

@@ -45,7 +45,7 @@ _SOONEST_S: Final = 1.0
 _TRIM_S: Final = 600.0
 """Between two looks at the size of the cache, each of which is a walk through it."""
 _STOP_S: Final = 1.0
-"""How long the end of a server waits for what fetches to end too."""
+"""Seconds that a shutdown waits for fetches to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Follower:
         """The stamp of the folder since all of the revision is in it."""
         self._lines: tuple[str, ...] = ()
         self._problems: tuple[Problem, ...] = ()
-        """What is to be said of the revision that is served."""
+        """Warnings and problems of the revision that is served."""
         self._refused: tuple[str, UnacceptableError] | None = None
         self._reported: tuple[str, ...] = ()
         self._noted: tuple[str, tuple[Problem, ...]] = "", ()
@@ -129,7 +129,7 @@ class Follower:
 
     @property
     def has_copy(self) -> bool:
-        """Whether there are skills, fetched now or before."""
+        """True if there are skills, fetched now or before."""
         try:
             return any(not each.name.startswith(".") for each in self.path.iterdir())
         except OSError:
@@ -314,7 +314,7 @@ class Mirrors:
 
     @property
     def followers(self) -> list[Follower]:
-        """What keeps each source current, in the order of the roots."""
+        """The followers in the order of the roots."""
         return [follower for _, follower in self._roots]
 
     def root(self, given: str, pin: str | None = None, refresh_s: float | None = None) -> str | MirroredRoot:

@@ -3,8 +3,8 @@
 They lie as JSON below `.mcp-skills/` in the folder. A record that cannot be understood counts as absent. Reading needs
 no lock; only `folder` writes.
 
-The history detects a rollback. Whoever answers in the place of a site, or a replica that was left behind, can repeat
-what the site said once, with all digests right.
+The history detects a rollback. An impostor of a site, or a replica that was left behind, can repeat what the site said
+once, with all digests right.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from mcp_skills_server.sources.caching import LONGEST_S
 from mcp_skills_server.sources.faults import RollbackError
 
 INDEXES: Final = f"{OURS}/sources"
-"""Where, in a folder of fetched skills, it lies what is known of each index."""
+"""The directory of index records in a folder of fetched skills."""
 
 HISTORIES: Final = f"{OURS}/history"
-"""Where, in a folder of fetched skills, it lies which indexes there were."""
+"""The directory of index histories in a folder of fetched skills."""
 MOST_INDEXES: Final = 1000
 """So many indexes are remembered of each place, the newest."""
 _HISTORY_BYTES: Final = MOST_INDEXES * 80
@@ -69,7 +69,7 @@ class SkillRecord:
 
 @dataclass(frozen=True, slots=True)
 class UnitRecord:
-    """What is known of a unit (`reconcile.Unit`) that cannot be seen in the skills that it brought.
+    """The part of a unit (`reconcile.Unit`) that cannot be seen in the skills that it brought.
 
     Attributes:
         names: the skills that it brought.
@@ -86,7 +86,7 @@ class UnitRecord:
 
 @dataclass(frozen=True, slots=True)
 class IndexRecord:
-    """What is known of an index, or of another source.
+    """The last state of an index, or of another source.
 
     Attributes:
         source: its key: the first of `wellknown.candidates`.

@@ -39,7 +39,7 @@ from mcp_skills_server.sources.source import LAST_RETRY_S, FetchReport, Pace, Re
 from mcp_skills_server.sources.urls import check_fetchable, shown
 
 _ARCHIVE_OVERHEAD: Final = 4 << 20
-"""What an archive may have beyond its files: heads and padding of as many members as `unpack` takes."""
+"""Most bytes of an archive beyond its files: heads and padding of as many members as `unpack` takes."""
 _SKILL_MD_BYTES: Final = 1 << 20
 _LIKE_HTML: Final = (".html", ".htm", ".xhtml")
 _REPOSITORY: Final = re.compile(r"https?://[^/?#]+/[^/?#]+/[^/?#]+/?")

@@ -103,7 +103,7 @@ class FetchReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the index was understood and everything asked for is there."""
+        """True if the index was understood and everything asked for is there."""
         return self.version is not None and not self.refused
 
     @property
@@ -142,7 +142,7 @@ def _some(names: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often to poll.
+    """Polling intervals.
 
     Attributes:
         check_s: seconds to the next check after a revision that is not complete.
@@ -178,7 +178,7 @@ class Source(Protocol):
 
     @property
     def pace(self) -> Pace:
-        """How often to look."""
+        """The polling intervals."""
         ...
 
     async def resolve(self, *, anew: bool = False) -> Revision:

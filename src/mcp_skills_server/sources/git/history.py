@@ -152,7 +152,7 @@ def _commit(commit: str, moment: str, author: str, subject: str, rest: str) -> C
 
 
 class History(NamedTuple):
-    """What is known of a skill.
+    """The history of a skill.
 
     Attributes:
         commits: the last ones that touched it, the newest first.
@@ -195,7 +195,7 @@ class Histories:
         commit, until, why = self._failed.get(source, ("", 0.0, ""))
         if commit == tip.commit and self._now() < until:
             return History(note=why)
-        if not self._lock.acquire(blocking=False):  # whoever waits would hold a thread
+        if not self._lock.acquire(blocking=False):  # waiting would hold a thread
             return History(note="A history is being fetched just now; load this page again in a moment.")
         try:
             address = parse_address(origin, http=True)  # which the operator allowed when it was opened

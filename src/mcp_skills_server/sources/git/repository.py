@@ -74,12 +74,12 @@ _REASONS: Final = {
     "broken pipe|returned error: [45]|empty reply|recv failure|send failure|remote end": _NO_ANSWER,
     "unknown option|unknown switch|^usage:": _OLD,
 }
-"""What is looked for, in this order, in what git, ssh and curl say with LC_ALL=C; and what it means."""
+"""Patterns for the messages of git, ssh and curl with LC_ALL=C, in the order to try, and their meaning."""
 _SAID: Final = re.compile(r"(?:fatal|error|remote|ssh): (.*)")
 
 
 class Tip(NamedTuple):
-    """What a name means at the remote.
+    """The commit that a name means at the remote.
 
     Attributes:
         commit: its id.
@@ -288,7 +288,7 @@ class Repository:
             f"gpg.ssh.allowedSignersFile={signers}",
             "gpg.ssh.program=ssh-keygen",
             "gpg.minTrustLevel=fully",  # otherwise any key will do that signed it
-            "gpg.program=false",  # keys of the user's own key ring are nobody that the file names
+            "gpg.program=false",  # keys of the user's own key ring are not in the file
             "gpg.openpgp.program=false",
             "gpg.x509.program=false",
         ):

@@ -46,7 +46,7 @@ class WantedSkill:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What of a commit is wanted.
+    """The wanted part of a commit.
 
     Attributes:
         skills: by folder.
@@ -123,7 +123,7 @@ def _add(skill: WantedSkill, entry: TreeEntry) -> None:
     try:
         path = decoded(entry.path)
         path = path[len(skill.folder) + 1 :] if skill.folder else path
-        check_name(path)  # before what is ignored is left out: `../x` is no file that somebody forgot there
+        check_name(path)  # before what is ignored is left out: `../x` is no file that was forgotten there
     except ArchiveRefusedError as error:
         skill.fault = skill.fault or str(error)
         return

@@ -37,7 +37,7 @@ from mcp_skills_server.sources.source import FetchReport, Pace, Revision, SkillR
 _T = TypeVar("_T")
 _MOST_SIGNERS: Final = 1 << 20
 _PINNED_S: Final = 86_400.0
-"""A commit never changes; what somebody did to the copy of it is still put right once a day."""
+"""Between two looks at a commit, which never changes; a copy that another process removed comes back."""
 
 
 class GitFolder:
@@ -82,7 +82,7 @@ class GitFolder:
 
     @property
     def pace(self) -> Pace:
-        """How often to poll."""
+        """The polling intervals."""
         return Pace.every(self.refresh_s or self._settings.refresh_s)
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always looked at

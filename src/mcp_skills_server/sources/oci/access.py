@@ -202,7 +202,7 @@ class _BearerToken:
 
 
 class Access:
-    """What is known of how one registry admits us. It outlives the client that uses it.
+    """Authorization at one registry. It outlives the client that uses it.
 
     Args:
         reference: what is read or written there.

@@ -37,7 +37,7 @@ _PREFERRED: Final = ("linux/amd64", "linux/arm64")
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """What is said of a blob or a manifest before it is there.
+    """A reference to a blob or a manifest: type, digest and size.
 
     Attributes:
         media_type: as the publisher gives it.

@@ -37,7 +37,7 @@ _PINNED_S: Final = 3600.0
 """Between two looks at what a digest names: it never changes, and only what is on the disk could."""
 _UNPACKERS: Final = 4
 _OVERHEAD: Final = 4 << 20
-"""What archives may have beyond their files."""
+"""Most bytes of archives beyond their files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Oci:
 
     @property
     def pace(self) -> Pace:
-        """How often to poll."""
+        """The polling intervals."""
         return Pace.every(self.refresh_s or self._default_refresh_s)
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked

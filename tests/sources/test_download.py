@@ -112,11 +112,10 @@ def test_every_status_but_200_is_an_error(site: Publisher, status: int, kind: ty
         get(f"{site.url}/a?token=secret")
 
 
-def test_when_to_come_again_is_kept(site: Publisher) -> None:
+def test_when_to_come_again_is_said(site: Publisher) -> None:
     site.routes["/a"] = answer(b"", 503, retry_after="120")
-    with pytest.raises(UnreachableError, match="come again in 120 s") as caught:
+    with pytest.raises(UnreachableError, match="come again in 120 s"):
         get(f"{site.url}/a")
-    assert caught.value.retry_after_s == 120
 
 
 @pytest.mark.requirement("WK-39")

@@ -118,10 +118,9 @@ class Archive:
                 bundles[Unit("", name, (name,))] = Bundle({name: found})
             for unit in reconciler.plan([*bundles]):
                 reconciler.put(unit, partial(bundles.__getitem__, unit))
-            index = IndexRecord(
-                self.origin, self.origin, "", self.origin, "", revision=revision.digest, warnings=warnings
+            report = reconciler.finish(
+                IndexRecord(self.origin, self.origin, revision=revision.digest, warnings=warnings)
             )
-            report = reconciler.finish(index)
         if reconciler.failure is not None:
             refusal = UnacceptableError if reconciler.failure.fault == "publisher" else UnreachableError
             raise refusal(f"cannot be unpacked ({reconciler.failure.reason})")

@@ -49,7 +49,7 @@ def _copy(source: Source, brought: FetchReport, directory: str | PathLike[str], 
         for unit in reconciler.plan(units):
             reconciler.put(unit, partial(_read, unit))
         warnings = (*brought.warnings, *map(str, brought.pointer_problems(origin)))
-        return reconciler.finish(IndexRecord(origin, origin, origin, origin, "", warnings=warnings), offered, refused)
+        return reconciler.finish(IndexRecord(origin, origin, warnings=warnings), offered, refused)
 
 
 def _read(unit: Unit) -> Bundle:

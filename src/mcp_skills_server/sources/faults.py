@@ -51,12 +51,4 @@ class RollbackError(SourceError):
 
 
 class UnreachableError(SourceError, OSError):
-    """No answer, half of one, or "not now".
-
-    Attributes:
-        retry_after_s: when the server asks to come again, in seconds, None where it does not say.
-    """
-
-    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
+    """No answer, half of one, or "not now"."""

@@ -438,7 +438,7 @@ def check_now(response: Response) -> None:
     if response.status in _NOT_NOW or response.status >= 500:
         wait = caching.retry_after_s(response.headers, time.time())
         later = "" if wait is None else f", come again in {wait:.0f} s"
-        raise UnreachableError(f"{shown(response.url)} does not answer now (status {response.status}{later})", wait)
+        raise UnreachableError(f"{shown(response.url)} does not answer now (status {response.status}{later})")
 
 
 def _joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

@@ -489,7 +489,7 @@ def report_of(index: IndexRecord, refused: Sequence[SkillRefusal]) -> FetchRepor
     units = index.units.values()
     return FetchReport(
         index.source,
-        index.url,
+        index.url or index.source,
         refused=tuple(refused),
         warnings=(*index.warnings, *(line for unit in units for line in unit.warnings)),
         pointers=tuple((unit.names[0], path) for unit in units for path in unit.pointers),

@@ -92,8 +92,8 @@ class IndexRecord:
         source: its key: the first of `wellknown.candidates`.
         given: the URL as the operator gave it.
         asked: the candidate that answered; the full name of a branch or tag.
-        url: the address that answered, after redirects.
-        body: the index, "" where its publisher does not want it kept.
+        url: the address that answered, after redirects; "" where the source has no index.
+        body: the index, "" where its publisher does not want it kept; of git the commit.
         validators: headers to ask with whether it changed.
         asked_at: seconds of the epoch at which it was asked for.
         fresh_s: for how many seconds from then it may be used unasked.
@@ -106,9 +106,9 @@ class IndexRecord:
 
     source: str
     given: str
-    asked: str
-    url: str
-    body: str
+    asked: str = ""
+    url: str = ""
+    body: str = ""
     validators: Mapping[str, str] = field(default_factory=dict[str, str])
     asked_at: float = 0.0
     fresh_s: float = 0.0

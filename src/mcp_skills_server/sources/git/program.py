@@ -89,10 +89,6 @@ class GitFailedError(SkillsServerError):
         self.said = said
 
 
-class GitTimeoutError(GitFailedError):
-    """git was ended, because its time was over."""
-
-
 class Git:
     """The program, for one repository of ours.
 
@@ -176,7 +172,7 @@ class Git:
                 process.wait()
                 self._running.discard(process)
             if overdue.is_set():
-                raise GitTimeoutError(f"no answer within {seconds:g} seconds")
+                raise GitFailedError(f"no answer within {seconds:g} seconds")
             stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _MOST_STDERR))
             self.warned = said = stderr.read().decode("utf-8", "replace")
             if code:

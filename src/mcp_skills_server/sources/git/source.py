@@ -151,15 +151,8 @@ class GitFolder:
         self._put(reconciler, tip, reconciler.plan(units))
         if reconciler.is_full:
             raise UnacceptableError(f"its skills have more than {limits.unpacked_bytes:,} bytes; name a folder with #")
-        index = IndexRecord(
-            self.origin,
-            self.origin,
-            tip.name,
-            self.origin,
-            tip.commit,
-            revision=tip.commit,
-            warnings=(*_warnings(found), *rewritten),
-        )
+        index = IndexRecord(self.origin, self.origin, tip.name, body=tip.commit, revision=tip.commit)
+        index = replace(index, warnings=(*_warnings(found), *rewritten))
         return reconciler.finish(index, refused=refused, refused_stay=False)
 
     def _put(self, reconciler: Reconciler, tip: Tip, missing: Sequence[Unit]) -> None:

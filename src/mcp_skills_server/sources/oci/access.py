@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from anyio import to_thread
@@ -25,6 +25,7 @@ from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources.faults import UnacceptableError
+from mcp_skills_server.sources.oci.manifests import mapping
 from mcp_skills_server.sources.oci.reference import OciReference
 
 _CLIENT: Final = "mcp-skills-server"
@@ -77,11 +78,11 @@ def find_credentials(registry: str, environment: Mapping[str, str] | None = None
     environment = os.environ if environment is None else environment
     for path in _files(environment):
         config = _read_config(path)
-        helpers = _mapping(config.get("credHelpers"))
+        helpers = mapping(config.get("credHelpers"))
         keys = _keys(registry)
         named = next((helpers[key] for key in keys if key in helpers), None) or config.get("credsStore")
         found = _ask_helper(str(named), keys[0], path) if named else None
-        found = found or _stored(_mapping(config.get("auths")), keys, path)
+        found = found or _stored(mapping(config.get("auths")), keys, path)
         if found is not None:
             return found
     return None
@@ -107,7 +108,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise UsageError(f"{_shown(path)} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError):
         raise UsageError(f"{_shown(path)} is not JSON; correct it, or run 'docker login' again") from None
-    return _mapping(found)
+    return mapping(found)
 
 
 def _keys(registry: str) -> list[str]:
@@ -119,7 +120,7 @@ def _keys(registry: str) -> list[str]:
 
 def _stored(auths: Mapping[str, Any], keys: list[str], path: Path) -> Credentials | None:
     for key in keys:
-        found = _mapping(auths.get(key))
+        found = mapping(auths.get(key))
         token, pair = found.get("identitytoken"), found.get("auth")
         if isinstance(token, str) and token:
             return Credentials("", token, identity=True)
@@ -157,14 +158,10 @@ def _ask_helper(name: str, server: str, path: Path) -> Credentials | None:
         found: object = json.loads(done.stdout[:_MOST_CONFIG_BYTES])
     except (ValueError, RecursionError):
         raise UsageError(f"{program} did not answer with JSON; call it by hand with 'get'") from None
-    username, secret = (_mapping(found).get(key) for key in ("Username", "Secret"))
+    username, secret = (mapping(found).get(key) for key in ("Username", "Secret"))
     if not isinstance(username, str) or not isinstance(secret, str) or not secret:
         return None
     return Credentials("", secret, identity=True) if username == _IDENTITY else Credentials(username, secret)
-
-
-def _mapping(found: object) -> dict[str, Any]:
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def _shown(path: Path) -> str:
@@ -288,7 +285,7 @@ class Access:
             data: object = json.loads(raw)
         except (ValueError, RecursionError):
             data = None
-        found = _mapping(data)
+        found = mapping(data)
         token, life = found.get("token") or found.get("access_token"), found.get("expires_in")
         usable = isinstance(token, str) and token.isascii() and token.isprintable() and " " not in token
         if not isinstance(token, str) or not usable or len(token) > _MOST_TOKEN:

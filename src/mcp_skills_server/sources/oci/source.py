@@ -124,7 +124,7 @@ class Oci:
             if reconciler.failure is not None:
                 error = ContentRefusedError if reconciler.failure.fault == "publisher" else UnreachableError
                 raise error(reconciler.failure.reason)
-            index = IndexRecord(source, source, source, source, "", revision=whole)
+            index = IndexRecord(source, source, revision=whole)
             report = await to_thread.run_sync(reconciler.finish, index)
         return replace(report, before=reconciler.before.partition(" ")[0])
 

@@ -241,6 +241,10 @@ def test_every_command_takes_an_archive(tmp_path: Path) -> None:
         ("http://127.0.0.1:80", ["http://127.0.0.1:80"]),
         ("http://127.0.0.1:80:/b", ["http://127.0.0.1:80", "/b"]),
         ("oci://a.example/b:1.0:/b", ["oci://a.example/b:1.0", "/b"]),
+        (
+            "git+ssh://git@host:2222/a.git@main#x:git+https://host/b:/d",
+            ["git+ssh://git@host:2222/a.git@main#x", "git+https://host/b", "/d"],
+        ),
         ("oci://a.example/b:2:https://c.example", ["oci://a.example/b:2", "https://c.example"]),
         ("/a:oci://a.example:5000/b:/b", ["/a", "oci://a.example:5000/b", "/b"]),
         (

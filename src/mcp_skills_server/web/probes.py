@@ -24,7 +24,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.server.callers import principal
 
 if TYPE_CHECKING:
-    from mcp_skills_server.sources.follower import SourceState
+    from mcp_skills_server.sources.mirrors import SourceState
     from mcp_skills_server.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from mcp_skills_server.web.rates import TakeShared
 
 if TYPE_CHECKING:
     from mcp_skills_server.shared.records import Records
-    from mcp_skills_server.sources.follower import SourceState
+    from mcp_skills_server.sources.mirrors import SourceState
     from mcp_skills_server.telemetry.metrics import Metrics
     from mcp_skills_server.web.ui.settings import UiSettings
 

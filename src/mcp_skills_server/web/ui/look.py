@@ -28,7 +28,7 @@ from mcp_skills_server.web.ui.revisions import Revisions
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from mcp_skills_server.sources.follower import SourceState
+    from mcp_skills_server.sources.mirrors import SourceState
 
 BASE: Final = "/ui"
 """Below which path all of it lies, as routes see it."""

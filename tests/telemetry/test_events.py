@@ -27,7 +27,7 @@ from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.callers import principal
 from mcp_skills_server.server.dispatch import Dispatcher
-from mcp_skills_server.server.dispatch import Request as McpRequest
+from mcp_skills_server.server.dispatch import PendingRequest as McpRequest
 from mcp_skills_server.server.eras import MODERN
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.audit import AuditLog

@@ -15,7 +15,7 @@ from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.runtime.quota import Owner, owner_of
 from mcp_skills_server.server import eras, methods
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.eras import DISCOVER, INITIALIZE, NOBODY, PING, Client, Era, Params
+from mcp_skills_server.server.eras import DISCOVER, INITIALIZE, NOBODY, PING, Era, McpClient, Params
 from mcp_skills_server.server.messages import Id
 from mcp_skills_server.server.methods import Fault, FaultError, fault_of, outcome_of_error, outcome_of_result
 from mcp_skills_server.server.notify import Peer, Stream
@@ -24,13 +24,13 @@ from mcp_skills_server.server.requests import Caller, Handler
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.trace_context import trace_of
 
-_Method: TypeAlias = "Callable[[Request], Awaitable[dict[str, Any]]]"
+_Method: TypeAlias = "Callable[[PendingRequest], Awaitable[dict[str, Any]]]"
 
 _BEFORE_THE_HANDSHAKE = frozenset({INITIALIZE, PING})
 _NO_HANDSHAKE = Fault(INVALID_PARAMS, "the session is not open; send `initialize` first")
 
 
-class Request:
+class PendingRequest:
     """A request that has no answer yet.
 
     Attributes:
@@ -48,7 +48,7 @@ class Request:
     __slots__ = ("cancel", "client", "era", "id", "is_cancelled", "is_done", "is_open", "method", "params")
 
     def __init__(
-        self, id_: Id, method: str, params: Params | None, era: Era, client: Client = NOBODY, *, is_open: bool = True
+        self, id_: Id, method: str, params: Params | None, era: Era, client: McpClient = NOBODY, *, is_open: bool = True
     ) -> None:
         self.id = id_
         self.method = method
@@ -87,7 +87,7 @@ class Dispatcher:
             self._methods["tools/list"] = partial(self._call, tools.list_tools, attachment.glimpse_and_begin)
             self._methods["tools/call"] = partial(self._call, tools.call_tool, attachment.ready)
 
-    async def answer(self, request: Request) -> bytes:
+    async def answer(self, request: PendingRequest) -> bytes:
         """Return the message that answers a request.
 
         Raises:
@@ -114,7 +114,7 @@ class Dispatcher:
                 event.outcome = outcome_of_result(result)
             return answer
 
-    async def _result(self, request: Request, fault: Fault | None) -> dict[str, Any]:
+    async def _result(self, request: PendingRequest, fault: Fault | None) -> dict[str, Any]:
         if fault is not None:
             raise FaultError(fault)
         method = self._methods.get(request.method)
@@ -124,7 +124,9 @@ class Dispatcher:
             raise FaultError(_NO_HANDSHAKE)
         return await method(request)
 
-    async def _call(self, handler: Handler, ready: Callable[[], Awaitable[None]], request: Request) -> dict[str, Any]:
+    async def _call(
+        self, handler: Handler, ready: Callable[[], Awaitable[None]], request: PendingRequest
+    ) -> dict[str, Any]:
         attachment, peer = self._attachment, self._peer
         await ready()
         caller = Caller(
@@ -149,7 +151,7 @@ class Dispatcher:
     async def _served(self, view: View) -> Served:
         return methods.served(self._attachment, view)
 
-    async def _initialize(self, request: Request) -> dict[str, Any]:
+    async def _initialize(self, request: PendingRequest) -> dict[str, Any]:
         params = request.params or {}
         client = eras.client_of_handshake(params)
         shown = eras.handshake(params, {"completions": {}})
@@ -157,19 +159,19 @@ class Dispatcher:
         request.client = client
         return result
 
-    async def _discover(self, request: Request) -> dict[str, Any]:
+    async def _discover(self, request: PendingRequest) -> dict[str, Any]:
         shown, client = eras.discovery({"completions": {}}), request.client
         return await self._attachment.declared(shown, self._peer.principal, client.name, client.extensions)
 
-    async def _subscribe(self, request: Request) -> dict[str, Any]:
+    async def _subscribe(self, request: PendingRequest) -> dict[str, Any]:
         await methods.subscribe(self._attachment, self._peer, (request.params or {})["uri"], self._owner())
         return {}
 
-    async def _unsubscribe(self, request: Request) -> dict[str, Any]:
+    async def _unsubscribe(self, request: PendingRequest) -> dict[str, Any]:
         methods.unsubscribe(self._attachment, self._peer, (request.params or {})["uri"])
         return {}
 
-    async def _listen(self, request: Request) -> dict[str, Any]:
+    async def _listen(self, request: PendingRequest) -> dict[str, Any]:
         # Acknowledged after the first scan, so that a notification follows whatever changes after it.
         await self._attachment.ready()
         wanted, request.params = (request.params or {})["notifications"], None  # a stream may last for days
@@ -178,7 +180,7 @@ class Dispatcher:
         del wanted
         return await listening
 
-    async def _report(self, request: Request, seconds: float) -> None:
+    async def _report(self, request: PendingRequest, seconds: float) -> None:
         meta: Params = (request.params or {}).get("_meta") or {}
         token = meta.get("progressToken")
         if token is not None and not request.is_done:
@@ -186,11 +188,11 @@ class Dispatcher:
             await self._peer.send("notifications/progress", said)
 
 
-async def _nothing(_: Request) -> dict[str, Any]:
+async def _nothing(_: PendingRequest) -> dict[str, Any]:
     return {}
 
 
-def _observed(request: Request, principal: Principal | None) -> AbstractContextManager[events.Request | None]:
+def _observed(request: PendingRequest, principal: Principal | None) -> AbstractContextManager[events.Request | None]:
     """Return the event of a request, to be entered around its work; nothing while nobody reads events."""
     if not events.has_readers():
         return nullcontext()

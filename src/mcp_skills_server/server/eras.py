@@ -32,7 +32,7 @@ _MODERN_ENVELOPE: Final[Shape] = {"_meta": parameters.MODERN_META}
 Params: TypeAlias = Mapping[str, Any]
 
 
-class Client(NamedTuple):
+class McpClient(NamedTuple):
     """The client of a request.
 
     Attributes:
@@ -46,7 +46,7 @@ class Client(NamedTuple):
     version: str = ""
 
 
-NOBODY: Final = Client()
+NOBODY: Final = McpClient()
 
 
 class Era(NamedTuple):
@@ -134,17 +134,17 @@ def _not_modern(method: str, params: Params) -> Fault | None:
     return _misfit(params, _MODERN_ENVELOPE)
 
 
-def client_of_handshake(params: Params) -> Client:
+def client_of_handshake(params: Params) -> McpClient:
     """Return the client whose `initialize` has these parameters, which have their shape."""
     extensions: Params = params["capabilities"].get("extensions") or {}
-    return Client(extensions, params["clientInfo"]["name"], settled(params["protocolVersion"]))
+    return McpClient(extensions, params["clientInfo"]["name"], settled(params["protocolVersion"]))
 
 
-def client_of_envelope(params: Params) -> Client:
+def client_of_envelope(params: Params) -> McpClient:
     """Return the client of a modern request whose parameters have a whole envelope."""
     meta = params["_meta"]
     info: Params = meta.get(parameters.CLIENT) or {}
-    return Client(meta[parameters.CAPABILITIES].get("extensions") or {}, info.get("name"), meta[parameters.VERSION])
+    return McpClient(meta[parameters.CAPABILITIES].get("extensions") or {}, info.get("name"), meta[parameters.VERSION])
 
 
 def settled(asked: str) -> str:

@@ -44,7 +44,7 @@ class Message:
         return self.fields["id"]
 
 
-class Refusal:
+class InvalidMessage:
     """The refusal of an invalid message.
 
     Attributes:
@@ -66,15 +66,15 @@ class Refusal:
         return jsonrpc.dump(jsonrpc.error(self.id, self.code, self.message))
 
 
-def judge(raw: bytes | bytearray) -> Message | Refusal:
+def judge(raw: bytes | bytearray) -> Message | InvalidMessage:
     """Return the message in these bytes, or its refusal, in time that is linear in their number."""
     try:
         value = jsonrpc.parse(raw)
     except jsonrpc.JsonError as error:
-        return Refusal(PARSE_ERROR, f"Parse error: {error}")
+        return InvalidMessage(PARSE_ERROR, f"Parse error: {error}")
     if not isinstance(value, dict):
         reason = "batches are not taken; send each message by itself" if isinstance(value, list) else "it is no object"
-        return Refusal(INVALID_REQUEST, f"Invalid Request: {reason}")
+        return InvalidMessage(INVALID_REQUEST, f"Invalid Request: {reason}")
     fields = cast(dict[str, Any], value)
     if "method" not in fields and ("result" in fields or "error" in fields):
         kind, wrong = "answer", _wrong_with_answer(fields)
@@ -85,18 +85,20 @@ def judge(raw: bytes | bytearray) -> Message | Refusal:
         wrong = f"it is nested more than {MOST_LEVELS} levels deep"
     if wrong is not None:
         id_ = fields.get("id")  # that of an answer is one of ours, not one of the client's
-        return Refusal(INVALID_REQUEST, f"Invalid Request: {wrong}", id_ if kind != "answer" and _is_id(id_) else None)
+        return InvalidMessage(
+            INVALID_REQUEST, f"Invalid Request: {wrong}", id_ if kind != "answer" and _is_id(id_) else None
+        )
     longest = LONGEST.get(fields["method"]) if kind == "request" else None
     if longest is not None and len(raw) > longest:
         sizes = f"at most {longest:,} bytes, and this has {len(raw):,}"
         reason = f"{fields['method']} takes {sizes}; ask for fewer resources"
-        return Refusal(INVALID_PARAMS, reason, fields["id"])
+        return InvalidMessage(INVALID_PARAMS, reason, fields["id"])
     return Message(fields, kind)
 
 
-def too_long(most: int) -> Refusal:
+def too_long(most: int) -> InvalidMessage:
     """Return the refusal of a message with more bytes than this, which was not read to its end."""
-    return Refusal(INVALID_REQUEST, f"Invalid Request: the message has more than {most:,} bytes")
+    return InvalidMessage(INVALID_REQUEST, f"Invalid Request: the message has more than {most:,} bytes")
 
 
 def _wrong_with_call(fields: Mapping[str, Any]) -> str | None:
@@ -142,8 +144,8 @@ def _is_deep(raw: bytes | bytearray, value: object) -> bool:
     return True
 
 
-def duplicate(id_: Id) -> Refusal:
+def duplicate(id_: Id) -> InvalidMessage:
     """Return the refusal of a request whose id another one has that is under way."""
     shown = jsonrpc.dump(id_[:100] if isinstance(id_, str) else id_).decode()
     reason = f"Invalid Request: a request with the id {shown} is under way already; give each request an id of its own"
-    return Refusal(INVALID_REQUEST, reason, id_)
+    return InvalidMessage(INVALID_REQUEST, reason, id_)

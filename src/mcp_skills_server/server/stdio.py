@@ -18,9 +18,9 @@ from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.dispatch import Dispatcher, Request, notification, refused
-from mcp_skills_server.server.eras import INITIALIZE, MODERN, NOBODY, Client, Era, era_of
-from mcp_skills_server.server.messages import Message, Refusal, duplicate, judge, too_long
+from mcp_skills_server.server.dispatch import Dispatcher, PendingRequest, notification, refused
+from mcp_skills_server.server.eras import INITIALIZE, MODERN, NOBODY, Era, McpClient, era_of
+from mcp_skills_server.server.messages import InvalidMessage, Message, duplicate, judge, too_long
 from mcp_skills_server.server.methods import Fault
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.transport.pipes import Pipes
@@ -72,10 +72,10 @@ class Connection:
         self._attachment = attachment
         self._dispatcher = Dispatcher(attachment, self)
         self._era: Era | None = None
-        self._client: Client = NOBODY
+        self._client: McpClient = NOBODY
         self._is_open = False
         self._is_closing = False
-        self._requests: dict[tuple[type, object], Request] = {}
+        self._requests: dict[tuple[type, object], PendingRequest] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._short = asyncio.Semaphore(_MOST_SHORT)
         self._ends: list[Callable[[], object]] = []
@@ -137,7 +137,7 @@ class Connection:
         found = too_long(self._lines.max_line) if line is None else judge(line)
         if isinstance(found, Message) and found.kind == "request" and _key(found.id) in self._requests:
             found = duplicate(found.id)
-        if isinstance(found, Refusal):
+        if isinstance(found, InvalidMessage):
             logger.warning("refused a message: %s", found.message, extra=REPEATS)
             await self._send(found.answer)
         elif found.kind == "request":
@@ -151,7 +151,7 @@ class Connection:
         if self._era is None:
             self._era = era_of(method, params)
         is_open = self._is_open or self._era.modern
-        request = Request(message.id, method, params, self._era, self._client, is_open=is_open)
+        request = PendingRequest(message.id, method, params, self._era, self._client, is_open=is_open)
         self._requests[_key(request.id)] = request
         if method not in _LONG:
             await self._short.acquire()
@@ -170,7 +170,7 @@ class Connection:
         if method == INITIALIZE:
             await asyncio.wait([task])  # the next message may count on it
 
-    async def _answer(self, request: Request) -> None:
+    async def _answer(self, request: PendingRequest) -> None:
         answer = await self._dispatcher.answer(request)
         if request.is_cancelled:
             return
@@ -179,13 +179,13 @@ class Connection:
         self._finish(request)
         self._lines.send_now(answer + b"\n")
 
-    def _finish(self, request: Request) -> None:
+    def _finish(self, request: PendingRequest) -> None:
         """Note that a request has its answer, or will get none: the client may use its id again."""
         request.is_done = True
         if self._requests.get(_key(request.id)) is request:
             del self._requests[_key(request.id)]
 
-    def _ended(self, request: Request, task: asyncio.Task[None]) -> None:
+    def _ended(self, request: PendingRequest, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if request.method not in _LONG:
             self._short.release()

@@ -10,7 +10,7 @@ import pytest
 
 from conversations import ENVELOPE, HANDSHAKE
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.server.dispatch import Dispatcher
+from mcp_skills_server.server.dispatch import Dispatcher, PendingRequest
 from mcp_skills_server.server.requests import Settings
 from scripted import Script, hold, talk
 from wire import DEADLINE, FIXTURES

@@ -10,8 +10,8 @@ import pytest
 
 from conversations import ENVELOPE, HANDSHAKE
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.server.dispatch import Dispatcher, PendingRequest
 from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.server.stdio import Dispatcher, PendingRequest
 from scripted import Script, hold, talk
 from wire import DEADLINE, FIXTURES
 

@@ -33,8 +33,7 @@ from mcp_skills_server.rpc.blobs import Blobs
 from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
-from mcp_skills_server.server.app import make_server
-from mcp_skills_server.server.attach import attach
+from mcp_skills_server.server.attach import attach, make_server
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web import probes, refresh, rpc
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery

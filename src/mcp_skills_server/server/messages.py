@@ -7,6 +7,7 @@ where it could be read. The SDK's transports would be silent, or say something e
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
 from mcp_skills_server.dialects import jsonrpc
@@ -24,6 +25,7 @@ _OBJECT_OR_NONE: Final = (dict, type(None))
 Id: TypeAlias = str | int
 
 
+@dataclass(slots=True)
 class Message:
     """A valid message.
 
@@ -32,11 +34,8 @@ class Message:
         kind: "request", "notification" or "answer".
     """
 
-    __slots__ = ("fields", "kind")  # no dataclass: one is made of every line, and to make the class takes long, too
-
-    def __init__(self, fields: dict[str, Any], kind: str) -> None:
-        self.fields = fields
-        self.kind = kind
+    fields: dict[str, Any]
+    kind: str
 
     @property
     def id(self) -> Id:
@@ -44,6 +43,7 @@ class Message:
         return self.fields["id"]
 
 
+@dataclass(frozen=True, slots=True)
 class InvalidMessage:
     """The refusal of an invalid message.
 
@@ -53,12 +53,9 @@ class InvalidMessage:
         id: what the refused request is known by; None where that could not be read.
     """
 
-    __slots__ = ("code", "id", "message")
-
-    def __init__(self, code: int, message: str, id_: Id | None = None) -> None:
-        self.code = code
-        self.message = message
-        self.id = id_
+    code: int
+    message: str
+    id: Id | None = None
 
     @property
     def answer(self) -> bytes:

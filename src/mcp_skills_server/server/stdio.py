@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -53,6 +54,7 @@ _BEFORE_THE_HANDSHAKE = frozenset({INITIALIZE, PING})
 _NO_HANDSHAKE = Fault(INVALID_PARAMS, "the session is not open; send `initialize` first")
 
 
+@dataclass(slots=True, eq=False)
 class PendingRequest:
     """A request that has no answer yet.
 
@@ -68,20 +70,15 @@ class PendingRequest:
         cancel: cancels the work.
     """
 
-    __slots__ = ("cancel", "client", "era", "id", "is_cancelled", "is_done", "is_open", "method", "params")
-
-    def __init__(
-        self, id_: Id, method: str, params: Params | None, era: Era, client: McpClient = NOBODY, *, is_open: bool = True
-    ) -> None:
-        self.id = id_
-        self.method = method
-        self.params = params
-        self.era = era
-        self.client = client
-        self.is_open = is_open
-        self.is_done = False
-        self.is_cancelled = False
-        self.cancel: Callable[[], object] = lambda: None
+    id: Id
+    method: str
+    params: Params | None
+    era: Era
+    client: McpClient = NOBODY
+    is_open: bool = True
+    is_done: bool = False
+    is_cancelled: bool = False
+    cancel: Callable[[], object] = lambda: None
 
 
 class Dispatcher:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from mcp_skills_server.dialects.dialect import Dialect, InstructionsResult, Result, Subject
-from mcp_skills_server.format import fields, hidden, icons, identity
+from mcp_skills_server.format import fields, hidden, identity
 from mcp_skills_server.format.arguments import declared
 from mcp_skills_server.format.dependencies import FIELD, Dependencies, Served, resolve
 from mcp_skills_server.format.fields import tags_of
@@ -99,7 +99,7 @@ def _icons(skill: Skill) -> list[Json]:
         if src in skill.files:
             item["src"] = uri(skill.path, src)
             item.setdefault("mimeType", media_type(src) or "application/octet-stream")
-        elif not icons.is_allowed(src):
+        elif not fields.is_allowed_icon(src):
             continue
         out.append(item)
     return out

@@ -14,8 +14,19 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from mcp_skills_server.dialects.runtime.lengths import clipped, even, one_line
-from mcp_skills_server.dialects.runtime.words import LIST, LOAD, READ, RUN, SEARCH, Loaded, Offer, Overview
+from mcp_skills_server.dialects.runtime.words import (
+    LIST,
+    LOAD,
+    READ,
+    RUN,
+    SEARCH,
+    Loaded,
+    Offer,
+    Overview,
+    clipped,
+    even,
+    one_line,
+)
 from mcp_skills_server.format.markup import around, contained, element, escaped
 
 CHARACTERS: Final = 4_000

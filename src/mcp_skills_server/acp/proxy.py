@@ -1,8 +1,8 @@
 """A pipe between an editor and an agent that adds skills to it: bytes pass in order and untouched.
 
-Each direction has a thread of its own that reads, passes on and only then reads again: whoever does not read holds up
-who writes to him, and nobody else. What is ours goes in between two lines of the agent. Whatever fails of ours, the
-bytes pass all the same, and the operator reads of it once.
+Each direction has a thread of its own that reads, passes on and only then reads again: backpressure reaches the writer
+of that direction alone. Our messages go in between two lines of the agent. When they fail, the bytes pass all the same,
+and the log says so once.
 
 The one module of this package that starts a program: the agent that the operator named, and nothing else. The agent
 has our stderr and environment, its own process group, and pipes for stdin and stdout. Nothing of it outlives us:
@@ -108,7 +108,7 @@ class AgentProcess:
             cast("IO[bytes]", self._process.stdin).close()
 
     def close_stdout(self) -> None:
-        """Tell the agent that nobody listens any more."""
+        """Close the agent's output: the editor reads no more."""
         with suppress(OSError):
             cast("IO[bytes]", self._process.stdout).close()
 
@@ -188,9 +188,9 @@ def _ends_with_us() -> Callable[[], None]:
 
 
 class Shutdown:
-    """Waits for that.
+    """Waits for the end of the editor, or a signal.
 
-    An editor that has gone shows at once, even while the agent reads nothing and so nobody reads the editor.
+    A hang-up is seen at once, even while the agent reads nothing and so the editor's bytes are not read.
 
     Args:
         editor: the descriptor that the editor writes to.
@@ -217,7 +217,7 @@ class Shutdown:
         os.write(self._waker, b"x")  # no lock, for a second signal may come while the first is being handled
 
     def wait(self) -> None:
-        """Wait for that. Where the agent reads no more, the editor's descriptor is closed on the way."""
+        """Wait for the end. Where the agent reads no more, the editor's descriptor is closed on the way."""
         open_ = True
         while True:
             if open_ and wait_for_hang_up(self._editor, self._woken):
@@ -232,7 +232,7 @@ class Shutdown:
 
 @dataclass(frozen=True, slots=True)
 class SkillsOffer:
-    """Where the skills come from.
+    """The skills of the proxy.
 
     Attributes:
         words: the command line of the MCP server that serves them; empty where sessions get none.
@@ -307,7 +307,7 @@ class _Proxy:
         while not self._drained.wait(_LOOK_S):
             now = time.monotonic()
             lingered = now - max(ended, self._active) > _LINGER_S
-            # Whoever still holds the pipe open has a moment. An editor that reads slowly has all the time it wants;
+            # A process that holds the pipe open has a moment. An editor that reads slowly has all the time it wants;
             # one that reads nothing, too, until it goes or a signal wants the end.
             if lingered and (self._listening or self._is_over(now)):
                 break

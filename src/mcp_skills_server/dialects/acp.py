@@ -356,7 +356,7 @@ class AvailableSkillsUpdate(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Takes:
-    """Which forms of the update a client takes.
+    """The forms of the update that a client takes.
 
     Attributes:
         nested: the draft's own, in place of commands with `_meta`.

@@ -24,7 +24,7 @@ LIST_CHANGED: Final = "notifications/skills/list_changed"
 
 
 def entry(skill: Skill, snapshot: Snapshot, served: Served, least: Standing) -> dict[str, Json]:
-    """Return a skill as `skills/list` shows it. Hidden characters are left out: nobody asked for this text."""
+    """Return a skill as `skills/list` shows it. Hidden characters are left out: the text comes unasked."""
     given = skill.frontmatter
     out: dict[str, Json] = {"name": identity.name_of(skill, snapshot, least)}
     _put(out, "title", identity.title(skill))

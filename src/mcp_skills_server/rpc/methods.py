@@ -241,11 +241,11 @@ class Catalogues:
 
 
 class RpcClient(NamedTuple):
-    """Who calls.
+    """The client of a call.
 
     Attributes:
         owner: among whose blobs count those that the call leaves.
-        principal: whom the client proved to be, None where nobody has to.
+        principal: the proved identity, None where none is required.
     """
 
     owner: Owner

@@ -250,7 +250,7 @@ class MergedHandlers:
         return resources.is_our_template(params.ref)
 
     async def _served(self, ctx: Context, view: View) -> Served:
-        """What the server has beside skills, by name."""
+        """Return the names of what the server has beside skills."""
         return methods.served(
             self._attachment,
             view,
@@ -261,7 +261,7 @@ class MergedHandlers:
         )
 
     async def _names(self, ctx: Context, method: str, key: str, field: str) -> frozenset[str]:
-        """What a list of theirs has in this field."""
+        """Return the values of this field in one of the server's own lists."""
         entry = self._theirs[method] if method in self._theirs else self._server.get_request_handler(method)
         names: set[str] = set()
         if entry is None:

@@ -213,7 +213,7 @@ async def _nothing(_: PendingRequest) -> dict[str, Any]:
 
 
 def _observed(request: PendingRequest, principal: Principal | None) -> AbstractContextManager[events.Request | None]:
-    """Return the event of a request, to be entered around its work; nothing while nobody reads events."""
+    """Return the event of a request, to be entered around its work; None while events have no reader."""
     if not events.has_readers():
         return nullcontext()
     return events.Request(
@@ -274,7 +274,7 @@ class Connection:
         """Answer requests until stdin ends and they have their answers, or have had their time.
 
         Raises:
-            BrokenPipeError: nobody reads the answers.
+            BrokenPipeError: the client reads no more.
         """
         self._reading = asyncio.current_task()
         try:
@@ -313,7 +313,7 @@ class Connection:
         """Send a notification.
 
         Raises:
-            BrokenPipeError: nobody reads it.
+            BrokenPipeError: the client reads no more.
         """
         await self._send(notification(method, params))
 
@@ -383,7 +383,7 @@ class Connection:
             if self._is_closing and error is None and not request.is_cancelled:
                 with suppress(BrokenPipeError):
                     self._lines.send_now(refused(request.id, _CLOSED) + b"\n")
-        if error is not None and self._error is None:  # nobody reads the answers
+        if error is not None and self._error is None:  # the client reads no more
             self._error = error
             if self._reading is not None:
                 self._reading.cancel()

@@ -1,4 +1,4 @@
-"""What the tools answer."""
+"""Results of the tools."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Overview(NamedTuple):
 
     Attributes:
         offers: in the order of their skill paths.
-        more: whether there are more than these, which nobody has counted yet.
+        more: whether there are more than these, which are not counted yet.
         preferred: skill paths of those whose descriptions come first where not all fit.
     """
 
@@ -152,7 +152,7 @@ def changed(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> bool:
 
 
 def problems(skill: Skill) -> tuple[str, ...]:
-    """Return what is wrong with it, for whoever is about to rely on it."""
+    """Return the errors of a skill, in words, for a model that is about to rely on it."""
     return tuple(each.text for each in skill.problems if each.severity == "error")[:_MOST_PROBLEMS]
 
 

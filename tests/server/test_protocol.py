@@ -141,7 +141,7 @@ def test_nothing_but_the_script_runner_can_run_a_program() -> None:
         "runtime/scripts/processes.py",  # of a skill's scripts, where the operator allows it
         "runtime/scripts/launch.py",
         "rpc/launcher.py",  # runs within such a process
-        "acp/agent_process.py",  # of the agent that the operator names
+        "acp/proxy.py",  # of the agent that the operator names
         "sources/git/program.py",  # git, which runs nothing of a repository
         "sources/oci/access.py",  # the helpers that the user's docker has for passwords
     }

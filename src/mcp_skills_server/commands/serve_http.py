@@ -27,7 +27,6 @@ from mcp_skills_server.commands.running import collecting, on_hangup
 from mcp_skills_server.commands.serve import RedisOptions, known_methods
 from mcp_skills_server.errors import UsageError, missing_extra
 from mcp_skills_server.model import Standing
-from mcp_skills_server.rpc.methods import ExecutionSettings
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.web.discovery import PREFIXES
 from mcp_skills_server.web.forwarded import checked_prefix, trusted_networks
@@ -143,7 +142,8 @@ def _http_settings(
         publish=options.publish,
         publish_only=options.publish_only,
         publish_grace=options.publish_grace,
-        rpc=ExecutionSettings(code=options.allow_code) if options.rpc else None,
+        rpc=options.rpc,
+        rpc_code=options.allow_code,
         sites=sites,
         metrics=metrics if options.metrics else None,
         refresh=refresh,

@@ -33,8 +33,7 @@ from mcp_skills_server.rpc.blobs import Blobs
 from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
-from mcp_skills_server.server.app import make_server
-from mcp_skills_server.server.attach import attach
+from mcp_skills_server.server.attach import attach, make_server
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web import probes, refresh, rpc
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery
@@ -70,8 +69,8 @@ def make_app(
     routes, running, end = (
         _mcp(runtime, settings, http, watcher, views) if http.answers_mcp else _only_following(runtime, watcher)
     )
-    if http.rpc is not None and http.answers_mcp:
-        methods = Methods(runtime, http.rpc, Blobs(share=http.quotas.blob_bytes), views=views)
+    if http.rpc and http.answers_mcp:
+        methods = Methods(runtime, http.rpc_code, Blobs(share=http.quotas.blob_bytes), views=views)
         routes = [*routes, rpc.route(Rpc(methods, http.max_body))]
     if http.metrics is not None:
         routes = [*routes, probes.metrics_route(http.metrics, views.may_admin)]

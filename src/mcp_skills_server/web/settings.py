@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
 from mcp_skills_server.publish.artifacts import GRACE_S
-from mcp_skills_server.rpc.methods import ExecutionSettings
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions as ToolSessions
 from mcp_skills_server.server.notify import RecentNotifications
@@ -39,7 +38,8 @@ class HttpSettings:
         publish: answer discovery below `/.well-known`, to whom the policy lets in.
         publish_only: answer discovery and no MCP.
         publish_grace: seconds for which an artifact stays that the index no longer names.
-        rpc: what the Skills Protocol may run, beside the scripts that MCP may; None answers none of it.
+        rpc: answer the Skills Protocol.
+        rpc_code: let its `run_code` run what comes with a call, where scripts are allowed.
         sites: tells the state of the roots that are sites.
         metrics: what `/metrics` shows; None for no such path.
         quotas: what one principal or address may take of what all share, beside `rates`.
@@ -69,7 +69,8 @@ class HttpSettings:
     publish: bool = True
     publish_only: bool = False
     publish_grace: float = GRACE_S
-    rpc: ExecutionSettings | None = None
+    rpc: bool = False
+    rpc_code: bool = False
     sites: Callable[[], Sequence[SourceState]] = list
     metrics: Metrics | None = None
     quotas: QuotaSettings = field(default_factory=QuotaSettings)

@@ -20,7 +20,22 @@ if TYPE_CHECKING:
     from mcp_skills_server.shared.records import Records
     from mcp_skills_server.sources.follower import SourceState
     from mcp_skills_server.telemetry.metrics import Metrics
-    from mcp_skills_server.web.ui.settings import UiSettings
+    from mcp_skills_server.telemetry.usage_store import UsageStore
+
+
+@dataclass(frozen=True, slots=True)
+class UiSettings:
+    """What the operator chose for the page.
+
+    Attributes:
+        once: SHA-256 of the secret that lets in once; None where the server's own policy says who may look.
+        only: serve the page and nothing else.
+        counts: of uses; None where nothing is counted.
+    """
+
+    once: bytes | None = None
+    only: bool = False
+    counts: UsageStore | None = None
 
 
 @dataclass(frozen=True, slots=True)

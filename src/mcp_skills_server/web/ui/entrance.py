@@ -17,7 +17,7 @@ from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.server.callers import address
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.guards import Policy
-from mcp_skills_server.web.issuer_fetch import post
+from mcp_skills_server.web.issuer_fetch import fetch
 from mcp_skills_server.web.ui.look import BASE, base
 from mcp_skills_server.web.ui.session import (
     CALLBACK,
@@ -175,7 +175,7 @@ def _flow_of(policy: Policy) -> Flow | None:
         return None
     from mcp_skills_server.web.ui.oauth import Flow  # with what proves signatures
 
-    return Flow(oauth, oauth.settings.ui_client_id, post)
+    return Flow(oauth, oauth.settings.ui_client_id, fetch)
 
 
 async def _form_of(request: Request) -> dict[str, str] | None:

@@ -36,6 +36,18 @@ def png() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")
 
 
+def git(where: Path, *arguments: str) -> str:
+    """What git says, by an author of ours."""
+    command = ["git", "-c", "user.name=Ann & Bob", "-c", "user.email=a@example.org", *arguments]
+    return subprocess.run(command, cwd=where, check=True, capture_output=True, text=True).stdout
+
+
+def commit_all(where: Path, subject: str) -> None:
+    """Make a repository of a folder, with one commit."""
+    for words_of_git in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", subject)):
+        git(where, *words_of_git)
+
+
 def page(server: Server, path: str) -> str:
     reply = get(server, path)
     assert reply.status == 200, words(reply)
@@ -187,16 +199,10 @@ def test_a_change_is_shown_as_a_difference(tmp_path: Path) -> None:
 @pytest.mark.needs_program("git")
 def test_git_tells_what_was_before_the_start_and_runs_nothing_of_the_folder(tmp_path: Path) -> None:
     directory = write_skill(tmp_path / "repo" / "skills" / "a", body="# One\n")
-    hit = tmp_path / "hit"
-
-    def git(*arguments: str) -> None:
-        who = ["-c", "user.name=Ann & Bob", "-c", "user.email=a@example.org"]
-        subprocess.run(["git", *who, *arguments], cwd=tmp_path / "repo", check=True, capture_output=True)
-
-    git("init", "-q")
-    git("add", "."), git("commit", "-q", "-m", "first")
+    hit, repository = tmp_path / "hit", tmp_path / "repo"
+    commit_all(repository, "first")
     write_skill(directory, body="# Two\n")
-    git("commit", "-q", "-a", "-m", "second <script>")
+    git(repository, "commit", "-q", "-a", "-m", "second <script>")
     (tmp_path / "repo" / ".gitattributes").write_text("*.md diff=evil\n", encoding="utf-8")
     for key in (
         "diff.evil.textconv",
@@ -206,8 +212,8 @@ def test_git_tells_what_was_before_the_start_and_runs_nothing_of_the_folder(tmp_
         "core.fsmonitor",
         "core.pager",
     ):
-        git("config", key, f"touch {hit}")
-    git("config", "log.showSignature", "true")
+        git(repository, "config", key, f"touch {hit}")
+    git(repository, "config", "log.showSignature", "true")
     with page_serving(tmp_path / "repo" / "skills") as server:
         text = page(server, "/ui/history/a")
         assert "second &lt;script&gt;" in text and "Ann &amp; Bob" in text
@@ -220,11 +226,6 @@ def test_what_git_tells_of_a_submodule_runs_nothing_in_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     top, inner, hit = tmp_path / "a", tmp_path / "a" / "inner", tmp_path / "hit"
-
-    def git(where: Path, *arguments: str) -> str:
-        who = ["-c", "user.name=x", "-c", "user.email=x"]
-        return subprocess.run(["git", *who, *arguments], cwd=where, check=True, capture_output=True, text=True).stdout
-
     inner.mkdir(parents=True)
     for place in (top, inner):
         git(place, "init", "-q")
@@ -265,9 +266,7 @@ def test_git_tells_nothing_of_files_that_are_never_served(tmp_path: Path, folder
         file = tmp_path / folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("x\n", encoding="ascii")
-    for words_of_git in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "x")):
-        who = ["-c", "user.name=x", "-c", "user.email=x"]
-        subprocess.run(["git", *who, *words_of_git], cwd=tmp_path, check=True, capture_output=True)
+    commit_all(tmp_path, "x")
     (commit,) = commits(os.fspath(tmp_path / folder), os.fspath(tmp_path))
     told = {each.partition(" b/")[2].removeprefix(f"{folder}/") for each in commit.lines if each.startswith("diff ")}
     assert told == set(shown)
@@ -279,9 +278,7 @@ def private(tmp_path: Path) -> Path:
     place = tmp_path / "private"
     place.mkdir()
     (place / "notes").write_text("secret\n", encoding="ascii")
-    for words_of_git in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "secret")):
-        who = ["-c", "user.name=x", "-c", "user.email=x"]
-        subprocess.run(["git", *who, *words_of_git], cwd=place, check=True, capture_output=True)
+    commit_all(place, "secret")
     return place / ".git"
 
 

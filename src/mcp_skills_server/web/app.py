@@ -65,7 +65,7 @@ def make_app(
     *,
     drain: Drain | None = None,
 ) -> tuple[Starlette, Callable[[], None]]:
-    """The ASGI application, `/mcp`, `/rpc`, `/.well-known/...` and the probes; and what ends its open streams."""
+    """Return the ASGI application of all endpoints, and a function that ends its open streams."""
     views = views or Views(runtime.registry)
     routes, running, end = (
         _mcp(runtime, settings, http, watcher, views) if http.answers_mcp else _only_following(runtime, watcher)

@@ -123,7 +123,7 @@ class FailedAuthentications:
         return 0.0 if rate is None else rate.take(counted(scope))
 
     async def is_over(self, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Count that a request failed, and answer 429 where that is over the quota. Whether it was."""
+        """Count that a request failed. Answer 429 if that is over the quota, and return whether it was."""
         rates, rate, wait = self._rates, self._rate, self.count(scope)
         if rates is not None and rate is not None and wait > 0:
             await refuse_in_time(scope, receive, send, rates, quota=_FAILURES, most=rate.per_minute, wait=wait)

@@ -1,4 +1,4 @@
-"""What the operator chose for HTTP."""
+"""The settings of the HTTP server and of its page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UiSettings:
-    """What the operator chose for the page.
+    """Settings of the page.
 
     Attributes:
         once: SHA-256 of the secret that lets in once; None where the server's own policy says who may look.
@@ -40,7 +40,7 @@ class UiSettings:
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """What the operator chose for HTTP.
+    """Settings of the HTTP server.
 
     Attributes:
         host: address to listen on.
@@ -104,12 +104,12 @@ class HttpSettings:
 
     @property
     def entrance(self) -> str:
-        """The path that the operator sees in the log."""
+        """Return the path that the operator sees in the log."""
         if self.ui is not None and self.ui.only:
             return "/ui/"
         return DIRECTORY + INDEX if self.publish_only else "/mcp"
 
     @property
     def answers_mcp(self) -> bool:
-        """Whether there is an endpoint of MCP."""
+        """Return whether there is an endpoint of MCP."""
         return not self.publish_only and not (self.ui is not None and self.ui.only)

@@ -158,6 +158,27 @@ def test_a_burst_is_one_line_and_a_line_has_nothing_but_a_number(tmp_path: Path)
     anyio.run(follow)
 
 
+def test_a_change_of_other_skills_is_no_line() -> None:
+    async def follow() -> None:
+        kept, mine, heard = Live(), reading("mine"), list[str]()
+        _, lines = await opened(kept, mine)
+
+        async def hear() -> None:
+            heard.append(await anext(lines))
+
+        with anyio.fail_after(DEADLINE):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(hear)
+                for _ in range(3):
+                    kept.note(came("other"))
+                    await anyio.wait_all_tasks_blocked()
+                assert heard == []
+                kept.note(came("mine"))
+        assert heard == [f"id: {kept.number(mine)}\nevent: change\ndata: {kept.number(mine)}\n\n"]
+
+    anyio.run(follow)
+
+
 def test_the_end_of_a_server_ends_streams_that_wait_that_pause_and_that_come_later(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, {"one/SKILL.md": skill_md("one")}))
 

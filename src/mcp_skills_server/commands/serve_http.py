@@ -32,8 +32,7 @@ from mcp_skills_server.web.discovery import PREFIXES
 from mcp_skills_server.web.forwarded import checked_prefix, trusted_networks
 from mcp_skills_server.web.guards import host_name, make_policy
 from mcp_skills_server.web.refresh import PATH, checked_secret
-from mcp_skills_server.web.settings import HttpSettings
-from mcp_skills_server.web.ui.settings import UiSettings
+from mcp_skills_server.web.settings import HttpSettings, UiSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping

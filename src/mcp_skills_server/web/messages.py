@@ -117,7 +117,7 @@ class Messages:
 
 
 def _is_of_another_era(found: messages.Message, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a request of the modern era comes with the headers of the legacy one (MCP-42)."""
+    """Return whether a request of the modern era comes with the headers of the legacy one (MCP-42)."""
     if headers.get(VERSION, b"").decode("latin-1") not in ("", *HANDSHAKE_PROTOCOL_VERSIONS):
         return False
     if found.kind != "request" or found.fields["method"] == "initialize":

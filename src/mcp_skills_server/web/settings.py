@@ -1,4 +1,4 @@
-"""What the operator chose for HTTP."""
+"""The settings of the HTTP server and of its page."""
 
 from __future__ import annotations
 
@@ -19,12 +19,27 @@ if TYPE_CHECKING:
     from mcp_skills_server.shared.records import Records
     from mcp_skills_server.sources.mirrors import SourceState
     from mcp_skills_server.telemetry.metrics import Metrics
-    from mcp_skills_server.web.ui.settings import UiSettings
+    from mcp_skills_server.telemetry.usage_store import UsageStore
+
+
+@dataclass(frozen=True, slots=True)
+class UiSettings:
+    """Settings of the page.
+
+    Attributes:
+        once: SHA-256 of the secret that lets in once; None where the server's own policy says who may look.
+        only: serve the page and nothing else.
+        counts: of uses; None where nothing is counted.
+    """
+
+    once: bytes | None = None
+    only: bool = False
+    counts: UsageStore | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """What the operator chose for HTTP.
+    """Settings of the HTTP server.
 
     Attributes:
         host: address to listen on.
@@ -90,12 +105,12 @@ class HttpSettings:
 
     @property
     def entrance(self) -> str:
-        """The path that the operator sees in the log."""
+        """Return the path that the operator sees in the log."""
         if self.ui is not None and self.ui.only:
             return "/ui/"
         return DIRECTORY + INDEX if self.publish_only else "/mcp"
 
     @property
     def answers_mcp(self) -> bool:
-        """Whether there is an endpoint of MCP."""
+        """Return whether there is an endpoint of MCP."""
         return not self.publish_only and not (self.ui is not None and self.ui.only)

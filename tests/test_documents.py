@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import click
 import pytest
 
-from wire import DEADLINE
+from mcp_skills_server.cli import COMMANDS, cli
+from wire import DEADLINE, FIXTURES, ROOT
 
-ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("deploy/**/*.md")]
 PROGRAMS = ("mcp-skills-server ", "make ", "npx ", "curl ", "git ", "pip ", "python ", "docker ", "oras ")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -40,13 +43,73 @@ def test_every_command_of_a_block_can_be_pasted(page: Path) -> None:
         assert not re.search(r"\S {3,}\S", bare), f"words without a '#' before them: {line}"
 
 
-def test_the_commands_of_the_tutorial_work_one_after_the_other(tmp_path: Path) -> None:
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+MADE = {"options.md", "codes.md"}
+"""Pages that `make docs` makes from the code."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_to_a_page_leads_somewhere(page: Path) -> None:
+    for path, anchor in LINK.findall(BLOCK.sub("", page.read_text(encoding="utf-8"))):
+        if "//" not in path and path not in MADE:
+            target = page.parent / path if path else page
+            assert target.exists(), path
+            if anchor:
+                headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", target.read_text(encoding="utf-8")), re.MULTILINE)
+                slugs = {re.sub(r"[^\w\s-]", "", each.lower()).replace(" ", "-") for each in headings}
+                assert anchor in slugs, (path, anchor)
+
+
+def parameters(words: Sequence[str]) -> set[str]:
+    """Return the options that the command of some words has."""
+    command: click.Command | None = cli
+    context = click.Context(cli)
+    for word in words[1:]:
+        if not isinstance(command, click.Group):
+            break
+        command = command.get_command(context, word)
+    assert command is not None, words
+    return {name for each in command.get_params(context) for name in (*each.opts, *each.secondary_opts)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_option_of_a_page_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for line in commands(text):
+        if line.startswith("mcp-skills-server "):
+            words = shlex.split(line, comments=True)
+            ours = words[: words.index("--")] if "--" in words else words
+            given = {word.partition("=")[0] for word in ours if word.startswith("--")}
+            assert given <= parameters(words) | {"--version"}, line
+    if page.parent.name == "docs" and page.name != "requirements.md":
+        named = set(re.findall(r"`(--[a-z][a-z-]+)(?![\w-])", BLOCK.sub("", text)))
+        assert named <= {name for command in COMMANDS for name in parameters(["", command])} | FOREIGN | OF_GROUPS
+
+
+FOREIGN = {
+    "--allowed-tools", "--build-arg", "--enable", "--init", "--skip-git-repo-check", "--skip-trust",
+    "--tmpfs", "--ulimit", "--yolo",
+}  # fmt: skip
+"""Options of other programs."""
+OF_GROUPS = {"--group", "--expires"}
+"""Options of `token new` and `config grants`."""
+
+
+@pytest.mark.parametrize(
+    ("page", "wanted"),
+    [
+        ("README.md", ["list", "validate", "install", "new"]),
+        ("docs/index.md", ["validate", "install"]),
+        ("docs/tutorial.md", ["new", "validate", "show", "install", "install"]),
+    ],
+)
+def test_the_commands_for_beginners_work_one_after_the_other(page: str, wanted: list[str], tmp_path: Path) -> None:
     ran: list[str] = []
-    for line in commands((ROOT / "docs/tutorial.md").read_text(encoding="utf-8")):
-        program, command, *rest = shlex.split(line)
+    shutil.copytree(FIXTURES / "csv-profiling", tmp_path / "skills" / "csv-profiling")
+    for line in commands((ROOT / page).read_text(encoding="utf-8")):
+        program, command, *rest = shlex.split(line, comments=True)
         if program == "mcp-skills-server" and command != "ui":  # which goes on until somebody ends it
             words = [each.replace("~", str(tmp_path)) for each in rest]
-            (tmp_path / "skills").mkdir(exist_ok=True)
             done = subprocess.run(
                 [sys.executable, "-m", "mcp_skills_server", command, *words],
                 cwd=tmp_path / "skills",
@@ -58,5 +121,5 @@ def test_the_commands_of_the_tutorial_work_one_after_the_other(tmp_path: Path) -
             )
             assert done.returncode == 0, (line, done.stderr)
             ran.append(command)
-    assert ran == ["new", "validate", "show", "install", "install"]
+    assert ran == wanted
     assert '"serve"' in "".join(path.read_text() for path in tmp_path.rglob("claude_desktop_config.json"))

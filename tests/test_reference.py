@@ -1,15 +1,77 @@
-"""The reference page of the library, which `make docs` builds."""
+"""The reference that `make docs` builds: the library, options and codes; and the Python programs of all pages."""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import re
+import shutil
 from pathlib import Path
 
-import mcp_skills_server
+import click
+import pytest
+from tools.reference import pages
 
-PAGE = Path(__file__).parent.parent / "docs" / "reference.md"
+import mcp_skills_server
+from mcp_skills_server.cli import COMMANDS, cli
+from mcp_skills_server.codes import CODES
+from wire import FIXTURES, ROOT
+
+PAGE = ROOT / "docs" / "reference.md"
+PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+NAMES = sorted({*mcp_skills_server.__all__} - {"__version__"})
+
+
+def programs(page: Path) -> list[str]:
+    """Return the Python blocks of a page."""
+    return PYTHON.findall(page.read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 def test_the_reference_has_every_exported_name_once() -> None:
     named = re.findall(r"^::: mcp_skills_server\.(\w+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(named) == sorted(set(mcp_skills_server.__all__) - {"__version__"})
+    assert sorted(named) == NAMES
+
+
+@pytest.mark.anyio
+@pytest.mark.needs_program("bwrap")
+async def test_the_examples_of_the_reference_use_every_exported_name_and_run_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(FIXTURES, tmp_path / "skills")
+    monkeypatch.chdir(tmp_path)
+    text = "\n".join(programs(PAGE))
+    used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    assert [each for each in NAMES if each not in used] == []
+    code = compile(text, PAGE.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    spoken = eval(code, {"__name__": "reference"})
+    if inspect.isawaitable(spoken):
+        await spoken
+
+
+def test_the_pages_that_are_made_have_every_option_of_every_command_and_every_code() -> None:
+    made = pages()
+    assert [code for code in CODES if f"| `{code}` |" not in made["codes.md"]] == []
+    named = set(re.findall(r"`(--[a-z-]+)", made["options.md"]))
+    for name in COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        assert {each for option in command.params for each in option.opts if each.startswith("--")} <= named, name
+    assert re.search(
+        r"^\| `--page-size` .*\| `MCP_SKILLS_PAGE_SIZE` \| `50` \|.*\| serve", made["options.md"], re.MULTILINE
+    )
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda page: page.name)
+def test_what_a_program_of_a_page_imports_is_there(page: Path) -> None:
+    for program in programs(page):
+        tree = compile(program, page.name, "exec", flags=ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(mcp_skills_server.__name__):
+                module = importlib.import_module(node.module or "")
+                assert [each.name for each in node.names if not hasattr(module, each.name)] == [], page.name

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import forkserver
-from mcp_skills_server.acp.agent_process import AgentProcess, NotStartedError
+from mcp_skills_server.acp.proxy import AgentProcess, NotStartedError
 from wire import COMMAND, DEADLINE, write_skill
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs processes and signals as POSIX has them")

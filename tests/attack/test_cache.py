@@ -14,10 +14,9 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.publish.record import Memory
 from mcp_skills_server.sources.cache import trim
 from mcp_skills_server.sources.faults import SourceError
-from mcp_skills_server.sources.follower import Follower
 from mcp_skills_server.sources.git.source import GitFolder
+from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.store import Store
 from sources.git.remotes import Upstream, skill
 
 STRANGER = 12345
@@ -46,7 +45,7 @@ def planted(url: str, settings: SourceSettings) -> Path:
 
 def follow(url: str, settings: SourceSettings, tmp_path: Path) -> Follower | None:
     with suppress(UsageError):
-        follower = Follower(GitFolder(url, settings), Store(tmp_path / "unused"))
+        follower = Follower(GitFolder(url, settings))
         with suppress(SourceError, UsageError):
             anyio.run(follower.refresh)
         return follower

@@ -7,8 +7,8 @@ import pytest
 
 from conversations import ENVELOPE
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.server.dispatch import Dispatcher
 from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.server.stdio import Dispatcher
 from scripted import Script, hold, talk
 from server.test_connection import LISTEN, said
 from wire import FIXTURES

@@ -118,15 +118,3 @@ def test_of_one_name_the_earlier_root_is_told_and_the_rest_is_accounted_for() ->
     assert [each["name"] for each in found.skills] == ["same"]
     assert [path for path, _ in found.left_out] == ["odd", "a/same"]
     assert "z/same" in dict(found.left_out)["a/same"]
-
-
-@pytest.mark.requirement("X-33")
-def test_reading_is_lenient() -> None:
-    good = {"name": "a", "description": "Does a.", "metadata": {"v": "1"}, "allowedTools": "Bash(x y) Read", "new": 1}
-    read = acp.read_skills({"sessionId": "s", "availableSkills": [good, {"name": "A"}, 5, {**good, "license": None}]})
-    assert read is not None
-    expected = {"name": "a", "description": "Does a.", "_meta": {"v": "1"}, "allowedTools": ["Bash(x y)", "Read"]}
-    assert list(read.skills) == [expected]
-    assert [place for place, _ in read.left_out] == ["entry 2", "entry 3"]
-    for other in (None, [], {}, {"update": {"sessionUpdate": "plan", "availableSkills": []}}, {"availableSkills": "x"}):
-        assert acp.read_skills(other) is None

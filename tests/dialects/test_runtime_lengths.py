@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_skills_server.dialects.runtime.lengths import clipped, even, paragraphs
+from mcp_skills_server.dialects.runtime.words import clipped, even, paragraphs
 
 LENGTHS = st.lists(st.integers(0, 50), min_size=1, max_size=20)
 

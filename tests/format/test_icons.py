@@ -6,7 +6,7 @@ import pytest
 
 from dialects.build import skill, snapshot
 from mcp_skills_server.dialects import prompts, sep2076
-from mcp_skills_server.format import icons
+from mcp_skills_server.format import fields
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Standing
 
@@ -34,7 +34,7 @@ from mcp_skills_server.model import Standing
 )
 def test_an_icon_comes_from_where_a_page_may_take_it(source: str, fine: bool):
     """What does not is no icon in an entry or a prompt (11.19)."""
-    assert icons.is_allowed(source) is fine
+    assert fields.is_allowed_icon(source) is fine
     each = skill("sound-skill", icons=[{"src": source}])
     entry = sep2076.entry(each, snapshot(each), Served(), Standing.VALID)
     assert ("icons" in entry) is fine

@@ -9,7 +9,7 @@ from typing import Any
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import MirroredRoot
 from mcp_skills_server.rpc.blobs import Blobs
-from mcp_skills_server.rpc.methods import ExecutionSettings, Methods
+from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import MAX_MESSAGE, Rpc
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
@@ -35,14 +35,14 @@ class Desk:
         self,
         *roots: Path | MirroredRoot,
         scripts: ScriptSettings | None = None,
-        settings: ExecutionSettings | None = None,
+        allow_code: bool = False,
         blobs: Blobs | None = None,
         max_message: int = MAX_MESSAGE,
     ) -> None:
         self.registry = Registry(roots)
         self.registry.load()
         self.runtime = Runtime(self.registry, scripts=scripts)
-        self.methods = Methods(self.runtime, settings, blobs)
+        self.methods = Methods(self.runtime, allow_code, blobs)
         self.rpc = Rpc(self.methods, max_message)
 
     async def send(self, raw: bytes | Any) -> Any:

@@ -19,7 +19,6 @@ from mcp_skills_server.catalog.roots import MirroredRoot
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.rpc import execution
 from mcp_skills_server.rpc.blobs import Blobs
-from mcp_skills_server.rpc.methods import ExecutionSettings
 from mcp_skills_server.runtime.scripts import approvals, processes, runner, sandbox
 from mcp_skills_server.runtime.scripts.approvals import Approval
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
@@ -57,10 +56,10 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def desk(box: Any, *roots: Path | MirroredRoot, settings: ExecutionSettings | None = None, **chosen: Any) -> Desk:
+def desk(box: Any, *roots: Path | MirroredRoot, allow_code: bool = False, **chosen: Any) -> Desk:
     blobs = chosen.pop("blobs", None)
     given: dict[str, Any] = {"timeout_s": 20, "output_bytes": 4096, **chosen}
-    return Desk(*roots, scripts=ScriptSettings(sandbox=box, **given), settings=settings, blobs=blobs)
+    return Desk(*roots, scripts=ScriptSettings(sandbox=box, **given), allow_code=allow_code, blobs=blobs)
 
 
 def left(temporary: Path) -> list[Path]:
@@ -306,7 +305,7 @@ async def test_in_the_sandbox_an_action_is_nobody_without_network_and_its_skill_
 @pytest.mark.requirement("SP-30")
 async def test_root_without_a_sandbox_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """11.17: refused at the start, and at each call of a process that became root later."""
-    served = desk("off", ACTIONS, settings=ExecutionSettings(code=True))
+    served = desk("off", ACTIONS, allow_code=True)
     monkeypatch.setattr(sandbox, "is_off_forbidden", lambda: True)
     with pytest.raises(UsageError, match="as root without a sandbox"):
         desk("off", ACTIONS)
@@ -506,8 +505,6 @@ async def test_an_edit_is_what_runs(box: Any, tmp_path: Path) -> None:
 
 # Code that comes with the call
 
-OPEN = ExecutionSettings(code=True)
-
 
 @pytest.mark.requirement("X-27")
 async def test_code_of_others_needs_a_leave_of_its_own() -> None:
@@ -529,14 +526,14 @@ async def test_code_of_others_needs_a_leave_of_its_own() -> None:
 async def test_code_runs_in_the_languages_of_the_interpreters(
     box: Any, language: str, code: str, entrypoint: str | None, output: Any
 ) -> None:
-    served = desk(box, ACTIONS, settings=OPEN)
+    served = desk(box, ACTIONS, allow_code=True)
     reported = await run(served, "run_code", language=language, code=code, entrypoint=entrypoint, args={"a": "b"})
     assert (reported["status"], reported["output"]) == ("completed", output), reported
 
 
 @pytest.mark.requirement("SP-26", "SP-32")
 async def test_code_sees_the_skills_that_are_mounted_and_its_blobs(box: Any) -> None:
-    served = desk(box, ACTIONS, settings=OPEN)
+    served = desk(box, ACTIONS, allow_code=True)
     blob = (await served.call("create_blob", content="from a blob"))["blob_id"]
     code = (
         "import os\nfrom pathlib import Path\n"
@@ -577,7 +574,7 @@ async def test_code_sees_the_skills_that_are_mounted_and_its_blobs(box: Any) -> 
     ],
 )
 async def test_code_that_cannot_run_is_told(params: dict[str, Any], kind: str, said: str) -> None:
-    reported = await failed(desk("off", ACTIONS, settings=OPEN), "run_code", **{"code": "x", **params})
+    reported = await failed(desk("off", ACTIONS, allow_code=True), "run_code", **{"code": "x", **params})
     assert reported[0] == kind
     if said:
         with pytest.raises(AssertionError, match=said):
@@ -585,7 +582,7 @@ async def test_code_that_cannot_run_is_told(params: dict[str, Any], kind: str, s
 
 
 async def test_a_mounted_skill_must_be_there() -> None:
-    served = desk("off", ACTIONS, settings=OPEN)
+    served = desk("off", ACTIONS, allow_code=True)
     with pytest.raises(CallFailedError, match="Unknown skill 'gone'"):
         await served.call("run_code", language="sh", code="true", mount_skills=["gone"])
     reported = await run(
@@ -637,7 +634,7 @@ async def test_sixteen_skills_are_mounted_and_not_one_more(tmp_path: Path) -> No
     names = [f"thing-{number:02}" for number in range(17)]
     for name in names:
         write(tmp_path / name, toml(name))
-    served = desk("off", tmp_path, settings=ExecutionSettings(code=True))
+    served = desk("off", tmp_path, allow_code=True)
     with pytest.raises(CallFailedError, match="at most 16 skills are mounted"):
         await served.call("run_code", language="sh", code="true", mount_skills=names)
     reported = await run(served, "run_code", language="sh", code="true", mount_skills=names[1:])
@@ -647,7 +644,7 @@ async def test_sixteen_skills_are_mounted_and_not_one_more(tmp_path: Path) -> No
 async def test_code_of_a_call_mounts_no_skill_that_is_not_approved(tmp_path: Path) -> None:
     write(tmp_path / "site" / "thing", toml("thing", runtime=PYTHON), code__main_py="print('ran')\n")
     site = MirroredRoot(str(tmp_path / "site"), "https://example.com")
-    served = desk("off", site, settings=ExecutionSettings(code=True))
+    served = desk("off", site, allow_code=True)
     kind, said = await failed(served, "run_code", language="python", code="print(1)", mount_skills=["thing"])
     assert kind == "not_run" and "--allow-scripts-of" in said
     assert (await run(served, "run_code", language="python", code="print(1)"))["output"] == 1

@@ -10,8 +10,8 @@ import pytest
 
 from conversations import ENVELOPE, HANDSHAKE
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.server.dispatch import Dispatcher, Request
 from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.server.stdio import Dispatcher, PendingRequest
 from scripted import Script, hold, talk
 from wire import DEADLINE, FIXTURES
 
@@ -81,7 +81,7 @@ def test_not_too_many_answers_are_made_at_once_and_streams_are_not_counted(
     most = 0
     real = Dispatcher.answer
 
-    async def slowly(self: Dispatcher, request: Request) -> bytes:
+    async def slowly(self: Dispatcher, request: PendingRequest) -> bytes:
         nonlocal most
         if request.method == "skills/get":
             under_way.add(request.id)

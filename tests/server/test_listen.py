@@ -161,6 +161,26 @@ async def test_who_opens_a_stream_as_somebody_else_hears_of_its_other_skills_onc
         assert len(client.sent) == 2 and asked == [(before, after)]
 
 
+async def test_a_change_while_a_client_is_being_notified_is_sent_again() -> None:
+    notice = ("notifications/resources/list_changed", None)
+    notifier, client, slow = Notifier({}), Client(), anyio.Event()
+    send = client.send
+
+    async def send_slowly(method: str, params: dict[str, Any] | None) -> None:
+        await slow.wait()
+        await send(method, params)
+
+    client.send = send_slowly
+    async with notifier.running():
+        notifier.add_legacy_client(client)
+        for _ in range(2):
+            notifier.publish([notice] * 1000)
+            await anyio.wait_all_tasks_blocked()
+        slow.set()
+        await anyio.wait_all_tasks_blocked()
+    assert client.sent == [notice[0]] * 2
+
+
 class Client:
     """A legacy client, and what is to be done at its end."""
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from malformed import CALL, HALVES, MALFORMED, Case, raw, without
 from mcp_skills_server.server import messages
-from mcp_skills_server.server.messages import Message, Refusal, duplicate, judge
+from mcp_skills_server.server.messages import InvalidMessage, Message, duplicate, judge
 from mcp_skills_server.transport.framing import MAX_LINE
 from wire import DEADLINE, FIXTURES, SLOW_LOAD, Era, Wire, serving
 
@@ -24,7 +24,7 @@ from wire import DEADLINE, FIXTURES, SLOW_LOAD, Era, Wire, serving
 @pytest.mark.parametrize("case", MALFORMED, ids=lambda case: case.title)
 def test_what_is_no_message_is_refused_with_its_id_where_it_could_be_read(case: Case) -> None:
     found = judge(case.raw)
-    assert isinstance(found, Refusal)
+    assert isinstance(found, InvalidMessage)
     assert (found.code, found.id) == (case.code, case.id)
     assert "\n" not in found.message
     assert len(found.message) < 200
@@ -76,7 +76,7 @@ def test_how_deep_a_message_may_be_does_not_depend_on_the_parser() -> None:
         return raw(params={"a": 1}).replace(b"1", b"[" * levels + b"]" * levels)
 
     assert isinstance(judge(nested(messages.MOST_LEVELS - 2)), Message)
-    assert isinstance(judge(nested(messages.MOST_LEVELS - 1)), Refusal)
+    assert isinstance(judge(nested(messages.MOST_LEVELS - 1)), InvalidMessage)
     wide = raw(params={"a": [[]] * 1000})
     assert isinstance(judge(wide), Message)
 
@@ -84,7 +84,7 @@ def test_how_deep_a_message_may_be_does_not_depend_on_the_parser() -> None:
 def test_what_a_stream_asks_for_is_bounded_before_it_is_kept() -> None:
     listen = raw(method="subscriptions/listen", params={"notifications": {"resourceSubscriptions": ["x" * 65_536]}})
     found = judge(listen)
-    assert isinstance(found, Refusal)
+    assert isinstance(found, InvalidMessage)
     assert (found.code, found.id) == (-32602, 7)
     assert "65,536 bytes" in found.message
     assert isinstance(judge(listen.replace(b"subscriptions/listen", b"skills/list")), Message)

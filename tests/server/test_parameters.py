@@ -8,8 +8,7 @@ import pytest
 
 from conversations import CAPABILITIES, CLIENT, ENVELOPE, HANDSHAKE, REQUESTS
 from mcp_skills_server.server import eras
-from mcp_skills_server.server.eras import LEGACY, MODERN, Era
-from mcp_skills_server.server.parameters import wrong
+from mcp_skills_server.server.eras import LEGACY, MODERN, Era, wrong
 
 REFERENCE = {"type": "ref/prompt", "name": "b"}
 ARGUMENT = {"name": "x", "value": ""}

@@ -141,11 +141,11 @@ def test_nothing_but_the_script_runner_can_run_a_program() -> None:
         "runtime/scripts/processes.py",  # of a skill's scripts, where the operator allows it
         "runtime/scripts/launch.py",
         "rpc/launcher.py",  # runs within such a process
-        "acp/agent_process.py",  # of the agent that the operator names
         "authoring/judge.py",  # of the judge and the scanner that an author names on the command line
         "authoring/scanner.py",
+        "acp/proxy.py",  # of the agent that the operator names
         "sources/git/program.py",  # git, which runs nothing of a repository
-        "sources/oci/credentials.py",  # the helpers that the user's docker has for passwords
+        "sources/oci/access.py",  # the helpers that the user's docker has for passwords
     }
     calls_c = {
         "web/unread.py",  # tells the allocator to give memory back

@@ -10,11 +10,10 @@ from typing import Any
 import anyio
 
 from mcp_skills_server.format.archive import Files
-from mcp_skills_server.sources.download import Downloader
-from mcp_skills_server.sources.http import HttpClient, Response
-from mcp_skills_server.sources.report import FetchReport
+from mcp_skills_server.sources.http import Downloader, HttpClient, Response
 from mcp_skills_server.sources.settings import Bounds, FetchSettings, OriginPolicy
 from mcp_skills_server.sources.site import refresh
+from mcp_skills_server.sources.source import FetchReport
 from sources.publishers import (
     Publisher,
     skill_md,

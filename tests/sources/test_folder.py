@@ -1,12 +1,14 @@
-"""The folder: whole skills or none, and what somebody else put there stays."""
+"""The folder and its records: whole skills or none, and what somebody else put there stays."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, SkillState
-from mcp_skills_server.sources.records import SkillRecord, read_records
+from mcp_skills_server.sources.records import IndexRecord, SkillRecord, read_indexes, read_records
 
 SOURCE = "https://example.com/.well-known/agent-skills/index.json"
 FILES: Files = {
@@ -65,15 +67,6 @@ def test_a_scan_sees_the_skill_and_nothing_of_ours(tmp_path: Path) -> None:
     registry.load()
     assert list(registry.snapshot.skills) == ["a"]
     assert list(registry.snapshot.skills["a"].files) == ["SKILL.md", "scripts/deep/run.sh"]
-
-
-def test_an_update_replaces_all_of_it(tmp_path: Path) -> None:
-    put(tmp_path)
-    assert put(tmp_path, MORE, digest="sha256:2")
-    assert os.listdir(tmp_path / "a") == ["SKILL.md"]
-    assert state(tmp_path) is SkillState.KEPT
-    (seen,) = read_records(tmp_path)
-    assert seen.digest == "sha256:2" and seen.former is not None and set(seen.former) == set(FILES)
 
 
 def test_the_very_same_files_are_not_written_again(tmp_path: Path) -> None:
@@ -162,52 +155,7 @@ def test_a_deleted_skill_may_come_again(tmp_path: Path) -> None:
     assert state(tmp_path, "b") is SkillState.FOREIGN
 
 
-def test_removing_takes_the_record_too(tmp_path: Path) -> None:
-    put(tmp_path)
-    with FetchedFolder.opened(tmp_path) as store:
-        store.remove("a")
-        store.remove("a")
-    assert os.listdir(tmp_path) == [".mcp-skills"] and not read_records(tmp_path)
-    put(tmp_path)
-    (tmp_path / "a" / "SKILL.md").write_bytes(b"mine")
-    with FetchedFolder.opened(tmp_path) as store:
-        with pytest.raises(ConflictError):
-            store.remove("a")
-        store.remove("a", force=True)
-    assert os.listdir(tmp_path) == [".mcp-skills"]
-
-
 # What a killed process leaves
-
-
-def test_killed_between_the_record_and_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number, files in enumerate((FILES, MORE)):
-        with monkeypatch.context() as patched:
-            patched.setattr(FetchedFolder, "swap", _die)
-            with pytest.raises(KeyboardInterrupt):
-                put(tmp_path, files, digest=f"sha256:{number}")
-        assert state(tmp_path) is (SkillState.FORMER if number else SkillState.ABSENT)
-        assert put(tmp_path, files, digest=f"sha256:{number}")
-        assert state(tmp_path) is SkillState.KEPT
-    assert os.listdir(tmp_path / "a") == ["SKILL.md"]
-
-
-def test_killed_between_the_two_renames(tmp_path: Path) -> None:
-    put(tmp_path)
-    (tmp_path / "a").rename(tmp_path / ".mcp-skills" / "stage" / "old-a")
-    assert state(tmp_path) is SkillState.KEPT
-    assert not os.listdir(tmp_path / ".mcp-skills" / "stage")
-
-
-def test_the_stage_is_emptied(tmp_path: Path) -> None:
-    put(tmp_path)
-    stage = tmp_path / ".mcp-skills" / "stage"
-    (stage / "new-a").mkdir()
-    (stage / "new-a" / "SKILL.md").write_bytes(b"half")
-    (stage / "writing-old-a.json").write_bytes(b"{")
-    (stage / "old-a").mkdir()  # the new one is in its place already
-    assert state(tmp_path) is SkillState.KEPT
-    assert not os.listdir(stage) and sorted(os.listdir(tmp_path)) == [".mcp-skills", "a"]
 
 
 def test_a_failed_rename_puts_the_old_one_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,3 +248,38 @@ def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is no folder"), FetchedFolder.opened(tmp_path / "linked"):
         pass
     assert not os.listdir(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"null", b'{"name": "a"}', b"\xff"])
+def test_a_record_that_cannot_be_read_is_none(tmp_path: Path, raw: bytes) -> None:
+    put(tmp_path)
+    (tmp_path / ".mcp-skills" / "skills" / "a.json").write_bytes(raw)
+    assert read_records(tmp_path) == [] and state(tmp_path) is SkillState.FOREIGN
+
+
+def test_sources_are_remembered_for_their_owner_alone(tmp_path: Path) -> None:
+    source = IndexRecord(
+        SOURCE, "https://example.com", SOURCE, SOURCE, "{}\udcff", {"If-None-Match": '"1"'}, 5.0, 9.0, ("a",)
+    )
+    with FetchedFolder.opened(tmp_path) as store:
+        assert store.index(SOURCE) is None
+        store.put_index(source)
+        assert store.index(SOURCE) == source
+    assert read_indexes(tmp_path) == [source] and read_indexes(tmp_path / "nothing") == []
+    (file,) = (tmp_path / ".mcp-skills" / "sources").iterdir()
+    assert json.loads(file.read_bytes())["version"] == 1
+    if sys.platform != "win32":
+        assert file.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    "changed", [{"name": "../../outside"}, {"name": "b"}, {"files": {"../../outside/precious": "0" * 64}}]
+)
+def test_a_record_that_names_another_place_is_not_believed(tmp_path: Path, changed: dict[str, Any]) -> None:
+    seen = {"name": "a", "source": "s", "url": "u", "digest": "", "fetched_at": 0, "files": {}, "former": None}
+    folder = tmp_path / "skills" / ".mcp-skills" / "skills"
+    folder.mkdir(parents=True)
+    (folder / "a.json").write_text(json.dumps(seen))
+    assert [record.name for record in read_records(tmp_path / "skills")] == ["a"]
+    (folder / "a.json").write_text(json.dumps(seen | changed))
+    assert read_records(tmp_path / "skills") == []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,28 +16,30 @@ import pytest
 from mcp_skills_server.catalog.registry import MirroredRoot, Registry
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError, UnsignedCommitError
-from mcp_skills_server.sources.follower import Follower
+from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.kinds import KINDS, Kind
-from mcp_skills_server.sources.mirrors import Mirrors
-from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import Pace, Revision, SourceTree, TreeChanges
-from mcp_skills_server.sources.store import Store
+from mcp_skills_server.sources.mirrors import Follower, Mirrors
+from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit
+from mcp_skills_server.sources.records import IndexRecord
+from mcp_skills_server.sources.settings import FetchSettings, SourceSettings
+from mcp_skills_server.sources.source import FetchReport, Pace, Revision
 
 
 class Memo:
     """A kind of its own: one skill whose body is what the list says next, or the error that it holds next."""
 
-    trusted: bool = False
     remote: bool = True
-    place: Path | None = None
-    pace: Pace | None = Pace(300.0, 30.0, 100.0)
+    pace: Pace = Pace(300.0, 30.0, 100.0)
+    refresh_s: float | None = None
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
         self.origin = given
+        self.place = settings.cache / "memo"
         self.answers: list[str | Exception] = []
         self.brought: list[str] = []
         self.refused: dict[str, Exception] = {}
         self.complete = True
+        self.place.mkdir(exist_ok=True)
 
     async def resolve(self, *, anew: bool = False) -> Revision:
         answer = self.answers.pop(0)
@@ -43,13 +47,18 @@ class Memo:
             raise answer
         return Revision(answer, 1000.0)
 
-    async def materialise(self, revision: Revision, store: Store) -> SourceTree:
+    async def bring(self, revision: Revision) -> FetchReport:
         self.brought.append(revision.digest)
         if revision.digest in self.refused:
             raise self.refused[revision.digest]
         text = f"---\nname: memo\ndescription: {revision.digest}\n---\n"
-        tree = store.put(revision.digest, {"memo/SKILL.md": (text.encode(), False)})
-        return SourceTree(tree, TreeChanges(added=("memo",)), (f"{revision.digest} has a remark",), self.complete)
+        with FetchedFolder.opened(self.place) as folder:
+            reconciler = Reconciler(folder, self.origin, FetchSettings(), is_cache=True)
+            for unit in reconciler.plan([Unit(revision.digest, "memo", ("memo",))]):
+                reconciler.put(unit, lambda: Bundle({"memo": {"SKILL.md": (text.encode(), False)}}))
+            remark = f"{revision.digest} has a remark"
+            index = IndexRecord(self.origin, self.origin, "", "", "", revision=revision.digest, warnings=(remark,))
+            return replace(reconciler.finish(index), is_complete=self.complete)
 
 
 MEMO = Kind("memo", lambda given: given.startswith("memo:"), Memo)
@@ -68,13 +77,12 @@ def made(tmp_path: Path) -> tuple[Memo, Follower, list[float]]:
             raise StopError
         waits.append(seconds)
 
-    return source, Follower(source, Store(tmp_path / "trees"), sleep), waits
+    return source, Follower(source, sleep), waits
 
 
 def follow(follower: Follower) -> None:
-    assert follower.source.pace is not None
     with pytest.raises(StopError):
-        anyio.run(follower.follow, follower.source.pace)
+        anyio.run(follower.follow)
 
 
 def served(follower: Follower) -> str:
@@ -121,7 +129,7 @@ def test_a_new_kind_is_one_class_and_one_row(tmp_path: Path) -> None:
     assert mirrors.root(str(tmp_path)) == str(tmp_path)
     (state,) = mirrors.states()
     assert (state.name, state.ready, state.trouble) == ("memo:x", False, "not fetched yet")
-    (follower,) = mirrors._followers
+    (follower,) = mirrors.followers
     assert isinstance(follower.source, Memo)
     follower.source.answers = [UnreachableError("no answer"), "first"]
     with pytest.raises(UsageError, match=r"memo:x: no answer; there is no copy of it"):
@@ -145,9 +153,7 @@ def test_what_vanished_is_brought_again(tmp_path: Path) -> None:
     source, follower, _ = made(tmp_path)
     source.answers = ["one"]
     anyio.run(follower.refresh)
-    for path in (follower.path / "memo" / "SKILL.md", follower.path / "memo"):
-        path.unlink() if path.is_file() else path.rmdir()
-    follower.path.resolve().rmdir()
+    shutil.rmtree(follower.path)
     source.answers = ["one"]
     anyio.run(follower.refresh)
     assert served(follower) == "description: one"
@@ -257,9 +263,9 @@ def test_a_look_that_somebody_asks_for_does_not_wait_and_bypasses_what_was_said_
                 sleeping.set()
                 await anyio.sleep_forever()
 
-        follower = Follower(source, Store(tmp_path / "trees"), sleep)
+        follower = Follower(source, sleep)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(follower.follow, source.pace)
+            tasks.start_soon(follower.follow)
             await sleeping.wait()
             assert served(follower) == "description: one"
             follower.look()
@@ -282,9 +288,8 @@ def test_looks_that_are_asked_for_one_after_the_other_are_a_second_apart(tmp_pat
             follower.look()
             await anyio.lowlevel.checkpoint()
 
-        follower = Follower(source, Store(tmp_path / "trees"), sleep)
-        assert source.pace is not None
-        await follower.follow(source.pace)
+        follower = Follower(source, sleep)
+        await follower.follow()
 
     with pytest.raises(StopError):
         anyio.run(run)
@@ -297,14 +302,14 @@ class Asked(Memo):
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
         super().__init__(given, settings)
-        self.refresh_s: float | None = settings.refresh_s
+        self.refresh_s = settings.refresh_s
 
 
 def test_each_source_has_its_own_refresh_which_may_change(tmp_path: Path) -> None:
     mirrors = Mirrors(SourceSettings(tmp_path, refresh_s=60.0), (Kind("memo", MEMO.matches, Asked), *KINDS))
     for given, refresh_s in (("memo:a", None), ("memo:b", 5.0)):
         mirrors.root(given, refresh_s=refresh_s)
-    paces = [each.source for each in mirrors._followers]
+    paces = [each.source for each in mirrors.followers]
     assert [each.refresh_s for each in paces] == [60.0, 5.0]
     mirrors.set_refresh("memo:a", 7.0)
     mirrors.set_refresh("memo:nobody", 9.0)

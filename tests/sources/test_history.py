@@ -14,22 +14,14 @@ import pytest
 import forkserver
 from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1
 from mcp_skills_server.sources.faults import RollbackError
-from mcp_skills_server.sources.follower import Follower
-from mcp_skills_server.sources.records import (
-    HISTORIES,
-    MOST_INDEXES,
-    IndexHistory,
-    history_path,
-    read_history,
-)
+from mcp_skills_server.sources.mirrors import Follower
+from mcp_skills_server.sources.records import HISTORIES, MOST_INDEXES, index_file_name, read_history
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.site import Site
-from mcp_skills_server.sources.store import Store
 from sources.fetching import LOCAL, fetch
 from sources.publishers import INDEX, Publisher, answer, index_of, skill_md
 from wire import COMMAND, DEADLINE
 
-A, B, C = (digit * 64 for digit in "abc")
 BACK = "it went back to an index that it had before; --allow-rollback takes it"
 
 
@@ -44,7 +36,7 @@ def body(place: Path) -> str:
 
 def follower(site: Publisher, tmp_path: Path, *, allow_rollback: bool = False) -> Follower:
     settings = replace(LOCAL, allow_rollback=allow_rollback)
-    return Follower(Site(site.url, SourceSettings(tmp_path / "cache", fetch=settings)), Store())
+    return Follower(Site(site.url, SourceSettings(tmp_path / "cache", fetch=settings)))
 
 
 def history_file(place: Path) -> Path:
@@ -53,32 +45,6 @@ def history_file(place: Path) -> Path:
 
 
 # What is remembered
-
-
-def test_a_history_goes_back_to_all_but_the_last() -> None:
-    seen = IndexHistory().then(A).then(B)
-    assert [seen.goes_back(each) for each in (A, B, C)] == [True, False, False]
-    assert seen.then(A).digests == (B, A)
-    assert seen.then(B) == seen
-
-
-def test_a_history_has_an_end() -> None:
-    digests = [f"{number:064x}" for number in range(MOST_INDEXES + 1)]
-    seen = IndexHistory()
-    for each in digests:
-        seen = seen.then(each)
-    assert seen.digests == tuple(digests[1:])
-
-
-def test_the_longest_history_is_read_as_it_was_written(tmp_path: Path) -> None:
-    seen = IndexHistory(tuple(f"{number:064x}" for number in range(MOST_INDEXES)))
-    file = history_path(tmp_path, "https://a.example")
-    file.parent.mkdir(parents=True)
-    assert read_history(tmp_path, "https://a.example") == IndexHistory()
-    file.write_bytes(seen.encoded())
-    assert read_history(tmp_path, "https://a.example") == seen
-    assert read_history(tmp_path, "https://b.example") == IndexHistory()
-
 
 GARBAGE = [
     b"",
@@ -95,12 +61,24 @@ GARBAGE = [
 ]
 
 
-@pytest.mark.parametrize("raw", GARBAGE, ids=range(len(GARBAGE)))
-def test_what_cannot_be_understood_is_no_history(tmp_path: Path, raw: bytes) -> None:
-    file = history_path(tmp_path, "https://a.example")
+def test_what_cannot_be_understood_is_no_history(tmp_path: Path) -> None:
+    file = tmp_path / HISTORIES / index_file_name("https://a.example")
     file.parent.mkdir(parents=True)
-    file.write_bytes(raw)
-    assert read_history(tmp_path, "https://a.example") is None
+    for raw in GARBAGE:
+        file.write_bytes(raw)
+        assert read_history(tmp_path, "https://a.example") is None, raw[:40]
+    assert read_history(tmp_path, "https://b.example") == ()
+
+
+def test_the_longest_history_is_read_as_it_was_written_and_grows_no_more(site: Publisher, place: Path) -> None:
+    publish(site, "One.")
+    fetch(site, place)
+    seen = [f"{number:064x}" for number in range(MOST_INDEXES)]
+    history_file(place).write_text(json.dumps({"version": 1, "digests": seen}))
+    publish(site, "Two.")
+    fetch(site, place)
+    digests = json.loads(history_file(place).read_bytes())["digests"]
+    assert digests[:-1] == seen[1:] and digests[-1] not in seen
 
 
 # A folder of one's own

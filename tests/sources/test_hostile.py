@@ -11,10 +11,9 @@ import anyio
 import pytest
 
 from mcp_skills_server.sources.faults import SourceError
-from mcp_skills_server.sources.follower import Follower
 from mcp_skills_server.sources.kinds import open_source
+from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.settings import Bounds, FetchLimits, FetchSettings, OriginPolicy, SourceSettings
-from mcp_skills_server.sources.store import Store
 from sources.fetching import listing
 from sources.hostile import CASES, KINDS, SKILL_BYTES
 from sources.oci.registries import Fake
@@ -29,7 +28,7 @@ QUICK = FetchSettings(
 
 def opened(given: str, folder: Path, **changed: object) -> Follower:
     settings = SourceSettings(folder / "cache", fetch=replace(QUICK, **changed))  # type: ignore[arg-type]
-    return Follower(open_source(given, settings), Store(folder / "trees"))
+    return Follower(open_source(given, settings))
 
 
 def refreshed(follower: Follower, caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.archive import Archive
 from mcp_skills_server.sources.git.source import GitFolder
-from mcp_skills_server.sources.kinds import LocalFolder, open_source
+from mcp_skills_server.sources.kinds import open_source
 from mcp_skills_server.sources.oci.source import Oci
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.site import Site
@@ -28,8 +28,8 @@ from mcp_skills_server.sources.site import Site
         ("git+https://example.com/a", GitFolder),
         ("git+file:///a.zip", GitFolder),
         ("a.zip", Archive),
-        ("b.zip", LocalFolder),
-        (".", LocalFolder),
+        ("b.zip", type(None)),
+        (".", type(None)),
     ],
 )
 def test_the_text_decides_the_kind(
@@ -44,7 +44,7 @@ def test_the_text_decides_the_kind(
 def test_what_cannot_be_had_is_tried_again_within_five_minutes(given: str, tmp_path: Path) -> None:
     for refresh_s, longest in ((1.0, 300.0), (60.0, 300.0), (900.0, 900.0)):
         source = open_source(given, SourceSettings(tmp_path / "cache", refresh_s=refresh_s))
-        assert source.pace is not None and source.pace.first_retry_s <= 30
+        assert source is not None and source.pace is not None and source.pace.first_retry_s <= 30
         assert source.pace.last_retry_s == (300.0 if source.refresh_s is None else longest)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import IndexRefusedError
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import archive
@@ -311,11 +309,3 @@ def _read(top: Path) -> Files:
         for path in top.rglob("*")
         if path.is_file()
     }
-
-
-def test_digests_of_the_record_are_those_of_the_files(site: Publisher, place: Path) -> None:
-    site.pack("packed", FILES)
-    fetch(site, place)
-    (record,) = read_records(place)
-    assert record.files == {path: hashlib.sha256(raw).hexdigest() for path, (raw, _) in FILES.items()}
-    assert wellknown.origin(record.url) == site.url

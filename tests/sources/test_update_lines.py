@@ -13,10 +13,9 @@ import anyio
 import pytest
 
 from mcp_skills_server.format import archive
-from mcp_skills_server.sources.follower import Follower
 from mcp_skills_server.sources.kinds import open_source
+from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.store import Store
 from sources.fetching import LOCAL
 from sources.git.remotes import Upstream
 from sources.oci.registries import Fake
@@ -75,10 +74,10 @@ def test_an_update_names_its_revisions_and_what_became_of_each_skill(
     """A skill that was removed stood among those that were "fetched", and no revision was named."""
     caplog.set_level(logging.INFO, logger="mcp_skills_server.sources")
     given, publish = source
-    settings, store = SourceSettings(tmp_path / "cache", fetch=LOCAL), Store()
+    settings = SourceSettings(tmp_path / "cache", fetch=LOCAL)
 
     def follower() -> Follower:
-        return Follower(open_source(given, settings), store)
+        return Follower(open_source(given, settings))
 
     def update(following: Follower, skills: Mapping[str, str]) -> tuple[str, re.Match[str]]:
         published = publish(skills)

@@ -1,12 +1,15 @@
-"""What of a URL people are shown."""
+"""URLs and addresses: what is said of them, and which are of the public internet."""
 
 from __future__ import annotations
+
+import socket
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources.addresses import is_loopback, is_public, literal, refused
 from mcp_skills_server.sources.urls import bare, check_fetchable, relative_to_site, shown
 
 
@@ -63,3 +66,96 @@ def test_what_cannot_be_fetched_from_is_refused_without_its_secret(url: str) -> 
 )
 def test_behind_the_name_of_a_site_its_addresses_are_paths(site: str, said: str, left: str) -> None:
     assert relative_to_site(site, said) == left
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "0.0.0.0", "10.1.2.3", "100.64.0.1", "127.0.0.1", "127.8.8.8", "169.254.169.254", "172.16.0.1",
+        "172.31.255.255", "192.0.0.9", "192.0.2.1", "192.168.1.1", "198.18.0.1", "198.51.100.7", "203.0.113.9",
+        "224.0.0.1", "239.255.255.250", "240.0.0.1", "255.255.255.255",
+        "::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd12::1", "fec0::1", "ff02::1", "2001:db8::1", "2001::1",
+        "2002:7f00:1::", "2002:808:808::", "100::1", "3fff::1", "5f00::1", "4000::1",
+        "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe",
+        "64:ff9b:1::808:808",
+        "", "localhost", "example.com", "1.2.3", "1.2.3.4.5",
+    ],
+)  # fmt: skip
+def test_what_is_not_public_is_refused(address: str) -> None:
+    assert not is_public(address)
+    assert refused(["8.8.8.8", address]) == address
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "1.1.1.1",
+        "8.8.8.8",
+        "100.63.255.255",
+        "172.32.0.1",
+        "192.0.1.1",
+        "2606:4700::1111",
+        "::ffff:8.8.8.8",
+        "64:ff9b::808:808",
+        "2001:4860:4860::8888",
+    ],
+)
+def test_what_is_public_is_not(address: str) -> None:
+    assert is_public(address) and refused([address]) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("127.1", "127.0.0.1"),
+        ("2130706433", "127.0.0.1"),
+        ("0x7f000001", "127.0.0.1"),
+        ("0177.0.0.1", "127.0.0.1"),
+        ("0x7f.1", "127.0.0.1"),
+        ("10.258", "10.0.1.2"),
+        ("::1", "::1"),
+    ],
+)
+def test_every_spelling_of_an_address_is_seen(host: str, address: str) -> None:
+    assert literal(host) == address
+    if ":" not in host:
+        assert socket.inet_ntoa(socket.inet_aton(host)) == address
+
+
+@pytest.mark.parametrize(
+    "host", ["example.com", "a", "1.2.3.4.5", "256.1.1.1", "4294967296", "0x", "08.1", "é", "1.b", "1 2"]
+)
+def test_a_name_is_no_address(host: str) -> None:
+    assert literal(host) in {None, "0.0.0.0"}
+
+
+@pytest.mark.parametrize("host", ["0x-1", "0x+1", "0x1_0", "1_0", "-1", "+1"])
+def test_what_only_python_reads_as_a_number_is_a_name(host: str) -> None:
+    assert literal(host) is None and not is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("localhost", True),
+        ("LOCALHOST.", True),
+        ("a.localhost", True),
+        ("127.9", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("10.0.0.1", False),
+        ("localhost.example", False),
+        ("example.com", False),
+    ],
+)
+def test_this_machine_is_known_by_its_spelling(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+@given(st.text(max_size=20) | st.from_regex(r"[0-9a-fx.:%]{0,20}", fullmatch=True))
+def test_wild_hosts_raise_nothing(host: str) -> None:
+    address = literal(host)
+    is_public(host)
+    is_loopback(host)
+    assert address is None or is_public(address) in {True, False}

@@ -24,11 +24,11 @@ from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import Rpc
-from mcp_skills_server.server.app import make_server
+from mcp_skills_server.server.attach import make_server
 from mcp_skills_server.server.callers import principal
-from mcp_skills_server.server.dispatch import Dispatcher
-from mcp_skills_server.server.dispatch import Request as McpRequest
 from mcp_skills_server.server.eras import MODERN
+from mcp_skills_server.server.stdio import Dispatcher
+from mcp_skills_server.server.stdio import PendingRequest as McpRequest
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.audit import AuditLog
 from mcp_skills_server.telemetry.events import Event, Events, Use

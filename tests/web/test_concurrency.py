@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.web import rates
-from mcp_skills_server.web.rates import ConcurrencyLimit
+from mcp_skills_server.web.rates import RequestLimits
 
 pytestmark = pytest.mark.anyio
 MANY = 32
@@ -26,7 +27,7 @@ class Asked:
     def __init__(self) -> None:
         self.begun: list[str] = []
         self.most: dict[str, int] = {}
-        self.limit = ConcurrencyLimit(self._answer)
+        self.limit = RequestLimits(self._answer, Rates(QuotaSettings(requests_per_minute=None)))
         self._at_work: dict[str, int] = {}
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -16,7 +16,7 @@ from wire import FIXTURES, ROOT, serving
 PAGE = ROOT / "docs" / "protocols.md"
 SKILL = FIXTURES / "csv-profiling"
 _BLOCK = re.compile(r"(<!-- ([a-z0-9.-]+) -->\n```json\n).*?(?=```)", re.DOTALL)
-_LONGEST = 160
+_LONGEST = 72
 
 
 def shown() -> Iterator[tuple[str, Any]]:

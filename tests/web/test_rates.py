@@ -9,7 +9,7 @@ import anyio
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.server.callers import PRINCIPAL
-from mcp_skills_server.web.rates import MORE, FailedAuthentications, RequestRate
+from mcp_skills_server.web.rates import MORE, FailedAuthentications, RequestLimits
 
 ANN, BOB = Principal("token", "ann"), Principal("token", "bob")
 
@@ -32,7 +32,7 @@ def statuses(rates: Rates, *asked: dict[str, Any], calls: int = 1) -> list[int]:
             out.append(message["status"])
 
     async def main() -> None:
-        rate = RequestRate(app, rates)
+        rate = RequestLimits(app, rates)
         for each in asked:
             await rate(each, send, send)
 

@@ -1,4 +1,4 @@
-"""What the proxy knows of the conversation between an editor and an agent, and what it adds to it.
+"""State of the conversation between an editor and an agent, and the messages that the proxy adds to it.
 
 Bytes in, bytes out: no pipe is touched here. A message of the editor comes out as it went in, but for a setup of a
 session, which gets one MCP server more. Of the agent's messages nothing comes out but what is to be sent behind them.

@@ -26,7 +26,7 @@ _LATEST: Final = 1
 
 
 class AgentConnection(Protocol):
-    """What is used of the SDK's `AgentSideConnection`."""
+    """The part of the SDK's `AgentSideConnection` that is used here."""
 
     async def session_update(self, session_id: str, update: Any, /) -> None:
         """Send `session/update`."""
@@ -43,7 +43,7 @@ class AcpSkills:
     One for each connection, used in the agent's event loop. `close` it, or use it in a `with`, when the agent ends.
 
     Args:
-        roots: folders that hold skills, or a registry that somebody else keeps current.
+        roots: folders that hold skills, or a registry that is kept current elsewhere.
 
     Raises:
         UsageError: a root is not there, is no folder, or cannot be read.
@@ -129,7 +129,7 @@ class AcpSkills:
         self._loaded = True
         loop = self._loop
         if loop is not None:
-            with suppress(RuntimeError):  # it is closed: nobody is left to hear of it
+            with suppress(RuntimeError):  # it is closed: no client is left
                 loop.call_soon_threadsafe(self._begin)
 
     def _begin(self) -> None:

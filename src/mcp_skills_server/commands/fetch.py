@@ -17,9 +17,8 @@ from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.sources.report import FetchReport
     from mcp_skills_server.sources.settings import FetchSettings
-    from mcp_skills_server.sources.source import Source
+    from mcp_skills_server.sources.source import FetchReport, Source
 
 _FRAMING = frozenset(
     ("host", "connection", "content-length", "transfer-encoding", "accept-encoding", "te", "upgrade", "range", "expect")

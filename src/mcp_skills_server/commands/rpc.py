@@ -40,7 +40,7 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
     log_to_stderr(options.log_level, options.log_format, queued=True)
     import anyio
 
-    from mcp_skills_server.rpc.methods import ExecutionSettings, Methods
+    from mcp_skills_server.rpc.methods import Methods
     from mcp_skills_server.rpc.server import Rpc, serve
     from mcp_skills_server.telemetry.log import log_requests
 
@@ -49,7 +49,7 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
     runtime = make_runtime(opened.registry, options, max_loaded=1, catalog_chars=0, roots=opened.scripts)
     log_requests(runtime.events)
     views = make_views(opened.registry, configuration_of(context), local=True)
-    methods = Methods(runtime, ExecutionSettings(code=options.allow_code), views=views)
+    methods = Methods(runtime, options.allow_code, views=views)
     say_that_it_waits(
         "a client of the Skills Protocol",
         'type {"jsonrpc":"2.0","id":1,"method":"list_skills"}',

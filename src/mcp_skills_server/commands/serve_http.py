@@ -27,14 +27,12 @@ from mcp_skills_server.commands.running import collecting, on_hangup
 from mcp_skills_server.commands.serve import RedisOptions, known_methods
 from mcp_skills_server.errors import UsageError, missing_extra
 from mcp_skills_server.model import Standing
-from mcp_skills_server.rpc.methods import ExecutionSettings
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.web.discovery import PREFIXES
 from mcp_skills_server.web.forwarded import checked_prefix, trusted_networks
 from mcp_skills_server.web.guards import host_name, make_policy
 from mcp_skills_server.web.refresh import PATH, checked_secret
-from mcp_skills_server.web.settings import HttpSettings
-from mcp_skills_server.web.ui.settings import UiSettings
+from mcp_skills_server.web.settings import HttpSettings, UiSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
@@ -143,7 +141,8 @@ def _http_settings(
         publish=options.publish,
         publish_only=options.publish_only,
         publish_grace=options.publish_grace,
-        rpc=ExecutionSettings(code=options.allow_code) if options.rpc else None,
+        rpc=options.rpc,
+        rpc_code=options.allow_code,
         sites=sites,
         metrics=metrics if options.metrics else None,
         refresh=refresh,

@@ -61,8 +61,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.web.guards import make_policy
     from mcp_skills_server.web.serving import serve_http
-    from mcp_skills_server.web.settings import HttpSettings
-    from mcp_skills_server.web.ui.settings import UiSettings
+    from mcp_skills_server.web.settings import HttpSettings, UiSettings
 
     opened = open_served(roots, options, configuration_of(context))
     opened.fetch(options.first_load)

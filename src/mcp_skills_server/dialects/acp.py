@@ -346,41 +346,6 @@ def available(snapshot: Snapshot) -> Available:
     return Available(tuple(entry(chosen[name]) for name in sorted(chosen)), tuple(left_out))
 
 
-def read_skills(params: object) -> Available | None:
-    """Return what a client reads out of the params of `session/update` or of the extension notification.
-
-    Both forms are taken, `metadata` beside `_meta`, and tools as one text; fields that are not known are passed over.
-    What still is no AvailableSkill is left out, by its place in the list. None where the params carry no skills.
-    """
-    outer = as_dict(params)
-    update = as_dict(outer.get("update", outer))
-    if update.get("sessionUpdate", SKILLS_UPDATE) != SKILLS_UPDATE or not isinstance(
-        update.get("availableSkills"), list
-    ):
-        return None
-    skills: dict[str, AvailableSkill] = {}
-    left_out: list[tuple[str, str]] = []
-    for position, item in enumerate(list_in(update, "availableSkills"), 1):
-        read = _lenient(item)
-        reason = refusal(read)
-        if reason is None:
-            skills.setdefault(read["name"], cast("AvailableSkill", read))
-        else:
-            left_out.append((f"entry {position}", reason))
-    return Available(tuple(skills.values()), tuple(left_out))
-
-
-def _lenient(item: object) -> dict[str, Any]:
-    fields = as_dict(item)
-    out = {key: fields[key] for key in fields if key in _FIELDS and fields[key] is not None}
-    if isinstance(out.get("allowedTools"), str):
-        out["allowedTools"] = split_tools(out["allowedTools"])
-    metadata = as_dict(fields.get("metadata"))
-    if metadata:
-        out["_meta"] = {**metadata, **as_dict(out.get("_meta"))}
-    return out
-
-
 class AvailableSkillsUpdate(TypedDict):
     """All skills of a session, a variant of SessionUpdate."""
 
@@ -391,7 +356,7 @@ class AvailableSkillsUpdate(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Takes:
-    """Which forms of the update a client takes.
+    """The forms of the update that a client takes.
 
     Attributes:
         nested: the draft's own, in place of commands with `_meta`.

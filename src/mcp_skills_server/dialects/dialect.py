@@ -1,4 +1,4 @@
-"""What a protocol for skills over MCP is to the server: how it is announced, and how it finds and writes skills.
+"""Interface of a protocol for skills over MCP: how it is announced, and how it finds and writes skills.
 
 A protocol is a module with a `Dialect`, and a row in `table.py`. Plain values in, plain values out.
 """

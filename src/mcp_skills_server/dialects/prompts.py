@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
-from mcp_skills_server.format import hidden, icons, identity
+from mcp_skills_server.format import fields, hidden, identity
 from mcp_skills_server.format.arguments import replaced
 from mcp_skills_server.format.markup import contained, element
 from mcp_skills_server.format.uris import uri
@@ -216,7 +216,7 @@ def _icons(value: Json) -> list[Json]:
         if not isinstance(icon, dict):
             continue
         source = str(icon.get("src"))
-        if not source.lower().startswith(_ICON_SCHEMES) or not icons.is_allowed(source):
+        if not source.lower().startswith(_ICON_SCHEMES) or not fields.is_allowed_icon(source):
             continue
         kept: dict[str, Json] = {"src": icon["src"]}
         sizes, theme = icon.get("sizes"), icon.get("theme")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from mcp_skills_server.dialects.dialect import Dialect, InstructionsResult, Result, Subject
-from mcp_skills_server.format import fields, hidden, icons, identity
+from mcp_skills_server.format import fields, hidden, identity
 from mcp_skills_server.format.arguments import declared
 from mcp_skills_server.format.dependencies import FIELD, Dependencies, Served, resolve
 from mcp_skills_server.format.fields import tags_of
@@ -24,7 +24,7 @@ LIST_CHANGED: Final = "notifications/skills/list_changed"
 
 
 def entry(skill: Skill, snapshot: Snapshot, served: Served, least: Standing) -> dict[str, Json]:
-    """Return a skill as `skills/list` shows it. Hidden characters are left out: nobody asked for this text."""
+    """Return a skill as `skills/list` shows it. Hidden characters are left out: the text comes unasked."""
     given = skill.frontmatter
     out: dict[str, Json] = {"name": identity.name_of(skill, snapshot, least)}
     _put(out, "title", identity.title(skill))
@@ -99,7 +99,7 @@ def _icons(skill: Skill) -> list[Json]:
         if src in skill.files:
             item["src"] = uri(skill.path, src)
             item.setdefault("mimeType", media_type(src) or "application/octet-stream")
-        elif not icons.is_allowed(src):
+        elif not fields.is_allowed_icon(src):
             continue
         out.append(item)
     return out

@@ -292,7 +292,7 @@ def content(text: str) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of an execution.
+    """The result of an execution.
 
     Attributes:
         run_id: names it.

@@ -106,7 +106,7 @@ def is_bad_0_1(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which skills an index has.
+    """The skills of an index.
 
     Attributes:
         skills: those, by name.
@@ -119,7 +119,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """What a skill is downloaded as.
+    """The downloadable form of a skill.
 
     Attributes:
         kind: the entry's `type`.
@@ -239,7 +239,7 @@ class ProofFailedError(SkillsServerError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class IndexLimits:
-    """What an index may measure before nothing of it is read.
+    """Limits of an index; one that is over a limit is refused whole.
 
     Attributes:
         bytes: bytes of the index.
@@ -296,7 +296,7 @@ class Unusable:
 
 @dataclass(frozen=True, slots=True)
 class SiteIndex:
-    """What an index offers.
+    """The content of an index.
 
     Attributes:
         version: of the format; None for one that is not known, of which nothing is read.
@@ -352,7 +352,7 @@ def prove(raw: bytes, digest: str) -> None:
 
 
 class Judgement(NamedTuple):
-    """What the files of a skill are to its entry.
+    """Result of the comparison of a skill's files with its entry.
 
     Attributes:
         refusal: why they are not the skill that the entry describes, None where they are.

@@ -1,4 +1,4 @@
-"""What a skill says that it depends on, and how much of it the same server serves."""
+"""Dependencies that a skill declares, resolved against what the same server serves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FIELD = "dependencies"
 
 
 class Served(NamedTuple):
-    """What else the same server serves, for `dependencies` to resolve against.
+    """Tools, prompts and resources of the same server beside skills, for `dependencies` to resolve against.
 
     Attributes:
         tools: names of its tools.
@@ -26,7 +26,7 @@ class Served(NamedTuple):
 
 
 class Dependencies(NamedTuple):
-    """What a skill declares, in its order.
+    """The dependencies of a skill, in the order that it declares them.
 
     Attributes:
         tools: names of tools that are served.

@@ -1,4 +1,4 @@
-"""How a message shows a text that comes from outside: short, and on one line."""
+"""Short excerpts of foreign text for messages, on one line."""
 
 from __future__ import annotations
 

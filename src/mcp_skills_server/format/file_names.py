@@ -1,4 +1,4 @@
-"""File names that some platform cannot hold or tell apart, or whose characters nobody sees."""
+"""File names that some platform cannot hold or tell apart, or that hold invisible characters."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _PLAIN: Final = re.compile(
 
 
 class NameFault(NamedTuple):
-    """What is wrong with the name of a file.
+    """A fault in the name of a file.
 
     Attributes:
         path: the file, by its path in the skill.
         message: what is wrong, in words.
-        is_hidden: whether the name holds a character that nobody sees; otherwise some platform cannot hold it.
+        is_hidden: whether the name holds an invisible character; otherwise some platform cannot hold it.
     """
 
     path: str

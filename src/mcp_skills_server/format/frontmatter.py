@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from codecs import BOM_UTF8
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -26,6 +27,10 @@ _OPENING: Final = re.compile(r"---[ \t]*+(?:\n|\Z)")
 _CLOSING: Final = re.compile(r"\n---[ \t]*+(?:\n|\Z)")
 _BLANK_LINES: Final = re.compile(r"(?:[ \t]*+\n)*+")
 _LONGEST_FIX: Final = 1200
+_FIELD: Final = re.compile(r"([A-Za-z][A-Za-z0-9_-]*+):[ \t]++([^\s].*+)")
+_COLON: Final = re.compile(r":(?=[ \t]|\Z)")
+_NOT_PLAIN: Final = frozenset("\"'[]{}|>&*!%@`#,?-:")
+"""How a value begins that is no plain text, or may be none."""
 
 
 class Document(NamedTuple):
@@ -123,9 +128,7 @@ def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
     fields = reader.read()
     if fields is not None or not any(each.code == "yaml-syntax" for each in reader.problems):
         return reader, fields
-    from mcp_skills_server.format import colons  # what few files need, a start does without
-
-    changed = colons.quoted(text)
+    changed = _quoted_colons(text)
     if changed is None:
         return reader, None
     again = YamlReader(changed[0])
@@ -140,3 +143,48 @@ def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
         message = f"the value of {each.key} holds a colon and no quotes stand around it: other readers refuse the skill"
         again.problems.append(problem("yaml-colon", message, each.line + 2, hint))
     return again, fields
+
+
+@dataclass(frozen=True, slots=True)
+class _Quoted:
+    """A line that was put right.
+
+    Attributes:
+        key: the field.
+        value: its value.
+        line: the 0-based line in the frontmatter.
+        written: the line as it should be.
+    """
+
+    key: str
+    value: str
+    line: int
+    written: str
+
+
+def _quoted_colons(frontmatter: str) -> tuple[str, list[_Quoted]] | None:
+    """Return the frontmatter with quotes around each plain value that holds a colon, and what was changed.
+
+    A plain value with a colon and a blank in it is the mistake that authors make most often, and no YAML. It can mean
+    one thing where it stands on one line of the top level, begins like text, and holds nothing that might be a comment.
+    None where there is no such value, or one whose meaning is in doubt.
+    """
+    lines = frontmatter.split("\n")
+    found: list[_Quoted] = []
+    goes_on = False
+    """Whether the next line that is not empty belongs to the value of the one before it."""
+    for number in range(len(lines) - 1, -1, -1):
+        line = lines[number]
+        if not line.strip():
+            continue
+        field = _FIELD.fullmatch(line)
+        value = field[2].rstrip() if field else ""
+        if field and value[0] not in _NOT_PLAIN and _COLON.search(value):
+            if goes_on or " #" in value or "\t#" in value:
+                return None
+            text = value.replace("'", "''")
+            found.append(_Quoted(field[1], value, number, f"{field[1]}: '{text}'"))
+            lines[number] = found[-1].written
+        goes_on = line[0] in " \t-"
+    found.reverse()
+    return ("\n".join(lines), found) if found else None

@@ -1,4 +1,4 @@
-"""What a skill is called among others, how it is found by that name, and its title and version.
+"""The name of a skill among others, look-up by that name, and its title and version.
 
 Every protocol shows the same; the dialects only write it in their shapes.
 """
@@ -24,7 +24,7 @@ _SEPARATORS: Final = re.compile(r"[/\\]")
 def name_of(skill: Skill, snapshot: Snapshot, least: Standing) -> str:
     """Return what the skill is called here: its name while no other has it, as name or as path, else its skill path.
 
-    A name that is longer than any that can be asked for, or that holds what nobody sees, is none.
+    A name that is longer than any that can be asked for, or that holds hidden characters, is none.
     """
     name = skill.name
     if len(name) > LONGEST_PATH or hidden.count(name):

@@ -1,6 +1,6 @@
-"""Which names are never part of a skill: one rule for what is served, packed, watched, fetched and unpacked.
+"""Names that are never part of a skill: one rule for what is served, packed, watched, fetched and unpacked.
 
-What is not served is not written either: nobody would see it, and programs act on such names by themselves (`.git`,
+What is not served is not written either: it would go unseen, and programs act on such names by themselves (`.git`,
 `.envrc`, `.vscode`).
 """
 

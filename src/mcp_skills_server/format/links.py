@@ -1,4 +1,4 @@
-"""Which bundled files a body refers to, in order, with their link text; and the body's headings.
+"""The bundled files that a body refers to, in order, with their link text; and the body's headings.
 
 The Markdown is read by a CommonMark parser, except where only a search wants to know. Links, reference links and
 images count, and code spans in which a word names a file of the bundle, because that is how authors point to scripts.

@@ -39,7 +39,7 @@ _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a skill says of itself to a program.
+    """The description of a skill for a program.
 
     Attributes:
         fields: all of it, JSON-safe: `name`, `version`, `description`, `kind` and `namespace` are always there.
@@ -58,12 +58,12 @@ class Manifest:
 
     @property
     def namespace(self) -> str:
-        """What its name begins with, or what it says instead; "" for none."""
+        """Return the prefix of its name, or the namespace that it declares instead; "" for none."""
         return str(self.fields["namespace"])
 
     @property
     def runtime(self) -> Mapping[str, Json]:
-        """How it is run; empty where nothing is written."""
+        """Return how it is run; empty where nothing is written."""
         return _table(self.fields.get("runtime"))
 
     @property
@@ -74,14 +74,14 @@ class Manifest:
 
     @property
     def secrets(self) -> list[str]:
-        """The names of the variables that it needs and that nobody but the operator has."""
+        """Return the names of the variables that it needs and that only the operator has."""
         found = _table(self.fields.get("permissions")).get("secrets")
         return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What was read.
+    """The result of reading a manifest.
 
     Attributes:
         manifest: None if it is not sound.
@@ -244,7 +244,7 @@ def _json(table: dict[str, Any]) -> dict[str, Json]:
 
 
 class _ManifestError(SkillsServerError):
-    """What is wrong with a value."""
+    """A fault in a value."""
 
 
 def _completed(given: dict[str, Json], made: Mapping[str, Json], problems: list[Problem]) -> dict[str, Json]:

@@ -1,4 +1,4 @@
-"""What somebody may have meant by a name that there is not.
+"""Suggestions for an unknown name: the known names that look most like it.
 
 Compared by the pairs of letters that two names share, in a time that grows with their lengths alone: both may come from
 outside, and a distance that counts edits can be made to take seconds.

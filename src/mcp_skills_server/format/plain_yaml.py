@@ -29,7 +29,7 @@ _HARMLESS: Final = frozenset("(/$_")
 
 
 class Plain(NamedTuple):
-    """What such a frontmatter says; as in `yaml_reader.YamlReader`."""
+    """The content of such a frontmatter; as in `yaml_reader.YamlReader`."""
 
     fields: dict[str, Json]
     lines: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""How much of a list one answer holds: so many entries, and no more than so many bytes.
+"""Bounds of one page of a list, in entries and in bytes.
 
 The number of entries alone bounds nothing: a frontmatter may take a megabyte once its aliases are written out, and a
 page of fifty such skills fifty. The first entry is always there, so that every page goes on.

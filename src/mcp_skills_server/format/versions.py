@@ -1,7 +1,7 @@
 """Versions as semantic versioning 2.0 orders them.
 
 A missing minor or patch number counts as zero, because authors write `1.0`; such a version is loose, and shown as it
-was written. Whatever is no version at all is None here and somebody else's problem. Written by hand, and not with a
+was written. Text that is no version at all is None here. Written by hand, and not with a
 library: `packaging` orders Python's versions, which are others, and `semver` compares in Python, which took 37 us for
 each version of a sorted catalogue where a plain key takes 0.8.
 """
@@ -22,7 +22,7 @@ _VERSION: Final = re.compile(
 )
 
 Key: TypeAlias = tuple[tuple[int, int, int], bool, tuple[tuple[int, int, str], ...], str]
-"""What versions are sorted by: greater means newer."""
+"""The sort key of versions: greater means newer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Blobs: large data by name, in memory, bounded in number, bytes and age.
 
-A name is minted by us and cannot be guessed; whoever knows it may read the blob, for the protocol has no sessions.
-Whoever leaves too much loses its own oldest, and nobody another's.
+A name is random and a capability: a client that knows it may read the blob, for the protocol has no sessions. An owner
+over its quota loses its own oldest blob, never one of another owner.
 """
 
 from __future__ import annotations

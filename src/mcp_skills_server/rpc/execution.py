@@ -72,7 +72,7 @@ _NODE: Final = "Node.js v"
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What is about to run.
+    """A run that has not begun.
 
     Attributes:
         title: what the summary calls it.
@@ -119,7 +119,7 @@ class Executor:
             skill: whose entry point it is.
             request: the call.
             owner: among whose runs it counts, and among whose blobs those that it leaves.
-            permissions: of whoever asks; None where the options alone decide.
+            permissions: of the caller; None where the options alone decide.
 
         Raises:
             QuotaError: the owner runs too much already.

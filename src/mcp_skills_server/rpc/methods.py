@@ -1,4 +1,7 @@
-"""The eight methods of the Skills Protocol, each a function of its params.
+"""The eight methods of the Skills Protocol, each a function of its params, and the skills by dotted name and version.
+
+Dotted names live here and in no other package. Only skills with a sound manifest have one; for the others there is a
+Problem.
 
 Skills are looked up by name and version, files by exact path in their skill: no text of a client becomes a path.
 What is absent and what is forbidden get the same message. One call sees one view.
@@ -6,33 +9,43 @@ What is absent and what is forbidden get the same message. One call sees one vie
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import logging
+import threading
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 from anyio import to_thread
 
 from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.catalog.path_index import join
+from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.turns import in_turn, off_loop
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.catalog.views import BySkillSet, Views
+from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND, QUOTA_EXCEEDED
 from mcp_skills_server.dialects.skills_protocol import (
+    GUIDE_SKILL,
     CodeExecution,
     Description,
     Execution,
     FileRequest,
     Listing,
 )
-from mcp_skills_server.errors import RequestError, clipped
+from mcp_skills_server.errors import RequestError, StaleFileError, clipped
 from mcp_skills_server.format import cursors, media, versions
+from mcp_skills_server.format import manifest as manifests
+from mcp_skills_server.format.manifest import SKILL_TOML, Findings, Manifest
 from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.format.portions import portion
-from mcp_skills_server.model import SKILL_MD, Json, printable
+from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, Snapshot, Standing, printable
 from mcp_skills_server.rpc import guide
 from mcp_skills_server.rpc.blobs import Blobs
-from mcp_skills_server.rpc.catalogue import Catalogue, Catalogues, Key, SkillVersion
 from mcp_skills_server.rpc.messages import CallError, failed
 from mcp_skills_server.runtime.quota import Owner, QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
@@ -41,8 +54,18 @@ from mcp_skills_server.telemetry import events
 if TYPE_CHECKING:
     from mcp_skills_server.rpc.execution import Executor
 
+logger = logging.getLogger(__name__)
+
 Result: TypeAlias = "dict[str, Json]"
 _R = TypeVar("_R")
+_Work: TypeAlias = "Callable[[Mapping[str, Any], RpcClient], Awaitable[Result]]"
+_LOGGED_AT_ONCE: Final = 20
+_MOST_LOGGED: Final = 10_000
+_findings: Final[WeakKeyDictionary[Skill, Findings]] = WeakKeyDictionary()
+"""What was read in the manifest of a skill."""
+
+Key: TypeAlias = tuple[str, versions.Key]
+"""What a list is sorted by: the name, then the version, older ones first."""
 
 _LOAD_PATIENCE_S: Final = 60.0
 _VERSIONS_SHOWN: Final = 20
@@ -60,23 +83,169 @@ _NO_CODE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutionSettings:
-    """What the operator allows where scripts are allowed.
+@dataclass(frozen=True, slots=True, eq=False)
+class SkillVersion:
+    """One version of one skill.
 
     Attributes:
-        code: `run_code` runs what comes with a call.
+        manifest: what it says of itself.
+        frontmatter: that of its SKILL.md.
+        skill: where its files are; None for the built-in one.
     """
 
-    code: bool = False
+    manifest: Manifest
+    frontmatter: Mapping[str, Json]
+    skill: Skill | None
+
+    @property
+    def key(self) -> Key:
+        """Its place in the list."""
+        return self.manifest.name, self.manifest.version.key
+
+
+class Catalogue:
+    """The skills of one snapshot.
+
+    Args:
+        entries: in the order of their rank: of two with the same name and version the first one counts.
+
+    Attributes:
+        shadowed: the entries that another one hides.
+    """
+
+    def __init__(self, entries: Iterable[SkillVersion]) -> None:
+        found: dict[tuple[str, str], SkillVersion] = {}
+        self.shadowed: list[SkillVersion] = []
+        for entry in entries:
+            place = entry.manifest.name, entry.manifest.version.text
+            if found.setdefault(place, entry) is not entry:
+                self.shadowed.append(entry)
+        self._ordered = sorted(found.values(), key=lambda entry: entry.key)
+        self._by_name: dict[str, list[SkillVersion]] = {}
+        self._by_namespace: dict[str, list[SkillVersion]] = {}
+        for entry in self._ordered:
+            self._by_name.setdefault(entry.manifest.name, []).append(entry)
+            self._by_namespace.setdefault(entry.manifest.namespace, []).append(entry)
+
+    def page(
+        self, namespace: str | None, after: Key | None, size: int
+    ) -> tuple[list[SkillVersion], SkillVersion | None]:
+        """Up to `size` entries behind a key, and the last of them if there are more."""
+        entries = self._ordered if namespace is None else self._by_namespace.get(namespace, [])
+        start = 0 if after is None else bisect_right(entries, after, key=lambda entry: entry.key)
+        chosen = entries[start : start + size]
+        return chosen, chosen[-1] if start + size < len(entries) else None
+
+    def versions(self, name: str) -> Sequence[SkillVersion]:
+        """All versions of a skill, the latest last."""
+        return self._by_name.get(name, ())
+
+    def names(self) -> Iterable[str]:
+        """Return the names of all skills."""
+        return self._by_name
+
+
+class Catalogues:
+    """Makes the catalogue of the current snapshot, once.
+
+    Args:
+        skill_set: the skills.
+        logged: what others have logged of the same files, where this is a part of what they have.
+
+    Attributes:
+        problems: what is wrong with the manifests of the last snapshot, by place.
+        logged: what has been logged of it.
+    """
+
+    def __init__(self, skill_set: SkillSet, logged: set[Problem] | None = None) -> None:
+        self._skill_set = skill_set
+        self._lock = threading.Lock()
+        self._made: tuple[Snapshot, Catalogue] | None = None
+        self.logged: set[Problem] = set() if logged is None else logged
+        self.problems: tuple[Problem, ...] = ()
+
+    def known(self, snapshot: Snapshot) -> Catalogue | None:
+        """Return the catalogue of this snapshot, if it was made already."""
+        made = self._made
+        return made[1] if made is not None and made[0] is snapshot else None
+
+    def make(self, snapshot: Snapshot, *, last: bool) -> Catalogue:
+        """Return the catalogue of this snapshot. Reads every `skill.toml` that was not read yet.
+
+        Args:
+            snapshot: the skills.
+            last: leave out a skill whose `skill.toml` cannot be read.
+
+        Raises:
+            StaleFileError: a `skill.toml` changed, unless it is the last try.
+        """
+        with self._lock:
+            known = self.known(snapshot)
+            if known is not None:
+                return known
+            problems: list[Problem] = []
+            skills = [snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT)]
+            described, fields = guide.described()
+            entries = [SkillVersion(described, fields, None)]
+            for skill in sorted(skills, key=lambda skill: (skill.root, skill.path)):
+                found = self._read(skill, last=last)
+                problems += [self._placed(each, skill) for each in found.problems]
+                if found.manifest is None:
+                    continue
+                if found.manifest.name == GUIDE_SKILL:  # else a later version would take the place of the built-in one
+                    problems.append(self._hidden(skill, f"{GUIDE_SKILL} is the name of the built-in skill"))
+                else:
+                    entries.append(SkillVersion(found.manifest, skill.frontmatter, skill))
+            catalogue = Catalogue(entries)
+            for entry in catalogue.shadowed:
+                if entry.skill is not None:
+                    same = f"{entry.manifest.name} {entry.manifest.version.text} is that of another skill, too"
+                    problems.append(self._hidden(entry.skill, same))
+            self._log(problems)
+            self._made = snapshot, catalogue
+            return catalogue
+
+    def _read(self, skill: Skill, *, last: bool) -> Findings:
+        kept = _findings.get(skill)
+        if kept is not None:
+            return kept
+        file = skill.files.get(SKILL_TOML)
+        try:
+            raw = None if file is None else self._skill_set.read(file)
+        except StaleFileError as stale:
+            if not last:
+                raise
+            message = f"the file cannot be read ({stale.reason or 'it changed'})"
+            return Findings(None, (problem("unreadable", message),))
+        found = _findings[skill] = manifests.read(raw, skill.frontmatter, skill.path, skill.files)
+        return found
+
+    def _hidden(self, skill: Skill, message: str) -> Problem:
+        hint = "give it another name or version; until then the Skills Protocol does not serve it"
+        return self._placed(problem("shadowed", message, hint=hint), skill)
+
+    def _placed(self, found: Problem, skill: Skill) -> Problem:
+        file = SKILL_TOML if SKILL_TOML in skill.files else SKILL_MD
+        return found.at(self._skill_set.roots[skill.root].show(join(skill.directory, file)), skill.path)
+
+    def _log(self, problems: list[Problem]) -> None:
+        self.problems = tuple(sorted(problems, key=lambda each: (each.path, each.line or 0, each.code)))
+        fresh = [each for each in self.problems if each not in self.logged]
+        if self._skill_set.permissions is None or len(self.logged) > _MOST_LOGGED:
+            self.logged.clear()  # what was put right is news when it comes again
+        self.logged.update(self.problems)
+        for each in fresh[:_LOGGED_AT_ONCE]:
+            logger.warning("%s", each)
+        if len(fresh) > _LOGGED_AT_ONCE:
+            logger.warning("and %d more problems with manifests", len(fresh) - _LOGGED_AT_ONCE)
 
 
 class RpcClient(NamedTuple):
-    """Who calls.
+    """The client of a call.
 
     Attributes:
         owner: among whose blobs count those that the call leaves.
-        principal: whom the client proved to be, None where nobody has to.
+        principal: the proved identity, None where none is required.
     """
 
     owner: Owner
@@ -88,7 +257,7 @@ class Methods:
 
     Args:
         runtime: the skills, and what runs scripts if the operator allows it.
-        settings: what of it is allowed.
+        allow_code: let `run_code` run what comes with a call, where scripts are allowed.
         blobs: where blobs are kept.
         views: which skills each principal has; None where all have all.
 
@@ -99,15 +268,25 @@ class Methods:
     def __init__(
         self,
         runtime: Runtime,
-        settings: ExecutionSettings | None = None,
+        allow_code: bool = False,
         blobs: Blobs | None = None,
         views: Views | None = None,
     ) -> None:
         self._registry = runtime.registry
         self._views = views or Views(runtime.registry)
         self._blobs = Blobs() if blobs is None else blobs
-        self._settings = settings or ExecutionSettings()
+        self._allow_code = allow_code
         self._executor: Executor | None = None
+        self._table: dict[str, _Work] = {
+            dialect.LIST: partial(self._from_view, dialect.listing, self._list),
+            dialect.DESCRIBE: partial(self._from_view, dialect.description, self._describe),
+            dialect.READ: partial(self._from_view, dialect.file_request, self._read),
+            dialect.EXECUTE: partial(self._from_view, dialect.execution, self._execute),
+            dialect.RUN_CODE: partial(self._from_view, dialect.code_execution, self._run_code),
+            dialect.CREATE_BLOB: self._create_blob,
+            dialect.READ_BLOB: self._read_blob,
+            dialect.GUIDE: self._guide,
+        }
         self.catalogues = Catalogues(runtime.registry)
         self._restricted = BySkillSet(lambda each: Catalogues(each, self.catalogues.logged), _MOST_SKILLS)
         if runtime.scripts is not None:
@@ -129,12 +308,12 @@ class Methods:
         Raises:
             CallError: there is no such method, or it cannot be answered for what it was given.
         """
-        work = _TABLE.get(method)
+        work = self._table.get(method)
         if work is None:
             message = f"Method not found: {printable(method[:100])!r}; there are {', '.join(dialect.METHODS)}"
             raise CallError(message, code=METHOD_NOT_FOUND)
         try:
-            return await work(self, params, RpcClient(owner, principal))
+            return await work(params, RpcClient(owner, principal))
         except CallError:
             raise
         except QuotaError as error:
@@ -142,18 +321,17 @@ class Methods:
         except RequestError as error:
             raise CallError(str(error)) from None
 
-    async def from_view(
-        self, request: _R, handle: Callable[[Methods, View, _R, RpcClient], Awaitable[Result]], client: RpcClient
+    async def _from_view(
+        self,
+        parse: Callable[[Mapping[str, Any]], _R],
+        handle: Callable[[View, _R, RpcClient], Awaitable[Result]],
+        params: Mapping[str, Any],
+        client: RpcClient,
     ) -> Result:
-        """Return what a method answers from the skills as they are, once they were read.
-
-        Raises:
-            CallError, RequestError: it cannot be answered.
-            UnreadableError: a file does not hold still.
-        """
+        """Answer from the skills as they are, once they were read."""
+        request = parse(params)
         await self._loaded()
-        skill_set = self._views.of(client.principal)
-        return await retry_when_stale(skill_set, lambda view: handle(self, view, request, client))
+        return await retry_when_stale(self._views.of(client.principal), lambda view: handle(view, request, client))
 
     # Discovery
 
@@ -208,7 +386,7 @@ class Methods:
 
     async def _run_code(self, view: View, request: CodeExecution, client: RpcClient) -> Result:
         executor = self._executor
-        if executor is None or not self._settings.code:
+        if executor is None or not self._allow_code:
             return dialect.run(failed(dialect.DISABLED, _NO_CODE if executor is not None else _NO_SCRIPTS))
         catalogue = await self._catalogue(view)
         entries = [await self._find(catalogue, name, None) for name in request.mount_skills]
@@ -270,36 +448,6 @@ class Methods:
         if entry.skill is None:
             return guide.files().get(path)
         return await view.read(entry.skill, path) if path in entry.skill.files else None
-
-
-@dataclass(frozen=True, slots=True)
-class _OfSkills(Generic[_R]):
-    """A method that is answered from the skills.
-
-    Attributes:
-        parse: makes the request of the params. Raises CallError for params that do not fit.
-        handle: answers it from a view.
-    """
-
-    parse: Callable[[Mapping[str, Any]], _R]
-    handle: Callable[[Methods, View, _R, RpcClient], Awaitable[Result]]
-
-    async def __call__(self, methods: Methods, params: Mapping[str, Any], client: RpcClient) -> Result:
-        """Answer a call, once the skills were read."""
-        return await methods.from_view(self.parse(params), self.handle, client)
-
-
-_Work: TypeAlias = Callable[[Methods, Mapping[str, Any], RpcClient], Awaitable[Result]]
-_TABLE: Final[dict[str, _Work]] = {
-    dialect.LIST: _OfSkills(dialect.listing, Methods._list),  # pyright: ignore[reportPrivateUsage]
-    dialect.DESCRIBE: _OfSkills(dialect.description, Methods._describe),  # pyright: ignore[reportPrivateUsage]
-    dialect.READ: _OfSkills(dialect.file_request, Methods._read),  # pyright: ignore[reportPrivateUsage]
-    dialect.EXECUTE: _OfSkills(dialect.execution, Methods._execute),  # pyright: ignore[reportPrivateUsage]
-    dialect.RUN_CODE: _OfSkills(dialect.code_execution, Methods._run_code),  # pyright: ignore[reportPrivateUsage]
-    dialect.CREATE_BLOB: Methods._create_blob,  # pyright: ignore[reportPrivateUsage]
-    dialect.READ_BLOB: Methods._read_blob,  # pyright: ignore[reportPrivateUsage]
-    dialect.GUIDE: Methods._guide,  # pyright: ignore[reportPrivateUsage]
-}
 
 
 def _after(cursor: str | None, kind: str) -> Key | None:

@@ -54,7 +54,7 @@ class Rpc:
         Args:
             raw: the message.
             owner: among whose things counts what it leaves here.
-            principal: whom the client proved to be, None where nobody has to.
+            principal: the proved identity, None where none is required.
             address: where the client is, None for a pipe.
         """
         if len(raw) > self.max_message:
@@ -81,7 +81,7 @@ class Rpc:
 
     @staticmethod
     def calls_in(raw: bytes) -> int:
-        """How many calls a message holds: of a batch all of them, at most as many as are taken at once."""
+        """Return how many calls a message holds: of a batch all of them, at most as many as are taken at once."""
         if not raw.lstrip().startswith(b"["):
             return 1
         try:
@@ -126,7 +126,7 @@ def _over(message: object) -> bytes | None:
 
 
 async def serve(rpc: Rpc) -> None:
-    """Answer lines until stdin ends, nobody reads stdout any more, or SIGTERM or SIGINT comes."""
+    """Answer lines until stdin ends, stdout is closed, or SIGTERM or SIGINT arrives."""
     pipes = Pipes(rpc.max_message)
     await pipes.serve(partial(_answer_lines, rpc, pipes))
 

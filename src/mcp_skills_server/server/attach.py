@@ -1,28 +1,56 @@
-"""Gives an MCP server of the Python SDK, or of FastMCP, the skills of a registry.
+"""Attach the skills of a registry to an MCP server of the Python SDK, or of FastMCP.
 
-What the server already has stays: its handlers are asked for what is not a skill, and its lists are joined with ours.
+What the server already has stays. Its handlers are asked for what is not a skill, its lists are joined with ours, and
+a tool or a prompt of its own takes precedence over one of ours with the same name.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakSet
 
-from mcp.server.lowlevel.server import Server
+import anyio
+import mcp_types as types
+from mcp.server.context import CallNext, HandlerResult
+from mcp.server.lowlevel.server import HandlerEntry, Server
+from mcp.server.session import ServerSession
+from mcp.server.subscriptions import ListenHandler
+from mcp.shared.exceptions import MCPError
+from pydantic import BaseModel
 
+import mcp_skills_server
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.view import View
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.dialects import runtime as tool_dialect
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.format import cursors
+from mcp_skills_server.format.dependencies import Served
+from mcp_skills_server.format.uris import SCHEME
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
+from mcp_skills_server.server import methods, prompts, resources
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.entrance import observed
-from mcp_skills_server.server.merging import MergedHandlers
-from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.server.callers import counted, principal
+from mcp_skills_server.server.entrance import (
+    Call,
+    Context,
+    SessionPeer,
+    call_of,
+    guarded,
+    host_of,
+    observed,
+    scope_of,
+    stream_of,
+)
+from mcp_skills_server.server.notify import Stream
+from mcp_skills_server.server.requests import Handler, Settings
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -30,6 +58,23 @@ if TYPE_CHECKING:
 _INNER: Final = ("_lowlevel_server", "_mcp_server")
 """Where the SDK's `MCPServer` and FastMCP's `FastMCP` keep their lowlevel server; neither has a public name for it."""
 _ATTACHED: Final = WeakSet[Server[Any]]()
+_MOST_PAGES: Final = 100
+"""Pages of another handler's list that are read for its names."""
+_THEIRS: Final = "theirs"
+
+_LISTS: Final = (("resources/list", "resources"), ("resources/templates/list", "resourceTemplates"))
+_TOOLS: Final = ("tools/list", "tools", "name")
+_PROMPTS: Final = ("prompts/list", "prompts", "name")
+_LISTEN: Final = "subscriptions/listen"
+
+
+def make_server() -> Server[Any]:
+    """Our own server, with nothing attached yet."""
+    return Server(
+        "mcp-skills-server",
+        version=mcp_skills_server.__version__,
+        title="Agent Skills",
+    )
 
 
 def attach(
@@ -90,3 +135,215 @@ def _lowlevel(server: object) -> Server[Any]:
         f"attach() takes no {kind.__module__}.{kind.__qualname__}; give it a Server or an MCPServer of the "
         "package mcp, version 2, or a FastMCP of the package fastmcp, version 4"
     )
+
+
+class MergedHandlers:
+    """Puts our handlers into a server, with its own behind them.
+
+    Args:
+        server: the server.
+        attachment: what is attached to it.
+    """
+
+    def __init__(self, server: Server[Any], attachment: Attachment) -> None:
+        self._server = server
+        self._attachment = attachment
+        self._theirs: dict[str, HandlerEntry[Any] | None] = {}
+
+    def add_handlers(self) -> None:
+        """Put ours in place of theirs."""
+        attachment = self._attachment
+        for method, handler in methods.SKILLS.items():
+            self._add(method, types.RequestParams, self._ours(handler))
+        for method, key in _LISTS:
+            self._add_list(method, key, self._ours(methods.RESOURCES[method]))
+        if attachment.settings.tools:
+            self._add_list(*_TOOLS[:2], self._ours(attachment.tools.list_tools, attachment.glimpse_and_begin))
+            call_tool = self._ours(attachment.tools.call_tool)
+            self._add_routed("tools/call", types.CallToolRequestParams, call_tool, self._is_our_tool)
+        if attachment.settings.prompts:
+            self._add_list(*_PROMPTS[:2], self._ours(methods.PROMPTS["prompts/list"]))
+            get = self._ours(methods.PROMPTS["prompts/get"])
+            self._add_routed("prompts/get", types.GetPromptRequestParams, get, self._is_our_prompt)
+        read = self._ours(methods.RESOURCES["resources/read"])
+        complete = self._ours(methods.RESOURCES["completion/complete"])
+        self._add_routed("resources/read", types.ReadResourceRequestParams, read, self._is_served)
+        self._add_routed("completion/complete", types.CompleteRequestParams, complete, self._is_our_reference)
+        self._add_routed("resources/subscribe", types.SubscribeRequestParams, self._subscribe, self._is_served)
+        self._add_routed("resources/unsubscribe", types.UnsubscribeRequestParams, self._unsubscribe, self._is_served)
+        self._add(_LISTEN, types.SubscriptionsListenRequestParams, self._listen)
+        listening = self._theirs[_LISTEN]
+        if listening is not None and isinstance(listening.handler, ListenHandler):
+            attachment.notifier.relays = True
+
+    async def middleware(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Declare the capabilities that the SDK does not know, and note when a legacy client is ready."""
+        result = await call_next(ctx)
+        if ctx.method in {"initialize", "server/discover"} and isinstance(result, dict):
+            return await self._attachment.declared(result, principal(scope_of(ctx)), *host_of(ctx))
+        if ctx.method == "notifications/initialized":
+            self._attachment.begin()
+            self._attachment.notifier.add_legacy_client(SessionPeer(ctx))
+        return result
+
+    def _ours(self, handler: Handler, ready: Callable[[], Awaitable[None]] | None = None) -> Call:
+        return call_of(handler, self._attachment, self._served, ready)
+
+    def _add(self, method: str, params_type: type[BaseModel], call: Call) -> None:
+        self._theirs[method] = self._server.get_request_handler(method)
+        self._server.add_request_handler(method, params_type, guarded(call))
+
+    def _add_routed(
+        self, method: str, params_type: type[BaseModel], ours: Call, is_ours: Callable[[Context, Any], Awaitable[bool]]
+    ) -> None:
+        """Ours where it is about a skill, or where the server has nothing of its own."""
+
+        async def call(ctx: Context, params: Any) -> Any:
+            theirs = self._theirs[method]
+            if theirs is None:
+                return await ours(ctx, params)
+            await self._attachment.ready()
+            return await (ours if await is_ours(ctx, params) else theirs.handler)(ctx, params)
+
+        self._add(method, params_type, call)
+
+    def _add_list(self, method: str, key: str, ours: Call) -> None:
+        """Their pages first, then ours; a cursor of theirs travels inside one of ours."""
+
+        async def call(ctx: Context, params: types.PaginatedRequestParams) -> Any:
+            theirs = self._theirs[method]
+            if theirs is None or (params.cursor is not None and cursors.decode(params.cursor)[0] != _THEIRS):
+                return await ours(ctx, params)
+            inner = None if params.cursor is None else cursors.decode(params.cursor)[1]
+            page = _as_dict(await theirs.handler(ctx, params.model_copy(update={"cursor": inner})))
+            more = page.pop("nextCursor", None)
+            if more is not None:
+                return page | {"nextCursor": cursors.encode(_THEIRS, str(more)), "cacheScope": "private"}
+            mine = await ours(replace(ctx, params={}), params)
+            taken = await self._names(ctx, method, key, "name") if key in {"tools", "prompts"} else frozenset[str]()
+            both = [*page[key], *(each for each in mine[key] if each["name"] not in taken)]
+            return page | mine | {key: both, "ttlMs": min(page.get("ttlMs", 0), mine["ttlMs"])}
+
+        self._add(method, types.PaginatedRequestParams, call)
+
+    # What is about a skill, and what is the server's own
+
+    def _view(self, ctx: Context) -> View:
+        return self._attachment.view(principal(scope_of(ctx)))
+
+    async def _is_served(self, ctx: Context, params: Any) -> bool:
+        return resources.canonical(self._view(ctx), self._attachment.settings, params.uri) is not None
+
+    async def _is_our_tool(self, ctx: Context, params: Any) -> bool:
+        return tool_dialect.canonical(params.name) is not None and params.name not in await self._names(ctx, *_TOOLS)
+
+    async def _is_our_prompt(self, ctx: Context, params: Any) -> bool:
+        attachment = self._attachment
+        if not attachment.settings.prompts:
+            return False
+        ours = prompts.is_our_prompt(self._view(ctx), attachment.settings, params.name)
+        return ours and params.name not in await self._names(ctx, *_PROMPTS)
+
+    async def _is_our_reference(self, ctx: Context, params: Any) -> bool:
+        if prompts.is_prompt(params.ref):
+            return await self._is_our_prompt(ctx, params.ref)
+        return resources.is_our_template(params.ref)
+
+    async def _served(self, ctx: Context, view: View) -> Served:
+        """Return the names of what the server has beside skills."""
+        return methods.served(
+            self._attachment,
+            view,
+            await self._names(ctx, *_TOOLS),
+            await self._names(ctx, *_PROMPTS),
+            await self._names(ctx, "resources/list", "resources", "uri")
+            | await self._names(ctx, "resources/templates/list", "resourceTemplates", "uriTemplate"),
+        )
+
+    async def _names(self, ctx: Context, method: str, key: str, field: str) -> frozenset[str]:
+        """Return the values of this field in one of the server's own lists."""
+        entry = self._theirs[method] if method in self._theirs else self._server.get_request_handler(method)
+        names: set[str] = set()
+        if entry is None:
+            return frozenset()
+        cursor: str | None = None
+        for _ in range(_MOST_PAGES):
+            page = _as_dict(await entry.handler(ctx, types.PaginatedRequestParams(cursor=cursor)))
+            names |= {str(each[field]) for each in page.get(key, [])}
+            cursor = page.get("nextCursor")
+            if cursor is None:
+                break
+        return frozenset(names)
+
+    # Subscriptions
+
+    async def _subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        await methods.subscribe(self._attachment, SessionPeer(ctx), params.uri, counted(scope_of(ctx)))
+        return types.EmptyResult()
+
+    async def _unsubscribe(self, ctx: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+        methods.unsubscribe(self._attachment, SessionPeer(ctx), params.uri)
+        return types.EmptyResult()
+
+    async def _listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> Any:
+        theirs, notifier = self._theirs[_LISTEN], self._attachment.notifier
+        if theirs is not None and not notifier.relays and not self._is_about_skills(params.notifications):
+            return await theirs.handler(ctx, params)  # a handler of their own making, whose events we cannot relay
+        # Acknowledged after the first scan, so that a notification follows whatever changes after it.
+        await self._attachment.ready()
+        wanted = params.notifications.model_dump(by_alias=True, exclude_none=True)
+        stream, owner = stream_of(ctx), counted(scope_of(ctx))
+        if theirs is None or not notifier.relays:
+            return await notifier.listen(stream, wanted, owner)
+        relay = _Relay(ctx)
+        relayed = replace(ctx, session=cast("ServerSession", relay))
+
+        async def pass_on() -> None:
+            with suppress(MCPError):  # it has too many streams
+                await theirs.handler(relayed, params)
+
+        relaying = asyncio.create_task(pass_on())
+        try:
+            return await notifier.listen(relay.opened_by(stream), wanted, owner)
+        finally:
+            relaying.cancel()
+
+    def _is_about_skills(self, wanted: types.SubscriptionFilter) -> bool:
+        extra, uris = wanted.model_extra or {}, wanted.resource_subscriptions or ()
+        asked = wanted.resources_list_changed or any(map(extra.get, self._attachment.notifier.extensions))
+        return bool(asked) or any(uri.startswith(SCHEME) for uri in uris)
+
+
+class _Relay:
+    """The session that the server's own listen handler is given: its events go to the client after our acknowledgement.
+
+    Args:
+        ctx: of the request that listens.
+    """
+
+    def __init__(self, ctx: Context) -> None:
+        self._session = ctx.session
+        self._acknowledged = anyio.Event()
+
+    def opened_by(self, stream: Stream) -> Stream:
+        """Return our stream, whose first message lets theirs pass."""
+
+        async def send(method: str, params: dict[str, Any] | None) -> None:
+            await stream.send(method, params)
+            self._acknowledged.set()
+
+        return Stream(stream.id, send, stream.shared, stream.principal)
+
+    async def send_notification(
+        self, notification: types.ServerNotification, related_request_id: types.RequestId | None = None
+    ) -> None:
+        """Pass on what theirs has to say, but for its own acknowledgement."""
+        if not isinstance(notification, types.SubscriptionsAcknowledgedNotification):
+            await self._acknowledged.wait()
+            await self._session.send_notification(notification, related_request_id)
+
+
+def _as_dict(result: Any) -> dict[str, Any]:
+    if isinstance(result, BaseModel):
+        return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return dict(cast("Mapping[str, Any]", result))

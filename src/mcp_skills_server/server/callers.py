@@ -1,7 +1,6 @@
-"""Who a request is from, as the transport and its guard found it.
+"""Principal, quota owner and address of a request, as the transport and its guard found them.
 
-A caller is bound by what it proved, so that nobody finds its sessions; it is counted by that or, where nobody has to
-prove anything, by its address, so that nobody pays for what it opens.
+Sessions are bound to the principal. Quotas count by the principal or, where none is required, by the address.
 """
 
 from __future__ import annotations
@@ -16,11 +15,13 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.runtime.quota import Owner, owner_of
 
 PRINCIPAL: Final = "principal"
-"""Where our guard leaves the principal in the ASGI scope."""
+"""The key of the ASGI scope that holds the principal, set by our guard."""
 
 
 def principal(scope: Mapping[str, Any]) -> Principal | None:
-    """Whom the caller of a request proved to be, None where nobody has to; takes the ASGI scope, empty for a pipe."""
+    """Return the proved identity of a request's caller, None where none is required; takes the ASGI scope, empty for a
+    pipe.
+    """
     found: Principal | None = scope.get(PRINCIPAL)
     if found is not None:
         return found
@@ -32,12 +33,12 @@ def principal(scope: Mapping[str, Any]) -> Principal | None:
 
 
 def counted(scope: Mapping[str, Any]) -> Owner:
-    """Among whose things counts what a request opens; takes the ASGI scope, empty for a pipe."""
+    """Return the owner whose quotas count what a request opens; takes the ASGI scope, empty for a pipe."""
     who = principal(scope)
     return owner_of(None if who is None else who.key, address(scope))
 
 
 def address(scope: Mapping[str, Any]) -> str | None:
-    """The address that a request comes from; takes the ASGI scope, empty for a pipe."""
+    """Return the address that a request comes from; takes the ASGI scope, empty for a pipe."""
     client: tuple[str, int] | None = scope.get("client")
     return client[0] if client else None

@@ -1,4 +1,4 @@
-"""Where a request of the SDK becomes a call of a handler: who asks, what it sees, and what becomes of an error."""
+"""Adapter from requests of the SDK to handlers: the caller, its view, and the error that answers it."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class SessionPeer:
         ctx: of one of its messages.
 
     Attributes:
-        principal: whom it proved to be, None where nobody has to.
+        principal: the proved identity, None where none is required.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -163,7 +163,7 @@ class SessionPeer:
         """Send a notification that belongs to no request.
 
         Raises:
-            ClientLeftError: nobody is there to hear it.
+            ClientLeftError: the client has left.
         """
         try:
             await self._session.send_notification(_notification(method, params))

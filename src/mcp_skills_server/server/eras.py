@@ -1,7 +1,11 @@
-"""The two eras of MCP: what opens each, what a request must bring, and what surrounds its result. Pure.
+"""The two eras of MCP: what opens each, the shapes of its parameters, and what surrounds its results. Pure.
 
 The first request of a connection decides its era. In the legacy era a handshake says who the client is; in the modern
 one every request does, in an envelope.
+
+A shape is a type, a tuple of alternatives, a set of words, `[shape]` for an array, or a mapping for an object. A key
+of such a mapping that ends with `?` may be absent, or null: many clients write null for what they leave out. The key
+`*` stands for all others, which are otherwise not looked at.
 """
 
 from __future__ import annotations
@@ -11,9 +15,130 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import mcp_skills_server
 from mcp_skills_server.dialects.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
-from mcp_skills_server.server import parameters
 from mcp_skills_server.server.methods import MODERN_VERSIONS, SKILLS, Fault
-from mcp_skills_server.server.parameters import Shape
+
+Shape: TypeAlias = "type | tuple[Shape, ...] | frozenset[str] | list[Shape] | Mapping[str, Shape]"
+
+VERSION: Final = "io.modelcontextprotocol/protocolVersion"
+CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
+CLIENT: Final = "io.modelcontextprotocol/clientInfo"
+_LOG_LEVEL: Final = "io.modelcontextprotocol/logLevel"
+
+_NAMES: Final[Mapping[type, str]] = {str: "a string", bool: "a boolean", int: "an integer", dict: "an object"}
+
+
+def wrong(value: Any, shape: Shape, name: str = "params") -> str | None:
+    """Return what is wrong with a value, by its name; None if it has the shape."""
+    if isinstance(shape, type):
+        if type(value) is shape or (shape is int and type(value) is float and value.is_integer()):
+            return None
+        return f"{name} must be {_NAMES[shape]}"
+    if isinstance(shape, tuple):
+        reasons = [wrong(value, each, name) for each in shape]
+        return None if None in reasons else reasons[0]
+    if isinstance(shape, frozenset):
+        if isinstance(value, str) and value in shape:
+            return None
+        return f"{name} must be one of {', '.join(sorted(shape))}"
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            return f"{name} must be an array"
+        items = cast("list[Any]", value)
+        return _first(wrong(each, shape[0], f"{name}[{place}]") for place, each in enumerate(items))
+    if not isinstance(value, dict):
+        return f"{name} must be an object"
+    return _first(_wrong_field(cast("dict[str, Any]", value), key, inner, name) for key, inner in shape.items())
+
+
+def _wrong_field(fields: Mapping[str, Any], key: str, shape: Shape, name: str) -> str | None:
+    if key == "*":
+        return _first(wrong(each, shape, f"{name}.{other}") for other, each in fields.items())
+    if key.endswith("?"):
+        key = key[:-1]
+        return None if fields.get(key) is None else wrong(fields[key], shape, f"{name}.{key}")
+    return wrong(fields[key], shape, f"{name}.{key}") if key in fields else f"{name}.{key} is missing"
+
+
+def _first(reasons: Any) -> str | None:
+    return next((each for each in reasons if each is not None), None)
+
+
+_LEVEL: Final = frozenset({"alert", "critical", "debug", "emergency", "error", "info", "notice", "warning"})
+_ICON: Final[Shape] = {"src": str, "mimeType?": str, "sizes?": [str], "theme?": frozenset({"light", "dark"})}
+CLIENT_INFO: Final[Shape] = {
+    "name": str, "version": str, "title?": str, "description?": str, "websiteUrl?": str, "icons?": [_ICON],
+}  # fmt: skip
+_OBJECTS: Final[Shape] = {"*": dict}
+_TASKS: Final[Shape] = {
+    "list?": dict,
+    "cancel?": dict,
+    "requests?": {"sampling?": {"createMessage?": dict}, "elicitation?": {"create?": dict}},
+}
+_BOTH_CAPABILITIES: Final[Mapping[str, Shape]] = {
+    "experimental?": _OBJECTS,
+    "extensions?": _OBJECTS,
+    "sampling?": {"context?": dict, "tools?": dict},
+    "elicitation?": {"form?": dict, "url?": dict},
+}
+_LEGACY_CAPABILITIES: Final[Shape] = {**_BOTH_CAPABILITIES, "roots?": {"listChanged?": bool}, "tasks?": _TASKS}
+_MODERN_CAPABILITIES: Final[Shape] = {**_BOTH_CAPABILITIES, "roots?": dict}
+
+LEGACY_META: Final[Mapping[str, Shape]] = {"progressToken?": (str, int)}
+"""The shape of `_meta`, which may be absent."""
+MODERN_META: Final[Mapping[str, Shape]] = {
+    VERSION: str,
+    CAPABILITIES: _MODERN_CAPABILITIES,
+    f"{CLIENT}?": CLIENT_INFO,
+    f"{_LOG_LEVEL}?": _LEVEL,
+    **LEGACY_META,
+}
+"""The shape of `_meta` in the modern era, the envelope that every request carries."""
+_ANSWERED: Final[Mapping[str, Shape]] = {"inputResponses?": dict, "requestState?": str}
+_REFERENCE: Final[Shape] = (
+    {"type": frozenset({"ref/prompt"}), "name": str, "title?": str},
+    {"type": frozenset({"ref/resource"}), "uri": str},
+)
+
+_BOTH: Final[Mapping[str, Mapping[str, Shape]]] = {
+    # What these three take beside `_meta` depends on the dialect and is checked there.
+    "skills/list": {},
+    "skills/get": {},
+    "resources/directory/read": {},
+    "tools/list": {"cursor?": str},
+    "tools/call": {"name": str, "arguments?": dict, "task?": {"ttl?": int}, **_ANSWERED},
+    "prompts/list": {"cursor?": str},
+    "prompts/get": {"name": str, "arguments?": {"*": str}, **_ANSWERED},
+    "resources/list": {"cursor?": str},
+    "resources/templates/list": {"cursor?": str},
+    "resources/read": {"uri": str, **_ANSWERED},
+    "completion/complete": {
+        "argument": {"name": str, "value": str},
+        "ref": _REFERENCE,
+        "context?": {"arguments?": {"*": str}},
+    },
+}
+_LEGACY: Final[Mapping[str, Mapping[str, Shape]]] = {
+    "initialize": {"capabilities": _LEGACY_CAPABILITIES, "clientInfo": CLIENT_INFO, "protocolVersion": str},
+    "ping": {},
+    "resources/subscribe": {"uri": str},
+    "resources/unsubscribe": {"uri": str},
+}
+_MODERN: Final[Mapping[str, Mapping[str, Shape]]] = {
+    "server/discover": {},
+    "subscriptions/listen": {
+        "notifications": {
+            "toolsListChanged?": bool,
+            "promptsListChanged?": bool,
+            "resourcesListChanged?": bool,
+            "resourceSubscriptions?": [str],
+        }
+    },
+}
+
+LEGACY_SHAPES: Final[Mapping[str, Shape]] = {**_BOTH, **_LEGACY}
+"""The methods of the legacy era, whose revisions share one table, and the shapes of their parameters beside `_meta`."""
+MODERN_SHAPES: Final[Mapping[str, Shape]] = {**_BOTH, **_MODERN}
+"""The same of the modern era."""
 
 INITIALIZE: Final = "initialize"
 DISCOVER: Final = "server/discover"
@@ -26,13 +151,13 @@ _SERVER_KEY: Final = "io.modelcontextprotocol/serverInfo"
 _ONLY_MODERN: Final = ("resultType", "ttlMs", "cacheScope")
 """Fields of results that revisions of the legacy era do not have."""
 
-_LEGACY_ENVELOPE: Final[Shape] = {"_meta?": parameters.LEGACY_META}
-_MODERN_ENVELOPE: Final[Shape] = {"_meta": parameters.MODERN_META}
+_LEGACY_ENVELOPE: Final[Shape] = {"_meta?": LEGACY_META}
+_MODERN_ENVELOPE: Final[Shape] = {"_meta": MODERN_META}
 
 Params: TypeAlias = Mapping[str, Any]
 
 
-class Client(NamedTuple):
+class McpClient(NamedTuple):
     """The client of a request.
 
     Attributes:
@@ -46,7 +171,7 @@ class Client(NamedTuple):
     version: str = ""
 
 
-NOBODY: Final = Client()
+NOBODY: Final = McpClient()
 
 
 class Era(NamedTuple):
@@ -83,8 +208,8 @@ class Era(NamedTuple):
         return out
 
 
-LEGACY: Final = Era("legacy", False, parameters.LEGACY)
-MODERN: Final = Era("modern", True, parameters.MODERN)
+LEGACY: Final = Era("legacy", False, LEGACY_SHAPES)
+MODERN: Final = Era("modern", True, MODERN_SHAPES)
 
 
 def unknown(method: str) -> Fault:
@@ -99,11 +224,11 @@ def era_of(method: str, params: Params | None) -> Era:
 
 def _has_envelope(params: Params | None) -> bool:
     meta = params.get("_meta") if params else None
-    return isinstance(meta, dict) and parameters.VERSION in meta
+    return isinstance(meta, dict) and VERSION in meta
 
 
 def _misfit(value: Any, shape: Shape, name: str = "params") -> Fault | None:
-    reason = parameters.wrong(value, shape, name)
+    reason = wrong(value, shape, name)
     return None if reason is None else Fault(INVALID_PARAMS, f"Invalid params: {reason}")
 
 
@@ -127,24 +252,24 @@ def _not_modern(method: str, params: Params) -> Fault | None:
             data,
         )
     meta: object = params.get("_meta")
-    version = cast(Params, meta).get(parameters.VERSION) if isinstance(meta, dict) else None
+    version = cast(Params, meta).get(VERSION) if isinstance(meta, dict) else None
     if isinstance(version, str) and version not in MODERN_VERSIONS:  # whose envelope may have another shape
         data = {"supported": list(MODERN_VERSIONS), "requested": version}
         return Fault(_UNSUPPORTED_VERSION, "Unsupported protocol version", data)
     return _misfit(params, _MODERN_ENVELOPE)
 
 
-def client_of_handshake(params: Params) -> Client:
+def client_of_handshake(params: Params) -> McpClient:
     """Return the client whose `initialize` has these parameters, which have their shape."""
     extensions: Params = params["capabilities"].get("extensions") or {}
-    return Client(extensions, params["clientInfo"]["name"], settled(params["protocolVersion"]))
+    return McpClient(extensions, params["clientInfo"]["name"], settled(params["protocolVersion"]))
 
 
-def client_of_envelope(params: Params) -> Client:
+def client_of_envelope(params: Params) -> McpClient:
     """Return the client of a modern request whose parameters have a whole envelope."""
     meta = params["_meta"]
-    info: Params = meta.get(parameters.CLIENT) or {}
-    return Client(meta[parameters.CAPABILITIES].get("extensions") or {}, info.get("name"), meta[parameters.VERSION])
+    info: Params = meta.get(CLIENT) or {}
+    return McpClient(meta[CAPABILITIES].get("extensions") or {}, info.get("name"), meta[VERSION])
 
 
 def settled(asked: str) -> str:

@@ -7,6 +7,7 @@ where it could be read. The SDK's transports would be silent, or say something e
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
 from mcp_skills_server.dialects import jsonrpc
@@ -24,6 +25,7 @@ _OBJECT_OR_NONE: Final = (dict, type(None))
 Id: TypeAlias = str | int
 
 
+@dataclass(slots=True)
 class Message:
     """A valid message.
 
@@ -32,11 +34,8 @@ class Message:
         kind: "request", "notification" or "answer".
     """
 
-    __slots__ = ("fields", "kind")  # no dataclass: one is made of every line, and to make the class takes long, too
-
-    def __init__(self, fields: dict[str, Any], kind: str) -> None:
-        self.fields = fields
-        self.kind = kind
+    fields: dict[str, Any]
+    kind: str
 
     @property
     def id(self) -> Id:
@@ -44,7 +43,8 @@ class Message:
         return self.fields["id"]
 
 
-class Refusal:
+@dataclass(frozen=True, slots=True)
+class InvalidMessage:
     """The refusal of an invalid message.
 
     Attributes:
@@ -53,12 +53,9 @@ class Refusal:
         id: what the refused request is known by; None where that could not be read.
     """
 
-    __slots__ = ("code", "id", "message")
-
-    def __init__(self, code: int, message: str, id_: Id | None = None) -> None:
-        self.code = code
-        self.message = message
-        self.id = id_
+    code: int
+    message: str
+    id: Id | None = None
 
     @property
     def answer(self) -> bytes:
@@ -66,15 +63,15 @@ class Refusal:
         return jsonrpc.dump(jsonrpc.error(self.id, self.code, self.message))
 
 
-def judge(raw: bytes | bytearray) -> Message | Refusal:
+def judge(raw: bytes | bytearray) -> Message | InvalidMessage:
     """Return the message in these bytes, or its refusal, in time that is linear in their number."""
     try:
         value = jsonrpc.parse(raw)
     except jsonrpc.JsonError as error:
-        return Refusal(PARSE_ERROR, f"Parse error: {error}")
+        return InvalidMessage(PARSE_ERROR, f"Parse error: {error}")
     if not isinstance(value, dict):
         reason = "batches are not taken; send each message by itself" if isinstance(value, list) else "it is no object"
-        return Refusal(INVALID_REQUEST, f"Invalid Request: {reason}")
+        return InvalidMessage(INVALID_REQUEST, f"Invalid Request: {reason}")
     fields = cast(dict[str, Any], value)
     if "method" not in fields and ("result" in fields or "error" in fields):
         kind, wrong = "answer", _wrong_with_answer(fields)
@@ -85,18 +82,20 @@ def judge(raw: bytes | bytearray) -> Message | Refusal:
         wrong = f"it is nested more than {MOST_LEVELS} levels deep"
     if wrong is not None:
         id_ = fields.get("id")  # that of an answer is one of ours, not one of the client's
-        return Refusal(INVALID_REQUEST, f"Invalid Request: {wrong}", id_ if kind != "answer" and _is_id(id_) else None)
+        return InvalidMessage(
+            INVALID_REQUEST, f"Invalid Request: {wrong}", id_ if kind != "answer" and _is_id(id_) else None
+        )
     longest = LONGEST.get(fields["method"]) if kind == "request" else None
     if longest is not None and len(raw) > longest:
         sizes = f"at most {longest:,} bytes, and this has {len(raw):,}"
         reason = f"{fields['method']} takes {sizes}; ask for fewer resources"
-        return Refusal(INVALID_PARAMS, reason, fields["id"])
+        return InvalidMessage(INVALID_PARAMS, reason, fields["id"])
     return Message(fields, kind)
 
 
-def too_long(most: int) -> Refusal:
+def too_long(most: int) -> InvalidMessage:
     """Return the refusal of a message with more bytes than this, which was not read to its end."""
-    return Refusal(INVALID_REQUEST, f"Invalid Request: the message has more than {most:,} bytes")
+    return InvalidMessage(INVALID_REQUEST, f"Invalid Request: the message has more than {most:,} bytes")
 
 
 def _wrong_with_call(fields: Mapping[str, Any]) -> str | None:
@@ -142,8 +141,8 @@ def _is_deep(raw: bytes | bytearray, value: object) -> bool:
     return True
 
 
-def duplicate(id_: Id) -> Refusal:
+def duplicate(id_: Id) -> InvalidMessage:
     """Return the refusal of a request whose id another one has that is under way."""
     shown = jsonrpc.dump(id_[:100] if isinstance(id_, str) else id_).decode()
     reason = f"Invalid Request: a request with the id {shown} is under way already; give each request an id of its own"
-    return Refusal(INVALID_REQUEST, reason, id_)
+    return InvalidMessage(INVALID_REQUEST, reason, id_)

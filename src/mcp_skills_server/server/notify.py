@@ -13,6 +13,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
@@ -84,6 +85,7 @@ class Peer(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
 class Stream:
     """The stream that answers a `subscriptions/listen`.
 
@@ -94,13 +96,10 @@ class Stream:
         principal: the proved identity, None where none is required.
     """
 
-    __slots__ = ("id", "principal", "send", "shared")  # no dataclass: to make the class takes half a millisecond
-
-    def __init__(self, id_: str | int | None, send: Send, shared: bool, principal: Principal | None = None) -> None:
-        self.id = id_
-        self.send = send
-        self.shared = shared
-        self.principal = principal
+    id: str | int | None
+    send: Send
+    shared: bool
+    principal: Principal | None = None
 
 
 def lists(settings: Settings) -> list[Notice]:

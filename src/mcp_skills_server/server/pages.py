@@ -1,18 +1,16 @@
-"""Pages of lists, and caches of what is in them: pages are asked for again and again, and an edit changes one skill."""
+"""Cache of the pages of lists."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
-from typing import Final, Generic, TypeVar
-from weakref import WeakKeyDictionary, ref
+from typing import Final
+from weakref import ref
 
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import Json, Skill, Snapshot
 from mcp_skills_server.server.requests import Settings
-
-_T = TypeVar("_T")
 
 _MOST_PAGES: Final = 32
 _pages: Final[OrderedDict[Hashable, Page]] = OrderedDict()
@@ -60,20 +58,3 @@ def page_of(snapshot: Snapshot, settings: Settings, after: str | None) -> tuple[
     page, more = snapshot.page(after, settings.page_size, settings.least)
     kept = portion(page, weight)
     return (page, more) if len(kept) == len(page) else (kept, kept[-1].path)
-
-
-class ItemCache(Generic[_T]):
-    """What was last written of each skill, for as long as there is the skill. Do not change what it holds."""
-
-    def __init__(self) -> None:
-        self._kept: WeakKeyDictionary[Skill, tuple[Hashable, _T]] = WeakKeyDictionary()
-
-    def get(self, skill: Skill, varies: Hashable = None) -> _T | None:
-        """Return the item of a skill if what it varies with beside the skill is the same as when it was put."""
-        kept = self._kept.get(skill)
-        return kept[1] if kept is not None and kept[0] == varies else None
-
-    def put(self, skill: Skill, item: _T, varies: Hashable = None) -> _T:
-        """Keep the item of a skill and return it."""
-        self._kept[skill] = varies, item
-        return item

@@ -15,13 +15,12 @@ from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.server.pages import ItemCache, Page, keep_page, kept_page
+from mcp_skills_server.server.pages import Page, keep_page, kept_page
 from mcp_skills_server.server.requests import Caller, Params, Result, Settings, given_arguments
 
 _CURSOR: Final = "prompts"
 _MOST_NAMED: Final = 10
 _ALONE: Final = Snapshot({})
-_descriptors: Final[ItemCache[dict[str, Json]]] = ItemCache()
 
 
 async def list_prompts(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -125,12 +124,7 @@ def _page(snapshot: Snapshot, settings: Settings, after: str | None, elsewhere: 
     page = list(islice(offered, settings.prompt_page_size))
     kept = portion(page, weight)
     more = kept[-1].path if page and (len(kept) < len(page) or next(offered, None) is not None) else None
-    return Page([_listed(skill, snapshot) for skill in kept], more)
-
-
-def _listed(skill: Skill, snapshot: Snapshot) -> dict[str, Json]:
-    name = identity.name_of(skill, snapshot, prompts.LEAST)
-    return _descriptors.get(skill, name) or _descriptors.put(skill, _descriptor(skill, snapshot), name)
+    return Page([_descriptor(skill, snapshot) for skill in kept], more)
 
 
 def _descriptor(skill: Skill, snapshot: Snapshot) -> dict[str, Json]:

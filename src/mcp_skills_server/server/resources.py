@@ -14,12 +14,11 @@ from mcp_skills_server.errors import NotServedError, RequestError, clipped
 from mcp_skills_server.format import cursors, identity, uris
 from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
 from mcp_skills_server.model import Json, Skill, Snapshot, Standing
-from mcp_skills_server.server.pages import ItemCache, Page, keep_page, kept_page, page_of
+from mcp_skills_server.server.pages import Page, keep_page, kept_page, page_of
 from mcp_skills_server.server.requests import Caller, Params, Result, Settings
 
 _directories: Final[WeakKeyDictionary[Snapshot, dict[str, str]]] = WeakKeyDictionary()
 """By skill path what the URIs of the skill's files begin with, after the scheme."""
-_descriptors: Final[ItemCache[dict[str, Json]]] = ItemCache()
 _CURSOR: Final = "resources"
 
 
@@ -30,7 +29,7 @@ async def list_resources(view: View, settings: Settings, _: Caller, params: Para
     page = kept_page(view.snapshot, *key)
     if page is None:
         skills, more = page_of(view.snapshot, settings, after)
-        page = keep_page(Page(map(_listed, skills), more), view.snapshot, *key)
+        page = keep_page(Page(map(descriptor, skills), more), view.snapshot, *key)
     return dialect.listing(page, cursors.encode(_CURSOR, page.more), settings.ttl_ms)
 
 
@@ -115,10 +114,6 @@ def canonical(view: View, settings: Settings, target: str) -> str | None:
 def is_our_template(reference: Any) -> bool:
     """Return whether a reference of `completion/complete`, an object of the SDK, is to the template of skill files."""
     return getattr(reference, "uri", None) == TEMPLATE
-
-
-def _listed(skill: Skill) -> dict[str, Json]:
-    return _descriptors.get(skill) or _descriptors.put(skill, descriptor(skill))
 
 
 def descriptor(skill: Skill) -> dict[str, Json]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cache
+from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog.view import View, is_hashed
 from mcp_skills_server.dialects.dialect import Dialect, Entry, EntryResult, Subject
@@ -12,7 +13,7 @@ from mcp_skills_server.dialects.table import listing, union
 from mcp_skills_server.format import arguments, cursors
 from mcp_skills_server.format.dependencies import FIELD, Served
 from mcp_skills_server.model import Skill, Standing
-from mcp_skills_server.server.pages import ItemCache, Page, keep_page, kept_page, page_of
+from mcp_skills_server.server.pages import Page, keep_page, kept_page, page_of
 from mcp_skills_server.server.requests import Caller, Params, Result, Settings, given_arguments
 from mcp_skills_server.telemetry import events
 
@@ -63,8 +64,11 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
 
 
 @cache
-def _cache_of(_dialects: tuple[Dialect, ...], _least: Standing) -> ItemCache[Entry]:
-    return ItemCache()
+def _cache_of(
+    _dialects: tuple[Dialect, ...], _least: Standing
+) -> WeakKeyDictionary[Skill, tuple[tuple[Hashable, ...], Entry]]:
+    """Return the entries by skill, each with what it varies with beside the skill. Do not change an entry."""
+    return WeakKeyDictionary()
 
 
 class _Entries:
@@ -105,14 +109,15 @@ class _Entries:
         if None in varies:
             self.are_fixed = False
             return await self._written(skill, await self._caller.served(self._view))
-        known = self._cache.get(skill, varies)
-        if known is not None:
-            return known
+        known = self._cache.get(skill)
+        if known is not None and known[0] == varies:
+            return known[1]
         written = await self._written(skill, _NOTHING)
         if not is_hashed(skill) and self._want_digests:
             self.are_fixed = False
             return written
-        return self._cache.put(skill, written, varies)
+        self._cache[skill] = varies, written
+        return written
 
     async def _written(self, skill: Skill, served: Served) -> Entry:
         parts: list[Entry] = []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PREFIX: Final = "mcp-skills:"
 PORT: Final = 6379
 ANSWER_S: Final = 1.0
-"""How long Redis may take to connect, and to answer."""
+"""Timeout of Redis to connect, and to answer."""
 _LONGEST_PREFIX: Final = 64
 _FORMS: Final = "redis://HOST:PORT/DB, rediss://HOST:PORT/DB with TLS, or unix:///PATH"
 _CA: Final = "ssl_ca_certs"
@@ -27,7 +27,7 @@ _CA: Final = "ssl_ca_certs"
 
 @dataclass(frozen=True, slots=True)
 class RedisSettings:
-    """Where Redis is, and how to be let in.
+    """Address and credentials of Redis.
 
     Attributes:
         host: its name or address; "" for a socket of this machine.

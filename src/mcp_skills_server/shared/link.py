@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _CONNECTIONS: Final = 16
 _WHOLE_S: Final = 2 * ANSWER_S
-"""What one use of Redis may take, however slowly its bytes come."""
+"""The timeout of one use of Redis, however slowly its bytes come."""
 _QUIET_S: Final = 5.0
 """After so long without a message the subscription is asked whether it lives."""
 _SOONEST_S: Final = 0.25

@@ -1,7 +1,7 @@
-"""What one replica notices makes the others look, too: at their sources, at their folders, or to their clients.
+"""Publish/subscribe between replicas: a change that one notices makes the others look at their sources or folders.
 
-A message says where to look and nothing else, so that whoever can write to Redis can make replicas look and no more.
-However many come, a replica looks at most once a second, and looks by itself when messages may have been missed.
+A message says where to look and nothing else, so that a writer to Redis can make replicas look and no more. Messages
+are throttled to one look a second, and a replica looks by itself when messages may have been missed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CLIENTS: Final = "clients"
 """A replica has notified its clients: clients of the others may have read the old state from it until then."""
 _LOOK_S: Final = 1.0
 _SHARE: Final = 4
-"""How many times as long as a look the pause after it is at least."""
+"""The least pause after a look, as a multiple of the time that the look took."""
 _SAY_S: Final = 0.2
 """Between two messages: an edit of many files is one."""
 _LONGEST: Final = 512
@@ -71,7 +71,7 @@ class LookAgain:
 
     @property
     def is_looking(self) -> bool:
-        """Whether this thread looks at folders because another replica said so, which need not be said again."""
+        """Tell whether this thread looks at folders because another replica said so, which need not be said again."""
         return threading.get_ident() in self._lookers
 
     def say(self, where: Where, *, whatever: bool = False) -> None:
@@ -111,7 +111,7 @@ class LookAgain:
                 looks.ask()
 
     def returned(self) -> None:
-        """Look everywhere, and have the others do so: what was said meanwhile, nobody has heard."""
+        """Look everywhere, and have the others do so: messages were lost meanwhile."""
         for where, paced in self._looks.items():
             paced.ask()
             self._say(where, False)

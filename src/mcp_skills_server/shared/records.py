@@ -95,7 +95,7 @@ class Records:
     Args:
         link: the way to Redis.
         kind: what they are, as a part of their keys and in the log.
-        ttl_s: seconds after which one that nobody used is gone.
+        ttl_s: seconds after which an unused one expires.
         share: records of one group.
         whole: records at once.
     """

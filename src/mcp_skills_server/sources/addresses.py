@@ -1,7 +1,7 @@
 """SSRF filter: which addresses a stranger's URL may lead to.
 
 A publisher, a redirect or a name server may name an address inside the operator's network, where routers, databases
-and cloud metadata answer whoever asks. Names are judged by what they resolve to, and by nothing else. Pure.
+and cloud metadata answer every request. Names are judged by what they resolve to, and by nothing else. Pure.
 """
 
 from __future__ import annotations

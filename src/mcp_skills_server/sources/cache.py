@@ -8,6 +8,7 @@ What no process uses may be removed at any time, the longest unused first. What 
 
 from __future__ import annotations
 
+import atexit
 import errno
 import hashlib
 import logging
@@ -16,6 +17,7 @@ import re
 import shutil
 import stat
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -33,7 +35,7 @@ _USED: Final = "used"
 _GONE: Final = ".gone-"
 _PLAIN: Final = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _LOCK_S: Final = 10.0
-"""How long another process is waited for that enters itself or removes something."""
+"""Seconds to wait for a process that enters itself or removes something."""
 
 
 class CacheFolder:
@@ -64,7 +66,7 @@ class CacheFolder:
                 self._use = FileLock(mark, timeout=0)
                 self._use.acquire()
                 for each in (self.path.parent, self.path):
-                    _make_own(each)
+                    make_own(each)
             os.utime(mark.parent)
         except Timeout:
             raise UsageError(f"{cache}: another process does not let go of it; end that, or choose another") from None
@@ -73,9 +75,15 @@ class CacheFolder:
             raise UsageError(f"{self.path}: {reason}; choose another --cache-dir") from None
 
 
+def private_folder() -> Path:
+    """Make a temporary folder of this process alone, which is removed at its end."""
+    folder = Path(tempfile.mkdtemp(prefix="mcp-skills-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def trim(cache: Path, most_bytes: int) -> list[str]:
-    """Remove what was not used for the longest, until no more than so many bytes are left of what nobody uses and what
-    is used together.
+    """Evict the least recently used folders that no process uses, until all together have at most so many bytes.
 
     Returns:
         The names of what was removed.
@@ -111,8 +119,8 @@ def _remove_marks_without(cache: Path, folders: Sequence[Path]) -> None:
                     marks.rmdir()
 
 
-def _make_own(folder: Path) -> None:
-    """Make a folder that nobody else may write: others know its name, and what is in it is served.
+def make_own(folder: Path) -> None:
+    """Make a folder that only this user may write: others know its name, and what is in it is served.
 
     Raises:
         OSError: it is another user's, or cannot be made.
@@ -128,9 +136,7 @@ def _make_own(folder: Path) -> None:
 
 
 def _marked(cache: Path) -> Iterator[Path]:
-    """Yield where there is, or was, a source's folder. What has no marks is not ours: somebody may have named a folder
-    with other things in it.
-    """
+    """Yield the folders with marks. Others are not ours: the user may have named a folder with other things in it."""
     for marks in (cache / _USED).iterdir() if (cache / _USED).is_dir() else ():
         kind, _, name = marks.name.partition("-")
         if _PLAIN.fullmatch(kind) and _PLAIN.fullmatch(name) and not (cache / kind).is_symlink():
@@ -138,7 +144,7 @@ def _marked(cache: Path) -> Iterator[Path]:
 
 
 def _take_away(cache: Path, folder: Path) -> Path | None:
-    """Return the folder under another name, at which nobody looks for it; None where it is in use."""
+    """Return the folder under another name, under which no process looks for it; None if it is in use."""
     marks = _marks(cache, folder)
     with _alone(cache):
         for mark in [*marks.iterdir()] if marks.is_dir() else []:

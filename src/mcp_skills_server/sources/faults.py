@@ -26,11 +26,11 @@ class UnacceptableError(SourceError, ValueError):
 
 
 class ContentRefusedError(UnacceptableError):
-    """What is named by its digest is not taken. It never changes, so there is no use in asking again."""
+    """Content that is named by its digest is refused. It never changes: there is no use in asking again."""
 
 
 class UnsignedCommitError(UnacceptableError):
-    """Nobody signed a commit who must have."""
+    """A commit has no signature by one of the signers that are required."""
 
     code = "commit-unsigned"
 
@@ -51,12 +51,4 @@ class RollbackError(SourceError):
 
 
 class UnreachableError(SourceError, OSError):
-    """No answer, half of one, or "not now".
-
-    Attributes:
-        retry_after_s: when the server asks to come again, in seconds, None where it does not say.
-    """
-
-    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
+    """No answer, half of one, or "not now"."""

@@ -1,4 +1,4 @@
-"""Write and delete trees of files, whole: what is written by one of these and then renamed is there after a power cut.
+"""Write, read and delete trees of files.
 
 Links are never followed, and a file that is there is never written over.
 """
@@ -16,7 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from mcp_skills_server.durable import sync_path
 from mcp_skills_server.format.archive import Files
 
 BINARY: Final[int] = getattr(os, "O_BINARY", 0)
@@ -112,10 +111,10 @@ def read_tree(place: Path) -> dict[str, tuple[bytes, bool]]:
     return out
 
 
-def write_tree(top: str | Path, files: Files, *, durable: bool = True, umask: bool = True) -> Written:
-    """Write files below a new directory, which replaces one that is there. With `durable` all is on the disk then.
+def write_tree(top: str | Path, files: Files) -> Written:
+    """Write files below a new directory, which replaces one that is there.
 
-    Modes are 0755 and 0644, less what the process's umask takes away unless `umask` is False.
+    Modes are 0755 and 0644, less what the process's umask takes away.
 
     Raises:
         OSError: the disk is full, or the like.
@@ -125,25 +124,18 @@ def write_tree(top: str | Path, files: Files, *, durable: bool = True, umask: bo
         while (path := path.rpartition("/")[0]) not in folders:
             folders.add(path)
     places = [f"{top}/{folder}" for folder in sorted(folders)]  # those above come first
-    try:
-        os.mkdir(top)
-    except FileExistsError:
-        clear(Path(top))
-        os.mkdir(top)
-    for place in places[1:]:
+    clear(Path(top))
+    for place in places:
         os.mkdir(place)
-    written: dict[str, os.stat_result] = {}
-    for path, (raw, executable) in files.items():
-        mode = 0o755 if executable else 0o644
-        written[path] = write_file(f"{top}/{path}", raw, mode, durable=durable, umask=umask)
-    if durable:
-        for place in places:
-            sync_path(place)
+    written = {
+        path: write_file(f"{top}/{path}", raw, 0o755 if executable else 0o644)
+        for path, (raw, executable) in files.items()
+    }
     return Written(written, (*(f"{top}/{path}" for path in files), *places))
 
 
-def write_file(path: str | Path, raw: bytes, mode: int, *, durable: bool = True, umask: bool = True) -> os.stat_result:
-    """Write a new file and return its stat result. With `durable` its bytes are on the disk then.
+def write_file(path: str | Path, raw: bytes, mode: int) -> os.stat_result:
+    """Write a new file and return its stat result. On Windows its bytes are on the disk then.
 
     Raises:
         OSError: it is there already, or cannot be written.
@@ -153,15 +145,11 @@ def write_file(path: str | Path, raw: bytes, mode: int, *, durable: bool = True,
         left = memoryview(raw)
         while left:
             left = left[os.write(descriptor, left) :]
-        found = os.fstat(descriptor)
-        if not umask and stat.S_IMODE(found.st_mode) != mode:
-            os.chmod(path, mode)
-            found = os.fstat(descriptor)
-        if durable:
+        if sys.platform == "win32":  # where a file cannot be synchronized afterwards
             os.fsync(descriptor)
+        return os.fstat(descriptor)
     finally:
         os.close(descriptor)
-    return found
 
 
 def clear(path: Path) -> None:
@@ -171,19 +159,3 @@ def clear(path: Path) -> None:
     else:
         with suppress(OSError):
             path.unlink()
-
-
-def take_lock(descriptor: int) -> bool:
-    """Take the lock of an open file; False if it is taken. The system takes it back however the process ends."""
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

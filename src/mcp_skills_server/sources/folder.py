@@ -1,4 +1,4 @@
-"""A folder of fetched skills: a skill appears in it whole or not at all, and what somebody else put there stays.
+"""A folder of fetched skills: a skill appears in it whole or not at all, and what others put there stays.
 
 Everything of ours but the skills lies in `.mcp-skills/`, which no scan looks into: a record beside each skill, what is
 known of each index, and the stage where skills are made before they are renamed into their place. A record is written
@@ -19,6 +19,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from filelock import FileLock, Timeout
+
 from mcp_skills_server.catalog.fetched import RECORDS
 from mcp_skills_server.durable import sync_path, sync_paths
 from mcp_skills_server.errors import SkillsServerError, UsageError
@@ -26,11 +28,8 @@ from mcp_skills_server.format.archive import Files
 from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources.files import (
-    BINARY,
-    NOFOLLOW,
     clear,
     stat_signature,
-    take_lock,
     tree_digests,
     tree_signatures,
     write_file,
@@ -51,28 +50,26 @@ from mcp_skills_server.sources.records import (
 from mcp_skills_server.sources.urls import shown
 
 _BY_PRODUCTS: Final = frozenset(("__pycache__", ".DS_Store", "Thumbs.db", "desktop.ini"))
-"""What systems and interpreters leave behind by themselves; it makes no skill an edited one."""
+"""By-products of systems and interpreters, which make no skill an edited one."""
 _OLD: Final = "old-"
 _GONE: Final = "gone-"
 _NEW: Final = "new-"
 _WRITING: Final = "writing-"
-_AT_ONCE: Final = sys.platform == "win32"
-"""Whether a file must be synchronized when it is written, since it cannot be afterwards."""
 
 
 class ConflictError(SkillsServerError, ValueError):
-    """A place in the folder is somebody else's, and nothing is put there. The message is one line for people."""
+    """A place in the folder is taken, and nothing is put there. The message is one line for people."""
 
 
 class SkillState(Enum):
-    """What stands in the place of a skill."""
+    """The state of the place of a skill."""
 
     ABSENT = "absent"
     """Nothing."""
     KEPT = "kept"
-    """What its record says."""
+    """The files that its record names."""
     FORMER = "former"
-    """What stood there before; a process was killed before it could put the new files into their place."""
+    """The files of before; a process was killed before it could put the new ones into their place."""
     EDITED = "edited"
     """A skill that was fetched, and has other files since."""
     FOREIGN = "foreign"
@@ -101,7 +98,8 @@ class Staged:
 class FetchedFolder:
     """A folder of fetched skills. Every method blocks; several threads may each have a skill.
 
-    Get one from `opened`, which holds the folder's lock. A name may have `/` in it: the skill then lies that deep.
+    A disk that is full, or the like, is an OSError; what stood in the place of a skill stands there still. Get a folder
+    from `opened`, which holds its lock. A name may have `/` in it: the skill then lies that deep.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -123,13 +121,15 @@ class FetchedFolder:
         """
         named = printable(str(directory))
         folder = cls(Path(os.path.abspath(directory)))
+        lock = FileLock(folder._stage.parent / "lock", timeout=0, thread_local=False)
         try:
-            lock = folder._make()
+            folder._make()
+            lock.acquire()
+        except Timeout:
+            raise UsageError(f"another process fetches into {named}; wait for it to end") from None
         except OSError as error:
             raise UsageError(f"{named} cannot be written: {error.strerror or error}; choose another --output") from None
         try:
-            if not take_lock(lock):
-                raise UsageError(f"another process fetches into {named}; wait for it to end")
             try:
                 folder._recover()
             except OSError as error:
@@ -141,7 +141,7 @@ class FetchedFolder:
                     folder._recover()
                 sync_path(folder._directory)
         finally:
-            os.close(lock)
+            lock.release()
 
     @classmethod
     def recover(cls, directory: str | os.PathLike[str]) -> None:
@@ -165,9 +165,6 @@ class FetchedFolder:
         Args:
             name: of the skill.
             recorded: all records by name, where they were read already.
-
-        Raises:
-            OSError: a file cannot be read.
         """
         place = f"{self._directory}/{name}"
         if not os.path.lexists(place):
@@ -203,13 +200,17 @@ class FetchedFolder:
         what was not fetched never is.
 
         Raises:
-            ConflictError: the place is somebody else's, or was edited.
-            OSError: the disk is full, or the like.
+            ConflictError: the place is taken, or was edited.
         """
         state, known = self.look(record.name)
         check(state, known, record.source, force=force)
         now = {path: hashlib.sha256(raw).hexdigest() for path, (raw, _) in files.items()}
-        if state is SkillState.KEPT and known is not None and dict(known.files) == now:
+        if (
+            state is SkillState.KEPT
+            and known is not None
+            and dict(known.files) == now
+            and self._has_modes(known, files)
+        ):
             if (known.digest, known.url) != (record.digest, record.url):
                 self._write_record(replace(record, files=now, stats=known.stats))
             return None
@@ -219,15 +220,22 @@ class FetchedFolder:
         key = record_key(record.name)
         tree, written = f"{self._stage}/{_NEW}{key}", f"{self._stage}/{_WRITING}{key}.json"
         try:
-            made = write_tree(tree, files, durable=_AT_ONCE)
+            made = write_tree(tree, files)
             stats = {path: stat_signature(found) for path, found in made.files.items()}
             clear(Path(written))
             raw = replace(record, files=now, former=former, stats=stats).encode()
-            write_file(written, raw, 0o600, durable=_AT_ONCE)
+            write_file(written, raw, 0o600)
         except BaseException:
             self.discard(record.name)
             raise
         return Staged(record.name, state, tree, written, (*made.parts, written))
+
+    def _has_modes(self, record: SkillRecord, files: Files) -> bool:
+        """Tell whether just those files of a skill may be executed that may be executed in `files`."""
+        top = self._directory / record.name
+        return sys.platform == "win32" or all(
+            bool(os.lstat(top / path).st_mode & stat.S_IXUSR) == executable for path, (_, executable) in files.items()
+        )
 
     def commit(self, staged: Sequence[Staged]) -> dict[str, ConflictError | OSError]:
         """Put these skills into their places, each whole; they are synchronized together, which takes as long as one.
@@ -248,7 +256,7 @@ class FetchedFolder:
 
         attempt(self._check_still)
         sync_paths([path for each in left.values() for path in each.parts])
-        # A skill without a record would count as somebody else's: no skill has its place before all records do.
+        # A skill without a record would count as foreign: no skill has its place before all records do.
         attempt(lambda each: os.replace(each.record, self._record_path(each.name)))
         sync_path(self._records)
         attempt(self.swap)
@@ -267,7 +275,6 @@ class FetchedFolder:
 
         Raises:
             ConflictError: something appeared there.
-            OSError: it cannot be renamed. What stood there stands there still.
         """
         place, old = f"{self._directory}/{staged.name}", f"{self._stage}/{_OLD}{record_key(staged.name)}"
         occupied = staged.state is not SkillState.ABSENT
@@ -296,11 +303,10 @@ class FetchedFolder:
 
         Raises:
             ConflictError: it was edited, or not fetched.
-            OSError: it cannot be moved.
         """
         state, record = self.look(name)
         check(state, record, record.source if record else "", force=force)
-        # The record goes last: a skill without one would count as somebody else's.
+        # The record goes last: a skill without one would count as foreign.
         if state is not SkillState.ABSENT:
             os.rename(self._directory / name, self._stage / (_GONE + record_key(name)))
             sync_path(self._directory)
@@ -331,19 +337,15 @@ class FetchedFolder:
         return read_index(self._directory, key)
 
     def put_index(self, index: IndexRecord) -> None:
-        """Remember what is known of an index.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Remember what is known of an index."""
         self._write(self._indexes / index_file_name(index.source), index.encode())
 
     def enter(self, index: IndexRecord, *, allow_rollback: bool) -> Sequence[str]:
         """Enter this index into the history of its place: `records.enter_index`."""
         return enter_index(self._directory, index, self._write, allow_rollback=allow_rollback)
 
-    def _make(self) -> int:
-        """Make what is missing of the folder; return a descriptor of its lock file."""
+    def _make(self) -> None:
+        """Make what is missing of the folder."""
         self._directory.mkdir(parents=True, exist_ok=True)
         for each in (self._stage.parent, self._stage, self._records, self._indexes, self._histories):
             with suppress(FileExistsError):
@@ -353,14 +355,9 @@ class FetchedFolder:
         for each in (self._records, self._indexes, self._histories):
             with suppress(OSError):  # some file systems have no modes
                 os.chmod(each, 0o700)  # a URL may hold a secret
-        return os.open(self._stage.parent / "lock", os.O_RDWR | os.O_CREAT | BINARY | NOFOLLOW, 0o644)
 
     def _recover(self) -> None:
-        """Undo what a killed process left half done.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
+        """Undo what a killed process left half done."""
         left = list(self._stage.iterdir())
         names: dict[str, str] = {}
         if any(each.name.startswith(_OLD) for each in left):
@@ -381,16 +378,23 @@ class FetchedFolder:
         self._write(Path(self._record_path(record.name)), record.encode())
 
     def _write(self, path: Path, raw: bytes) -> None:
-        """Replace a file of ours, on the disk, readable by nobody else.
-
-        Raises:
-            OSError: the disk is full, or the like.
-        """
+        """Replace a file of ours, on the disk, readable by its owner alone."""
         made = self._stage / (_WRITING + path.name)
         clear(made)
         write_file(made, raw, 0o600)
+        sync_paths([str(made)])
         os.replace(made, path)
         sync_path(path.parent)
+
+
+def folder_stamp(directory: Path) -> Sequence[object]:
+    """Return what is another once a process has brought something into the folder or a skill is gone; () for none."""
+    try:
+        with os.scandir(directory / INDEXES) as entries:
+            indexes = sorted((each.name, stat_signature(each.stat(follow_symlinks=False))) for each in entries)
+        return *stat_signature(os.stat(directory)), *indexes
+    except OSError:
+        return ()
 
 
 def check(state: SkillState, record: SkillRecord | None, source: str, *, force: bool) -> None:

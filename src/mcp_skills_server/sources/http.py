@@ -1,4 +1,4 @@
-"""HTTP client for sites, registries and issuers, over `httpcore2`.
+"""HTTP client for sites, registries and issuers, over `httpcore2`, and downloads from the site of an operator.
 
 Defends against SSRF by pinning: resolve a name once, judge all of its addresses, and connect to one of those. A second
 answer of the name server changes nothing (DNS rebinding). Certificates are still verified by name. Each hop of a
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,9 +26,9 @@ from mcp_skills_server import __version__
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
-from mcp_skills_server.sources import addresses
-from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
-from mcp_skills_server.sources.settings import Bounds
+from mcp_skills_server.sources import addresses, caching
+from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.settings import Bounds, OriginPolicy
 from mcp_skills_server.sources.urls import shown
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
 _KEEP_ALIVE_S: Final = 4.0
 """Shorter than the keep-alive of most servers, so that they seldom close a connection that is about to be used."""
 _MAX_ADDRESSES: Final = 4
+_ABSENT: Final = frozenset((404, 410))
+_NEEDS_PERMISSION: Final = frozenset((401, 403, 407))
+_NOT_NOW: Final = frozenset((408, 425, 429))
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 _HEADERS: Final = {"Accept-Encoding": "identity", "User-Agent": f"mcp-skills-server/{__version__}"}
 _DISCONNECTED: Final = (httpcore2.RemoteProtocolError, httpcore2.ReadError, httpcore2.WriteError)
@@ -63,7 +67,7 @@ class Response:
 
     @property
     def is_html(self) -> bool:
-        """Whether this is a web page, whatever was asked for."""
+        """True for a web page, whatever was asked for."""
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         return kind == "text/html" or self.body[:256].lstrip().lower().startswith((b"<!doctype html", b"<html"))
 
@@ -325,6 +329,59 @@ class _PinningBackend(httpcore2.AsyncNetworkBackend):
         return found
 
 
+class Downloader:
+    """Downloads from one site, and from where it may lead.
+
+    Args:
+        http: the client that is used.
+        home: the URL that the operator gave. Its origin is trusted, and gets `trust.headers` alone.
+        trust: the origins and addresses that may be requested besides.
+    """
+
+    def __init__(self, http: HttpClient, home: str, trust: OriginPolicy) -> None:
+        self.http: Final = http
+        self._home = wellknown.origin(home)
+        self._trust = trust
+
+    async def get(
+        self, url: str, most: int, *, accept: str = "*/*", validators: Mapping[str, str] | None = None
+    ) -> Response:
+        """Download at most `most` bytes from this absolute URL, following redirects.
+
+        The status is 200; or 304, if `validators` has headers such as If-None-Match.
+
+        Raises:
+            AbsentError: 404 or 410.
+            UnacceptableError: it leads to where it may not, is too large, or the status is none of success.
+            UnreachableError: there is no whole response in time, or the status asks to come again.
+        """
+        headers = {"Accept": accept, **(validators or {})}
+        found = await self.http.request("GET", url, headers, self._allow, max_bytes=most)
+        if found.status in _NEEDS_PERMISSION:
+            named = shown(found.url)
+            raise UnacceptableError(f"{named} asks for permission (status {found.status}); --token-env sends a token")
+        check_status(found, {200, 304} if validators else {200})
+        return found
+
+    def _allow(self, url: str) -> Hop:
+        """Refuse a URL that the settings do not allow."""
+        there = wellknown.origin(url)
+        if there not in {self._home, self._home.replace("http:", "https:", 1)} and there not in self._trust.origins:
+            raise UnacceptableError(
+                f"{shown(url)} is of another origin than the site; --fetch-origin {there} allows it"
+            )
+        parts = urlsplit(url)
+        if parts.scheme == "http" and not self._trust.http:
+            if not addresses.is_loopback(parts.hostname or ""):
+                raise UnacceptableError(
+                    f"{shown(url)} is plain http, which anybody on the way can change; --allow-http"
+                )
+            if not self._trust.private:
+                raise UnacceptableError(f"{shown(url)} leads to this machine; --allow-private allows it")
+        headers = dict(self._trust.headers) if there == self._home else {}
+        return Hop(self._trust.private, headers)
+
+
 async def resolve(host: str, port: int) -> list[str]:
     """Resolve a host to its addresses, as this machine does.
 
@@ -348,6 +405,40 @@ def redirect_target(url: str, headers: Mapping[str, str]) -> str:
         return wellknown.absolute(url, location)
     except ValueError as error:
         raise UnacceptableError(f"{shown(url)} redirects to '{shown(location)}': {error}") from None
+
+
+def check_status(response: Response, wanted: Collection[int], reason: str = "") -> None:
+    """Refuse a response whose status is not one of these.
+
+    Args:
+        response: the answer.
+        wanted: the statuses that are taken.
+        reason: what stands behind a status of the last kind.
+
+    Raises:
+        AbsentError: 404 or 410.
+        UnreachableError: the status asks to come again.
+        UnacceptableError: it is any other.
+    """
+    status, named = response.status, shown(response.url)
+    if status in wanted:
+        return
+    if status in _ABSENT:
+        raise AbsentError(f"{named} is not there (status {status})")
+    check_now(response)
+    raise UnacceptableError(f"{named} answers with status {status}{reason}")
+
+
+def check_now(response: Response) -> None:
+    """Refuse a status that asks to come again.
+
+    Raises:
+        UnreachableError: it does.
+    """
+    if response.status in _NOT_NOW or response.status >= 500:
+        wait = caching.retry_after_s(response.headers, time.time())
+        later = "" if wait is None else f", come again in {wait:.0f} s"
+        raise UnreachableError(f"{shown(response.url)} does not answer now (status {response.status}{later})")
 
 
 def _joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

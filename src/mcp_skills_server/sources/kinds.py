@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from mcp_skills_server.dialects.wellknown import is_site
@@ -15,8 +14,7 @@ from mcp_skills_server.sources.archive import Archive, is_archive_file
 from mcp_skills_server.sources.git.address import is_git
 from mcp_skills_server.sources.oci.reference import is_oci, rejoined
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import Pace, Revision, Source, SourceTree
-from mcp_skills_server.sources.store import Store
+from mcp_skills_server.sources.source import Source
 from mcp_skills_server.sources.urls import shown
 
 
@@ -26,45 +24,19 @@ class Kind:
 
     Attributes:
         name: what people call it.
-        matches: whether a text is one.
-        open: the source of a text. It may raise UsageError.
+        matches: tells whether a text is one.
+        open: opens the source of a text, and may raise UsageError; None for a folder, which is served as it is.
         is_path: whether a text is a path, which another folder's program would take for another.
-        is_asked: whether the operator says how often it is looked at, since nobody else does.
+        is_asked: whether the operator sets the polling interval, since no cache header does.
         keeps_history: whether it can still bring a revision that is not its newest.
     """
 
     name: str
     matches: Callable[[str], bool]
-    open: Callable[[str, SourceSettings], Source]
+    open: Callable[[str, SourceSettings], Source] | None
     is_path: bool = False
     is_asked: bool = False
     keeps_history: bool = False
-
-
-class LocalFolder:
-    """A folder of the operator's own, served as it is. The registry watches it.
-
-    Args:
-        given: its path.
-    """
-
-    trusted: bool = True
-    remote: bool = False
-    pace: Pace | None = None
-    refresh_s: float | None = None
-
-    def __init__(self, given: str, settings: SourceSettings) -> None:  # noqa: ARG002, as of every kind
-        self.origin = given
-        self._path = Path(given)
-        self.place: Path | None = self._path
-
-    async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002
-        """Return the one revision; what changes in the folder is the registry's matter."""
-        return Revision("", 0.0)
-
-    async def materialise(self, revision: Revision, store: Store) -> SourceTree:  # noqa: ARG002
-        """Return the folder itself."""
-        return SourceTree(self._path)
 
 
 def _open_site(given: str, settings: SourceSettings) -> Source:
@@ -90,7 +62,7 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind("oci", is_oci, _open_oci, is_asked=True, keeps_history=True),
     Kind("git", is_git, _open_git, is_asked=True, keeps_history=True),
     Kind("archive", is_archive_file, Archive, is_path=True),
-    Kind("folder", lambda _: True, LocalFolder, is_path=True),
+    Kind("folder", lambda _: True, None, is_path=True),
 )
 
 
@@ -103,8 +75,8 @@ def kind_of(given: str, kinds: Sequence[Kind] = KINDS) -> Kind:
     return next(kind for kind in kinds if kind.matches(given))
 
 
-def open_source(given: str, settings: SourceSettings, kinds: Sequence[Kind] = KINDS) -> Source:
-    """Open the source that a text names.
+def open_source(given: str, settings: SourceSettings, kinds: Sequence[Kind] = KINDS) -> Source | None:
+    """Open the source that a text names, or return None for a folder of the operator's own, which the registry watches.
 
     Raises:
         UsageError: it names none, or the source is refused.
@@ -114,7 +86,7 @@ def open_source(given: str, settings: SourceSettings, kinds: Sequence[Kind] = KI
         raise UsageError(f"{given}: this is an address of git; write git+ssh://{found[1] or found[2]}/{found[3]}")
     if kind.name == "site" and given.rstrip("/").endswith(".git"):
         raise UsageError(f"{shown(given)}: this is an address of git; write git+{shown(given)}")
-    return kind.open(given, settings)
+    return None if kind.open is None else kind.open(given, settings)
 
 
 def split(texts: str) -> list[str]:

@@ -1,42 +1,295 @@
-"""Mirrors of the roots that are not local folders: each is a folder that is kept current."""
+"""Mirrors of the roots that are not local folders: each is the folder of a source that is kept current.
+
+What fails leaves the last good copy in service. The registry's watch sees what changes, so that clients are notified as
+of any edit.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Final
+from pathlib import Path
+from typing import Final, TypeAlias
 
 import anyio
 from anyio import to_thread
 from anyio.from_thread import BlockingPortal
 
 from mcp_skills_server.catalog.registry import MirroredRoot
-from mcp_skills_server.errors import UsageError
-from mcp_skills_server.model import Problem
-from mcp_skills_server.sources.cache import trim
-from mcp_skills_server.sources.faults import SourceError
-from mcp_skills_server.sources.follower import Follower, SourceState
+from mcp_skills_server.codes import problem
+from mcp_skills_server.errors import UsageError, clipped
+from mcp_skills_server.model import Problem, printable
+from mcp_skills_server.sources.cache import private_folder, trim
+from mcp_skills_server.sources.faults import RewrittenError, SourceError, UnacceptableError
+from mcp_skills_server.sources.files import clear
+from mcp_skills_server.sources.folder import folder_stamp
 from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import Source
-from mcp_skills_server.sources.store import Store, point_link
+from mcp_skills_server.sources.source import FetchReport, Revision, Source
+from mcp_skills_server.sources.urls import relative_to_site
 
 logger = logging.getLogger(__name__)
 
-_NOTHING_YET: Final = "nothing-yet"
-"""The tree that a source has until it was fetched."""
+Note: TypeAlias = Callable[[str, tuple[Problem, ...]], object]
+"""Takes the revision that is served and what is wrong with it, in another thread."""
 
+_SOONEST_S: Final = 1.0
+"""Between two looks that are asked for."""
 _TRIM_S: Final = 600.0
 """Between two looks at the size of the cache, each of which is a walk through it."""
-
 _STOP_S: Final = 1.0
-"""How long the end of a server waits for what fetches to end too."""
+"""Seconds that a shutdown waits for fetches to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """The state of a root that is fetched.
+
+    Attributes:
+        name: its origin, without what may be a secret.
+        ready: it has answered once, or a copy of it was kept.
+        trouble: why it could not be fetched the last time, in one line; None if it could. Where it is not ready there
+            always is one.
+        revision: what is served; "" where it is not known.
+        looked: when the last look ended, in seconds since 1970; None before the first.
+        next_look: when the next one begins; None where none is planned, as while one is under way.
+        current: when the last look that succeeded ended, in seconds since 1970; None before the first.
+    """
+
+    name: str
+    ready: bool
+    trouble: str | None
+    revision: str = ""
+    looked: float | None = None
+    next_look: float | None = None
+    current: float | None = None
+
+
+class Follower:
+    """One source in service. Its methods are called one at a time, `state` from any thread.
+
+    Args:
+        source: what is followed.
+        sleep: waits for seconds.
+    """
+
+    def __init__(self, source: Source, sleep: Callable[[float], Awaitable[object]] = anyio.sleep) -> None:
+        self.source = source
+        self.link: Path | None = None
+        """The folder that is served in place of the source's own, as a link to it: `switch` moves it."""
+        self.arrived: Callable[[str], object] = str
+        """Called in another thread with the folder when it came for the first time; it is ready only after that."""
+        self.note: Note | None = None
+        """Takes revision and problems when one is another; without it problems are lines of the log."""
+        self.revision = ""
+        """The revision that is served; "" where nothing was fetched yet, or not all of it."""
+        self._sleep = sleep
+        self._stamp: Sequence[object] = ()
+        """The stamp of the folder since all of the revision is in it."""
+        self._lines: tuple[str, ...] = ()
+        self._problems: tuple[Problem, ...] = ()
+        """Warnings and problems of the revision that is served."""
+        self._refused: tuple[str, UnacceptableError] | None = None
+        self._reported: tuple[str, ...] = ()
+        self._noted: tuple[str, tuple[Problem, ...]] = "", ()
+        self._trouble: str | None = None
+        self._ready = self.has_copy
+        self.read_once = threading.Event()
+        """Set when there is a copy, or the first attempt to get one has failed."""
+        if self._ready:
+            self.read_once.set()
+        self._looked: float | None = None
+        self._next_look: float | None = None
+        self._current: float | None = None
+        self._waiting: anyio.CancelScope | None = None
+        self._asked = False
+        self._looked_at: float | None = None
+        """When a look that was asked for last began, by the clock of the event loop."""
+
+    @property
+    def name(self) -> str:
+        """The origin for people, not longer than a line."""
+        return clipped(printable(self.source.origin))
+
+    def reason(self, error: SourceError | UsageError) -> str:
+        """Return why it cannot be had, as it stands behind the name."""
+        return relative_to_site(self.source.origin, str(error))
+
+    @property
+    def path(self) -> Path:
+        """The folder that is served."""
+        return self.link or self.source.place
+
+    @property
+    def has_copy(self) -> bool:
+        """True if there are skills, fetched now or before."""
+        try:
+            return any(not each.name.startswith(".") for each in self.path.iterdir())
+        except OSError:
+            return False
+
+    @property
+    def state(self) -> SourceState:
+        """The state of the source."""
+        return SourceState(
+            self.source.origin,
+            self._ready,
+            self._trouble if self._ready else self._trouble or "not fetched yet",
+            self.revision,
+            looked=self._looked,
+            next_look=self._next_look,
+            current=self._current,
+        )
+
+    async def refresh(self, *, anew: bool = False) -> float:
+        """Serve what the source has now; with `anew` whatever it said about how long that holds.
+
+        Returns:
+            In how many seconds it makes sense to ask again.
+
+        Raises:
+            SourceError: it cannot be had now.
+            UsageError: something here is wrong, not there.
+        """
+        source = self.source  # which may be replaced meanwhile
+        try:
+            revision = await source.resolve(anew=anew)
+            stamp = folder_stamp(source.place)
+            # Other processes share the folder: what this one brought proves nothing where another has brought more.
+            if revision.digest == self.revision and stamp and stamp == self._stamp:
+                await to_thread.run_sync(self._report, self._lines, self._problems)
+                is_complete = True
+            else:
+                is_complete = await self._bring(source, revision)
+        except (SourceError, UsageError) as error:
+            self._trouble = self.reason(error)
+            raise
+        except Exception as error:  # a bug must not end the others' service
+            logger.exception("%s: could not be fetched", self.name)
+            self._trouble = "it could not be fetched"
+            raise SourceError(self._trouble) from error
+        finally:
+            self._looked = time.time()
+            self.read_once.set()
+        self._trouble, self._current = None, self._looked
+        if not self._ready:
+            await to_thread.run_sync(self.arrived, str(self.path))
+            self._ready = True
+        return revision.next_check_s if is_complete else source.pace.check_s
+
+    async def follow(self) -> None:
+        """Keep it current until cancelled."""
+        wait, retry = 0.0, 0.0
+        while True:
+            anew = await self._wait(wait)
+            try:
+                wait, retry = await self.refresh(anew=anew), 0.0
+                continue
+            except UsageError as error:  # another server fetches into the same cache, and we shall see what it brings
+                logger.debug("%s: %s", self.name, self.reason(error))
+            except SourceError as error:
+                await to_thread.run_sync(self.report_failure, error)
+            self._ready = self._ready or self.has_copy
+            pace = self.source.pace  # which the operator may have changed
+            wait = retry = min(retry * 2, pace.last_retry_s) or pace.first_retry_s
+
+    def look(self) -> None:
+        """Have `follow` look now instead of later. To be called in its event loop."""
+        self._asked = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def _wait(self, seconds: float) -> bool:
+        """Wait for so long, or until a look is asked for; return whether it is."""
+        with anyio.CancelScope() as self._waiting:
+            if not self._asked:
+                # Not all at the same moment, when many servers were started together.
+                seconds *= random.uniform(1, 1.1)  # noqa: S311
+                self._next_look = time.time() + seconds
+                await self._sleep(seconds)
+        self._waiting = self._next_look = None
+        asked = self._asked
+        if asked and self._looked_at is not None:
+            await self._sleep(max(0.0, self._looked_at + _SOONEST_S - anyio.current_time()))
+        self._asked = False
+        if asked:
+            self._looked_at = anyio.current_time()
+        return asked
+
+    def report_failure(self, error: SourceError | UsageError) -> None:
+        """Report why it cannot be had, and what is served meanwhile; may block for as long as a scan."""
+        last = "serving the last copy" if self.has_copy else "there is no copy of it yet"
+        line = f"{self.reason(error)}; {last}"
+        if isinstance(error, UnacceptableError):
+            refused = problem(error.code, line).at(self.source.origin, "")
+            self._report((), (*self._problems, refused))
+        else:
+            self._report((line,), self._problems)
+
+    def report_to(self, note: Note) -> None:
+        """Have revision and problems taken from now on, and as they are now."""
+        self.note = note
+        note(*self._noted)
+
+    def switch(self, source: Source) -> None:
+        """Serve another revision from now on, which was fetched: the link is moved. From any thread.
+
+        Raises:
+            OSError: it cannot be moved.
+        """
+        self.source, self.revision, self._refused = source, "", None
+        if self.link is not None:
+            _point_link(self.link, source.place)
+
+    async def _bring(self, source: Source, revision: Revision) -> bool:
+        """Serve this revision; return whether all of it is there."""
+        if self._refused is not None and self._refused[0] == revision.digest:
+            raise self._refused[1]
+        try:
+            report = await source.bring(revision)
+        except UnacceptableError as error:
+            if not isinstance(error, RewrittenError):
+                self._refused = revision.digest, error
+            raise
+        if source is not self.source:
+            return False
+        before = report.before or self.revision
+        self.revision = revision.digest if report.is_complete else ""
+        self._stamp = folder_stamp(source.place)
+        self._lines, self._problems = report.lines(source.origin), report.problems(source.origin)
+        await to_thread.run_sync(self._report, self._lines, self._problems)
+        self._log_changes(report, before, revision.digest)
+        return report.is_complete
+
+    def _log_changes(self, report: FetchReport, before: str, now: str) -> None:
+        is_another = before not in {"", now}
+        if report.changes or is_another:
+            was = f" (was {_short(before)})" if is_another else ""
+            rest = "" if report.is_complete else "; the rest is still to come"
+            changes = report.changes or "no skill is another"
+            logger.info("%s: fetched %s%s: %s%s", self.name, _short(now), was, changes, rest)
+
+    def _report(self, lines: tuple[str, ...], problems: tuple[Problem, ...]) -> None:
+        """Say what is wrong, once for as long as it stays the same."""
+        if self._noted != (self.revision, problems):
+            self._noted = self.revision, problems
+            if self.note is not None:
+                self.note(*self._noted)
+        if self.note is None:
+            for each in problems:
+                place = each.path.removeprefix(self.source.origin).strip("/")
+                lines += (f"{place}: {each.message}" if place else each.message,)
+        if self._reported != lines:
+            self._reported = lines
+            for line in lines:
+                logger.warning("%s: %s", self.name, line)
 
 
 class Mirrors:
@@ -50,14 +303,19 @@ class Mirrors:
     def __init__(self, settings: SourceSettings, kinds: Sequence[Kind] = KINDS) -> None:
         self._settings: Final = settings
         self._kinds: Final = kinds
-        self._stores: list[Store] = []
-        self._followers: list[Follower] = []
-        self._by_root: dict[str, Follower] = {}
-        self._opened: dict[str, tuple[Follower, Callable[[str], Source]]] = {}
-        """By the folder that is served: what keeps it current, and what opens its source at a revision."""
+        self._roots: list[tuple[str, Follower]] = []
+        """Each root as it was given, and what keeps it current; a root with two pins stands there twice."""
+        self._pinned: dict[str, tuple[Follower, str, SourceSettings]] = {}
+        """By the folder that is served: what keeps it current, and what opens its source anew."""
+        self._links: Path | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._portal: BlockingPortal | None = None
+
+    @property
+    def followers(self) -> list[Follower]:
+        """The followers in the order of the roots."""
+        return [follower for _, follower in self._roots]
 
     def root(self, given: str, pin: str | None = None, refresh_s: float | None = None) -> str | MirroredRoot:
         """Return what to give the registry for a root: itself for a folder, the folder with its copies for any other.
@@ -73,42 +331,33 @@ class Mirrors:
         settings = replace(self._settings, pin=pin)
         if refresh_s is not None:
             settings = replace(settings, refresh_s=refresh_s)
-
-        def open_at(revision: str) -> Source:
-            return open_source(given, replace(settings, pin=revision), self._kinds)
-
         source = open_source(given, settings, self._kinds)
-        if source.pace is None and source.place is not None:
-            return given if source.trusted else MirroredRoot(os.fspath(source.place), source.origin)
-        store = Store()
-        self._stores.append(store)
-        follower = Follower(source, store)
+        if source is None:
+            return given
+        follower = Follower(source)
         if not source.remote:
             try:
                 anyio.run(follower.refresh)
             except SourceError as error:
-                store.close()
+                clear(source.place)
                 raise UsageError(f"{given}: {error}; give another one, or a folder") from None
-        elif source.place is None:  # the registry wants a folder before anything was fetched
-            store.serve(store.put(_NOTHING_YET, {}))
-        if pin is not None and source.place is not None:
+        elif pin is not None:
+            self._links = self._links or private_folder()
             with suppress(OSError):  # Windows wants a privilege for links: another revision then takes a restart
-                link = store.directory / "pinned"
-                point_link(link, source.place)
+                link = self._links / str(len(self._roots))
+                _point_link(link, source.place)
                 follower.link = link
-                self._opened[os.path.abspath(link)] = follower, open_at
-        self._followers.append(follower)
-        self._by_root[given] = follower
-        path = os.fspath(follower.path)
-        return path if source.trusted else MirroredRoot(path, source.origin)
+                self._pinned[os.path.abspath(link)] = follower, given, settings
+        self._roots.append((given, follower))
+        return MirroredRoot(os.fspath(follower.path), source.origin)
 
     def states(self) -> list[SourceState]:
         """Return the state of every root that is fetched or unpacked, from any thread."""
-        return [each.state for each in self._followers]
+        return [each.state for each in self.followers]
 
     def revisions(self) -> dict[str, str]:
         """Return the revision of everything that is followed and whole, by the folder that is served, absolute."""
-        return {os.path.abspath(each.path): each.revision for each in self._followers}
+        return {os.path.abspath(each.path): each.revision for each in self.followers}
 
     def report_to(self, note: Callable[[str, str, tuple[Problem, ...]], object]) -> None:
         """Have revisions and problems taken from now on, and as they are now; without it problems are lines of the log.
@@ -116,7 +365,7 @@ class Mirrors:
         Args:
             note: takes folder, revision and problems of one source, in any thread, as `Registry.note` does.
         """
-        for follower in self._followers:
+        for follower in self.followers:
             follower.report_to(partial(note, os.path.abspath(follower.path)))
 
     def fetch(self, *, proved: bool = False) -> None:
@@ -130,7 +379,7 @@ class Mirrors:
         """
 
         async def fetch_all() -> None:
-            for follower in self._followers:
+            for follower in self.followers:
                 if not follower.source.remote:
                     continue
                 try:
@@ -144,7 +393,7 @@ class Mirrors:
                     left = "what there is of it is not proved" if follower.has_copy else "there is no copy of it"
                     raise UsageError(f"{follower.name}: {follower.reason(error)}; {left}") from None
 
-        if self._followers:
+        if self._roots:
             anyio.run(fetch_all)
             trim(self._settings.cache, self._settings.cache_bytes)
 
@@ -155,16 +404,16 @@ class Mirrors:
         source is ready only after it: a watch would need a moment to see what came.
         """
         if arrived is not None:
-            for follower in self._followers:
+            for follower in self.followers:
                 follower.arrived = arrived
-        if self._followers:
+        if self._roots:
             thread = threading.Thread(target=anyio.run, args=(self._follow,), name="skills-sources", daemon=True)
             thread.start()
             self._thread = thread
 
     def first_read(self, seconds: float) -> Callable[[], object] | None:
         """Return what blocks until each source was read once, at most so long from now; None where each has a copy."""
-        unread = [each for each in self._followers if not each.read_once.is_set()]
+        unread = [each for each in self.followers if not each.read_once.is_set()]
         end = time.monotonic() + seconds
 
         def wait() -> None:
@@ -178,11 +427,9 @@ class Mirrors:
 
     def look(self) -> int:
         """Have everything that is fetched looked at now and not later, from any thread; how many sources that are."""
-        remote = [each for each in self._followers if each.source.remote]
-        portal = self._portal
-        if portal is not None:  # else the first look is still to come
-            for follower in remote:
-                portal.start_task_soon(follower.look)
+        remote = [each for each in self.followers if each.source.remote]
+        for follower in remote:
+            self._look_at(follower)
         return len(remote)
 
     def set_refresh(self, given: str, seconds: float) -> None:
@@ -192,12 +439,10 @@ class Mirrors:
             given: the root.
             seconds: between two looks.
         """
-        follower = self._by_root.get(given)
-        if follower is None or follower.source.refresh_s in (None, seconds):
-            return
-        follower.source.refresh_s = seconds
-        if self._portal is not None:
-            self._portal.start_task_soon(follower.look)
+        for root, follower in self._roots:
+            if root == given and follower.source.refresh_s not in {None, seconds}:
+                follower.source.refresh_s = seconds
+                self._look_at(follower)
 
     def repinned(self, revisions: Mapping[str, str]) -> Callable[[], None]:
         """Fetch other revisions of pinned sources, and return what puts all of them in service. Blocks.
@@ -211,11 +456,12 @@ class Mirrors:
         """
         fetched: list[tuple[Follower, Source]] = []
         for folder, revision in revisions.items():
-            if folder in self._opened and revision:
-                follower, open_at = self._opened[folder]
-                source = open_at(revision)
-                anyio.run(follower.fetch, source)
-                fetched.append((follower, source))
+            if folder in self._pinned and revision:
+                follower, given, settings = self._pinned[folder]
+                source = open_source(given, replace(settings, pin=revision), self._kinds)
+                if source is not None:
+                    anyio.run(_fetch, source)
+                    fetched.append((follower, source))
 
         def switch() -> None:
             for follower, source in fetched:
@@ -225,18 +471,24 @@ class Mirrors:
         return switch
 
     def stop(self) -> None:
-        """Fetch no more, and remove what archives were unpacked to."""
+        """Fetch no more, and remove the folders that are this process's own."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_STOP_S)  # programs that it has started end with it
-        for store in self._stores:
-            store.close()
+        for follower in self.followers:
+            if not follower.source.remote:
+                clear(follower.source.place)
+        if self._links is not None:
+            clear(self._links)
+
+    def _look_at(self, follower: Follower) -> None:
+        if self._portal is not None:  # else the first look is still to come
+            self._portal.start_task_soon(follower.look)
 
     async def _follow(self) -> None:
         async with BlockingPortal() as self._portal, anyio.create_task_group() as tasks:
-            for follower in self._followers:
-                if follower.source.pace is not None:
-                    tasks.start_soon(follower.follow, follower.source.pace)
+            for follower in self.followers:
+                tasks.start_soon(follower.follow)
             tasks.start_soon(self._keep_small)
             await to_thread.run_sync(self._stop.wait, abandon_on_cancel=True)
             tasks.cancel_scope.cancel()
@@ -246,3 +498,21 @@ class Mirrors:
         while True:
             await to_thread.run_sync(trim, self._settings.cache, self._settings.cache_bytes, abandon_on_cancel=True)
             await anyio.sleep(_TRIM_S)
+
+
+async def _fetch(source: Source) -> None:
+    """Bring what `Follower.switch` is to serve."""
+    await source.bring(await source.resolve())
+
+
+def _point_link(link: Path, folder: Path) -> None:
+    """Point a link to a folder, atomically."""
+    fresh = link.with_name(f"{link.name}.fresh")
+    clear(fresh)
+    fresh.symlink_to(folder, target_is_directory=True)
+    os.replace(fresh, link)
+
+
+def _short(revision: str) -> str:
+    """Return a commit or digest as people write it: the first twelve digits."""
+    return revision.removeprefix("sha256:")[:12]

@@ -36,8 +36,8 @@ from mcp_skills_server.sources.records import (
     read_records,
     wanted_since,
 )
-from mcp_skills_server.sources.report import Fault, FetchReport, SkillRefusal
 from mcp_skills_server.sources.settings import FetchSettings
+from mcp_skills_server.sources.source import Fault, FetchReport, SkillRefusal
 
 _BATCH: Final = 256
 """Skills that get their places together."""
@@ -47,7 +47,7 @@ _CURRENT: Final = frozenset(_LISTS[2:])
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Unit:
-    """What a source brings at once: a skill, or an artifact with several.
+    """A piece that a source brings at once: a skill, or an artifact with several.
 
     Attributes:
         fingerprint: another one when anything of it is different; "" where only its files tell.
@@ -136,7 +136,7 @@ class Reconciler:
         is_atomic: bool = False,
     ) -> None:
         self.warnings: list[str] = []
-        """What the user should hear of this run, one line each."""
+        """Warnings of this run for the user, one line each."""
         self._folder = folder
         self._source = source
         self._settings = settings
@@ -158,11 +158,11 @@ class Reconciler:
         self._done = 0
         self._is_atomic = is_atomic
         self.is_full = False
-        """Whether a skill is refused because all skills together have as many bytes as they may."""
+        """True once a skill is refused because all skills together have as many bytes as they may."""
         if is_cache:
             folder.remove_others(self._records)
         self._names_unknown = False
-        """Whether a unit failed of which only the contents tell the names."""
+        """True once a unit failed of which only the contents tell the names."""
 
     @property
     def before(self) -> str:
@@ -171,7 +171,7 @@ class Reconciler:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the publisher promised what is not there."""
+        """True if the publisher promised what is not there."""
         return any(each.fault == "publisher" for each in self._refused.values())
 
     @property
@@ -181,7 +181,7 @@ class Reconciler:
 
     @property
     def has_refused(self) -> bool:
-        """Whether anything is refused."""
+        """True if anything is refused."""
         return bool(self._refused)
 
     def plan(self, units: Sequence[Unit]) -> list[Unit]:
@@ -286,11 +286,11 @@ class Reconciler:
                 if not refused_stay:
                     there = {*self._became}
                 gone, pruned = self._prune(there, found)
-            is_whole = not self.is_full and all(each.fault == "publisher" for each in found)
+            is_complete = all(each.fault == "publisher" for each in found)
             index = replace(
                 index,
                 wanted=wanted_since(self._known, self._settings.wanted),
-                revision=index.revision if is_whole else "",
+                revision=index.revision if is_complete and not self.is_full else "",
                 refused={each.name: each.reason for each in found if each.fault == "publisher"},
                 units=self._memory,
             )
@@ -299,13 +299,13 @@ class Reconciler:
             except OSError as error:
                 reason = error.strerror or error
                 self.warnings.append(f"what came cannot be remembered ({reason}); the next run asks for it anew")
-            became = {each: tuple(name for name in self._order() if self._became[name] == each) for each in _LISTS}
+            order = sorted(self._became, key=lambda name: (self._positions[self._owners[_key(name)]], name))
+            became = {each: tuple(name for name in order if self._became[name] == each) for each in _LISTS}
             report = report_of(index, found)
             warnings = (*report.warnings, *sorted(self.warnings))
-            return replace(report, **became, gone=tuple(gone), pruned=tuple(pruned), warnings=warnings)
-
-    def _order(self) -> list[str]:
-        return sorted(self._became, key=lambda name: (self._positions[self._owners[_key(name)]], name))
+            return replace(
+                report, **became, gone=tuple(gone), pruned=tuple(pruned), warnings=warnings, is_complete=is_complete
+            )
 
     def _clear_way(self, names: Collection[str]) -> None:
         """Remove skills of this source that the source no longer has, and that lie above or in one that it has."""
@@ -345,10 +345,11 @@ class Reconciler:
                 self._refuse(loser, name, reason, "publisher")
                 self._memory.pop(loser.fingerprint, None)  # that may be another matter in the next revision
             if loser is not unit:
+                if other is not None:  # whose skill is staged, or there already
+                    self._staged = [each for each in self._staged if _key(each.name) != _key(name)]
+                    for former in [each for each in self._became if _key(each) == _key(name)]:
+                        del self._became[former]
                 self._owners[_key(name)] = unit
-                self._staged = [each for each in self._staged if _key(each.name) != _key(name)]
-                for former in [each for each in self._became if _key(each) == _key(name) and other is not None]:
-                    del self._became[former]
                 taken.append(name)
         return taken
 
@@ -488,7 +489,7 @@ def report_of(index: IndexRecord, refused: Sequence[SkillRefusal]) -> FetchRepor
     units = index.units.values()
     return FetchReport(
         index.source,
-        index.url,
+        index.url or index.source,
         refused=tuple(refused),
         warnings=(*index.warnings, *(line for unit in units for line in unit.warnings)),
         pointers=tuple((unit.names[0], path) for unit in units for path in unit.pointers),

@@ -3,8 +3,8 @@
 They lie as JSON below `.mcp-skills/` in the folder. A record that cannot be understood counts as absent. Reading needs
 no lock; only `folder` writes.
 
-The history detects a rollback. Whoever answers in the place of a site, or a replica that was left behind, can repeat
-what the site said once, with all digests right.
+The history detects a rollback. An impostor of a site, or a replica that was left behind, can repeat what the site said
+once, with all digests right.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from mcp_skills_server.sources.caching import LONGEST_S
 from mcp_skills_server.sources.faults import RollbackError
 
 INDEXES: Final = f"{OURS}/sources"
-"""Where, in a folder of fetched skills, it lies what is known of each index."""
+"""The directory of index records in a folder of fetched skills."""
 
 HISTORIES: Final = f"{OURS}/history"
-"""Where, in a folder of fetched skills, it lies which indexes there were."""
+"""The directory of index histories in a folder of fetched skills."""
 MOST_INDEXES: Final = 1000
 """So many indexes are remembered of each place, the newest."""
 _HISTORY_BYTES: Final = MOST_INDEXES * 80
@@ -69,7 +69,7 @@ class SkillRecord:
 
 @dataclass(frozen=True, slots=True)
 class UnitRecord:
-    """What is known of a unit (`reconcile.Unit`) that cannot be seen in the skills that it brought.
+    """The part of a unit (`reconcile.Unit`) that cannot be seen in the skills that it brought.
 
     Attributes:
         names: the skills that it brought.
@@ -86,14 +86,14 @@ class UnitRecord:
 
 @dataclass(frozen=True, slots=True)
 class IndexRecord:
-    """What is known of an index, or of another source.
+    """The last state of an index, or of another source.
 
     Attributes:
         source: its key: the first of `wellknown.candidates`.
         given: the URL as the operator gave it.
         asked: the candidate that answered; the full name of a branch or tag.
-        url: the address that answered, after redirects.
-        body: the index, "" where its publisher does not want it kept.
+        url: the address that answered, after redirects; "" where the source has no index.
+        body: the index, "" where its publisher does not want it kept; of git the commit.
         validators: headers to ask with whether it changed.
         asked_at: seconds of the epoch at which it was asked for.
         fresh_s: for how many seconds from then it may be used unasked.
@@ -106,9 +106,9 @@ class IndexRecord:
 
     source: str
     given: str
-    asked: str
-    url: str
-    body: str
+    asked: str = ""
+    url: str = ""
+    body: str = ""
     validators: Mapping[str, str] = field(default_factory=dict[str, str])
     asked_at: float = 0.0
     fresh_s: float = 0.0
@@ -117,6 +117,11 @@ class IndexRecord:
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     warnings: tuple[str, ...] = ()
     units: Mapping[str, UnitRecord] = field(default_factory=dict[str, UnitRecord])
+
+    @property
+    def raw(self) -> bytes:
+        """The very bytes of the index as they came."""
+        return self.body.encode("utf-8", "surrogateescape")
 
     def encode(self) -> bytes:
         """Encode the record for its file."""
@@ -221,58 +226,27 @@ def _unit_from(data: dict[str, Any]) -> UnitRecord:
     return UnitRecord(names, dict(data["refused"]), warnings, pointers)
 
 
-@dataclass(frozen=True, slots=True)
-class IndexHistory:
-    """The indexes that were seen at one place.
-
-    Attributes:
-        digests: sha256 in hex of each, in the order in which they were first seen; the last is the one that is there.
-            One that is taken again is the last again.
-    """
-
-    digests: tuple[str, ...] = ()
-
-    def goes_back(self, digest: str) -> bool:
-        """Tell whether this index was there before, and another one since."""
-        return digest in self.digests[:-1]
-
-    def then(self, digest: str) -> IndexHistory:
-        """Return the history with this index as the current one."""
-        return IndexHistory((*(each for each in self.digests if each != digest), digest)[-MOST_INDEXES:])
-
-    def encoded(self) -> bytes:
-        """Encode the history for its file."""
-        return json.dumps({"version": 1, "digests": self.digests}).encode()
-
-
-def _body_digest(index: IndexRecord) -> str:
-    """Return the digest of the bytes of an index."""
-    return hashlib.sha256(index.body.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def history_path(directory: str | os.PathLike[str], place: str) -> Path:
-    """Return the file with the history of this place, in a folder of fetched skills."""
-    return Path(directory, HISTORIES, index_file_name(place))
-
-
-def read_history(directory: str | os.PathLike[str], place: str) -> IndexHistory | None:
-    """Read the history of an index, empty before the first; return None if its file cannot be understood.
+def read_history(directory: str | os.PathLike[str], place: str) -> Sequence[str] | None:
+    """Read which indexes there were at a place; return None if the file with them cannot be understood.
 
     Args:
         directory: a folder of fetched skills.
         place: where the index was asked for. A site may have one of each version, and one of them be away for a while.
+
+    Returns:
+        The sha256 in hex of each, in the order in which they were first seen; the last is the one that is there.
     """
     try:
-        with history_path(directory, place).open("rb") as file:
+        with open(os.path.join(directory, HISTORIES, index_file_name(place)), "rb") as file:
             data: Any = json.loads(file.read(_HISTORY_BYTES))
-        digests = cast("tuple[str, ...]", tuple(data["digests"]))
+        digests = cast("list[str]", list(data["digests"]))
         if data["version"] != 1 or not all(map(_SHA256.fullmatch, digests)):
             return None
     except FileNotFoundError:
-        return IndexHistory()
+        return ()
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return IndexHistory(digests[-MOST_INDEXES:])
+    return digests[-MOST_INDEXES:]
 
 
 def enter_index(
@@ -298,15 +272,17 @@ def enter_index(
         RollbackError: it was there before, and another one since.
     """
     warnings: list[str] = []
-    digest, known = _body_digest(index), read_history(directory, index.asked)
+    digest, known = hashlib.sha256(index.raw).hexdigest(), read_history(directory, index.asked)
     if known is None:
         warnings.append("which indexes it had before cannot be read; an older one is not noticed this time")
-        known = IndexHistory()
-    if known.goes_back(digest) and not allow_rollback:
+        known = ()
+    if digest in known[:-1] and not allow_rollback:
         raise RollbackError("it went back to an index that it had before; --allow-rollback takes it")
-    if known.digests[-1:] != (digest,):
+    if digest not in known[-1:]:
+        digests = [*(each for each in known if each != digest), digest][-MOST_INDEXES:]
         try:
-            write(history_path(directory, index.asked), known.then(digest).encoded())
+            path = Path(directory, HISTORIES, index_file_name(index.asked))
+            write(path, json.dumps({"version": 1, "digests": digests}).encode())
         except OSError as error:
             reason = error.strerror or error
             warnings.append(f"its index cannot be remembered ({reason}); that it comes back one day is not noticed")

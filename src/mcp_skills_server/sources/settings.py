@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class OriginPolicy:
-    """Where a download may go.
+    """The origins and addresses that a download may reach.
 
     Attributes:
         origins: other origins than that of the index, as `wellknown.origin` spells them.
@@ -26,7 +26,7 @@ class OriginPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What downloads may cost.
+    """Limits of downloads.
 
     Attributes:
         read_s: seconds for a connection and for each read.
@@ -43,7 +43,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """What a publisher may cost, beyond the bounds of each download.
+    """Limits of what a publisher offers, beyond those of each download.
 
     Attributes:
         skills: entries of the index.
@@ -60,7 +60,7 @@ class FetchLimits:
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """How to fetch from a site.
+    """Settings of a fetch.
 
     Attributes:
         wanted: names of skills, None for all.
@@ -90,17 +90,17 @@ class FetchSettings:
 
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
-    """How sources among the roots are opened.
+    """Settings of all sources among the roots.
 
     Attributes:
         cache: the directory for copies of what is fetched.
         hidden: skills in dot folders of archives and repositories are served, too.
         fetch: how sites are fetched, and what the others may cost.
         refresh_s: seconds between two looks at what has no cache headers.
-        signers: git's file of allowed signers, of whom one must have signed a commit; None where nobody needs to.
+        signers: git's file of allowed signers, of whom one must have signed a commit; None for no requirement.
         rewritten: take what a branch was rewritten to, or a tag moved to.
         pin: the revision that is wanted, None for the newest. A source that can still bring an old one brings it, and
-            asks nobody while it has it; one that cannot brings what it has now, and what differs is refused later.
+            sends no request while it has it; one that cannot brings what it has now, and what differs is refused later.
         cache_bytes: what all copies in the cache may take; the longest unused go first.
     """
 

@@ -7,8 +7,11 @@ read all of a site again of which one skill is different.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import hashlib
+import re
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -18,30 +21,31 @@ import anyio
 from anyio import to_thread
 
 from mcp_skills_server.dialects import wellknown
-from mcp_skills_server.dialects.wellknown import Entry, IndexRefusedError, ProofFailedError, SiteIndex
+from mcp_skills_server.dialects.wellknown import Entry, IndexLimits, IndexRefusedError, ProofFailedError, SiteIndex
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files, UnpackLimits
 from mcp_skills_server.format.uris import bare
 from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.sources import caching, records
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.caching import LONGEST_S, UNSAID_S
-from mcp_skills_server.sources.download import Downloader
-from mcp_skills_server.sources.faults import UnacceptableError
-from mcp_skills_server.sources.folder import FetchedFolder
-from mcp_skills_server.sources.http import Response
-from mcp_skills_server.sources.index import FoundIndex, downloader_for, find_index, index_digest, index_urls
+from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.folder import FetchedFolder, folder_stamp
+from mcp_skills_server.sources.http import Downloader, HttpClient, Response
 from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, check_names, fetch_units
-from mcp_skills_server.sources.records import epoch_s, read_index
-from mcp_skills_server.sources.report import FetchReport, SkillRefusal
+from mcp_skills_server.sources.records import IndexRecord, read_index
 from mcp_skills_server.sources.settings import FetchSettings, SourceSettings
-from mcp_skills_server.sources.source import LAST_RETRY_S, Pace, Revision, SourceTree
-from mcp_skills_server.sources.store import Store
-from mcp_skills_server.sources.urls import shown
+from mcp_skills_server.sources.source import LAST_RETRY_S, FetchReport, Pace, Revision, SkillRefusal
+from mcp_skills_server.sources.urls import check_fetchable, shown
 
 _ARCHIVE_OVERHEAD: Final = 4 << 20
-"""What an archive may have beyond its files: heads and padding of as many members as `unpack` takes."""
+"""Most bytes of an archive beyond its files: heads and padding of as many members as `unpack` takes."""
 _SKILL_MD_BYTES: Final = 1 << 20
 _LIKE_HTML: Final = (".html", ".htm", ".xhtml")
+_REPOSITORY: Final = re.compile(r"https?://[^/?#]+/[^/?#]+/[^/?#]+/?")
+"""An address as of a repository at a forge: owner and name."""
+_SOONEST_S: Final = 60.0
+"""Seconds at least between two requests for an index."""
 
 
 class Site:
@@ -55,23 +59,24 @@ class Site:
         UsageError: it is no address, or the cache cannot be written.
     """
 
-    trusted: bool = False
     remote: bool = True
-    pace: Pace | None = Pace(UNSAID_S, 30.0, LAST_RETRY_S)
+    pace: Pace = Pace(UNSAID_S, 30.0, LAST_RETRY_S)
     refresh_s: float | None = None
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
         self.origin = bare(given)
         self._given = given
-        self._places = index_urls(given)
+        self._places = _index_urls(given)
         # The cache is ours: what was changed in it is put right, what the index no longer has is gone.
         self._settings = replace(settings.fetch, force=True, prune=True)
         # A pinned copy is a folder of its own: it is fetched once, and stays whatever becomes of the site.
         self._pinned = settings.pin is not None
         self._kept = CacheFolder(settings.cache, "sites", self.origin, given, settings.pin or "")
-        self._folder = self._kept.path
-        self.place: Path | None = self._folder
-        FetchedFolder.recover(self._folder)
+        self.place: Path = self._kept.path
+        self._last: _FoundIndex | None = None
+        """The index at the last look, and the stamp of the folder since."""
+        self._stamp: Sequence[object] = ()
+        FetchedFolder.recover(self.place)
 
     async def resolve(self, *, anew: bool = False) -> Revision:
         """Return the index, or the copy of it while that is fresh.
@@ -80,31 +85,34 @@ class Site:
             SourceError: there is no index that can be used.
         """
         settings = replace(self._settings, revalidate=anew and not self._pinned)
-        known = read_index(self._folder, self._places[0])
+        stamp = folder_stamp(self.place)
+        if stamp != self._stamp:
+            self._last = None
+        known = self._last.record if self._last else read_index(self.place, self._places[0])
         if known is not None and self._pinned:
-            known = replace(known, asked_at=epoch_s(), fresh_s=LONGEST_S)
+            known = replace(known, asked_at=records.epoch_s(), fresh_s=LONGEST_S)
         try:
-            async with downloader_for(self._places, settings) as downloader:
-                found = await find_index(self._given, self._places, settings, downloader, known)
+            async with _downloader(self._places, settings) as downloader:
+                found = await _find_index(self._given, self._places, settings, downloader, known, self._last)
         except IndexRefusedError as error:
             raise UnacceptableError(str(error)) from None
+        self._last, self._stamp = found, stamp
         return Revision(found.digest, found.next_check_s, found)
 
-    async def materialise(self, revision: Revision, store: Store) -> SourceTree:  # noqa: ARG002, see above
+    async def bring(self, revision: Revision) -> FetchReport:
         """Bring its folder up to the index.
 
         Raises:
             RollbackError: the index is one that the site had before, and another one since.
             UsageError: the folder cannot be written, or another process fetches into it.
         """
-        found: FoundIndex = revision.content
-        known = read_index(self._folder, self._places[0])
-        with FetchedFolder.opened(self._folder) as opened:
-            async with downloader_for(self._places, self._settings) as downloader:
+        known = read_index(self.place, self._places[0])
+        with FetchedFolder.opened(self.place) as opened:
+            async with _downloader(self._places, self._settings) as downloader:
                 deadline = anyio.current_time() + self._settings.limits.total_s
-                report = await _bring(opened, downloader, found, self._settings, deadline, is_cache=True)
-        before = index_digest(known) if known is not None and known.body else ""
-        return replace(report.tree(self._folder, self.origin, before), complete=not report.refused)
+                report = await _bring(opened, downloader, revision.content, self._settings, deadline, is_cache=True)
+        before = _digest(known) if known is not None and known.body else ""
+        return replace(report, before=before, is_complete=not report.refused)
 
 
 async def look(url: str, settings: FetchSettings | None = None) -> tuple[str, SiteIndex]:
@@ -115,9 +123,9 @@ async def look(url: str, settings: FetchSettings | None = None) -> tuple[str, Si
         IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.
     """
     # WK-50
-    places, settings = index_urls(url), settings or FetchSettings()
-    async with downloader_for(places, settings) as downloader:
-        found = await find_index(url, places, settings, downloader, None)
+    places, settings = _index_urls(url), settings or FetchSettings()
+    async with _downloader(places, settings) as downloader:
+        found = await _find_index(url, places, settings, downloader, None)
         return found.record.url, found.index
 
 
@@ -137,19 +145,138 @@ async def refresh(
         IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.
         RollbackError: the index is one that was there before, and another one since.
     """
-    places, settings = index_urls(url), settings or FetchSettings()
+    places, settings = _index_urls(url), settings or FetchSettings()
     with FetchedFolder.opened(directory) as opened:
-        async with downloader_for(places, settings) as downloader:
+        async with _downloader(places, settings) as downloader:
             known = await to_thread.run_sync(opened.index, places[0])
             deadline = anyio.current_time() + settings.limits.total_s
-            found = await find_index(url, places, settings, downloader, known)
+            found = await _find_index(url, places, settings, downloader, known)
             return await _bring(opened, downloader, found, settings, deadline, progress)
+
+
+# The index
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundIndex:
+    """An index and what is to be remembered of it."""
+
+    record: IndexRecord
+    index: SiteIndex
+
+    @property
+    def digest(self) -> str:
+        return _digest(self.record)
+
+    @property
+    def next_check_s(self) -> float:
+        """The seconds until the next look, by the cache headers."""
+        left = self.record.left_s(records.epoch_s())
+        return max(left, _SOONEST_S) if left > 0 else UNSAID_S
+
+
+def _digest(record: IndexRecord) -> str:
+    """Return the digest of an index, with the address that its URLs are relative to."""
+    return hashlib.sha256(f"{record.url}\n".encode() + record.raw).hexdigest()
+
+
+def _index_urls(url: str) -> list[str]:
+    """Return the URLs where the index of a site may be, in the order to try. The first is its key."""
+    check_fetchable(url)
+    return wellknown.candidates(url)
+
+
+@asynccontextmanager
+async def _downloader(places: Sequence[str], settings: FetchSettings) -> AsyncGenerator[Downloader]:
+    """Open a downloader for the index at one of these places, and for what it names."""
+    async with HttpClient(settings.bounds, connections=settings.connections) as http:
+        yield Downloader(http, places[0], settings.trust)
+
+
+async def _find_index(  # noqa: PLR0917, called three times
+    url: str,
+    places: Sequence[str],
+    settings: FetchSettings,
+    downloader: Downloader,
+    known: IndexRecord | None,
+    last: _FoundIndex | None = None,
+) -> _FoundIndex:
+    """Return the index of the site at `url`: `known` while that is fresh, else from `_index_urls(url)`.
+
+    Args:
+        url: as the operator gave it.
+        places: where the index may be.
+        settings: what may be asked, and what it may cost.
+        downloader: for the site.
+        known: the index that is remembered.
+        last: the index at the last look, which is not decoded again.
+    """
+    # WK-40, WK-41
+    limits = IndexLimits(skills=settings.limits.skills)
+    record = known
+    try:
+        with anyio.fail_after(settings.limits.total_s):
+            if record is None or not record.body or settings.revalidate or not record.left_s(records.epoch_s()):
+                record = await _ask(url, places, limits, downloader, known)
+            if last is not None and (last.record.url, last.record.body) == (record.url, record.body):
+                return replace(last, record=record)
+            decode = partial(wellknown.decode, record.raw, record.url, limits)
+            return _FoundIndex(record, await to_thread.run_sync(decode))
+    except TimeoutError:
+        raise UnreachableError(f"it took longer than {settings.limits.total_s:g} s") from None
+
+
+async def _ask(
+    url: str, places: Sequence[str], limits: IndexLimits, downloader: Downloader, known: IndexRecord | None
+) -> IndexRecord:
+    """Ask for the index at each of these places until there is one."""
+    missing: list[AbsentError] = []
+    for place in places:
+        held = known if known is not None and known.asked == place and known.body else None
+        validators = held.validators if held else None
+        try:
+            answer = await downloader.get(place, limits.bytes, accept="application/json", validators=validators)
+            if answer.is_html:
+                raise AbsentError(f"{shown(place)} is a web page (HTML) and no index")
+        except AbsentError as error:
+            missing.append(error)
+            continue
+        return _record(places[0], url, place, answer, held)
+    if len(missing) == 1:
+        raise missing[0]
+    hint = f"; if this is a repository, write git+{shown(url)}" if _REPOSITORY.fullmatch(url) else ""
+    raise AbsentError(f"no index of skills: {'; '.join(map(str, missing))}{hint}")
+
+
+def _record(key: str, given: str, place: str, answer: Response, held: IndexRecord | None) -> IndexRecord:
+    headers, now = answer.headers, records.epoch_s()
+    fresh = caching.fresh_s(headers, now) or 0.0
+    if answer.status == 304 and held is not None:
+        renewed = _validators(answer) or held.validators
+        return replace(held, given=given, validators=renewed, asked_at=now, fresh_s=fresh)
+    if answer.encoding:
+        raise IndexRefusedError(f"the index came compressed ({answer.encoding}), which was not asked for")
+    body = answer.body.decode("utf-8", "surrogateescape")
+    return IndexRecord(key, given, place, answer.url, body, _validators(answer), now, fresh)
+
+
+def _validators(answer: Response) -> dict[str, str]:
+    if not caching.may_store(answer.headers):
+        return {}
+    found = {
+        "If-None-Match": answer.headers.get("etag", ""),
+        "If-Modified-Since": answer.headers.get("last-modified", ""),
+    }
+    return {name: value for name, value in found.items() if value and value.isascii() and value.isprintable()}
+
+
+# The skills
 
 
 async def _bring(  # noqa: PLR0917, called twice
     opened: FetchedFolder,
     downloader: Downloader,
-    found: FoundIndex,
+    found: _FoundIndex,
     settings: FetchSettings,
     deadline: float,
     progress: Callable[[int, int], None] | None = None,
@@ -188,7 +315,7 @@ async def _bring(  # noqa: PLR0917, called twice
     await fetch_units(reconciler, missing, fetch, settings, deadline)
     # An index that promised what is not there may be older than its artifacts: ask anew next time.
     fresh_s = 0.0 if reconciler.is_in_doubt else record.fresh_s
-    body = record.body if record.validators or record.left_s(epoch_s()) else ""
+    body = record.body if record.validators or record.left_s(records.epoch_s()) else ""
     refused: list[SkillRefusal] = []
     warnings = [*index.warnings]
     for each in index.unusable:
@@ -212,9 +339,6 @@ async def _download(
     Returns:
         What proves and unpacks it; it blocks, and returns the files with how the index describes them otherwise. It
         raises ProofFailedError, ArchiveRefusedError and UnacceptableError.
-
-    Raises:
-        UnacceptableError, UnreachableError: it cannot be had.
     """
     if entry.kind is None:
         return partial(_checked, entry, await _files(entry, downloader, limits))

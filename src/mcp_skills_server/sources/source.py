@@ -1,7 +1,7 @@
-"""Protocol of a source of skills, for every kind.
+"""Protocol of a source of skills, for every kind, and the report of what one look at it brought.
 
-A source says what is there now (`resolve`, cheap) and brings it as a folder (`materialise`). When to ask, what to do
-where it fails, and what is served meanwhile is the same for all kinds: see `follower`. A new kind is one module with a
+A source says what is there now (`resolve`, cheap) and brings it into its folder (`bring`). When to look, what to do
+where that fails, and what is served meanwhile is the same for all kinds: see `mirrors`. A new kind is one module with a
 class like this, and one row in `kinds`.
 """
 
@@ -9,22 +9,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
-from mcp_skills_server.model import Problem
-from mcp_skills_server.sources.store import Store
+from mcp_skills_server.codes import problem
+from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.format import lfs
+from mcp_skills_server.model import Problem, printable
+from mcp_skills_server.sources.caching import UNSAID_S
+from mcp_skills_server.sources.urls import relative_to_site
 
+LAST_RETRY_S: Final = 300.0
+"""The longest wait between two tries while a source cannot be had, unless it is looked at more seldom anyway."""
+_FIRST_RETRY_S: Final = 30.0
 _NAMES_SHOWN: Final = 10
+_REFUSED: Final = "source-refused"
+"""The code of a skill that a source does not take."""
+Fault: TypeAlias = Literal["publisher", "network", "here"]
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """What a source has at a moment.
+    """The state of a source at a moment.
 
     Attributes:
         digest: another one when anything is different.
         next_check_s: in how many seconds it makes sense to ask again.
-        content: what the source itself wants to find in it when it is asked to materialise it.
+        content: what the source itself wants to find in it when it is asked to bring it.
     """
 
     digest: str
@@ -33,60 +43,106 @@ class Revision:
 
 
 @dataclass(frozen=True, slots=True)
-class TreeChanges:
-    """The difference between a tree and the one that was served before.
+class SkillRefusal:
+    """A skill that did not arrive. What was there of it before is there still.
 
     Attributes:
-        before: the revision that was served before, "" where the source does not know it.
-        added: names of skills that were not there.
-        changed: names of skills that have other files.
-        removed: names of skills that are gone.
+        name: of the skill, or of its entry as far as it has one.
+        reason: why, in one line.
+        fault: whose: the publisher's, the network's, or that of the folder here.
     """
 
-    before: str = ""
-    added: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
+    name: str
+    reason: str
+    fault: Fault
 
     def __str__(self) -> str:
-        parts = ("added", self.added), ("changed", self.changed), ("removed", self.removed)
+        """Return the refusal as one line."""
+        return f"{self.name}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchReport:
+    """The result of a look at a source. Names are in the source's order.
+
+    Attributes:
+        source: the key of the source: of a site `wellknown.candidates(url)[0]`; records carry it.
+        url: of the index that answered; of any other source its origin.
+        version: of the index's format, None when it is not known and nothing was done; "tree" where there is no index.
+        before: the revision that was served before, "" where it is not known.
+        added: skills that were not there.
+        updated: skills that have other files now.
+        unchanged: skills that are current.
+        edited: skills that are current at the source and were edited in the folder; they stay.
+        gone: skills in the folder that the source no longer has.
+        pruned: those of them that were removed.
+        refused: skills that did not arrive.
+        warnings: what else the user should hear, one line each.
+        pointers: (skill, path in it) of files that are Git LFS pointers.
+        is_complete: all that the publisher offers in order is there; otherwise the same revision is asked for again.
+        next_check_s: in how many seconds it makes sense to ask again, by the index's cache headers.
+        bytes: bytes of all bodies that were downloaded.
+    """
+
+    source: str
+    url: str
+    version: wellknown.Version | Literal["tree"] | None = "tree"
+    before: str = ""
+    added: tuple[str, ...] = ()
+    updated: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    edited: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    pruned: tuple[str, ...] = ()
+    refused: tuple[SkillRefusal, ...] = ()
+    warnings: tuple[str, ...] = ()
+    pointers: tuple[tuple[str, str], ...] = ()
+    is_complete: bool = True
+    next_check_s: float = UNSAID_S
+    bytes: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """True if the index was understood and everything asked for is there."""
+        return self.version is not None and not self.refused
+
+    @property
+    def changes(self) -> str:
+        """The names of the skills that are another, in one line; "" where none is."""
+        parts = ("added", self.added), ("changed", self.updated), ("removed", self.pruned)
         return "; ".join(f"{what} {_some(names)}" for what, names in parts if names)
 
+    def lines(self, origin: str) -> tuple[str, ...]:
+        """Return what the operator should hear, one line each: the warnings, and what is not the publisher's fault."""
+        own = [each for each in self.refused if each.fault != "publisher"]
+        refused = [f"{printable(each.name)}: {relative_to_site(origin, each.reason)}" for each in own]
+        return (*map(printable, self.warnings), *refused)
 
-NO_DIFFERENCE: Final = TreeChanges()
+    def problems(self, origin: str) -> tuple[Problem, ...]:
+        """Return what the publisher must correct: the skills that are refused, and those that are not whole."""
+        out: list[Problem] = []
+        for each in self.refused:
+            if each.fault == "publisher":
+                name, reason = printable(each.name), printable(relative_to_site(origin, each.reason))
+                out.append(problem(_REFUSED, reason).at(f"{origin}/{name}", name))
+        return (*out, *self.pointer_problems(origin))
+
+    def pointer_problems(self, origin: str) -> list[Problem]:
+        """Return the Git LFS pointers as `validate` finds them, which reads every file."""
+        return [
+            problem("lfs-pointer", lfs.FAULT, 1).at(f"{origin}/{name}/{path}", name) for name, path in self.pointers
+        ]
 
 
 def _some(names: tuple[str, ...]) -> str:
     left = len(names) - _NAMES_SHOWN
-    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {left} more" if left > 0 else "")
-
-
-@dataclass(frozen=True, slots=True)
-class SourceTree:
-    """A revision as a folder, proved.
-
-    Attributes:
-        path: the folder. It never changes, unless it is the source's own `place`.
-        difference: the skills that are another, where the source knows.
-        warnings: what the operator should hear, one line each.
-        complete: all of the revision is there; otherwise the same revision is asked for again.
-        problems: what is wrong with skills of it: those that are refused, and those that came and are not whole.
-    """
-
-    path: Path
-    difference: TreeChanges = NO_DIFFERENCE
-    warnings: tuple[str, ...] = ()
-    complete: bool = True
-    problems: tuple[Problem, ...] = ()
-
-
-LAST_RETRY_S: Final = 300.0
-"""The longest wait between two tries while a source cannot be had, unless it is looked at more seldom anyway."""
+    more = f" and {left} more" if left > 0 else ""
+    return ", ".join(map(printable, names[:_NAMES_SHOWN])) + more
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often to poll.
+    """Polling intervals.
 
     Attributes:
         check_s: seconds to the next check after a revision that is not complete.
@@ -98,29 +154,31 @@ class Pace:
     first_retry_s: float
     last_retry_s: float
 
+    @classmethod
+    def every(cls, seconds: float) -> Pace:
+        """Return the pace of a source that is looked at so often."""
+        return cls(seconds, min(seconds, _FIRST_RETRY_S), max(seconds, LAST_RETRY_S))
+
 
 class Source(Protocol):
     """One place that skills come from. Its methods are called one at a time.
 
     Attributes:
-        origin: what people read about where it is, and clients and models by `identity.shown_origin`. It holds no
-            secret.
-        trusted: its skills count as the operator's own, so that policy asks for no approval of them.
+        origin: the address for people; clients and models read `identity.shown_origin` of it. It holds no secret.
         remote: it is fetched, and a server starts without it. What is not remote is there at the start or refused.
-        place: the folder that is served, where the source itself keeps one current; None where its trees go to a store.
+        place: the folder with its skills (`folder.FetchedFolder`).
         refresh_s: seconds between two looks where the operator says it, and may change it while it is followed; None
             where the source says it itself.
     """
 
     origin: str
-    trusted: bool
     remote: bool
-    place: Path | None
+    place: Path
     refresh_s: float | None
 
     @property
-    def pace(self) -> Pace | None:
-        """How often to ask; None where nobody needs to, since the folder itself is watched."""
+    def pace(self) -> Pace:
+        """The polling intervals."""
         ...
 
     async def resolve(self, *, anew: bool = False) -> Revision:
@@ -132,8 +190,8 @@ class Source(Protocol):
         """
         ...
 
-    async def materialise(self, revision: Revision, store: Store) -> SourceTree:
-        """Bring a revision of this source as a folder. What fails leaves what was there before.
+    async def bring(self, revision: Revision) -> FetchReport:
+        """Bring the folder up to a revision of this source. What fails leaves what was there before.
 
         Raises:
             UnacceptableError: this revision will never be taken.

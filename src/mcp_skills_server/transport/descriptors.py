@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 logger = logging.getLogger(__name__)
 
@@ -23,20 +23,13 @@ _ALWAYS_FITS: Final = 4096
 """A pipe that is ready takes this much without blocking (PIPE_BUF on Linux; POSIX promises at least 512)."""
 
 
-class Claimed(NamedTuple):
-    """Descriptors that only the protocol uses."""
-
-    stdin: int
-    stdout: int
-
-
-def claim() -> Claimed:
-    """Claim stdin and stdout for the protocol.
+def claim() -> tuple[int, int]:
+    """Claim stdin and stdout for the protocol, and return the descriptors that only it uses.
 
     From then on print() and child processes write to stderr and read an empty stdin. Both descriptors are blocking,
     whatever the parent made of them, and binary.
     """
-    claimed = Claimed(os.dup(0), os.dup(1))
+    claimed = os.dup(0), os.dup(1)
     for descriptor in claimed:
         if sys.platform == "win32":
             import msvcrt
@@ -127,25 +120,17 @@ def _non_blocking(descriptor: int) -> Callable[[bytes | memoryview], int]:
     return lambda raw: os.write(descriptor, raw[:_ALWAYS_FITS]) if poller.poll(0) else 0
 
 
-def has_hung_up(descriptor: int) -> bool:
-    """Return whether the other end of a pipe or socket is closed, also while there is more to be read."""
-    return _hung_up(descriptor, None, 0)
-
-
-def wait_for_hang_up(descriptor: int, wake: int | None = None) -> bool:
+def wait_for_hang_up(descriptor: int, wake: int | None = None, timeout_ms: int | None = None) -> bool:
     """Wait until the other end of a pipe or socket is closed, even if nothing is read or written.
 
     Args:
         descriptor: our end.
         wake: a descriptor that ends the wait as soon as it can be read.
+        timeout_ms: ends the wait after so many milliseconds; None for no end.
 
     Returns:
-        False if it was woken, or where the system does not report it.
+        False if it was woken, after the timeout, or where the system does not report it.
     """
-    return _hung_up(descriptor, wake, None)
-
-
-def _hung_up(descriptor: int, wake: int | None, timeout_ms: int | None) -> bool:
     if sys.platform == "win32":
         return False
     poller = select.poll()

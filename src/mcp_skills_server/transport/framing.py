@@ -1,7 +1,7 @@
 """Split chunks of bytes into lines of bounded length. Pure: bytes in, bytes out.
 
 `lines` is for a server, which answers lines; `blocks` for a proxy, which passes every byte on. The result does not
-depend on where the chunks are cut, but for the pieces of a line that is too long.
+depend on where the chunks are cut, except for the pieces of a line that is too long.
 """
 
 from __future__ import annotations
@@ -29,17 +29,13 @@ class LineBuffer:
 
     def lines(self, chunk: bytes) -> Iterator[bytes | None]:
         """Yield the lines that this chunk completes, without blank ones; None for one as soon as it is too long."""
-        if not (self._rest or self._overflowing) and chunk.find(b"\n") == len(chunk) - 1 <= self._max_line:
-            if chunk.strip():  # one line, as nearly every chunk of a client that waits for its answers
-                yield chunk[:-1]
-            return
         reported = self._overflowing
-        for block, whole in self.blocks(chunk):
-            if whole:
-                yield from (line for line in block.split(b"\n") if line.strip())
-            elif not reported:
+        for line, whole in self.blocks(chunk):
+            if whole and line.strip():
+                yield line[:-1]
+            elif not whole and not reported:
                 yield None
-            reported = False  # only the first block can go on with a line of the chunk before
+            reported = False  # only the first piece can go on with a line of the chunk before
 
     def last_line(self) -> bytes | None:
         """Return the last line when no more chunks come; None if it was ended, is blank or was too long."""
@@ -47,47 +43,21 @@ class LineBuffer:
         return rest if rest.strip() else None
 
     def blocks(self, chunk: bytes) -> Iterator[tuple[bytes, bool]]:
-        """Yield every byte in order: (block of whole lines, True), or (piece of a line that is too long, False)."""
-        end = chunk.rfind(b"\n") + 1
-        if end:
-            head = chunk[:end]
-            if self._overflowing:
-                self._overflowing = False
-                first = head.find(b"\n") + 1
-                yield head[:first], False
-                head = head[first:]
-            elif self._rest:
-                self._rest += head
-                head = self.rest()
-            if len(head) > self._max_line:
-                yield from self._divided(head)
-            elif head:
-                yield head, True
-        if tail := chunk[end:]:
-            if self._overflowing:
-                yield tail, False
-                return
-            self._rest += tail
-            if len(self._rest) > self._max_line:
-                self._overflowing = True
-                yield self.rest(), False
+        """Yield every byte in order: (a whole line, True), or (a piece of a line that is too long, False)."""
+        *ended, tail = chunk.split(b"\n")
+        for line in ended:
+            whole = not self._overflowing and len(self._rest) + len(line) <= self._max_line
+            self._overflowing = False
+            yield self.rest() + line + b"\n", whole
+        if not tail:
+            return
+        self._rest += tail
+        self._overflowing = self._overflowing or len(self._rest) > self._max_line
+        if self._overflowing:
+            yield self.rest(), False
 
     def rest(self) -> bytes:
         """Return what is left when no more chunks come: the begin of a line that was not ended, or nothing."""
         rest = bytes(self._rest)
         self._rest.clear()
         return rest
-
-    def _divided(self, block: bytes) -> Iterator[tuple[bytes, bool]]:
-        """Yield the parts of a block of whole lines, some of which are too long."""
-        begin = place = 0
-        while place < len(block):
-            end = block.index(b"\n", place) + 1
-            if end - place > self._max_line + 1:
-                if begin < place:
-                    yield block[begin:place], True
-                yield block[place:end], False
-                begin = end
-            place = end
-        if begin < place:
-            yield block[begin:place], True

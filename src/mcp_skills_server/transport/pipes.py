@@ -73,11 +73,7 @@ class Pipes:
         """
         rest = memoryview(raw)
         if not self._unsent:
-            taken = self._write(raw)
-            if taken == len(raw):
-                return True
-            rest = rest[taken:]
-            while rest and taken and (taken := self._write(rest)):
+            while rest and (taken := self._write(rest)):
                 rest = rest[taken:]
             if not rest:
                 return True
@@ -172,7 +168,7 @@ class Pipes:
         while (unsent := self._unsent_bytes) > _MOST_UNSENT and self._broken is None:
             self._less = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._less], timeout=_STUCK_S)
-            if self._unsent_bytes == unsent and descriptors.has_hung_up(self._stdin):
+            if self._unsent_bytes == unsent and descriptors.wait_for_hang_up(self._stdin, timeout_ms=0):
                 return False
         return True
 

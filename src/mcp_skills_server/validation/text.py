@@ -7,15 +7,20 @@ SKILL.md, so every text file is read.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from functools import cache
 from heapq import merge
 from operator import itemgetter
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from mcp_skills_server.format import comments, hidden, lfs
+from mcp_skills_server.format import hidden, lfs
 from mcp_skills_server.format.excerpts import excerpt
 from mcp_skills_server.validation import suppressions
 from mcp_skills_server.validation.rule import Finding, Rules, TextFile
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
 
 _Span: TypeAlias = tuple[int, int]
 """Where something begins and ends in a text."""
@@ -66,6 +71,11 @@ _FOLDED: Final = ("\u0130", "\u0131", "\u017f", "\u212a")
 """What a pattern without regard to case takes for an ASCII letter."""
 
 RULES = Rules[TextFile]("file text")
+_OPENS: Final = "<!--"
+_CLOSES: Final = "-->"
+_READ: Final = 262_144
+"""Characters that are parsed. Behind them a comment counts wherever it stands."""
+_TICKS: Final = re.compile(r"(?<!`)`+")
 
 
 @RULES.rule("hidden-characters", deep=True)
@@ -131,7 +141,7 @@ def _persistence(file: TextFile) -> Iterator[Finding]:
 
 @RULES.rule("hidden-comment", deep=True)
 def _hidden_comment(file: TextFile) -> Iterator[Finding]:
-    found = [each for each in comments.find(file.markdown) if not suppressions.is_one(each[1])]
+    found = [each for each in comments(file.markdown) if not suppressions.is_one(each[1])]
     if found:
         line, content = found[0]
         yield Finding(f"an HTML comment: {excerpt(content)!r}{_more(len(found))}", file.first_line + line)
@@ -170,3 +180,78 @@ def _after_pipes(text: str) -> Iterator[_Span]:
         download = next(downloads, None)
         if download is not None:
             yield download.start(), end
+
+
+def comments(markdown: str) -> Iterator[tuple[int, str]]:
+    """Yield each HTML comment outside of code with its 0-based line and its content, in order.
+
+    A rendered page does not show it, and a model reads it. One in code is an example that every reader sees. Blocks are
+    found by a CommonMark parser; code inside of a line by its backticks, each looked at a bounded number of times.
+    """
+    if _OPENS not in markdown:
+        return
+    for block in _parser().parse(markdown[:_READ]):
+        if block.type in ("inline", "html_block") and _OPENS in block.content:
+            line = block.map[0] if block.map else 0
+            text = _without_code(block.content) if block.type == "inline" else block.content
+            yield from _placed(text, line)
+    if len(markdown) > _READ:
+        yield from _placed(markdown[_READ:], markdown.count("\n", 0, _READ))
+
+
+def comments_in_text(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each HTML comment of a text with its offset and its content, whether or not it stands in code.
+
+    One that is never closed goes to the end of the text, as a browser takes it.
+    """
+    at = text.find(_OPENS)
+    while at >= 0:
+        begin = at + len(_OPENS)
+        end = text.find(_CLOSES, begin)
+        yield at, text[begin : end if end >= 0 else len(text)].strip()
+        at = text.find(_OPENS, end) if end >= 0 else -1
+
+
+def _placed(text: str, line: int) -> Iterator[tuple[int, str]]:
+    read = 0
+    for at, content in comments_in_text(text):
+        line += text.count("\n", read, at)
+        read = at
+        yield line, content
+
+
+def _without_code(text: str) -> str:
+    """Return the text with blanks in place of its code spans; line ends stay. A comment that opens first holds no
+    code.
+    """
+    runs = [found.span() for found in _TICKS.finditer(text)]
+    ends: dict[int, list[int]] = {}
+    for start, end in runs:
+        ends.setdefault(end - start, []).append(start)
+    parts: list[str] = []
+    read = 0
+    for start, end in runs:
+        if start < read:
+            continue
+        opened = text.rfind(_OPENS, read, start)
+        if opened >= 0:
+            closed = text.find(_CLOSES, opened)
+            closed = len(text) if closed < 0 else closed
+            if closed > start:
+                parts.append(text[read:closed])
+                read = closed
+                continue
+        same = ends[end - start]
+        position = bisect_right(same, start)
+        if position < len(same):
+            close = same[position] + end - start
+            parts += [text[read:start], re.sub(r"[^\n]", " ", text[start:close])]
+            read = close
+    return "".join((*parts, text[read:]))
+
+
+@cache
+def _parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark").disable("inline")

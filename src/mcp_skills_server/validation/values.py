@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from mcp_skills_server.format import hidden, icons
+from mcp_skills_server.format import fields, hidden
 from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.model import Json
 from mcp_skills_server.validation.fields import EXTENSION_FIELDS, HOST_FIELDS, SPECIFIED_FIELDS
@@ -185,5 +185,5 @@ def _sources(skill: SkillMd) -> Iterator[Finding]:
     entries = skill.frontmatter.get("icons")
     for number, entry in enumerate(entries if isinstance(entries, list) else [], 1):
         source = entry.get("src") if isinstance(entry, dict) else None
-        if isinstance(source, str) and not icons.is_allowed(source):
+        if isinstance(source, str) and not fields.is_allowed_icon(source):
             yield Finding(f"icon {number} comes from {literal(source)}", skill.line("icons"))

@@ -33,8 +33,7 @@ from mcp_skills_server.rpc.blobs import Blobs
 from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
-from mcp_skills_server.server.app import make_server
-from mcp_skills_server.server.attach import attach
+from mcp_skills_server.server.attach import attach, make_server
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web import probes, refresh, rpc
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery
@@ -42,7 +41,7 @@ from mcp_skills_server.web.forwarded import RootPath, redirect_relatively
 from mcp_skills_server.web.guards import Guard
 from mcp_skills_server.web.messages import Messages
 from mcp_skills_server.web.probes import Drain
-from mcp_skills_server.web.rates import ConcurrencyLimit, FailedAuthentications, RequestRate
+from mcp_skills_server.web.rates import FailedAuthentications, RequestLimits
 from mcp_skills_server.web.request_ids import RequestIds
 from mcp_skills_server.web.sessions import Sessions
 from mcp_skills_server.web.settings import HttpSettings
@@ -65,13 +64,13 @@ def make_app(
     *,
     drain: Drain | None = None,
 ) -> tuple[Starlette, Callable[[], None]]:
-    """The ASGI application, `/mcp`, `/rpc`, `/.well-known/...` and the probes; and what ends its open streams."""
+    """Return the ASGI application of all endpoints, and a function that ends its open streams."""
     views = views or Views(runtime.registry)
     routes, running, end = (
         _mcp(runtime, settings, http, watcher, views) if http.answers_mcp else _only_following(runtime, watcher)
     )
-    if http.rpc is not None and http.answers_mcp:
-        methods = Methods(runtime, http.rpc, Blobs(share=http.quotas.blob_bytes), views=views)
+    if http.rpc and http.answers_mcp:
+        methods = Methods(runtime, http.rpc_code, Blobs(share=http.quotas.blob_bytes), views=views)
         routes = [*routes, rpc.route(Rpc(methods, http.max_body))]
     if http.metrics is not None:
         routes = [*routes, probes.metrics_route(http.metrics, views.may_admin)]
@@ -85,9 +84,10 @@ def make_app(
         metadata = _resource_metadata(policy.oauth)
         routes = [*metadata, *routes]
         policy = replace(policy, open_at=frozenset(route.path for route in metadata))
+    page: Ui | None = None
     pages: list[BaseRoute] = []
     if http.ui is not None:
-        from mcp_skills_server.web.ui.app import BASE, Ui  # with its templates, where somebody wants it
+        from mcp_skills_server.web.ui.app import BASE, Ui  # with its templates, where it is wanted
 
         policy = replace(
             policy,
@@ -97,7 +97,6 @@ def make_app(
         )
         page = Ui(runtime, settings, replace(http, policy=policy), http.ui, views)
         pages = page.routes()
-        running, end = _with_page(page, running, end)
 
     middleware = [Middleware(RequestIds, events=runtime.events)]
     if http.root_path:
@@ -106,8 +105,7 @@ def make_app(
         trust: Any = ProxyHeadersMiddleware  # typed by uvicorn's own words for ASGI
         middleware.append(Middleware(trust, trusted_hosts=[*http.proxies]))
     middleware.append(Middleware(Guard, policy=policy, rates=http.rates))
-    middleware.append(Middleware(ConcurrencyLimit))
-    middleware.append(Middleware(RequestRate, rates=http.rates, shared=http.take_shared))
+    middleware.append(Middleware(RequestLimits, rates=http.rates, shared=http.take_shared))
     if http.policy.origins:
         cors = Middleware(
             CORSMiddleware,
@@ -127,8 +125,16 @@ def make_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
-        async with running():
-            yield
+        with contextlib.ExitStack() as stack:
+            if page is not None:
+                stack.callback(page.start())
+            async with running():
+                yield
+
+    def end_streams() -> None:
+        if page is not None:
+            page.close()
+        end()
 
     def may_read_places(who: Principal | None) -> bool:
         # Probes come without a token or a cookie where others must have one.
@@ -142,7 +148,7 @@ def make_app(
     ]
     app = Starlette(routes=[*routes, *pages], middleware=middleware, lifespan=lifespan)
     redirect_relatively(app.router)
-    return app, end
+    return app, end_streams
 
 
 def _resource_metadata(server: ResourceServer) -> list[Route]:
@@ -193,27 +199,6 @@ def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watc
         sessions.end_streams()
 
     return [Route("/mcp", RequestBodyLimitMiddleware(Messages(sessions), http.max_body))], running, end
-
-
-def _with_page(
-    page: Ui, running: Callable[[], AbstractAsyncContextManager[None]], end: Callable[[], None]
-) -> tuple[Callable[[], AbstractAsyncContextManager[None]], Callable[[], None]]:
-    """What runs while the server does and what ends its streams, with those of the page."""
-
-    @contextlib.asynccontextmanager
-    async def running_with_page() -> AsyncGenerator[None]:
-        stop = page.start()
-        try:
-            async with running():
-                yield
-        finally:
-            stop()
-
-    def end_all() -> None:
-        page.close()
-        end()
-
-    return running_with_page, end_all
 
 
 def _only_following(runtime: Runtime, watcher: Watcher | None) -> _Part:

@@ -1,4 +1,4 @@
-"""What a request bears, and what that comes to: an admission, or a refusal with the challenge that RFC 6750 wants.
+"""Bearer authentication: an admission, or a refusal with the challenge of RFC 6750.
 
 A token stands in one Authorization header and nowhere else. Nothing of it is ever logged.
 """
@@ -75,13 +75,13 @@ _BEYOND: Final = Refusal(403, "The token has not all scopes that are wanted", "s
 
 
 def secret_of(header: str | None) -> str | None:
-    """The token of an Authorization header; None where it bears none."""
+    """Return the token of an Authorization header; None for none."""
     scheme, _, secret = (header or "").partition(" ")
     return secret.strip() or None if scheme.lower() == "bearer" else None
 
 
 async def admission(scope: Scope, tokens: Iterable[Token], oauth: ResourceServer | None) -> Admission | Refusal:
-    """What the request of this ASGI scope comes to, by these tokens or those of the issuer."""
+    """Authenticate the request of this ASGI scope by these tokens or those of the issuer."""
     given = [value for name, value in scope["headers"] if name == b"authorization"]
     if len(given) > 1 or (scope.get("query_string") and _in_query(scope["query_string"])):
         logger.warning("refused a request with a token in its query, or with two Authorization headers", extra=REPEATS)

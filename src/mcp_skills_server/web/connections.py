@@ -54,7 +54,7 @@ def client_to_evict(held: Mapping[str, int], newcomer: str, able: Collection[str
 
 
 class State(IntEnum):
-    """What a connection does, in the order of eviction."""
+    """The state of a connection, in the order of eviction."""
 
     SILENT = 0
     """It owes a request, and none before was admitted."""
@@ -65,7 +65,7 @@ class State(IntEnum):
 
 
 class Slot:
-    """What one connection holds. It belongs to its address until a request proves a principal.
+    """The slot of one connection. It belongs to its address until a request proves a principal.
 
     Attributes:
         owner: the client.

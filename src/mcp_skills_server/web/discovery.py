@@ -67,7 +67,7 @@ class _NotReadyError(SkillsServerError):
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a path stands for.
+    """The resource at a path.
 
     Attributes:
         media_type: its Content-Type.
@@ -136,7 +136,7 @@ class Discovery:
     # What a path stands for
 
     async def _found(self, scope: Scope) -> _Found | None:
-        """What a request asks for, as one event, which is there before the answer is."""
+        """Return the resource of a request, and emit the one event of it before the answer."""
         method = scope["method"]
         with events.observe("discovery", method, principal=principal(scope), address=address(scope)) as request:
             found = await self._find(scope["path"])
@@ -176,7 +176,7 @@ class Discovery:
         return _Found(_with_charset(artifact.media_type), artifact.digest, slot.size, _YEAR_S, read, use)
 
     def _skill_path(self, path: str) -> str:
-        """The skill path of an artifact's, or its name where the newest edition no longer has the skill."""
+        """Return the path of an artifact's skill, or its name if the newest edition no longer has the skill."""
         name, latest = path.removeprefix(DIRECTORY).partition("/")[0], self.publication.latest
         published = None if latest is None else latest.skills.get(name)
         return name if published is None else published.skill.path
@@ -195,7 +195,7 @@ class Discovery:
         return _Found(_with_charset(kind), file.digest or "", len(raw), self._max_age, partial(_slice, raw), use)
 
     async def _edition(self) -> Edition:
-        """The edition of this moment.
+        """Return the current edition.
 
         Raises:
             _NotReadyError: there is none yet.
@@ -324,7 +324,7 @@ async def _slice(raw: bytes, start: int, length: int) -> bytes:
 
 
 def _names(header: bytes, etag: str, *, weakly: bool) -> bool:
-    """Whether a list of entity tags has this one. A date never fits: nothing here has one."""
+    """Return whether a list of entity tags has this one. A date never fits: nothing here has one."""
     for each in header.decode("latin-1").split(","):
         tag = each.strip()
         if tag == "*" or (tag.removeprefix("W/") if weakly else tag) == etag:

@@ -1,7 +1,7 @@
-"""Who may come in: Host and Origin against DNS rebinding, bearer tokens against strangers.
+"""Admission: Host and Origin against DNS rebinding, bearer tokens against strangers.
 
-Pure ASGI around the endpoints, so that a refusal costs nothing. What a token comes to is found by `bearer`. Who is let
-in is counted: by the principal, else by the address. An answer that goes on ends when its token does.
+Pure ASGI around the endpoints, so that a refusal costs nothing. `bearer` authenticates. An admitted request counts for
+its principal, else for its address. A stream ends when its token expires.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _SWAP_S: Final = 10.0
-"""How long whoever has something called in the event loop waits for it."""
+"""Seconds for which another thread waits for its call in the event loop."""
 _LOOKED_AT: Final = frozenset((b"host", b"origin"))
 _HOST_REFUSED: Final = Refusal(403, "This Host is not served here", "host")
 _ORIGIN_REFUSED: Final = Refusal(403, "This Origin may not come in", "origin")
@@ -73,11 +73,11 @@ class Policy:
     page: str | None = None
 
     def host_allowed(self, header: str | None) -> bool:
-        """Whether this Host header names the server."""
+        """Return whether this Host header names the server."""
         return self.hosts is None or (header is not None and host_name(header) in self.hosts)
 
     def origin_allowed(self, header: str | None) -> bool:
-        """Whether a request from this Origin may pass; one without Origin comes from no browser (MCP-45)."""
+        """Return whether a request from this Origin may pass; one without Origin comes from no browser (MCP-45)."""
         if header is None or "*" in self.origins or header.lower() in self.origins:
             return True
         origin = _ORIGIN.fullmatch(header)
@@ -85,7 +85,7 @@ class Policy:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has to prove who it is."""
+        """Return whether requests need no authentication."""
         return not self.tokens and self.oauth is None
 
 
@@ -96,7 +96,7 @@ def make_policy(
     tokens: Collection[Token],
     oauth: ResourceServer | None = None,
 ) -> Policy:
-    """The policy for a server that listens on `host`.
+    """Return the policy for a server that listens on `host`.
 
     Raises:
         UsageError: it would be open to the network without an allow-list or a token, or a host is no host name.
@@ -235,7 +235,7 @@ class Guard:
             await self._refuse(scope, send, _BUSY)
 
     async def _refuse_bearer(self, scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
-        """Refuse who proves nobody; who goes on and on with it learns no more about what it bears."""
+        """Refuse an unauthenticated request; beyond the quota with 429, whatever the token is."""
         if refusal.status != 401 or not await self._failures.is_over(scope, receive, send):
             await self._refuse(scope, send, refusal)
 
@@ -246,17 +246,17 @@ class Guard:
 
 @lru_cache(maxsize=1024)
 def _user(key: str) -> AuthenticatedUser:
-    """What the SDK binds a session to: the user who opened it."""
+    """Return the user that the SDK binds a session to."""
     return AuthenticatedUser(AccessToken(token=key, client_id=key, scopes=[]))
 
 
 def _deadline(found: Admission) -> float:
-    """When an admission ends, by the clock of the event loop."""
+    """Return the moment at which an admission ends, by the clock of the event loop."""
     return math.inf if found.expires == math.inf else anyio.current_time() + found.expires - time.time()
 
 
 def _is_form_of_own_page(scope: Scope, policy: Policy, headers: Mapping[bytes, str]) -> bool:
-    """Whether it is what the page sends to itself, under whatever name it was reached: where tokens are wanted.
+    """Return whether it is a form of the page sent to the page itself, under any host name, where tokens are wanted.
 
     Somebody who had a browser take another name for ours would find a form there, and no cookie and no token.
     """
@@ -266,7 +266,7 @@ def _is_form_of_own_page(scope: Scope, policy: Policy, headers: Mapping[bytes, s
 
 
 def host_name(header: str) -> str | None:
-    """The name in a Host header, lower case and without port; None if it is not of the form of one."""
+    """Return the name in a Host header, lower case and without port; None if it is not of the form of one."""
     # Not urlsplit: that finds a host in `evil@localhost` and in `localhost/evil` too, and refuses others by raising.
     found = _HOST.fullmatch(header)
     return (found[1] or found[2]).lower() if found else None

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.server import messages
-from mcp_skills_server.server.messages import Id, Refusal, duplicate, judge
+from mcp_skills_server.server.messages import Id, InvalidMessage, duplicate, judge
 from mcp_skills_server.web.sessions import HANDSHAKE, SESSION, VERSION
 
 logger = logging.getLogger(__name__)
@@ -65,10 +65,10 @@ class Messages:
         found = judge(first.get("body", b""))
         del first
         headers = dict(reversed(scope["headers"]))  # of a header that stands twice the first counts
-        if not isinstance(found, Refusal) and _is_of_another_era(found, headers):
+        if not isinstance(found, InvalidMessage) and _is_of_another_era(found, headers):
             reason = "mcp-protocol-version header does not match the request envelope's protocol version"
-            found = Refusal(HEADER_MISMATCH, reason, found.id)
-        if isinstance(found, Refusal):
+            found = InvalidMessage(HEADER_MISMATCH, reason, found.id)
+        if isinstance(found, InvalidMessage):
             await _refuse(found, scope, receive, send)
             return
         session = headers.get(SESSION)
@@ -90,13 +90,13 @@ class Messages:
             await self._app(scope, replay, send)
             return
         async with self._turn(session, asked) as turn:
-            if isinstance(turn, Refusal):
+            if isinstance(turn, InvalidMessage):
                 await _refuse(turn, scope, receive, send)
             else:
                 await self._app(scope, replay, _watched(turn, send))
 
     @asynccontextmanager
-    async def _turn(self, session: bytes, id_: Id) -> AsyncGenerator[_Asked | Refusal]:
+    async def _turn(self, session: bytes, id_: Id) -> AsyncGenerator[_Asked | InvalidMessage]:
         """Hold the text of an id for a request of a session.
 
         The SDK keeps "1" and 1 in one place, and clears it a moment after the answer was sent: a request for such a
@@ -117,7 +117,7 @@ class Messages:
 
 
 def _is_of_another_era(found: messages.Message, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a request of the modern era comes with the headers of the legacy one (MCP-42)."""
+    """Return whether a request of the modern era comes with the headers of the legacy one (MCP-42)."""
     if headers.get(VERSION, b"").decode("latin-1") not in ("", *HANDSHAKE_PROTOCOL_VERSIONS):
         return False
     if found.kind != "request" or found.fields["method"] == "initialize":
@@ -146,6 +146,6 @@ def _watched(asked: _Asked, send: Send) -> Send:
     return watched
 
 
-async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+async def _refuse(refusal: InvalidMessage, scope: Scope, receive: Receive, send: Send) -> None:
     logger.debug("refused a message: %s", refusal.message)
     await Response(refusal.answer, 400, media_type="application/json")(scope, receive, send)

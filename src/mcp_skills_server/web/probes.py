@@ -1,4 +1,4 @@
-"""What operators ask: `/healthz`, `/readyz` and `/metrics`; and the drain, in which a server is not ready any more.
+"""Health checks `/healthz` and `/readyz`, `/metrics`, and the drain, in which a server is not ready any more.
 
 A site among the roots that has never answered, and of which no copy was kept, makes a server that is not ready: it
 would take requests and have nothing to say. One that fails later does not, because its last copy is served.
@@ -24,7 +24,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.server.callers import principal
 
 if TYPE_CHECKING:
-    from mcp_skills_server.sources.follower import SourceState
+    from mcp_skills_server.sources.mirrors import SourceState
     from mcp_skills_server.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ _AWAITED: Final = "a source: it has not answered yet, and there is no copy of it
 
 
 class Drain:
-    """Whether a server is about to end. Until it does, it answers every request and is not ready.
+    """The drain of a server: until it ends, it answers every request and is not ready.
 
     Args:
         seconds: how long that takes.
@@ -65,7 +65,7 @@ def routes(
     *,
     allow_empty: bool = True,
 ) -> list[Route]:
-    """The routes of both.
+    """Return the routes of `/healthz` and `/readyz`.
 
     Args:
         registry: what is served; somebody else loads it.
@@ -103,7 +103,7 @@ def routes(
 
 
 def _count(registry: Registry, sites: Sequence[SourceState]) -> str:
-    """How many roots there are, for who may not read their names."""
+    """Return how many roots there are and fail, for readers who may not see their names."""
     return f"{len(registry.roots)} roots, {count_failing(registry, sites)} of them failing"
 
 
@@ -117,7 +117,7 @@ def _missing(registry: Registry) -> set[str]:
 
 
 def _lines(registry: Registry, sites: Sequence[SourceState], states: Sequence[str]) -> list[str]:
-    """A line for each folder and archive, for each site, and for what is beside them."""
+    """Return a line for each folder and archive, for each site, and for other services."""
     state = "read" if registry.loaded.is_set() else "the first scan is not done"
     names = {site.name for site in sites}
     lost = _missing(registry)

@@ -123,51 +123,11 @@ class FailedAuthentications:
         return 0.0 if rate is None else rate.take(counted(scope))
 
     async def is_over(self, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Count that a request failed, and answer 429 where that is over the quota. Whether it was."""
+        """Count that a request failed. Answer 429 if that is over the quota, and return whether it was."""
         rates, rate, wait = self._rates, self._rate, self.count(scope)
         if rates is not None and rate is not None and wait > 0:
             await refuse_in_time(scope, receive, send, rates, quota=_FAILURES, most=rate.per_minute, wait=wait)
         return wait > 0
-
-
-class RequestRate:
-    """ASGI middleware that counts requests by principal, else by address.
-
-    Args:
-        app: what answers.
-        rates: how often one may ask.
-        shared: counts with other replicas; None where there are none.
-    """
-
-    def __init__(self, app: ASGIApp, rates: Rates, shared: TakeShared | None = None) -> None:
-        self._app = app
-        self._rates = rates
-        self._shared = shared
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on what is within the quota."""
-        rate = self._rates.requests
-        owner = None
-        if rate is not None and scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            owner = counted(scope)
-        if rate is None or owner is None:
-            await self._app(scope, receive, send)
-            return
-
-        async def more(count: int) -> bool:
-            wait = next((over for _ in range(count) if (over := rate.take(owner)) > 0), 0.0)
-            if wait > 0:
-                await refuse(scope, send, _REQUESTS, rate.per_minute, wait)
-            return wait > 0
-
-        wait = rate.take(owner)
-        if wait <= 0 and self._shared is not None:  # who asks too often here does so of all
-            with suppress(RequestError):
-                wait = await self._shared(owner, rate.per_minute)
-        if wait > 0:
-            await refuse_in_time(scope, receive, send, self._rates, quota=_REQUESTS, most=rate.per_minute, wait=wait)
-        else:
-            await self._app({**scope, MORE: more}, receive, send)
 
 
 class _Client:
@@ -180,21 +140,26 @@ class _Client:
         self.waiting: deque[asyncio.Future[None]] = deque()
 
 
-class ConcurrencyLimit:
-    """ASGI middleware that limits the requests of each principal, else of each address, that are at work at once.
+class RequestLimits:
+    """ASGI middleware that limits how often each principal, else each address, may ask, and how much at once.
 
     Args:
         app: what answers.
+        rates: how often one may ask.
+        shared: counts with other replicas; None where there are none.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, rates: Rates, shared: TakeShared | None = None) -> None:
         self._app = app
+        self._rates = rates
+        self._shared = shared
         self._clients: dict[str, _Client] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on when it is its turn."""
-        is_counted = scope["type"] == "http" and scope["path"] not in OPEN_PATHS
-        owner = counted(scope) if is_counted else None
+        """Hand on what is within the quota, when it is its turn."""
+        owner = None
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            owner = counted(scope)
         if owner is None:
             await self._app(scope, receive, send)
             return
@@ -221,10 +186,32 @@ class ConcurrencyLimit:
 
         timer = loop.call_later(_LONG_S, release)
         try:
-            await self._app(scope, receive, send)
+            await self._answer(owner, scope, receive, send)
         finally:
             timer.cancel()
             release()
+
+    async def _answer(self, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand on a request, or answer 429 where it is over the rate."""
+        rate = self._rates.requests
+        if rate is None:
+            await self._app(scope, receive, send)
+            return
+
+        async def more(count: int) -> bool:
+            wait = next((over for _ in range(count) if (over := rate.take(owner)) > 0), 0.0)
+            if wait > 0:
+                await refuse(scope, send, _REQUESTS, rate.per_minute, wait)
+            return wait > 0
+
+        wait = rate.take(owner)
+        if wait <= 0 and self._shared is not None:  # a client over the rate here is over that of all replicas
+            with suppress(RequestError):
+                wait = await self._shared(owner, rate.per_minute)
+        if wait > 0:
+            await refuse_in_time(scope, receive, send, self._rates, quota=_REQUESTS, most=rate.per_minute, wait=wait)
+        else:
+            await self._app({**scope, MORE: more}, receive, send)
 
     def _release(self, owner: str, client: _Client) -> None:
         """Pass a turn on to the request that waits longest."""

@@ -1,7 +1,7 @@
-"""`POST /refresh`: whoever hosts a source says that it has changed, and it is looked at now instead of later.
+"""`POST /refresh`: a webhook by which the host of a source has all sources fetched now instead of later.
 
-Who may say so is proved by the secret that both sides know, in the form that each host has: GitHub, Gitea and Forgejo
-sign the body, GitLab sends the secret itself. What the body says is read by nobody.
+A shared secret authenticates the sender, in the form that each host has: GitHub, Gitea and Forgejo sign the body,
+GitLab sends the secret itself. The contents of the body do not count.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TOKEN: Final = "x-gitlab-token"  # noqa: S105, the name of a header
 
 
 def checked_secret(secret: str) -> bytes:
-    """The secret of webhooks.
+    """Return the secret of webhooks as bytes.
 
     Raises:
         UsageError: it is too short, or no header can carry it. Never shows it.
@@ -45,7 +45,7 @@ def checked_secret(secret: str) -> bytes:
 
 
 def route(secret: bytes, look: Callable[[], int], failures: FailedAuthentications | None = None) -> Route:
-    """The route.
+    """Return the route of the webhook.
 
     Args:
         secret: what host and server know.
@@ -75,7 +75,7 @@ def route(secret: bytes, look: Callable[[], int], failures: FailedAuthentication
 
 
 def _is_known(request: Request, secret: bytes, code: str) -> bool:
-    """Whether the sender knows the secret; one right proof is enough, and each takes the same time."""
+    """Return whether one of the proofs is right, comparing each in constant time."""
     found = [
         hmac.compare_digest(value.encode("utf-8", "surrogateescape"), (prefix + code).encode())
         for header, prefix in _SIGNED

@@ -1,6 +1,6 @@
 """`/rpc`: the Skills Protocol over HTTP, one message or one batch a POST (SP-16, X-24).
 
-Who may come in is for the guard to say. Only JSON is taken, so that no page can have a browser send a call unasked;
+The guard admits requests. Only JSON is taken, so that no page can have a browser send a call unasked;
 a body is read up to its bound and no further. When the client leaves, what it asked for is ended.
 """
 
@@ -23,14 +23,14 @@ _JSON: Final = "application/json"
 
 
 class _Sent(Response):
-    """An answer that somebody else has given."""
+    """A response that was already sent."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send nothing."""
 
 
 def route(rpc: Rpc) -> Route:
-    """The route of the Skills Protocol. The registry is loaded by somebody else.
+    """Return the route of the Skills Protocol. The caller loads the registry.
 
     Args:
         rpc: answers.

@@ -66,7 +66,7 @@ class _Session:
 
     @property
     def name(self) -> bytes:
-        """The id that the client knows."""
+        """Return the id that the client knows."""
         return self.prefix + (self.id or b"")
 
 

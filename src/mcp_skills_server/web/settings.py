@@ -1,4 +1,4 @@
-"""What the operator chose for HTTP."""
+"""The settings of the HTTP server and of its page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
 from mcp_skills_server.publish.artifacts import GRACE_S
-from mcp_skills_server.rpc.methods import ExecutionSettings
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions as ToolSessions
 from mcp_skills_server.server.notify import RecentNotifications
@@ -18,14 +17,29 @@ from mcp_skills_server.web.rates import TakeShared
 
 if TYPE_CHECKING:
     from mcp_skills_server.shared.records import Records
-    from mcp_skills_server.sources.follower import SourceState
+    from mcp_skills_server.sources.mirrors import SourceState
     from mcp_skills_server.telemetry.metrics import Metrics
-    from mcp_skills_server.web.ui.settings import UiSettings
+    from mcp_skills_server.telemetry.usage_store import UsageStore
+
+
+@dataclass(frozen=True, slots=True)
+class UiSettings:
+    """Settings of the page.
+
+    Attributes:
+        once: SHA-256 of the secret that lets in once; None where the server's own policy says who may look.
+        only: serve the page and nothing else.
+        counts: of uses; None where nothing is counted.
+    """
+
+    once: bytes | None = None
+    only: bool = False
+    counts: UsageStore | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """What the operator chose for HTTP.
+    """Settings of the HTTP server.
 
     Attributes:
         host: address to listen on.
@@ -39,7 +53,8 @@ class HttpSettings:
         publish: answer discovery below `/.well-known`, to whom the policy lets in.
         publish_only: answer discovery and no MCP.
         publish_grace: seconds for which an artifact stays that the index no longer names.
-        rpc: what the Skills Protocol may run, beside the scripts that MCP may; None answers none of it.
+        rpc: answer the Skills Protocol.
+        rpc_code: let its `run_code` run what comes with a call, where scripts are allowed.
         sites: tells the state of the roots that are sites.
         metrics: what `/metrics` shows; None for no such path.
         quotas: what one principal or address may take of what all share, beside `rates`.
@@ -69,7 +84,8 @@ class HttpSettings:
     publish: bool = True
     publish_only: bool = False
     publish_grace: float = GRACE_S
-    rpc: ExecutionSettings | None = None
+    rpc: bool = False
+    rpc_code: bool = False
     sites: Callable[[], Sequence[SourceState]] = list
     metrics: Metrics | None = None
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
@@ -89,12 +105,12 @@ class HttpSettings:
 
     @property
     def entrance(self) -> str:
-        """The path that the operator sees in the log."""
+        """Return the path that the operator sees in the log."""
         if self.ui is not None and self.ui.only:
             return "/ui/"
         return DIRECTORY + INDEX if self.publish_only else "/mcp"
 
     @property
     def answers_mcp(self) -> bool:
-        """Whether there is an endpoint of MCP."""
+        """Return whether there is an endpoint of MCP."""
         return not self.publish_only and not (self.ui is not None and self.ui.only)

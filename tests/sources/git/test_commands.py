@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -18,13 +17,10 @@ from pathlib import Path
 import pytest
 
 from forkserver import Popen, run
-from mcp_skills_server.commands.options import RootType
-from sources.fetching import listing
 from sources.git.conftest import BASE
 from sources.git.remotes import GitServer, Upstream, link, skill
 from sources.git.test_hostile import said as speaking
 from sources.git.test_hostile import silence
-from sources.git.test_source import ALL
 from wire import COMMAND, DEADLINE, Era, Wire, serving
 
 pytestmark = pytest.mark.needs_program("git")
@@ -194,58 +190,6 @@ def test_an_option_says_whose_commits_are_taken(upstream: Upstream, tmp_path: Pa
     signers.write_text("")
     done = command("list", upstream.url, *cache(tmp_path), "--require-signed-commits", str(signers))
     assert done.returncode == 2 and "is not signed by anybody" in done.stderr
-
-
-def test_roots_of_a_variable_are_told_apart() -> None:
-    given = "git+ssh://git@host:2222/a.git@main#x:git+https://host/b:/d"
-    assert RootType().split_envvar_value(given) == [
-        "git+ssh://git@host:2222/a.git@main#x",
-        "git+https://host/b",
-        "/d",
-    ]
-
-
-def test_a_process_that_is_killed_leaves_whole_skills_and_the_next_one_finishes(tmp_path: Path) -> None:
-    """SIGKILL at twelve moments of an update: each skill is the old one or the new one."""
-    upstream = Upstream(tmp_path / "a.git")
-    names = [f"s{number}" for number in range(40)]
-
-    def version(number: int) -> None:
-        content = {}
-        for name in names:
-            content |= skill(name, f"Version {number}.", a__md=b"%d" % number, b__md=b"%d" % number)
-        upstream.commit(content)
-
-    version(0)
-    command("--version")  # and the fork server is there
-    begun = time.monotonic()
-    done = command("list", upstream.url, *cache(tmp_path))
-    took = time.monotonic() - begun
-    assert done.returncode == 0
-    place = next((tmp_path / "cache" / "git").glob("*/skills"))
-    dice = random.Random(5)
-    for number in range(1, 13):
-        version(number)
-        process = Popen(
-            [*COMMAND, "list", upstream.url, *cache(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        try:
-            process.wait(took * (0.2 + dice.random() * 0.7))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        found = listing(place)
-        for name in names:
-            said = {found.get(f"skills/{name}/{path}/md") for path in "ab"}
-            text = found.get(f"skills/{name}/SKILL.md")
-            if text is None:  # taken away a moment ago; the next process puts it back or brings the new one
-                assert said == {None}
-                continue
-            (raw,) = said
-            assert isinstance(raw, bytes) and isinstance(text, bytes) and f"Version {raw.decode()}.".encode() in text
-    assert command("list", upstream.url, *cache(tmp_path)).returncode == 0
-    found = listing(place)
-    assert {found[f"skills/{name}/a/md"] for name in names} == {b"12"} and ALL
 
 
 def described(wire: Wire) -> dict[str, str]:

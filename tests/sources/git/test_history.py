@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_skills_server.sources.git import history, log
+from mcp_skills_server.sources.git import history
 from mcp_skills_server.sources.git.history import Histories, History
 from sources.git.conftest import BASE
 from sources.git.remotes import GitServer, Upstream, skill
@@ -129,7 +129,7 @@ def test_it_takes_no_more_bytes_than_so_many(
     upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upstream.commit({**BASE, **skill("alpha", assets__large_bin=bytes(range(256)) * 16)})
-    monkeypatch.setattr(history, "_MOST_BYTES", 512)
+    monkeypatch.setattr(history, "_MOST_FETCHED_BYTES", 512)
     found = asked(upstream.url, tmp_path)
     assert not found.commits and found.note
 
@@ -180,10 +180,10 @@ def test_no_file_ends_a_difference_and_no_attribute_starts_anything(upstream: Up
 
 
 def test_a_repository_of_ones_own_is_read_by_the_same_bounds(upstream: Upstream) -> None:
-    for number in range(log.MOST + 5):
+    for number in range(history.MOST + 5):
         upstream.commit({**BASE, **skill("alpha", f"Number {number}.\n" * 600)})
     git = history.Git(upstream.directory, "", "none")
-    found = log.read_log(git, log.pathspecs("skills/alpha"), "main")
-    assert found is not None and len(found) == log.MOST
+    found = history.read_log(git, history.pathspecs("skills/alpha"), "main")
+    assert found is not None and len(found) == history.MOST
     assert not any(each.is_whole for each in found if each.lines)
-    assert log.read_log(git, log.pathspecs("skills/alpha"), "--output=x") is None
+    assert history.read_log(git, history.pathspecs("skills/alpha"), "--output=x") is None

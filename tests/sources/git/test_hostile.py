@@ -7,6 +7,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -16,6 +17,7 @@ from sources.git.conftest import BASE
 from sources.git.remotes import SUBMODULE, Content, GitServer, Upstream, link, skill
 from sources.git.test_source import ALL, files, opened, refresh
 from sources.publishers import skill_md
+from wire import DEADLINE
 
 pytestmark = pytest.mark.needs_program("git")
 GOOD = skill("good")
@@ -84,14 +86,6 @@ def test_ignored_names_are_never_written(upstream: Upstream, tmp_path: Path, cap
     shown = opened(upstream.url, tmp_path, hidden=True)
     refresh(shown)
     assert ".claude/skills/hidden/SKILL.md" in files(shown)
-
-
-def test_a_pointer_of_lfs_is_reported(upstream: Upstream, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"1" * 64 + b"\nsize 12345\n"
-    upstream.commit(skill("alpha", assets__model_bin=pointer))
-    follower = opened(upstream.url, tmp_path)
-    refresh(follower)
-    assert "skills/alpha/assets/model.bin: the file is a pointer of Git LFS" in caplog.text
 
 
 def _tricks(upstream: Upstream) -> Iterator[str]:
@@ -289,8 +283,9 @@ def test_the_process_group_of_git_is_gone_after_a_timeout(tmp_path: Path) -> Non
     for port in said(silence):
         with pytest.raises(UnreachableError):
             refresh(opened(f"git+http://127.0.0.1:{port}/a.git", tmp_path, fetch=bounds))
-        left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-        assert f"127.0.0.1:{port}/a.git" not in left
+        until = monotonic() + DEADLINE  # a busy machine takes a moment to end what was killed
+        while f"127.0.0.1:{port}/a.git" in subprocess.check_output(["ps", "-eo", "args"], text=True):
+            assert monotonic() < until
 
 
 def test_the_base_is_good(upstream: Upstream, tmp_path: Path) -> None:

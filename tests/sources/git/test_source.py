@@ -13,11 +13,9 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
-from mcp_skills_server.sources.folder import FetchedFolder
-from mcp_skills_server.sources.follower import Follower
 from mcp_skills_server.sources.git.source import GitFolder
+from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.settings import FetchLimits, FetchSettings, SourceSettings
-from mcp_skills_server.sources.store import Store
 from sources.fetching import listing, skills
 from sources.git.conftest import BASE
 from sources.git.remotes import GitServer, Upstream, skill
@@ -28,7 +26,7 @@ pytestmark = pytest.mark.needs_program("git")
 
 def opened(given: str, tmp_path: Path, **changed: object) -> Follower:
     settings = replace(SourceSettings(tmp_path / "cache"), **changed)  # pyright: ignore[reportArgumentType]
-    return Follower(GitFolder(given, settings), Store(tmp_path / "unused"))
+    return Follower(GitFolder(given, settings))
 
 
 def refresh(follower: Follower) -> None:
@@ -260,14 +258,6 @@ def test_many_commits_later_is_no_rewriting(filters: bool, tmp_path: Path) -> No
         upstream.commit({**BASE, **skill("gamma", str(number))})
     refresh(follower)
     assert b"19" in (follower.path / "skills/gamma/SKILL.md").read_bytes()
-
-
-def test_another_process_in_the_cache_is_one_line(upstream: Upstream, tmp_path: Path) -> None:
-    follower, other = opened(upstream.url, tmp_path), opened(upstream.url, tmp_path)
-    with FetchedFolder.opened(other.path), pytest.raises(UsageError, match="another process fetches into"):
-        refresh(follower)
-    refresh(follower)
-    assert files(follower) == ALL
 
 
 def test_objects_that_are_damaged_are_fetched_again(upstream: Upstream, tmp_path: Path) -> None:

@@ -15,9 +15,8 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.faults import AbsentError, SourceError, UnacceptableError
 from mcp_skills_server.sources.http import HttpClient
 from mcp_skills_server.sources.oci import manifests
-from mcp_skills_server.sources.oci.access import Access
+from mcp_skills_server.sources.oci.access import Access, Credentials
 from mcp_skills_server.sources.oci.client import RegistryClient
-from mcp_skills_server.sources.oci.credentials import Credentials
 from mcp_skills_server.sources.oci.manifests import Descriptor
 from mcp_skills_server.sources.oci.reference import parse_reference
 from mcp_skills_server.sources.settings import Bounds, OriginPolicy
@@ -132,23 +131,13 @@ def test_a_manifest_that_is_too_large_is_refused(registry: Fake) -> None:
 # Tags
 
 
-def test_pages_of_tags_are_followed_and_bounded(registry: Fake) -> None:
+def test_tags_are_bounded_and_a_next_page_is_not_asked_for(registry: Fake) -> None:
     base = f"/v2/{REPOSITORY}/tags/list"
     page = json.dumps({"name": REPOSITORY, "tags": ["1.0", "1.1", 7, "bad\n", "x" * 200]}).encode()
     registry.routes[base] = answer(page, link=f'<{base}?n=1000&last=1.1>; rel="next"')
-    assert asking(registry, lambda client: client.tags()) == ["1.0", "1.1"]
-    assert len(registry.asked) == 20
-    many = json.dumps({"tags": [f"t{number}" for number in range(20_000)]}).encode()
-    registry.routes[base] = answer(many, link=f'<{base}?last=t>; rel="next"')
-    assert len(asking(registry, lambda client: client.tags())) == 10_000
-    assert len(registry.asked) == 21
-
-
-def test_the_next_page_is_of_the_same_registry(registry: Fake) -> None:
-    with Publisher() as other:
-        registry.routes[f"/v2/{REPOSITORY}/tags/list"] = answer(b'{"tags":["1"]}', link=f'<{other.url}/x>; rel="next"')
-        assert asking(registry, lambda client: client.tags(), trust=OPEN) == ["1"]
-        assert not other.asked
+    assert asking(registry, lambda client: client.tags()) == ["1.0", "1.1"] and len(registry.asked) == 1
+    registry.routes[base] = answer(json.dumps({"tags": [f"t{number}" for number in range(20_000)]}).encode())
+    assert len(asking(registry, lambda client: client.tags())) == 1000
 
 
 def test_an_absent_tag_names_those_that_are_there(registry: Fake) -> None:

@@ -1,4 +1,4 @@
-"""What `docker login` and credential helpers leave, read."""
+"""What `docker login` and credential helpers leave, and WWW-Authenticate as registries and their enemies write it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.oci.credentials import Credentials, find_credentials
+from mcp_skills_server.sources.oci.access import Challenge, Credentials, find_credentials, parse_challenges
 
 PAIR = base64.b64encode(b"ada:s3:cret").decode()
 ADA = Credentials("ada", "s3:cret")
@@ -111,3 +113,31 @@ def test_a_helper_answers(
 
 def test_a_secret_is_in_no_text() -> None:
     assert "s3:cret" not in repr(ADA)
+
+
+BEARER = {"realm": "https://auth.example/token", "service": "registry.example", "scope": "repository:a:pull,push"}
+
+
+@pytest.mark.parametrize(
+    ("header", "found"),
+    [
+        (
+            'Bearer realm="https://auth.example/token",service="registry.example",scope="repository:a:pull,push"',
+            [Challenge("bearer", BEARER)],
+        ),
+        ('Basic realm="a b, c"', [Challenge("basic", {"realm": "a b, c"})]),
+        ("BASIC", [Challenge("basic", {})]),
+        ('Basic realm=x, Bearer realm="y"', [Challenge("basic", {"realm": "x"}), Challenge("bearer", {"realm": "y"})]),
+        ('Bearer realm="a", realm="b"', [Challenge("bearer", {"realm": "a"})]),
+        ("", []),
+        ('realm="a"', []),
+        ("\x00\xff=;", []),
+    ],
+)
+def test_the_ways_in_are_read(header: str, found: list[Challenge]) -> None:
+    assert parse_challenges(header) == found
+
+
+@given(st.text(max_size=200))
+def test_any_header_is_read(header: str) -> None:
+    assert all(each.scheme == each.scheme.lower() for each in parse_challenges(header))

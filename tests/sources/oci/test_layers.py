@@ -9,8 +9,9 @@ import pytest
 from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci import layers, manifests
-from mcp_skills_server.sources.oci.layers import Contents, candidate_names, read_layers
+from mcp_skills_server.sources.oci.layers import candidate_names, read_layers
 from mcp_skills_server.sources.oci.manifests import TITLE, Descriptor
+from mcp_skills_server.sources.reconcile import Bundle
 from sources.oci.registries import OCI_LAYER, digest, tar
 from sources.publishers import skill_md
 
@@ -28,11 +29,11 @@ def titled(title: str, raw: bytes, media_type: str = "text/markdown", **more: st
     return layer(raw, media_type, **{TITLE: title}, **more)
 
 
-def read(*given: tuple[Descriptor, bytes], names: tuple[str, ...] = ("named",), hidden: bool = False) -> Contents:
+def read(*given: tuple[Descriptor, bytes], names: tuple[str, ...] = ("named",), hidden: bool = False) -> Bundle:
     return read_layers(given, names, UnpackLimits(), hidden=hidden)
 
 
-def paths(found: Contents) -> dict[str, list[str]]:
+def paths(found: Bundle) -> dict[str, list[str]]:
     return {name: sorted(files) for name, files in found.skills.items()}
 
 

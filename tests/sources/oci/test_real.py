@@ -108,33 +108,6 @@ def test_one_changed_skill_costs_that_skill(registry: Real, skills: Path, tmp_pa
     assert len([line for line in got if "/blobs/" in line]) == 1 and len(got) == 3
 
 
-def test_a_restart_over_what_is_there_costs_one_head(registry: Real, skills: Path, tmp_path: Path) -> None:
-    run("push", skills, registry.named())
-    run("list", registry.named(), *cached(tmp_path))
-    registry.asked()
-    run("list", registry.named(), *cached(tmp_path))
-    assert registry.asked() == [f"HEAD /v2/{REPOSITORY}/manifests/1.0 200"]
-
-
-def test_what_was_changed_in_the_cache_is_put_right(registry: Real, skills: Path, tmp_path: Path) -> None:
-    run("push", skills, registry.named())
-    run("list", registry.named(), *cached(tmp_path))
-    (kept,) = (tmp_path / "cache" / "oci").iterdir()
-    (kept / "alpha" / "SKILL.md").write_text("---\nname: alpha\ndescription: Something else.\n---\n")
-    assert "Something else" not in run("list", registry.named(), *cached(tmp_path)).stdout
-    assert (kept / "alpha" / "SKILL.md").read_bytes() == (skills / "alpha" / "SKILL.md").read_bytes()
-
-
-def test_a_skill_that_is_pushed_no_more_is_gone(registry: Real, skills: Path, tmp_path: Path) -> None:
-    write_skill(skills / "gamma")
-    run("push", skills, registry.named())
-    assert "beta" in run("list", registry.named(), *cached(tmp_path)).stdout
-    (skills / "beta" / "SKILL.md").unlink()
-    run("push", skills, registry.named())
-    listed = run("list", registry.named(), *cached(tmp_path)).stdout
-    assert "alpha" in listed and "beta" not in listed
-
-
 def test_it_is_served_and_the_last_good_copy_stays_when_the_registry_is_gone(skills: Path, tmp_path: Path) -> None:
     with docker_registry(tmp_path / "registry") as registry:
         run("push", skills, registry.named())

@@ -13,11 +13,10 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
-from mcp_skills_server.sources.follower import Follower
+from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.oci.source import Oci
 from mcp_skills_server.sources.settings import Bounds, FetchSettings, OriginPolicy, SourceSettings
-from mcp_skills_server.sources.store import Store
 from sources.fetching import listing
 from sources.oci.registries import REPOSITORY, Fake, digest, tar
 from sources.publishers import answer, skill_md
@@ -33,7 +32,7 @@ def registry() -> Iterator[Fake]:
 
 def followed(registry: Fake, folder: Path, given: str = "") -> Follower:
     source = Oci(given or registry.named(), SourceSettings(folder / "cache", fetch=FETCH))
-    return Follower(source, Store(folder / "trees"))
+    return Follower(source)
 
 
 def there(follower: Follower) -> list[str]:
@@ -84,7 +83,7 @@ def test_a_restart_is_one_head_and_puts_right_what_was_changed(registry: Fake, t
     anyio.run(follower.refresh)
     assert asked(registry) == ["HEAD manifests/1.0"]
     (follower.path / "a" / "SKILL.md").write_bytes(b"changed")
-    anyio.run(follower.refresh)
+    anyio.run(followed(registry, tmp_path).refresh)
     assert (follower.path / "a" / "SKILL.md").read_bytes() == skill_md("a")
     assert len(asked(registry)) == 4  # the tag, the index, the artifact and its layer
     (follower.path / "b" / "SKILL.md").unlink()
@@ -248,7 +247,7 @@ def test_more_bytes_than_all_skills_may_have_are_refused(registry: Fake, tmp_pat
     publish(registry, "a", "b")
     limits = replace(FETCH.limits, unpacked_bytes=len(skill_md("a")) + 5)
     source = Oci(registry.named(), SourceSettings(tmp_path, fetch=replace(FETCH, limits=limits)))
-    follower = Follower(source, Store(tmp_path / "trees"))
+    follower = Follower(source)
     anyio.run(follower.refresh)
     assert len(there(follower)) == 1
 
@@ -267,7 +266,7 @@ def test_a_pin_is_brought_however_far_the_tag_has_moved_and_then_without_a_quest
     settings = SourceSettings(tmp_path / "cache", fetch=FETCH, pin=first)
     for _ in range(2):
         source = Oci(registry.named(), settings)
-        follower = Follower(source, Store(tmp_path / "trees"))
+        follower = Follower(source)
         anyio.run(follower.refresh)
         assert (follower.path / "a" / "SKILL.md").read_bytes() == skill_md("a", "first")
         assert follower.revision == first and source.origin == registry.named()

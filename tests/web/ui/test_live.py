@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import http.client
 import shutil
 import signal
-import weakref
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from itertools import count
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -27,10 +25,7 @@ from mcp_skills_server.web.ui.live import (
     KEPT,
     MOST_DIFFERENCES,
     ChangeStream,
-    Feed,
     Live,
-    ScanChanges,
-    Scans,
     SkillDifference,
 )
 from mcp_skills_server.web.ui.pages import live as page
@@ -39,16 +34,20 @@ from web.ui.serving import get, page_serving, words
 from web.ui.views import look_at
 from wire import DEADLINE, write_skill
 
-NUMBERS = count(1)
-
 
 async def always() -> bool:
     return True
 
 
-def came(*paths: str) -> ScanChanges:
-    """A scan that found these skills. Each call is about a later one."""
-    return ScanChanges(next(NUMBERS), 1.0, tuple(SkillDifference("appeared", path, path) for path in paths))
+def came(*paths: str) -> tuple[SkillDifference, ...]:
+    """What a scan finds that has these skills for the first time."""
+    return tuple(SkillDifference("appeared", path, path) for path in paths)
+
+
+def reading(path: str) -> SkillSet:
+    """A set of skills that is the skill of this path alone."""
+    permissions = SimpleNamespace(reads=lambda each: each == path)
+    return cast("SkillSet", SimpleNamespace(permissions=permissions))
 
 
 def followed(*roots: Path) -> tuple[Live, Registry]:
@@ -65,7 +64,7 @@ def test_what_the_first_scan_finds_is_no_change(tmp_path: Path) -> None:
     kept, registry = Live(), Registry([tmp_path], quiet_s=0)
     kept.follow(registry)
     registry.load()
-    assert kept.feed(registry).latest() == []
+    assert kept.latest(registry) == []
 
 
 def test_each_change_is_kept_with_what_it_is_whenever_somebody_looks_first(tmp_path: Path) -> None:
@@ -75,7 +74,7 @@ def test_each_change_is_kept_with_what_it_is_whenever_somebody_looks_first(tmp_p
     registry.refresh()
     shutil.rmtree(tmp_path / "two")
     registry.refresh()
-    latest = kept.feed(registry).latest()
+    latest = kept.latest(registry)
     assert [each.what for each in latest] == [
         SkillDifference("vanished", "two", "two"),
         SkillDifference("appeared", "three", "other"),
@@ -84,7 +83,7 @@ def test_each_change_is_kept_with_what_it_is_whenever_somebody_looks_first(tmp_p
     assert [each.number for each in latest] == sorted({each.number for each in latest}, reverse=True)
 
 
-@pytest.mark.parametrize("others", [0, 300])
+@pytest.mark.parametrize("others", [0, 40])
 def test_files_of_a_skill_inside_are_that_ones_alone(tmp_path: Path, others: int) -> None:
     def write(**files: str) -> None:
         """Have these files and those of some other skills changed, in one scan."""
@@ -94,49 +93,37 @@ def test_files_of_a_skill_inside_are_that_ones_alone(tmp_path: Path, others: int
 
     plant(tmp_path, {"a/SKILL.md": skill_md("a"), "a/b/SKILL.md": skill_md("b"), "a/b/c.txt": "c"})
     plant(tmp_path, {f"other-{number}/SKILL.md": skill_md(f"other-{number}") for number in range(others)})
-    registry, scans = loaded(tmp_path), Scans()
-    registry.subscribe(lambda changes: scans.note(changes, registry.snapshot) and None)
+    kept, registry = followed(tmp_path)
     write(**{"a/b/c.txt": "d"})
     write(**{"a/b/c.txt": "e", "a/b.txt": "b"})
     shutil.rmtree(tmp_path / "a" / "b")
     registry.refresh()
-    assert [[each for each in scan.differences if each.path.startswith("a")] for scan in scans.latest()] == [
-        [SkillDifference("changed", "a/b", "b", ("c.txt",))],
-        [SkillDifference("changed", "a", "a", ("b.txt",)), SkillDifference("changed", "a/b", "b", ("c.txt",))],
-        [SkillDifference("vanished", "a/b", "b")],
+    found = [each.what for each in reversed(kept.latest(registry)) if each.what.path.startswith("a")]
+    assert found == [
+        SkillDifference("changed", "a/b", "b", ("c.txt",)),
+        SkillDifference("changed", "a", "a", ("b.txt",)),
+        SkillDifference("changed", "a/b", "b", ("c.txt",)),
+        SkillDifference("vanished", "a/b", "b"),
     ]
 
 
 def test_never_more_are_kept_than_so_many_and_numbers_only_grow() -> None:
-    feed, seen = Feed(), 0
+    kept, seen = Live(), 0
+    mine, other = reading("mine"), reading("other")
     for _ in range(3):
-        feed.take(came(*(f"skill-{number:04}" for number in range(MOST_DIFFERENCES))))
-        assert len(feed.latest()) == KEPT and feed.latest()[0].number == feed.number > seen
-        assert feed.latest()[-1].number > seen
-        seen = feed.number
+        kept.note(came("mine", *(f"skill-{number:04}" for number in range(MOST_DIFFERENCES - 2)), "other"))
+        assert len(kept.latest(mine)) == 1 and kept.latest(mine)[0].number == kept.number(mine) > seen
+        assert kept.number(other) == kept.number(mine), "it tells how many others there were"
+        seen = kept.number(mine)
 
 
-def test_a_set_of_skills_has_what_is_about_them_and_no_number_of_the_others(tmp_path: Path) -> None:
-    feed = Feed(lambda path: path == "mine")
-    feed.take(came("other"))
-    assert (feed.latest(), feed.number) == ([], 0)
-    alone, among = Feed(), Feed(lambda path: path == "mine")
-    alone.take(ScanChanges(7_000_000_000_000, 1.0, (SkillDifference("appeared", "mine", "mine"),)))
-    among.take(
-        ScanChanges(
-            7_000_000_000_000, 1.0, tuple(SkillDifference("appeared", path, path) for path in ("a", "b", "mine"))
-        )
-    )
-    assert alone.latest() == among.latest()
-
-
-def test_a_feed_goes_with_its_skills(tmp_path: Path) -> None:
-    kept = Live()
-    registry = loaded(plant(tmp_path, {"one/SKILL.md": skill_md("one")}))
-    gone = weakref.ref(kept.feed(registry))
-    del registry
-    gc.collect()
-    assert gone() is None
+def test_a_set_of_skills_has_what_is_about_them_and_no_more_than_so_many() -> None:
+    kept, mine = Live(), reading("mine")
+    kept.note(came("other"))
+    assert (kept.latest(mine), kept.number(mine)) == ([], 0)
+    for _ in range(KEPT + 1):
+        kept.note(came("mine"))
+    assert len(kept.latest(mine)) == KEPT and {each.what.path for each in kept.latest(mine)} == {"mine"}
 
 
 # Streams
@@ -148,7 +135,7 @@ async def rest(lines: AsyncGenerator[str]) -> list[str]:
 
 
 async def opened(kept: Live, skills: SkillSet, owner: str = "a") -> tuple[ChangeStream, AsyncGenerator[str]]:
-    stream = kept.open(skills, owner, kept.feed(skills).number, always)
+    stream = kept.open(skills, owner, kept.number(skills), always)
     lines = stream.lines()
     assert (await anext(lines)).startswith("retry:")
     return stream, lines
@@ -160,13 +147,34 @@ def test_a_burst_is_one_line_and_a_line_has_nothing_but_a_number(tmp_path: Path)
     async def follow() -> None:
         kept = Live()
         _, lines = await opened(kept, registry)
-        feed = kept.feed(registry)
-        await anyio.to_thread.run_sync(feed.take, came("secret-a", "secret-b"))
-        await anyio.to_thread.run_sync(feed.take, came("secret-c"))
+        await anyio.to_thread.run_sync(kept.note, came("secret-a", "secret-b"))
+        await anyio.to_thread.run_sync(kept.note, came("secret-c"))
+        number = kept.number(registry)
         with anyio.fail_after(DEADLINE):
-            assert await anext(lines) == f"id: {feed.number}\nevent: change\ndata: {feed.number}\n\n"
+            assert await anext(lines) == f"id: {number}\nevent: change\ndata: {number}\n\n"
         kept.close()
         assert await rest(lines) == []
+
+    anyio.run(follow)
+
+
+def test_a_change_of_other_skills_is_no_line() -> None:
+    async def follow() -> None:
+        kept, mine, heard = Live(), reading("mine"), list[str]()
+        _, lines = await opened(kept, mine)
+
+        async def hear() -> None:
+            heard.append(await anext(lines))
+
+        with anyio.fail_after(DEADLINE):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(hear)
+                for _ in range(3):
+                    kept.note(came("other"))
+                    await anyio.wait_all_tasks_blocked()
+                assert heard == []
+                kept.note(came("mine"))
+        assert heard == [f"id: {kept.number(mine)}\nevent: change\ndata: {kept.number(mine)}\n\n"]
 
     anyio.run(follow)
 
@@ -178,7 +186,7 @@ def test_the_end_of_a_server_ends_streams_that_wait_that_pause_and_that_come_lat
         kept = Live()
         _, waits = await opened(kept, registry)
         _, pauses = await opened(kept, registry)
-        kept.feed(registry).take(came("a"))
+        kept.note(came("a"))
         assert "change" in await anext(pauses)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(rest, waits)
@@ -230,7 +238,7 @@ def test_a_stream_ends_when_its_viewer_may_not_look_any_more(tmp_path: Path) -> 
         lines = kept.open(registry, "a", 0, stays).lines()
         await anext(lines)
         may = False
-        kept.feed(registry).take(came("secret"))
+        kept.note(came("secret"))
         assert await rest(lines) == [], "not even that something changed"
 
     anyio.run(follow)

@@ -111,21 +111,16 @@ def test_a_bearer_may_look_without_a_form(skills: Path) -> None:
         assert get(server, "/ui/", Authorization="Bearer wrong-wrong-wrong-wrong").status == 303
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Sec-Fetch-Site": "cross-site"},
-        {"Sec-Fetch-Site": "same-site"},
-        {"Origin": "https://evil.example"},
-        {"Origin": "null"},
-        {"Origin": "http://127.0.0.1:1"},
+def test_a_form_of_another_page_is_refused(skills: Path) -> None:
+    foreign: list[dict[str, str | None]] = [
+        *({"Sec-Fetch-Site": each} for each in ("cross-site", "same-site")),
+        *({"Origin": each} for each in ("https://evil.example", "null", "http://127.0.0.1:1")),
         {"Origin": None, "Sec-Fetch-Site": None},
-    ],
-)
-def test_a_form_of_another_page_is_refused(skills: Path, headers: dict[str, str | None]) -> None:
+    ]
     with page_serving(skills, environment=TOKENS) as server:
-        reply = sign_in(server, SECRET, **headers)
-        assert reply.status == 403 and "Set-Cookie" not in reply.headers
+        for headers in foreign:
+            reply = sign_in(server, SECRET, **headers)
+            assert reply.status == 403 and "Set-Cookie" not in reply.headers, headers
 
 
 def test_the_page_may_be_reached_by_any_name_where_tokens_are_wanted(skills: Path) -> None:

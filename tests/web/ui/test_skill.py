@@ -11,7 +11,7 @@ import struct
 import subprocess
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from web.http_wire import Server
 from web.ui.serving import ask, cookie_of, get, own_page, page_serving, words
 from wire import FIXTURES, write_skill
 
+DEEP = "/".join("abcdefghijkl")
 BODY = "# Refunds\n\nSee [limits](references/limits.md), ![scheme](scheme.png) and [far](https://example.org/x).\n"
 
 
@@ -35,43 +36,101 @@ def png() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")
 
 
+def git(where: Path, *arguments: str) -> str:
+    """What git says, by an author of ours."""
+    command = ["git", "-c", "user.name=Ann & Bob", "-c", "user.email=a@example.org", *arguments]
+    return subprocess.run(command, cwd=where, check=True, capture_output=True, text=True).stdout
+
+
+def commit_all(where: Path, subject: str) -> None:
+    """Make a repository of a folder, with one commit."""
+    for words_of_git in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", subject)):
+        git(where, *words_of_git)
+
+
 def page(server: Server, path: str) -> str:
     reply = get(server, path)
     assert reply.status == 200, words(reply)
     return reply.body.decode()
 
 
-def test_it_shows_what_the_skill_says_rendered_and_as_it_is(tmp_path: Path) -> None:
-    directory = write_skill(tmp_path / "refunds", body=BODY, references__limits_md="# Limits\n")
-    (directory / "scheme.png").write_bytes(png())
-    with page_serving(tmp_path) as server:
-        text = page(server, "/ui/skills/refunds")
-        assert '<a href="/ui/files/refunds?file=references/limits.md">limits</a>' in text
-        assert '<img src="/ui/raw/refunds?file=scheme.png" alt="scheme"' in text
-        assert '<a href="https://example.org/x" rel="noopener noreferrer nofollow">far</a>' in text
-        raw = re.search(r'<pre id="raw"[^>]*>(.*?)</pre>', text, re.DOTALL)
-        assert raw and html.unescape(raw[1]) == (directory / "SKILL.md").read_text(encoding="utf-8")
-        digest = hashlib.sha256((directory / "SKILL.md").read_bytes()).hexdigest()
-        assert f"sha256:{digest[:16]}" in text
-        assert "Hosts that know skills" in words(text) and str(tmp_path) not in text
-        assert "/mcp" in text and "Bearer" not in text
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Skills of all sorts, which no test changes."""
+    root = tmp_path_factory.mktemp("skills")
+    refunds = write_skill(root / "refunds", body=BODY, references__limits_md="# Limits\n")
+    kinds = write_skill(root / "kinds", notes_md="# Notes\n", plain_txt="x<y\u200bz", script_py="print(1)\n")
+    for each in (refunds, kinds):
+        (each / "scheme.png").write_bytes(png())
+    (kinds / "data.bin").write_bytes(bytes(range(256)))
+    fields = "x\narguments: [{name: city, description: Which one, required: true}, {name: day, default: today}]"
+    write_skill(root / "weather", description=fields, body="Weather of {{city}} on {{day}} {{other}}\n")
+    write_skill(root / "user", description="x\ndisable-model-invocation: true")
+    write_skill(root / "model", description="x\nuser-invocable: false")
+    deep = f"{DEEP.replace('/', '__')}__z_md"
+    write_skill(root / "tree", **{"x__y__one_md": "# One\n", "x__two_md": "# Two\n", deep: "z"})
+    return root
 
 
-def test_a_file_is_shown_by_its_kind(tmp_path: Path) -> None:
-    directory = write_skill(tmp_path / "a", notes_md="# Notes\n", plain_txt="x<y\u200bz", script_py="print(1)\n")
-    (directory / "scheme.png").write_bytes(png())
-    (directory / "data.bin").write_bytes(bytes(range(256)))
-    with page_serving(tmp_path) as server:
-        assert "<h3>Notes</h3>" in page(server, "/ui/files/a?file=notes.md")
-        assert 'x&lt;y<span class="hidden">U+200B</span>z' in page(server, "/ui/files/a?file=plain.txt")
-        assert "1 characters in it that nobody sees" in words(page(server, "/ui/files/a?file=plain.txt"))
-        assert 'src="/ui/raw/a?file=scheme.png"' in page(server, "/ui/files/a?file=scheme.png")
-        assert "It is no text" in words(page(server, "/ui/files/a?file=data.bin"))
-        reply = get(server, "/ui/raw/a?file=scheme.png")
-        assert reply.headers["Content-Type"] == "image/png" and reply.body == png()
-        reply = get(server, "/ui/raw/a?file=data.bin")
-        assert reply.headers["Content-Type"] == "application/octet-stream" and reply.body == bytes(range(256))
-        assert "attachment" in (get(server, "/ui/raw/a?file=notes.md&keep=1").headers["Content-Disposition"] or "")
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Server]:
+    with page_serving(folder) as started:
+        yield started
+
+
+def test_it_shows_what_the_skill_says_rendered_and_as_it_is(server: Server, folder: Path) -> None:
+    text = page(server, "/ui/skills/refunds")
+    assert '<a href="/ui/files/refunds?file=references/limits.md">limits</a>' in text
+    assert '<img src="/ui/raw/refunds?file=scheme.png" alt="scheme"' in text
+    assert '<a href="https://example.org/x" rel="noopener noreferrer nofollow">far</a>' in text
+    raw = re.search(r'<pre id="raw"[^>]*>(.*?)</pre>', text, re.DOTALL)
+    assert raw and html.unescape(raw[1]) == (folder / "refunds" / "SKILL.md").read_text(encoding="utf-8")
+    digest = hashlib.sha256((folder / "refunds" / "SKILL.md").read_bytes()).hexdigest()
+    assert f"sha256:{digest[:16]}" in text
+    assert "Hosts that know skills" in words(text) and str(folder) not in text
+    assert "/mcp" in text and "Bearer" not in text
+
+
+def test_a_file_is_shown_by_its_kind(server: Server) -> None:
+    assert "<h3>Notes</h3>" in page(server, "/ui/files/kinds?file=notes.md")
+    assert 'x&lt;y<span class="hidden">U+200B</span>z' in page(server, "/ui/files/kinds?file=plain.txt")
+    assert "1 characters in it that nobody sees" in words(page(server, "/ui/files/kinds?file=plain.txt"))
+    assert 'src="/ui/raw/kinds?file=scheme.png"' in page(server, "/ui/files/kinds?file=scheme.png")
+    assert "It is no text" in words(page(server, "/ui/files/kinds?file=data.bin"))
+    reply = get(server, "/ui/raw/kinds?file=scheme.png")
+    assert reply.headers["Content-Type"] == "image/png" and reply.body == png()
+    reply = get(server, "/ui/raw/kinds?file=data.bin")
+    assert reply.headers["Content-Type"] == "application/octet-stream" and reply.body == bytes(range(256))
+    assert "attachment" in (get(server, "/ui/raw/kinds?file=notes.md&keep=1").headers["Content-Disposition"] or "")
+
+
+def test_arguments_are_filled_in(server: Server) -> None:
+    text = page(server, "/ui/skills/weather")
+    assert 'name="arg.city"' in text and 'value="today"' in text and 'id="filled"' not in text
+    text = page(server, "/ui/skills/weather?fill=1&arg.city=%3Cb%3EBonn")
+    assert "Weather of &lt;b&gt;Bonn on today {{other}}" in text
+    assert "Missing required argument" in words(page(server, "/ui/skills/weather?fill=1"))
+    assert "has no argument" in words(page(server, "/ui/skills/weather?fill=1&arg.city=x&arg.none=y"))
+
+
+def test_who_sees_it_is_what_its_frontmatter_says(server: Server) -> None:
+    assert "no A model, by the tools" in words(page(server, "/ui/skills/user"))
+    assert "yes A user, as a prompt" in words(page(server, "/ui/skills/user"))
+    assert "yes A model, by the tools" in words(page(server, "/ui/skills/model"))
+    assert "no A user, as a prompt" in words(page(server, "/ui/skills/model"))
+
+
+def test_files_are_a_tree_whose_links_say_the_whole_path(server: Server) -> None:
+    text = page(server, "/ui/skills/tree")
+    assert 'aria-label="x/y/one.md"><bdi>one.md</bdi>' in text
+    assert "x / 2 files, 12 bytes two.md 6 bytes sha256:" in words(text)
+    assert "y / 1 file, 6 bytes one.md 6 bytes" in words(text)
+    assert "<bdi>i/j/k/l/z.md</bdi>" in text and text.count("<summary><bdi>") == 2 + 8
+    assert get(server, f"/ui/files/tree?file={DEEP}/z.md").status == 200
+
+
+def test_whether_there_is_a_skill_is_a_question_of_its_own(server: Server) -> None:
+    assert [get(server, f"/ui/skills/{each}?there=1").status for each in ("tree", "none")] == [204, 404]
 
 
 def test_only_files_of_the_skill_can_be_had(tmp_path: Path) -> None:
@@ -109,28 +168,6 @@ def test_large_files_binary_ones_and_very_many(tmp_path: Path) -> None:
         assert "too long to be rendered" in words(text) and len(text) < 500_000
 
 
-def test_arguments_are_filled_in(tmp_path: Path) -> None:
-    fields = "x\narguments: [{name: city, description: Which one, required: true}, {name: day, default: today}]"
-    write_skill(tmp_path / "weather", description=fields, body="Weather of {{city}} on {{day}} {{other}}\n")
-    with page_serving(tmp_path) as server:
-        text = page(server, "/ui/skills/weather")
-        assert 'name="arg.city"' in text and 'value="today"' in text and 'id="filled"' not in text
-        text = page(server, "/ui/skills/weather?fill=1&arg.city=%3Cb%3EBonn")
-        assert "Weather of &lt;b&gt;Bonn on today {{other}}" in text
-        assert "Missing required argument" in words(page(server, "/ui/skills/weather?fill=1"))
-        assert "has no argument" in words(page(server, "/ui/skills/weather?fill=1&arg.city=x&arg.none=y"))
-
-
-def test_who_sees_it_is_what_its_frontmatter_says(tmp_path: Path) -> None:
-    write_skill(tmp_path / "user", description="x\ndisable-model-invocation: true")
-    write_skill(tmp_path / "model", description="x\nuser-invocable: false")
-    with page_serving(tmp_path) as server:
-        assert "no A model, by the tools" in words(page(server, "/ui/skills/user"))
-        assert "yes A user, as a prompt" in words(page(server, "/ui/skills/user"))
-        assert "yes A model, by the tools" in words(page(server, "/ui/skills/model"))
-        assert "no A user, as a prompt" in words(page(server, "/ui/skills/model"))
-
-
 def test_a_skill_that_went_while_its_page_was_open_is_said_with_a_way_back(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
     write_skill(tmp_path / "b")
@@ -162,16 +199,10 @@ def test_a_change_is_shown_as_a_difference(tmp_path: Path) -> None:
 @pytest.mark.needs_program("git")
 def test_git_tells_what_was_before_the_start_and_runs_nothing_of_the_folder(tmp_path: Path) -> None:
     directory = write_skill(tmp_path / "repo" / "skills" / "a", body="# One\n")
-    hit = tmp_path / "hit"
-
-    def git(*arguments: str) -> None:
-        who = ["-c", "user.name=Ann & Bob", "-c", "user.email=a@example.org"]
-        subprocess.run(["git", *who, *arguments], cwd=tmp_path / "repo", check=True, capture_output=True)
-
-    git("init", "-q")
-    git("add", "."), git("commit", "-q", "-m", "first")
+    hit, repository = tmp_path / "hit", tmp_path / "repo"
+    commit_all(repository, "first")
     write_skill(directory, body="# Two\n")
-    git("commit", "-q", "-a", "-m", "second <script>")
+    git(repository, "commit", "-q", "-a", "-m", "second <script>")
     (tmp_path / "repo" / ".gitattributes").write_text("*.md diff=evil\n", encoding="utf-8")
     for key in (
         "diff.evil.textconv",
@@ -181,8 +212,8 @@ def test_git_tells_what_was_before_the_start_and_runs_nothing_of_the_folder(tmp_
         "core.fsmonitor",
         "core.pager",
     ):
-        git("config", key, f"touch {hit}")
-    git("config", "log.showSignature", "true")
+        git(repository, "config", key, f"touch {hit}")
+    git(repository, "config", "log.showSignature", "true")
     with page_serving(tmp_path / "repo" / "skills") as server:
         text = page(server, "/ui/history/a")
         assert "second &lt;script&gt;" in text and "Ann &amp; Bob" in text
@@ -195,11 +226,6 @@ def test_what_git_tells_of_a_submodule_runs_nothing_in_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     top, inner, hit = tmp_path / "a", tmp_path / "a" / "inner", tmp_path / "hit"
-
-    def git(where: Path, *arguments: str) -> str:
-        who = ["-c", "user.name=x", "-c", "user.email=x"]
-        return subprocess.run(["git", *who, *arguments], cwd=where, check=True, capture_output=True, text=True).stdout
-
     inner.mkdir(parents=True)
     for place in (top, inner):
         git(place, "init", "-q")
@@ -240,9 +266,7 @@ def test_git_tells_nothing_of_files_that_are_never_served(tmp_path: Path, folder
         file = tmp_path / folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("x\n", encoding="ascii")
-    for words_of_git in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "x")):
-        who = ["-c", "user.name=x", "-c", "user.email=x"]
-        subprocess.run(["git", *who, *words_of_git], cwd=tmp_path, check=True, capture_output=True)
+    commit_all(tmp_path, "x")
     (commit,) = commits(os.fspath(tmp_path / folder), os.fspath(tmp_path))
     told = {each.partition(" b/")[2].removeprefix(f"{folder}/") for each in commit.lines if each.startswith("diff ")}
     assert told == set(shown)
@@ -254,9 +278,7 @@ def private(tmp_path: Path) -> Path:
     place = tmp_path / "private"
     place.mkdir()
     (place / "notes").write_text("secret\n", encoding="ascii")
-    for words_of_git in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "secret")):
-        who = ["-c", "user.name=x", "-c", "user.email=x"]
-        subprocess.run(["git", *who, *words_of_git], cwd=place, check=True, capture_output=True)
+    commit_all(place, "secret")
     return place / ".git"
 
 
@@ -326,23 +348,3 @@ def test_every_skill_of_the_fixtures_has_a_page() -> None:
         assert len(seen) > 50
         for each in seen:
             page(server, html.unescape(each))
-
-
-def test_files_are_a_tree_whose_links_say_the_whole_path(tmp_path: Path) -> None:
-    deep = "/".join("abcdefghijkl")
-    write_skill(
-        tmp_path / "a", **{"x__y__one_md": "# One\n", "x__two_md": "# Two\n", f"{deep.replace('/', '__')}__z_md": "z"}
-    )
-    with page_serving(tmp_path) as server:
-        text = page(server, "/ui/skills/a")
-        assert 'aria-label="x/y/one.md"><bdi>one.md</bdi>' in text
-        assert "x / 2 files, 12 bytes two.md 6 bytes sha256:" in words(text)
-        assert "y / 1 file, 6 bytes one.md 6 bytes" in words(text)
-        assert "<bdi>i/j/k/l/z.md</bdi>" in text and text.count("<summary><bdi>") == 2 + 8
-        assert get(server, f"/ui/files/a?file={deep}/z.md").status == 200
-
-
-def test_whether_there_is_a_skill_is_a_question_of_its_own(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a")
-    with page_serving(tmp_path) as server:
-        assert [get(server, f"/ui/skills/{each}?there=1").status for each in "ab"] == [204, 404]

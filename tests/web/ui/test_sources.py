@@ -8,7 +8,7 @@ from pathlib import Path
 
 from catalog.forest import loaded, plant, skill_md
 from mcp_skills_server.catalog.registry import MirroredRoot, Registry
-from mcp_skills_server.sources.follower import SourceState
+from mcp_skills_server.sources.mirrors import SourceState
 from mcp_skills_server.web.ui.pages import sources
 from web.ui.serving import get, page_serving, words
 from web.ui.views import look_at

@@ -12,12 +12,11 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.sources.follower import SourceState
+from mcp_skills_server.sources.mirrors import SourceState
 from mcp_skills_server.web.guards import make_policy
-from mcp_skills_server.web.settings import HttpSettings
+from mcp_skills_server.web.settings import HttpSettings, UiSettings
 from mcp_skills_server.web.ui.app import Ui
 from mcp_skills_server.web.ui.look import Look
-from mcp_skills_server.web.ui.settings import UiSettings
 
 
 def look_at(

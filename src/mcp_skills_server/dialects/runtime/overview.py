@@ -1,4 +1,4 @@
-"""What a model is shown of the skills before it asks.
+"""The overview of the skills that a model is shown before it asks.
 
 Texts of a bounded length, each a function of the overview alone, so that prompt caches hold. The length is spent
 fairly: first what every model has to know, then every name, then descriptions that begin with the sentence that
@@ -14,8 +14,19 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from mcp_skills_server.dialects.runtime.lengths import clipped, even, one_line
-from mcp_skills_server.dialects.runtime.words import LIST, LOAD, READ, RUN, SEARCH, Loaded, Offer, Overview
+from mcp_skills_server.dialects.runtime.words import (
+    LIST,
+    LOAD,
+    READ,
+    RUN,
+    SEARCH,
+    Loaded,
+    Offer,
+    Overview,
+    clipped,
+    even,
+    one_line,
+)
 from mcp_skills_server.format.markup import around, contained, element, escaped
 
 CHARACTERS: Final = 4_000
@@ -57,7 +68,7 @@ FAMILY: Final = f"To use a skill: search ({SEARCH}), load ({LOAD}), then read it
 
 
 class Shown(NamedTuple):
-    """How much of the skills a text of a bounded length shows.
+    """The part of the skills that a text of a bounded length shows.
 
     Attributes:
         text: the text.

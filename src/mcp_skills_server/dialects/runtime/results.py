@@ -1,4 +1,4 @@
-"""What the tools answer."""
+"""Results of the tools."""
 
 from __future__ import annotations
 
@@ -7,8 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from mcp_skills_server.dialects.runtime import lengths
-from mcp_skills_server.dialects.runtime.words import LIST, READ, SESSION, WORKSPACE, Loaded, ToolResult, problems
+from mcp_skills_server.dialects.runtime.words import (
+    LIST,
+    READ,
+    SESSION,
+    WORKSPACE,
+    Loaded,
+    ToolResult,
+    clipped,
+    even,
+    one_line,
+    paragraphs,
+    problems,
+)
 from mcp_skills_server.format import hidden, identity, media
 from mcp_skills_server.format.markup import contained, element
 from mcp_skills_server.model import SKILL_MD, Json, Skill, printable
@@ -53,7 +64,7 @@ def receipt(
             _receipt_entry(shown.get(each.name, each), shows != "text" and each.name in shown) for each in active
         ]
     }
-    names = contained(", ".join(lengths.one_line(each.name) for each in active)) or "none"
+    names = contained(", ".join(one_line(each.name) for each in active)) or "none"
     lines = [f"Active skills: {names}." + (" Where two conflict, the later one counts." if len(active) > 1 else "")]
     if session is not None:
         structure = {SESSION: session, **structure}
@@ -64,7 +75,7 @@ def receipt(
         lines += [_with_files(each) for each in shown.values()]
     elif fresh:
         lines += [
-            contained(f"The skill {lengths.one_line(each.name)} has problems: {'; '.join(each.problems)}")
+            contained(f"The skill {one_line(each.name)} has problems: {'; '.join(each.problems)}")
             for each in fresh
             if each.problems
         ]
@@ -207,11 +218,11 @@ def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
     budget = max(characters - files, characters // 2)
     if sum(len(each.instructions) for each in fresh) <= budget:
         return list(fresh)
-    most = lengths.even((len(each.instructions) for each in fresh), budget)
+    most = even((len(each.instructions) for each in fresh), budget)
     out: list[Loaded] = []
     for each in fresh:
         whole = each.instructions
-        kept, position = lengths.paragraphs(whole, most)
+        kept, position = paragraphs(whole, most)
         if position < len(whole):
             line = each.line + whole.count("\n", 0, position)
             begun = position - whole.rfind("\n", 0, position)
@@ -299,10 +310,9 @@ def listing(
         note: one line more, for the model.
     """
     said = _without_repeats(entries)
-    most = lengths.even(map(len, said), characters)
+    most = even(map(len, said), characters)
     shown = [
-        {**each, "description": lengths.clipped(description, most)}
-        for each, description in zip(entries, said, strict=True)
+        {**each, "description": clipped(description, most)} for each, description in zip(entries, said, strict=True)
     ]
     structure: dict[str, Json] = {"skills": [*shown]}
     lines = [_listed(each) for each in shown] or ["No skill fits."]
@@ -318,7 +328,7 @@ def nothing_fits(near: Sequence[str]) -> str:
     Args:
         near: names of skills that look like words of the question.
     """
-    names = contained(", ".join(map(lengths.one_line, near)))
+    names = contained(", ".join(map(one_line, near)))
     nearest = f" Nearest names: {names}." if names else ""
     return f"Try other keywords, in the language of the skills; {LIST} goes through all of them.{nearest}"
 
@@ -358,7 +368,7 @@ def _without_repeats(entries: Sequence[Mapping[str, Json]]) -> list[str]:
 def _listed(shown: Mapping[str, Json]) -> str:
     # Before the description, which could end with the same words.
     origin = f" [from {shown['origin']}]" if "origin" in shown else ""
-    text = f"- {lengths.one_line(str(shown['name']))}{origin}: {lengths.one_line(str(shown['description']))}"
+    text = f"- {one_line(str(shown['name']))}{origin}: {one_line(str(shown['description']))}"
     found = shown.get("problems")
     text += f" [has problems: {'; '.join(map(str, found))}]" if isinstance(found, list) else ""
     return contained(text)

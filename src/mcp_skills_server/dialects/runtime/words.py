@@ -1,8 +1,12 @@
-"""What the runtime's tools are called, what they handle, and which skills a model is shown."""
+"""Names and objects of the runtime's tools, which skills a model is shown, and how texts are cut to a length.
+
+Lengths are characters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, NotRequired, TypedDict
 
 from mcp_skills_server.format import hidden
@@ -26,6 +30,13 @@ WORKSPACE: Final = "/workspace/"
 _NAMES: Final = (LIST, SEARCH, LOAD, UNLOAD, READ, RUN)
 _OTHER_NAMES: Final = {"skills_readresource": READ, "skills_read_resource": READ, "skills_runscript": RUN}
 _MOST_PROBLEMS: Final = 10
+_ELLIPSIS: Final = "..."
+_HALF_AN_ENTITY: Final = re.compile(r"&#?\w*$")
+_ENTITIES: Final = ("&amp;", "&lt;", "&gt;", "&quot;")
+_LONGEST_WORD: Final = 30
+"""A cut goes back to the end of a word over so many characters."""
+_LEFT_OUT: Final = " ,;:-("
+"""What does not stand before the dots."""
 
 
 class ToolResult(TypedDict):
@@ -67,7 +78,7 @@ class Overview(NamedTuple):
 
     Attributes:
         offers: in the order of their skill paths.
-        more: whether there are more than these, which nobody has counted yet.
+        more: whether there are more than these, which are not counted yet.
         preferred: skill paths of those whose descriptions come first where not all fit.
     """
 
@@ -141,7 +152,7 @@ def changed(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> bool:
 
 
 def problems(skill: Skill) -> tuple[str, ...]:
-    """Return what is wrong with it, for whoever is about to rely on it."""
+    """Return the errors of a skill, in words, for a model that is about to rely on it."""
     return tuple(each.text for each in skill.problems if each.severity == "error")[:_MOST_PROBLEMS]
 
 
@@ -161,3 +172,55 @@ def scripts_of(skill: Skill) -> Iterator[str]:
 def in_workspace(path: str) -> str | None:
     """Return what follows `/workspace/`, for a file that a script left; None for a file of a skill."""
     return path.removeprefix(WORKSPACE) if path.startswith(WORKSPACE) else None
+
+
+def one_line(text: str) -> str:
+    """Return the text with every run of white space as one blank."""
+    return " ".join(text.split())
+
+
+def even(lengths: Iterable[int], budget: int) -> int:
+    """Return how long each of these may be, the same for all, so that together they fit: what short ones leave, long
+    ones get.
+
+    The greatest length where all of them fit.
+    """
+    ordered = sorted(lengths)
+    for index, length in enumerate(ordered):
+        share = max(budget, 0) // (len(ordered) - index)
+        if length > share:
+            return share
+        budget -= length
+    return max(ordered, default=0)
+
+
+def clipped(text: str, most: int) -> str:
+    """Return the text, or its beginning up to the end of a word and three dots, at most so long."""
+    if len(text) <= most:
+        return text
+    budget = most - len(_ELLIPSIS)
+    if budget <= 0:
+        return ""
+    kept = text[:budget]
+    if not text[budget].isspace():
+        # Where no blank is near, as in Chinese, the cut falls into a word, and must not leave half of an entity.
+        whole = kept.rpartition(" ")[0]
+        kept = whole if whole and len(whole) >= budget - _LONGEST_WORD else _HALF_AN_ENTITY.sub("", kept)
+    while kept and kept[-1] in _LEFT_OUT and not kept.endswith(_ENTITIES):
+        kept = kept[:-1]
+    return kept + _ELLIPSIS
+
+
+def paragraphs(text: str, most: int) -> tuple[str, int]:
+    """Return the whole paragraphs at the beginning of a text, at most so long, and the position to go on from.
+
+    A first paragraph that is longer is cut at the end of a line, a line that is longer anywhere.
+    """
+    if len(text) <= most:
+        return text, len(text)
+    for mark in ("\n\n", "\n"):
+        end = text.rfind(mark, 0, most + len(mark))
+        if end > 0:
+            rest = text[end:]
+            return text[:end], end + len(rest) - len(rest.lstrip("\n"))
+    return text[:most], most

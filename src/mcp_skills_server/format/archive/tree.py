@@ -1,4 +1,4 @@
-"""What an archive may unpack to: its limits, its names, and the tree of files that is admitted one by one."""
+"""The tree that an archive unpacks to: its limits, its names, and the tree of files that is admitted one by one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ArchiveRefusedError(SkillsServerError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class UnpackLimits:
-    """What an archive may unpack to. The defaults are those of the most used consumer.
+    """Limits of an unpacked archive. The defaults are those of the most used consumer.
 
     Attributes:
         files: files; four times as many members of any kind, and as many directories; 1 KiB of tar's own headers for

@@ -16,7 +16,7 @@ PROTOCOLS: Final = ("https", "ssh", "file", "http")
 _IS_GIT: Final = re.compile(r"git\+[a-z0-9+.-]*:", re.IGNORECASE)
 _NOT_IN_TEXT: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\\\\]")
 _NOT_IN_REF: Final = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|\.lock(?:/|\Z)|(?:\A|/)\.|[./]\Z|\A[-/]|\A@\Z")
-"""What `git check-ref-format` refuses."""
+"""Patterns that `git check-ref-format` refuses."""
 _OBJECT_ID: Final = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 _ABBREVIATED: Final = re.compile("[0-9a-fA-F]{7,63}")
 _LOOPBACK: Final = re.compile(r"localhost|127(?:\.[0-9]{1,3}){3}|::1", re.IGNORECASE)
@@ -56,7 +56,7 @@ class GitAddress:
 
     @property
     def is_abbreviated(self) -> bool:
-        """Whether `ref` may be meant as the beginning of a commit's id, which no server looks up."""
+        """True if `ref` may be meant as the beginning of a commit's id, which no server looks up."""
         return self.commit is None and _ABBREVIATED.fullmatch(self.ref) is not None
 
     @property

@@ -27,7 +27,7 @@ if sys.platform != "win32":
     import fcntl
 
 REMOTE: Final = "source"
-"""What the repository is called in our configuration."""
+"""The name of the remote in our configuration."""
 _KEPT: Final = frozenset(
     ("GIT_SSH_COMMAND", "GIT_SSH", "GIT_SSH_VARIANT", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_COUNT", "GIT_EXEC_PATH")
 )
@@ -89,10 +89,6 @@ class GitFailedError(SkillsServerError):
         self.said = said
 
 
-class GitTimeoutError(GitFailedError):
-    """git was ended, because its time was over."""
-
-
 class Git:
     """The program, for one repository of ours.
 
@@ -112,7 +108,7 @@ class Git:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._ended = False
         self.warned = ""
-        """What the last command that was done wrote on stderr."""
+        """The stderr of the last command that was done."""
 
     def run(self, *arguments: str, seconds: float, given: bytes = b"", most: int = 1 << 20) -> bytes:
         """Run a command of git and return its stdout. Blocks.
@@ -151,7 +147,7 @@ class Git:
                     stdout=subprocess.PIPE,
                     stderr=stderr,
                     env=self._env(),
-                    start_new_session=True,  # without a terminal ssh asks nobody, and all of it can be ended at once
+                    start_new_session=True,  # without a terminal ssh never prompts, and all of it ends at once
                 )
             except OSError as error:
                 raise UnreachableError(f"git cannot be started ({error.strerror or error})") from None
@@ -176,7 +172,7 @@ class Git:
                 process.wait()
                 self._running.discard(process)
             if overdue.is_set():
-                raise GitTimeoutError(f"no answer within {seconds:g} seconds")
+                raise GitFailedError(f"no answer within {seconds:g} seconds")
             stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _MOST_STDERR))
             self.warned = said = stderr.read().decode("utf-8", "replace")
             if code:

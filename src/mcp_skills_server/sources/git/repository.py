@@ -74,12 +74,12 @@ _REASONS: Final = {
     "broken pipe|returned error: [45]|empty reply|recv failure|send failure|remote end": _NO_ANSWER,
     "unknown option|unknown switch|^usage:": _OLD,
 }
-"""What is looked for, in this order, in what git, ssh and curl say with LC_ALL=C; and what it means."""
+"""Patterns for the messages of git, ssh and curl with LC_ALL=C, in the order to try, and their meaning."""
 _SAID: Final = re.compile(r"(?:fatal|error|remote|ssh): (.*)")
 
 
 class Tip(NamedTuple):
-    """What a name means at the remote.
+    """The commit that a name means at the remote.
 
     Attributes:
         commit: its id.
@@ -99,7 +99,7 @@ class TreeEntry(NamedTuple):
 
 
 class Repository:
-    """The objects of one remote. Every method blocks.
+    """The objects of one remote. Every method blocks, and raises SourceError where it cannot be done now.
 
     Args:
         directory: where they lie.
@@ -136,7 +136,6 @@ class Repository:
         """Resolve the address to a commit, by one `ls-remote` unless it names a commit.
 
         Raises:
-            SourceError: that cannot be known now.
             UnacceptableError: it names nothing.
         """
         ref = self._address.ref
@@ -169,11 +168,7 @@ class Repository:
         raise UnacceptableError(f"there is no branch or tag {ref!r}{hint}")
 
     def fetch(self, tip: Tip) -> None:
-        """Have a commit and its trees here; its blobs too where the server cannot leave them out.
-
-        Raises:
-            SourceError: it cannot be had now.
-        """
+        """Have a commit and its trees here; its blobs too where the server cannot leave them out."""
         self._tidy(len(tip.commit))
         self._filters = self._filters_at_all
         # Of a whole repository most files are those of skills, and one request brings them with the commit.
@@ -209,9 +204,6 @@ class Repository:
     def fetch_blobs(self, tip: Tip, object_ids: Collection[str], places: Sequence[str] = ()) -> None:
         """Have these blobs here by one request: of a commit that `fetch` has brought, or with `places` of all commits
         that touch these.
-
-        Raises:
-            SourceError: they cannot be had now.
         """
         if not self._filters:
             return
@@ -238,11 +230,7 @@ class Repository:
             self.fetch(tip)
 
     def follows(self, tip: Tip, before: str) -> bool:
-        """Tell whether the commit `before` is among those that led to this one, which `fetch` has brought.
-
-        Raises:
-            SourceError: that cannot be known now.
-        """
+        """Tell whether the commit `before` is among those that led to this one, which `fetch` has brought."""
         with self._said():
             for depth in _HISTORY if self._filters else _HISTORY_UNFILTERED:
                 self._fetch(f"--depth={depth}", "--filter=tree:0", REMOTE, f"+{tip.commit}:{_OURS}")
@@ -281,11 +269,7 @@ class Repository:
 
     @contextmanager
     def blobs(self, object_ids: Sequence[str]) -> Generator[IO[bytes]]:
-        """Stream the output of `git cat-file --batch` for these blobs, in their order.
-
-        Raises:
-            SourceError: it cannot be read.
-        """
+        """Stream the output of `git cat-file --batch` for these blobs, in their order."""
         wanted = "\n".join(object_ids).encode() + b"\n"
         with (
             self._said(),
@@ -304,7 +288,7 @@ class Repository:
             f"gpg.ssh.allowedSignersFile={signers}",
             "gpg.ssh.program=ssh-keygen",
             "gpg.minTrustLevel=fully",  # otherwise any key will do that signed it
-            "gpg.program=false",  # keys of the user's own key ring are nobody that the file names
+            "gpg.program=false",  # keys of the user's own key ring are not in the file
             "gpg.openpgp.program=false",
             "gpg.x509.program=false",
         ):

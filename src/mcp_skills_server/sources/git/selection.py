@@ -15,11 +15,10 @@ from mcp_skills_server.format import file_names, lfs
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
 from mcp_skills_server.format.archive.tree import Tree, check_name, decoded
 from mcp_skills_server.format.excerpts import quoted
-from mcp_skills_server.format.ignored import is_entered, is_ignored
-from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.format.ignored import is_ignored
 from mcp_skills_server.sources.git.repository import TreeEntry
+from mcp_skills_server.sources.grouping import group_by_skill, is_skill_md
 
-_SKILL_MD: Final = SKILL_MD.lower().encode()
 _LINK: Final = b"120000"
 _SUBMODULE: Final = b"160000"
 _EXECUTABLE: Final = b"100755"
@@ -47,7 +46,7 @@ class WantedSkill:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What of a commit is wanted.
+    """The wanted part of a commit.
 
     Attributes:
         skills: by folder.
@@ -60,37 +59,22 @@ class Selection:
 
 def select(entries: Iterable[TreeEntry], *, hidden: bool) -> Selection:
     """Find the skills among these entries; with `hidden` also those in dot folders."""
-    listed = list(entries)
-    folders = {
-        entry.path[: -len(_SKILL_MD)].rstrip(b"/")
-        for entry in listed
-        if entry.path.lower().endswith(_SKILL_MD) and entry.path[-len(_SKILL_MD) - 1 : -len(_SKILL_MD)] in {b"", b"/"}
-    }
-    outermost: list[bytes] = []
-    for folder in sorted(folders, key=lambda folder: folder.replace(b"/", b"\0")):
-        last = outermost[-1] if outermost else None
-        if last is None or not (not last or folder.startswith(last + b"/")):
-            outermost.append(folder)
+    files: dict[str, list[TreeEntry]] = {}  # a hostile tree has two files of one name
+    for entry in entries:
+        files.setdefault(entry.path.decode("utf-8", "surrogateescape"), []).append(entry)
+    grouped, rest = group_by_skill(files, hidden=hidden)
     skills: dict[str, WantedSkill] = {}
-    passed: list[str] = []
-    owners: dict[bytes, WantedSkill | None] = {}
-    for folder in sorted(outermost):
-        name = folder.decode("utf-8", "surrogateescape")
-        if name and not all(is_entered(part, hidden=hidden) for part in name.split("/") if part):
-            owners[folder] = None
-            passed.append(name)
-            continue
-        owners[folder] = skills[name] = WantedSkill(name)
+    for folder, found in grouped.items():
+        skill = skills[folder] = WantedSkill(folder)
         try:
-            if name:
-                check_name(name)
+            if folder:
+                check_name(folder)
         except ArchiveRefusedError as error:
-            skills[name].fault = str(error)
-    known: dict[bytes, WantedSkill | None] = {**owners}
-    for entry in listed:
-        owner = _owner(entry.path.rpartition(b"/")[0], known)
-        if owner is not None:
-            _add(owner, entry)
+            skill.fault = str(error)
+        for each in found.values():
+            for entry in each:
+                _add(skill, entry)
+    passed = sorted(path.rpartition("/")[0] for path in rest if is_skill_md(path))
     for skill in skills.values():
         lines = "".join(f"{executable:d} {object_id} {path}\0" for path, object_id, executable in sorted(skill.files))
         skill.key = hashlib.sha256(f"{skill.fault}\0{lines}".encode("utf-8", "surrogateescape")).hexdigest()
@@ -139,7 +123,7 @@ def _add(skill: WantedSkill, entry: TreeEntry) -> None:
     try:
         path = decoded(entry.path)
         path = path[len(skill.folder) + 1 :] if skill.folder else path
-        check_name(path)  # before what is ignored is left out: `../x` is no file that somebody forgot there
+        check_name(path)  # before what is ignored is left out: `../x` is no file that was forgotten there
     except ArchiveRefusedError as error:
         skill.fault = skill.fault or str(error)
         return
@@ -151,18 +135,6 @@ def _add(skill: WantedSkill, entry: TreeEntry) -> None:
         skill.fault = skill.fault or f"{quoted(path)} is a submodule, which is another repository"
     else:
         skill.files.append((path, entry.object_id, entry.mode == _EXECUTABLE))
-
-
-def _owner(folder: bytes, known: dict[bytes, WantedSkill | None]) -> WantedSkill | None:
-    """Return the skill that owns a folder. Each folder is looked up once, however much it holds."""
-    way: list[bytes] = []
-    while folder not in known and folder:
-        way.append(folder)
-        folder = folder.rpartition(b"/")[0]
-    owner = known.get(folder)
-    for each in way:
-        known[each] = owner
-    return owner
 
 
 def _size(head: bytes, object_id: str) -> int:

@@ -14,10 +14,8 @@ from anyio import to_thread
 
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError, quoted
-from mcp_skills_server.format import frontmatter
-from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits, check_paths
-from mcp_skills_server.format.ignored import is_ignored, some_of
-from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
+from mcp_skills_server.format.ignored import some_of
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.faults import (
     ContentRefusedError,
@@ -30,18 +28,16 @@ from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.git.address import is_commit, parse_address
 from mcp_skills_server.sources.git.repository import Repository, Tip
 from mcp_skills_server.sources.git.selection import Selection, WantedSkill, read_files, select
+from mcp_skills_server.sources.grouping import root_name
 from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, held
 from mcp_skills_server.sources.records import IndexRecord
-from mcp_skills_server.sources.report import FetchReport, SkillRefusal
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import LAST_RETRY_S, Pace, Revision, SourceTree
-from mcp_skills_server.sources.store import Store
+from mcp_skills_server.sources.source import FetchReport, Pace, Revision, SkillRefusal
 
 _T = TypeVar("_T")
-_FIRST_RETRY_S: Final = 30.0
 _MOST_SIGNERS: Final = 1 << 20
 _PINNED_S: Final = 86_400.0
-"""A commit never changes; what somebody did to the copy of it is still put right once a day."""
+"""Between two looks at a commit, which never changes; a copy that another process removed comes back."""
 
 
 class GitFolder:
@@ -55,7 +51,6 @@ class GitFolder:
         UsageError: it is no address, or the cache cannot be written.
     """
 
-    trusted: bool = False
     remote: bool = True
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
@@ -70,10 +65,8 @@ class GitFolder:
         self._kept = CacheFolder(settings.cache, "git", self.origin, str(settings.hidden), settings.pin or "", asked)
         self._directory = self._kept.path
         self._folder = self._directory / "skills"
-        self.place: Path | None = self._folder
+        self.place: Path = self._folder
         self.refresh_s: float | None = settings.refresh_s
-        self._whole: tuple[str, FetchReport] | None = None
-        """The commit of which this process has found all to be there, and what is to be said of it."""
         self._repository = Repository(
             self._directory / "objects",
             self._address,
@@ -89,9 +82,8 @@ class GitFolder:
 
     @property
     def pace(self) -> Pace:
-        """How often to poll."""
-        every = self.refresh_s or self._settings.refresh_s
-        return Pace(every, min(every, _FIRST_RETRY_S), max(every, LAST_RETRY_S))
+        """The polling intervals."""
+        return Pace.every(self.refresh_s or self._settings.refresh_s)
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always looked at
         """Resolve the address to a commit.
@@ -103,7 +95,7 @@ class GitFolder:
         tip = Tip(pin, "") if pin is not None else await self._in_thread(self._repository.resolve)
         return Revision(tip.commit, self.pace.check_s if tip.name else _PINNED_S, tip)
 
-    async def materialise(self, revision: Revision, store: Store) -> SourceTree:  # noqa: ARG002, it has a folder of its own
+    async def bring(self, revision: Revision) -> FetchReport:
         """Have its folder be what the commit has.
 
         Raises:
@@ -121,22 +113,19 @@ class GitFolder:
             self._repository.end()
             raise
 
-    def _bring(self, tip: Tip) -> SourceTree:
-        if self._whole is not None and self._whole[0] == tip.commit:  # 10,000 records are not read at each look
-            return self._whole[1].tree(self._folder, self.origin)
-        report, before = held(self._folder, self.origin, tip.commit), ""
-        self._whole = None if report is None else (tip.commit, report)
+    def _bring(self, tip: Tip) -> FetchReport:
+        report = held(self._folder, self.origin, tip.commit)
+        if report is not None:
+            return report
         try:
-            if report is None:
-                with FetchedFolder.opened(self._folder) as folder:
-                    known = folder.index(self.origin)
-                    before = known.body if known else ""
-                    report = self._update(folder, tip, before)
+            with FetchedFolder.opened(self._folder) as folder:
+                known = folder.index(self.origin)
+                before = known.body if known else ""
+                return replace(self._update(folder, tip, before), before=before)
         except SourceError:
             raise
         except OSError as error:
             raise UnreachableError(f"cannot be written ({error.strerror or error})") from None
-        return report.tree(self._folder, self.origin, before)
 
     def _update(self, folder: FetchedFolder, tip: Tip, before: str) -> FetchReport:
         self._repository.fetch(tip)
@@ -162,15 +151,8 @@ class GitFolder:
         self._put(reconciler, tip, reconciler.plan(units))
         if reconciler.is_full:
             raise UnacceptableError(f"its skills have more than {limits.unpacked_bytes:,} bytes; name a folder with #")
-        index = IndexRecord(
-            self.origin,
-            self.origin,
-            tip.name,
-            self.origin,
-            tip.commit,
-            revision=tip.commit,
-            warnings=(*_warnings(found), *rewritten),
-        )
+        index = IndexRecord(self.origin, self.origin, tip.name, body=tip.commit, revision=tip.commit)
+        index = replace(index, warnings=(*_warnings(found), *rewritten))
         return reconciler.finish(index, refused=refused, refused_stay=False)
 
     def _put(self, reconciler: Reconciler, tip: Tip, missing: Sequence[Unit]) -> None:
@@ -191,7 +173,7 @@ class GitFolder:
                 except EOFError:
                     self._repository.clear()
                     raise UnreachableError("not all of its files came") from None
-                name = skill.folder or self._name(files)
+                name = skill.folder or root_name(files, [self._address.name]) or "skill"
                 notes: tuple[str, ...] = ()
                 if skill.left_out:
                     notes = (f"{name}: left out what is never served: {some_of(sorted(skill.left_out))}",)
@@ -211,19 +193,6 @@ class GitFolder:
         if self._settings.rewritten:
             return (words,)
         raise RewrittenError(f"{words}; 'list ROOT --accept-rewritten' or 'update --accept-rewritten' takes it")
-
-    def _name(self, files: Files) -> str:
-        """Return the folder name of a skill at the root of the repository, by its own name."""
-        raw = next((raw for path, (raw, _) in files.items() if path == SKILL_MD), b"")
-        document = frontmatter.parse(raw)
-        for name in ((document.frontmatter or {}).get("name"), self._address.name):
-            if isinstance(name, str) and name and "/" not in name and not is_ignored(name):
-                try:
-                    check_paths([name])
-                except ArchiveRefusedError:
-                    continue
-                return name
-        return "skill"
 
 
 def _warnings(found: Selection) -> Sequence[str]:

@@ -1,25 +1,31 @@
-"""Authentication at a registry: anonymous, Basic or Bearer tokens, kept between requests.
+"""Authentication at a registry: anonymous, Basic or Bearer tokens, and the credentials that `docker login` wrote.
 
 A password goes to the registry that it was stored for, and to the token server that this registry names over https.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import re
+import shutil
+import subprocess
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from pathlib import Path
+from typing import Any, Final
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from anyio import to_thread
 
 from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.model import printable
 from mcp_skills_server.sources.faults import UnacceptableError
-from mcp_skills_server.sources.oci import credentials
-from mcp_skills_server.sources.oci.credentials import Credentials
+from mcp_skills_server.sources.oci.manifests import mapping
 from mcp_skills_server.sources.oci.reference import OciReference
 
 _CLIENT: Final = "mcp-skills-server"
@@ -31,9 +37,135 @@ MOST_BYTES: Final = 1 << 16
 """Of what a token server answers."""
 _CHALLENGE: Final = re.compile(r'([A-Za-z][A-Za-z0-9_-]{0,63})(?: ?= ?("[^"]{0,2048}"|[^", ]{1,2048}))?')
 _CHALLENGES_LENGTH: Final = 16_384
+_HELPER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_HELPER_S: Final = 30.0
+_MOST_CONFIG_BYTES: Final = 4 << 20
+_HUB_KEY: Final = "https://index.docker.io/v1/"
+_NOT_FOUND: Final = "credentials not found"
+_IDENTITY: Final = "<token>"
+"""The user name by which a helper says that the secret is an identity token."""
 
 Ask = Callable[[str, str, Mapping[str, str], bytes | None], Awaitable[bytes]]
 """From method, URL, headers and content to the body of an answer with status 200."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A user name with its password, or an identity token.
+
+    Attributes:
+        username: "" beside an identity token.
+        secret: the password, or the identity token.
+        identity: whether it is the token.
+    """
+
+    username: str
+    secret: str = field(repr=False)
+    identity: bool = False
+
+    @property
+    def basic(self) -> str:
+        """The value of Authorization for the scheme Basic."""
+        return "Basic " + base64.b64encode(f"{self.username}:{self.secret}".encode()).decode("ascii")
+
+
+def find_credentials(registry: str, environment: Mapping[str, str] | None = None) -> Credentials | None:
+    """Find the credentials for a registry, or None. It may run a credential helper, and wait for it.
+
+    Raises:
+        UsageError: the configuration or the helper that it names cannot be used. No message shows a secret.
+    """
+    environment = os.environ if environment is None else environment
+    for path in _files(environment):
+        config = _read_config(path)
+        helpers = mapping(config.get("credHelpers"))
+        keys = _keys(registry)
+        named = next((helpers[key] for key in keys if key in helpers), None) or config.get("credsStore")
+        found = _ask_helper(str(named), keys[0], path) if named else None
+        found = found or _stored(mapping(config.get("auths")), keys, path)
+        if found is not None:
+            return found
+    return None
+
+
+def _files(environment: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the configuration of Docker, and podman's file of the same form."""
+    docker = environment.get("DOCKER_CONFIG")
+    home = environment.get("HOME") or environment.get("USERPROFILE") or ""
+    if docker or home:
+        yield Path(docker or Path(home, ".docker"), "config.json")
+    podman, runtime = environment.get("REGISTRY_AUTH_FILE"), environment.get("XDG_RUNTIME_DIR")
+    if podman or runtime:
+        yield Path(podman or Path(runtime or "", "containers", "auth.json"))
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        found: object = json.loads(read_regular(path, _MOST_CONFIG_BYTES)[0])
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise UsageError(f"{_shown(path)} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError):
+        raise UsageError(f"{_shown(path)} is not JSON; correct it, or run 'docker login' again") from None
+    return mapping(found)
+
+
+def _keys(registry: str) -> list[str]:
+    """Return the names that a configuration may have for a registry; a helper is asked for the first."""
+    plain = registry.lower()
+    own = [plain, f"https://{plain}", f"http://{plain}", f"https://{plain}/v1/", f"https://{plain}/v2/"]
+    return [_HUB_KEY, "index.docker.io", *own] if plain == "docker.io" else own
+
+
+def _stored(auths: Mapping[str, Any], keys: list[str], path: Path) -> Credentials | None:
+    for key in keys:
+        found = mapping(auths.get(key))
+        token, pair = found.get("identitytoken"), found.get("auth")
+        if isinstance(token, str) and token:
+            return Credentials("", token, identity=True)
+        if isinstance(pair, str) and pair:
+            try:
+                username, colon, password = base64.b64decode(pair, validate=True).decode().rstrip("\0").partition(":")
+            except ValueError:
+                colon = username = password = ""
+            if not colon:
+                raise UsageError(f"{_shown(path)}: the entry of {key} cannot be read; run 'docker login {key}' again")
+            return Credentials(username, password)
+    return None
+
+
+def _ask_helper(name: str, server: str, path: Path) -> Credentials | None:
+    """Ask a credential helper, which answers with JSON on stdout."""
+    program = f"docker-credential-{name}"
+    if not _HELPER.fullmatch(name):
+        raise UsageError(f"{_shown(path)} names a credential helper whose name is none; correct it")
+    if shutil.which(program) is None:
+        raise UsageError(f"{_shown(path)} names {program}, which is not on PATH; install it, or log in anew")
+    try:
+        done = subprocess.run(  # noqa: S603, the operator's own configuration names it
+            [program, "get"], input=server.encode(), capture_output=True, timeout=_HELPER_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = "it took too long" if isinstance(error, subprocess.TimeoutExpired) else "it cannot be started"
+        raise UsageError(f"{program} did not answer: {reason}; call it by hand with 'get'") from None
+    if done.returncode:
+        said = (done.stdout + done.stderr).decode("utf-8", "replace")
+        if _NOT_FOUND in said.lower():
+            return None
+        raise UsageError(f"{program} failed with exit code {done.returncode}; call it by hand with 'get'")
+    try:
+        found: object = json.loads(done.stdout[:_MOST_CONFIG_BYTES])
+    except (ValueError, RecursionError):
+        raise UsageError(f"{program} did not answer with JSON; call it by hand with 'get'") from None
+    username, secret = (mapping(found).get(key) for key in ("Username", "Secret"))
+    if not isinstance(username, str) or not isinstance(secret, str) or not secret:
+        return None
+    return Credentials("", secret, identity=True) if username == _IDENTITY else Credentials(username, secret)
+
+
+def _shown(path: Path) -> str:
+    return printable(str(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +199,7 @@ class _BearerToken:
 
 
 class Access:
-    """What is known of how one registry admits us. It outlives the client that uses it.
+    """Authorization at one registry. It outlives the client that uses it.
 
     Args:
         reference: what is read or written there.
@@ -80,7 +212,7 @@ class Access:
         self,
         reference: OciReference,
         actions: str = "pull",
-        find: Callable[[str], Credentials | None] = credentials.find_credentials,
+        find: Callable[[str], Credentials | None] = find_credentials,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.trouble = ""
@@ -153,7 +285,7 @@ class Access:
             data: object = json.loads(raw)
         except (ValueError, RecursionError):
             data = None
-        found = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+        found = mapping(data)
         token, life = found.get("token") or found.get("access_token"), found.get("expires_in")
         usable = isinstance(token, str) and token.isascii() and token.isprintable() and " " not in token
         if not isinstance(token, str) or not usable or len(token) > _MOST_TOKEN:

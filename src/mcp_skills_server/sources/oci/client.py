@@ -10,16 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Final, cast
 from urllib.parse import urlencode, urlsplit
 
 from anyio import to_thread
 
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.sources import addresses
-from mcp_skills_server.sources.download import check_now
 from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
-from mcp_skills_server.sources.http import Hop, HttpClient, Response, redirect_target
+from mcp_skills_server.sources.http import Hop, HttpClient, Response, check_now, check_status, redirect_target
 from mcp_skills_server.sources.oci import access, manifests
 from mcp_skills_server.sources.oci.access import Access
 from mcp_skills_server.sources.oci.manifests import Descriptor
@@ -31,12 +30,11 @@ _DIGEST: Final = "docker-content-digest"
 _OCTETS: Final = {"Content-Type": "application/octet-stream"}
 _ERROR_BYTES: Final = 1 << 16
 _TAGS_PAGE: Final = 1 << 20
-_TAGS_PAGES: Final = 20
-_TAGS: Final = 10_000
+_TAGS: Final = 1000
 
 
 class RegistryClient:
-    """Client of one repository of a registry.
+    """Client of one repository of a registry. Its methods raise SourceError where the registry does not do as asked.
 
     Args:
         http: the client that is used.
@@ -59,7 +57,6 @@ class RegistryClient:
 
         Raises:
             AbsentError: there is no such manifest.
-            SourceError: it cannot be had.
         """
         found = await self._ask("HEAD", f"/manifests/{self._reference.wanted}", {"Accept": manifests.ACCEPT}, 0)
         if found.status == 404:
@@ -72,7 +69,6 @@ class RegistryClient:
 
         Raises:
             AbsentError: there is none.
-            SourceError: it cannot be had, or its bytes do not have this digest.
         """
         found = await self._ask("GET", f"/manifests/{wanted}", {"Accept": manifests.ACCEPT}, manifests.MOST_BYTES)
         if found.status == 404:
@@ -82,56 +78,32 @@ class RegistryClient:
         return _verified(found.body, said, found.url), found.body
 
     async def blob(self, descriptor: Descriptor) -> bytes:
-        """Return the bytes of a blob, verified by size and digest.
-
-        Raises:
-            SourceError: it cannot be had, or is another.
-        """
+        """Return the bytes of a blob, verified by size and digest."""
         found = await self._ask("GET", f"/blobs/{descriptor.digest}", {}, descriptor.size)
         _check(found)
         await to_thread.run_sync(_verified, found.body, descriptor.digest, found.url)
         return found.body
 
     async def tags(self) -> list[str]:
-        """Return the tags of the repository, at most 10,000 of them.
-
-        Raises:
-            SourceError: they cannot be had.
-        """
-        out: dict[str, None] = {}
-        url = f"{self._reference.base}/tags/list?n=1000"
-        for _ in range(_TAGS_PAGES):
-            page = await self._ask("GET", url, {"Accept": "application/json"}, _TAGS_PAGE)
-            _check(page)
-            try:
-                data: object = json.loads(page.body)
-            except (ValueError, RecursionError):
-                data = None
-            found = cast("dict[str, Any]", data).get("tags") if isinstance(data, dict) else None
-            names = cast("list[object]", found) if isinstance(found, list) else []
-            out |= {each: None for each in names if isinstance(each, str) and each.isprintable() and len(each) <= 128}
-            following = _next(page)
-            if len(out) >= _TAGS or following is None or wellknown.origin(following) != self._home:
-                break
-            url = following
-        return [*out][:_TAGS]
+        """Return the first tags of the repository, at most 1,000 of them."""
+        page = await self._ask("GET", f"/tags/list?n={_TAGS}", {"Accept": "application/json"}, _TAGS_PAGE)
+        _check(page)
+        try:
+            found: object = manifests.mapping(json.loads(page.body)).get("tags")
+        except (ValueError, RecursionError):
+            found = None
+        names = cast("list[object]", found) if isinstance(found, list) else []
+        usable = [each for each in names if isinstance(each, str) and each.isprintable() and len(each) <= 128]
+        return usable[:_TAGS]
 
     # Writing
 
     async def has_blob(self, digest: str) -> bool:
-        """Tell whether the registry has this blob.
-
-        Raises:
-            SourceError: it does not tell.
-        """
+        """Tell whether the registry has this blob."""
         return (await self._ask("HEAD", f"/blobs/{digest}", {}, 0)).status == 200
 
     async def upload(self, digest: str, raw: bytes) -> None:
-        """Upload a blob.
-
-        Raises:
-            SourceError: the registry does not take it.
-        """
+        """Upload a blob."""
         begun = await self._ask("POST", "/blobs/uploads/", {}, content=b"")
         _check(begun, 202)
         place = redirect_target(begun.url, begun.headers)
@@ -140,11 +112,7 @@ class RegistryClient:
         _check(await self._ask("PUT", url, _OCTETS, content=raw), 201)
 
     async def put_manifest(self, wanted: str, media_type: str, raw: bytes) -> None:
-        """Upload a manifest or an index, under a digest or a tag.
-
-        Raises:
-            SourceError: the registry does not take it.
-        """
+        """Upload a manifest or an index, under a digest or a tag."""
         found = await self._ask("PUT", f"/manifests/{wanted}", {"Content-Type": media_type}, content=raw)
         _check(found, 201)
         if _DIGEST in found.headers:
@@ -160,12 +128,7 @@ class RegistryClient:
         max_bytes: int = _ERROR_BYTES,
         content: bytes | None = None,
     ) -> Response:
-        """Send a request to a path of the repository or to a whole URL, and log in if the registry asks for it.
-
-        Raises:
-            UnacceptableError: the registry does not admit us, or leads to where the settings do not allow to go.
-            UnreachableError: there is no whole response in time, or the status asks to come again.
-        """
+        """Send a request to a path of the repository or to a whole URL, and log in if the registry asks for it."""
         url = f"{self._reference.base}{place}" if place.startswith("/") else place
         # A redirect would have the content sent elsewhere.
         following = content is None
@@ -240,22 +203,13 @@ class RegistryClient:
             return AbsentError(named)
         if not tags:
             return AbsentError(f"{named}, and no tag")
-        return AbsentError(f"{named}; the last of its {len(tags)} tags: {', '.join(tags[-5:])}")
+        first = "first " if len(tags) == _TAGS else ""
+        return AbsentError(f"{named}; the last of its {first}{len(tags)} tags: {', '.join(tags[-5:])}")
 
 
 def _check(response: Response, wanted: int = 200) -> None:
-    """Refuse a response whose status is not the one that is wanted.
-
-    Raises:
-        SourceError: it has another.
-    """
-    if response.status == wanted:
-        return
-    if response.status == 404:
-        raise AbsentError(f"{shown(response.url)} is not there (status 404)")
-    check_now(response)
-    reason = _reason(response.body)
-    raise UnacceptableError(f"{shown(response.url)} answers with status {response.status}{reason}")
+    """Refuse a response whose status is not the one that is wanted."""
+    check_status(response, {wanted}, _reason(response.body))
 
 
 def _reason(body: bytes) -> str:
@@ -274,14 +228,3 @@ def _verified(raw: bytes, said: str | None, url: str) -> str:
     if said is not None and said != found:
         raise UnacceptableError(f"{shown(url)}: its digest is {found} and not {said[:80]}")
     return found
-
-
-def _next(page: Response) -> str | None:
-    """Return the address of the next page, or None after the last or if the address cannot be requested."""
-    place, _, parameters = page.headers.get("link", "").partition(">")
-    if not place.startswith("<") or 'rel="next"' not in parameters:
-        return None
-    try:
-        return wellknown.absolute(page.url, place[1:])
-    except ValueError:
-        return None

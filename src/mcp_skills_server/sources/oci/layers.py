@@ -8,17 +8,17 @@ refused whole.
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from mcp_skills_server.format import archive, frontmatter
+from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
-from mcp_skills_server.format.ignored import is_entered, is_ignored, some_of
+from mcp_skills_server.format.ignored import some_of
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources.faults import UnacceptableError
+from mcp_skills_server.sources.grouping import above, group_by_skill, root_name
 from mcp_skills_server.sources.oci.manifests import SKILL_NAME, TITLE, Descriptor
-from mcp_skills_server.sources.reconcile import check_names
+from mcp_skills_server.sources.reconcile import Bundle, check_names
 
 LIMITS: Final = UnpackLimits(files=20_000, bytes=256 << 20, file=64 << 20)
 """Of all layers of one artifact together; of each skill in it others hold."""
@@ -31,24 +31,9 @@ _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _PACKED: Final = ("+gzip", ".gzip", "+zip", "/zip", "/gzip", "/x-gzip", "tar.gz")
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """What an artifact brings.
-
-    Attributes:
-        skills: the files of each by its name.
-        refused: why a skill is not taken, by its name.
-        warnings: what else the operator should hear, one line each.
-    """
-
-    skills: Mapping[str, Files]
-    refused: Mapping[str, str]
-    warnings: tuple[str, ...] = ()
-
-
 def read_layers(
     layers: Sequence[tuple[Descriptor, bytes]], names: Iterable[str], limits: UnpackLimits, *, hidden: bool
-) -> Contents:
+) -> Bundle:
     """Read the skills in these layers, the lowest of which comes first.
 
     Args:
@@ -65,7 +50,7 @@ def read_layers(
     archive.check_paths(merged)
     skills: dict[str, Files] = {}
     refused: dict[str, str] = {}
-    held, rest = _held(merged, hidden=hidden)
+    held, rest = group_by_skill(merged, hidden=hidden)
     if not held:
         raise UnacceptableError(f"it holds no skill: no directory of it has a {SKILL_MD}")
     for place, files in held.items():
@@ -81,7 +66,7 @@ def read_layers(
             skills[name] = files
     if rest:
         warnings.append(f"left out what belongs to no skill: {some_of(rest)}")
-    return Contents(skills, refused, tuple(warnings))
+    return Bundle(skills, refused, tuple(warnings))
 
 
 def _merge(layers: Sequence[tuple[Descriptor, bytes]]) -> tuple[dict[str, tuple[bytes, bool]], list[str]]:
@@ -132,38 +117,14 @@ def _cover(merged: dict[str, tuple[bytes, bool]], files: Files) -> None:
     """Lay the files of a layer upon those below it."""
     plain = {path: each for path, each in files.items() if not _basename(path).startswith(_WHITEOUT)}
     hidden = {*plain}  # a file hides a directory of its name
-    folders = {above for path in plain for above in _above(path)}  # and the other way round
+    folders = {folder for path in plain for folder in above(path)}  # and the other way round
     for path in files.keys() - plain.keys():
         folder, slash, name = path.rpartition("/")
         hidden.add(folder if name == _OPAQUE else f"{folder}{slash}{name.removeprefix(_WHITEOUT)}")
     for path in [*merged]:
-        if path in hidden or path in folders or any(above in hidden for above in _above(path)):
+        if path in hidden or path in folders or any(folder in hidden for folder in above(path)):
             del merged[path]
     merged |= plain
-
-
-def _above(path: str) -> Iterator[str]:
-    """Yield the directories above a path, the innermost first and "" for the root last."""
-    while path:
-        path = path.rpartition("/")[0]
-        yield path
-
-
-def _held(merged: Files, *, hidden: bool) -> tuple[dict[str, dict[str, tuple[bytes, bool]]], list[str]]:
-    """Group files by the directory of their skill, "" for the root, and list those of no skill.
-
-    Of skills that lie in each other the outermost counts.
-    """
-    places = {path.rpartition("/")[0] for path in merged if _basename(path) == SKILL_MD}
-    held: dict[str, dict[str, tuple[bytes, bool]]] = {}
-    rest: list[str] = []
-    for path, each in sorted(merged.items()):
-        place = next((above for above in reversed([*_above(path)]) if above in places), None)
-        if place is None or not all(is_entered(folder, hidden=hidden) for folder in place.split("/") if folder):
-            rest.append(path)
-        else:
-            held.setdefault(place, {})[path[len(place) :].lstrip("/")] = each
-    return held, rest
 
 
 def _basename(path: str) -> str:
@@ -172,23 +133,16 @@ def _basename(path: str) -> str:
 
 def _root_name(files: Files, names: Iterable[str]) -> str:
     """Return the name of a skill at the root that a directory can have."""
-    own = (frontmatter.parse(files[SKILL_MD][0]).frontmatter or {}).get("name")
-    for name in (str(own or ""), *names):
-        if name and "/" not in name and not is_ignored(name):
-            try:
-                archive.check_paths([name])
-            except ArchiveRefusedError:
-                continue
-            return name
-    raise UnacceptableError(f"it holds a skill without a name that a directory can have; set 'name' in its {SKILL_MD}")
+    name = root_name(files, names)
+    if name is None:
+        raise UnacceptableError(
+            f"it holds a skill without a name that a directory can have; set 'name' in its {SKILL_MD}"
+        )
+    return name
 
 
 def _check(name: str, files: Files, limits: UnpackLimits) -> None:
-    """Prove that a skill may be written.
-
-    Raises:
-        UnacceptableError, ArchiveRefusedError: it may not.
-    """
+    """Prove that a skill may be written."""
     check_names([f"{name}/{path}" for path in files])
     archive.check_paths([f"{name}/{path}" for path in files])
     if len(files) > limits.files:

@@ -37,7 +37,7 @@ _PREFERRED: Final = ("linux/amd64", "linux/arm64")
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """What is said of a blob or a manifest before it is there.
+    """A reference to a blob or a manifest: type, digest and size.
 
     Attributes:
         media_type: as the publisher gives it.
@@ -98,7 +98,7 @@ def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
         data: object = json.loads(raw)
     except (ValueError, RecursionError):
         raise UnacceptableError("its manifest is not JSON") from None
-    found = _mapping(data)
+    found = mapping(data)
     if isinstance(found.get("layers"), list):
         layers = _list(found["layers"])
         if len(layers) > MOST_LAYERS:
@@ -123,7 +123,7 @@ def _collection(found: Mapping[str, Any], entries: Iterable[Descriptor]) -> Coll
 
 
 def _descriptor(given: object) -> Descriptor:
-    found = _mapping(given)
+    found = mapping(given)
     media_type, digest, size = found.get("mediaType"), found.get("digest"), found.get("size")
     if not isinstance(media_type, str) or not isinstance(size, int) or isinstance(size, bool) or size < 0:
         raise UnacceptableError("its manifest has a descriptor without media type or size")
@@ -176,7 +176,8 @@ def _written(descriptor: Descriptor) -> dict[str, Any]:
     return out | ({"annotations": dict(descriptor.annotations)} if descriptor.annotations else {})
 
 
-def _mapping(found: object) -> dict[str, Any]:
+def mapping(found: object) -> dict[str, Any]:
+    """Return a JSON object as it is, and an empty one for anything else."""
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
@@ -185,4 +186,4 @@ def _list(found: object) -> list[object]:
 
 
 def _texts(found: object) -> dict[str, str]:
-    return {key: value for key, value in _mapping(found).items() if isinstance(value, str)}
+    return {key: value for key, value in mapping(found).items() if isinstance(value, str)}

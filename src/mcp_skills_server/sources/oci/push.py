@@ -1,7 +1,7 @@
 """Push skills to a registry: one artifact, or a collection in one repository.
 
 The same files give the same digests on any machine, so what the registry has already is not sent again. A tag is moved
-last: whoever reads it sees the old or the new, whole.
+last: its readers see the old or the new, whole.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What a push did.
+    """The result of a push.
 
     Attributes:
         digest: of the manifest or index that the tag names now.

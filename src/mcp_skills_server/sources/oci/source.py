@@ -1,42 +1,58 @@
 """OCI source: an artifact of a registry, copied into a folder of the cache, skill by skill.
 
 The folder stays the same for as long as the name does, for the reason that `site` gives. An artifact that the folder
-has whole is not asked for again. While nothing is new, a look costs one HEAD and a stat of each file.
+has whole is not asked for again. While nothing is new, a look costs one HEAD.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import anyio
 from anyio import to_thread
 
 from mcp_skills_server import __version__
 from mcp_skills_server.errors import UsageError, quoted
+from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.faults import ContentRefusedError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.http import HttpClient
+from mcp_skills_server.sources.oci import layers, manifests
 from mcp_skills_server.sources.oci.access import Access
 from mcp_skills_server.sources.oci.client import RegistryClient
-from mcp_skills_server.sources.oci.reader import ArtifactReader
+from mcp_skills_server.sources.oci.manifests import Collection, ImageManifest
 from mcp_skills_server.sources.oci.reference import is_digest, parse_reference
 from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, fetch_units, held
 from mcp_skills_server.sources.records import IndexRecord
-from mcp_skills_server.sources.report import FetchReport
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import LAST_RETRY_S, Pace, Revision, SourceTree
-from mcp_skills_server.sources.store import Store
+from mcp_skills_server.sources.source import FetchReport, Pace, Revision
 
-_T = TypeVar("_T")
-_FIRST_RETRY_S: Final = 30.0
 _PINNED_S: Final = 3600.0
 """Between two looks at what a digest names: it never changes, and only what is on the disk could."""
+_UNPACKERS: Final = 4
+_OVERHEAD: Final = 4 << 20
+"""Most bytes of archives beyond their files."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Artifact:
+    """An artifact that is to be there.
+
+    Attributes:
+        digest: of its manifest.
+        annotations: what the index says of it, or its manifest where there is no index.
+        manifest: its manifest, where that has been read.
+    """
+
+    digest: str
+    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+    manifest: ImageManifest | Collection | None = None
 
 
 class Oci:
@@ -50,7 +66,6 @@ class Oci:
         UsageError: it is no name, or the cache cannot be written.
     """
 
-    trusted: bool = False
     remote: bool = True
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
@@ -65,18 +80,18 @@ class Oci:
         self._reference = named if settings.pin is None else replace(named, digest=settings.pin)
         self.origin = str(named)
         self._access = Access(self._reference)
+        limit = self._settings.limits.skill_bytes
+        self._limits = UnpackLimits(bytes=limit, file=min(UnpackLimits().file, limit))
         # What decides beside the digest what is taken: what was brought for other ones is none of it.
-        self._asked = f"{__version__} {self._settings.limits.skill_bytes} {self._hidden}"
+        self._asked = f"{__version__} {limit} {self._hidden}"
         self._kept = CacheFolder(settings.cache, "oci", str(self._reference), str(settings.hidden))
-        self._folder = self._kept.path
-        self.place: Path | None = self._folder
-        FetchedFolder.recover(self._folder)
+        self.place: Path = self._kept.path
+        FetchedFolder.recover(self.place)
 
     @property
     def pace(self) -> Pace:
-        """How often to poll."""
-        every = self.refresh_s or self._default_refresh_s
-        return Pace(every, min(every, _FIRST_RETRY_S), max(every, LAST_RETRY_S))
+        """The polling intervals."""
+        return Pace.every(self.refresh_s or self._default_refresh_s)
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
         """Resolve the name to the digest of its manifest, by one HEAD unless it has a digest.
@@ -92,47 +107,84 @@ class Oci:
                 digest, _ = await client.manifest(self._reference.wanted)
         return Revision(digest, self.pace.check_s)
 
-    async def materialise(self, revision: Revision, store: Store) -> SourceTree:  # noqa: ARG002, see above
+    async def bring(self, revision: Revision) -> FetchReport:
         """Bring its folder up to the manifest.
 
         Raises:
             SourceError: nothing of it can be had, or is taken.
             UsageError: the folder cannot be written, or another process fetches into it.
         """
-        whole = f"{revision.digest} {self._asked}"
-        report = await to_thread.run_sync(held, self._folder, str(self._reference), whole)
+        source, whole = str(self._reference), f"{revision.digest} {self._asked}"
+        report = await to_thread.run_sync(held, self.place, source, whole)
         if report is not None:
-            return report.tree(self._folder, self.origin)
-        with FetchedFolder.opened(self._folder) as opened:
-            reconciler = await to_thread.run_sync(
-                partial(Reconciler, opened, str(self._reference), self._settings, is_cache=True)
-            )
-            report = await self._bring(reconciler, revision.digest, whole)
-        return report.tree(self._folder, self.origin, reconciler.before.partition(" ")[0])
+            return report
+        with FetchedFolder.opened(self.place) as opened:
+            reconciler = await to_thread.run_sync(partial(Reconciler, opened, source, self._settings, is_cache=True))
+            await self._fetch(reconciler, revision.digest)
+            if reconciler.failure is not None:
+                error = ContentRefusedError if reconciler.failure.fault == "publisher" else UnreachableError
+                raise error(reconciler.failure.reason)
+            index = IndexRecord(source, source, revision=whole)
+            report = await to_thread.run_sync(reconciler.finish, index)
+        return replace(report, before=reconciler.before.partition(" ")[0])
 
-    async def _bring(self, reconciler: Reconciler, digest: str, whole: str) -> FetchReport:
+    async def _fetch(self, reconciler: Reconciler, digest: str) -> None:
+        """Have the skills of the manifest in the folder that it does not have."""
         deadline = anyio.current_time() + self._settings.limits.total_s
+        unpackers = anyio.CapacityLimiter(_UNPACKERS)
         async with self._client() as client:
-            reader = ArtifactReader(client, self._reference, self._settings, hidden=self._hidden)
-            artifacts = await _or_unreachable(reader.wanted(digest))
-            units = [
-                Unit(f"{each.digest} {self._asked}", each.label, is_named=bool(each.name), item=each)
-                for each in artifacts
-            ]
+            units: list[Unit] = []
+            for each in await self._artifacts(client, digest):
+                name = each.annotations.get(manifests.SKILL_NAME, "")
+                fingerprint = f"{each.digest} {self._asked}"
+                units.append(Unit(fingerprint, name or each.digest[:19], is_named=bool(name), item=each))
 
             async def fetch(unit: Unit) -> Callable[[], Bundle]:
-                found = await _or_unreachable(reader.contents(unit.item))
+                unpack = await self._download(client, unit.item)
+                try:
+                    found = await to_thread.run_sync(unpack, limiter=unpackers)
+                except (ArchiveRefusedError, UnacceptableError) as error:
+                    raise ContentRefusedError(str(error)) from None
                 warnings = tuple(f"{unit.label}: {line}" for line in found.warnings)
-                return lambda: Bundle(found.skills, found.refused, warnings)
+                return lambda: replace(found, warnings=warnings)
 
             missing = await to_thread.run_sync(reconciler.plan, units)
             await fetch_units(reconciler, missing, fetch, self._settings, deadline)
-        if reconciler.failure is not None:
-            error = ContentRefusedError if reconciler.failure.fault == "publisher" else UnreachableError
-            raise error(reconciler.failure.reason)
-        source = str(self._reference)
-        index = IndexRecord(source, source, source, source, "", revision=whole)
-        return await to_thread.run_sync(reconciler.finish, index)
+
+    async def _artifacts(self, client: RegistryClient, digest: str) -> list[_Artifact]:
+        """Return the artifacts that this manifest names: itself, or those of a collection."""
+        found = await self._manifest(client, digest)
+        if isinstance(found, ImageManifest):
+            return [_Artifact(digest, found.annotations, found)]
+        if found.platforms:
+            return [_Artifact(digest, manifest=found)]
+        entries = {each.digest: each for each in found.chosen}
+        if not entries:
+            raise ContentRefusedError("its index is empty")
+        return [_Artifact(each.digest, each.annotations) for each in entries.values()]
+
+    async def _download(self, client: RegistryClient, artifact: _Artifact) -> Callable[[], Bundle]:
+        """Download and verify the layers of an artifact, and return what reads its skills."""
+        manifest = artifact.manifest or await self._manifest(client, artifact.digest)
+        if isinstance(manifest, Collection) and manifest.platforms:
+            manifest = await self._manifest(client, manifest.chosen[0].digest)
+        if isinstance(manifest, Collection):
+            raise ContentRefusedError("it is a collection in a collection, which is not read")
+        size = sum(layer.size for layer in manifest.layers)
+        if size > layers.LIMITS.bytes + _OVERHEAD:
+            raise ContentRefusedError(f"its layers have {size} bytes, at most {layers.LIMITS.bytes} are taken")
+        with _as_unreachable():
+            raw = [(layer, await client.blob(layer)) for layer in manifest.layers]
+        names = layers.candidate_names(artifact.annotations, manifest.annotations, self._reference.repository)
+        return partial(layers.read_layers, raw, names, self._limits, hidden=self._hidden)
+
+    async def _manifest(self, client: RegistryClient, digest: str) -> ImageManifest | Collection:
+        with _as_unreachable():
+            _, raw = await client.manifest(digest)
+        try:
+            return manifests.decode_manifest(raw, self._settings.limits.skills)
+        except UnacceptableError as error:
+            raise ContentRefusedError(str(error)) from None
 
     @asynccontextmanager
     async def _client(self) -> AsyncGenerator[RegistryClient]:
@@ -141,11 +193,10 @@ class Oci:
             yield RegistryClient(http, self._reference, self._access, fetch.trust)
 
 
-async def _or_unreachable(asked: Awaitable[_T]) -> _T:
-    """Return what was asked for; what a permission or an allowed address may change counts as unreachable."""
+@contextmanager
+def _as_unreachable() -> Generator[None]:
+    """Have what a permission or an allowed address may change count as unreachable."""
     try:
-        return await asked
-    except ContentRefusedError:
-        raise
+        yield
     except UnacceptableError as error:
         raise UnreachableError(str(error)) from None

@@ -1,7 +1,7 @@
-"""What is going on: the latest runs of scripts and the clients that asked something. A reader of events.
+"""The latest runs of scripts and the clients that asked something. A reader of events.
 
-It keeps a bounded number of each in memory, and only where there is a page to show them. Nothing of what was said or
-answered is in an event, so nothing of it is here.
+It keeps a bounded number of each in memory, and only where there is a page to show them. No event has anything of what
+was said or answered.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple, TypeVar
 
-from mcp_skills_server.telemetry.events import CATALOGUE, Event, Events
+from mcp_skills_server.telemetry.events import CATALOGUE, Event, Events, Use
 
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
@@ -22,72 +22,32 @@ UNFINISHED: Final = "begun"
 """The outcome of a run that goes on."""
 
 
-class RunFile(NamedTuple):
-    """What was started.
-
-    Attributes:
-        skill: the skill path, "" for what came with a call.
-        file: its path in the skill.
-        digest: over all files that were laid out for it.
-    """
-
-    skill: str
-    file: str
-    digest: str
-
-
 class ScriptRun(NamedTuple):
     """A script that was started.
 
     Attributes:
-        time: when, in seconds since 1970.
-        started: what.
-        protocol: by a request of which protocol.
-        principal: who asked, None where nobody has to prove anything.
-        address: from where, None for a pipe.
-        host: what the client calls itself, None where it does not say.
-        outcome: how the request ended that asked for it.
-        milliseconds: how long that took, None while it goes on.
+        event: the request for it, at its end if it has ended.
+        started: which file of which skill; the skill is "" for code that came with a call.
     """
 
-    time: float
-    started: RunFile
-    protocol: str
-    principal: str | None
-    address: str | None
-    host: str | None
-    outcome: str = UNFINISHED
-    milliseconds: float | None = None
-
-
-class Who(NamedTuple):
-    """What distinguishes clients."""
-
-    principal: str | None
-    address: str | None
-    host: str | None
-    protocol: str
-    era: str | None
+    event: Event
+    started: Use
 
 
 class ActiveClient(NamedTuple):
-    """Somebody who asked something.
+    """A client that asked something.
 
     Attributes:
-        who: who, how and from where.
-        first: when first, in seconds since 1970.
-        last: when last.
+        event: its last request.
+        first: time of the first one, in seconds since 1970.
         requests: how many requests.
         refused: how many of them were refused or failed.
-        method: the last one.
     """
 
-    who: Who
+    event: Event
     first: float
-    last: float
     requests: int
     refused: int
-    method: str
 
 
 class Activity:
@@ -96,7 +56,7 @@ class Activity:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runs: OrderedDict[tuple[object, ...], ScriptRun] = OrderedDict()
-        self._clients: OrderedDict[Who, ActiveClient] = OrderedDict()
+        self._clients: OrderedDict[tuple[str | None, ...], ActiveClient] = OrderedDict()
 
     def start(self, events: Events) -> Callable[[], None]:
         """Take every event of a server from now on. Returns a function that ends that."""
@@ -106,12 +66,13 @@ class Activity:
         """Keep what an event tells."""
         if event.protocol == CATALOGUE:
             return
+        kept = event._replace(uses=(), question="")
         with self._lock:
             for use in event.uses:
                 if use.action == "run":
-                    self._note_run(event, RunFile(*use[1:]))
+                    self._note_run(kept, use)
             if event.outcome != UNFINISHED:
-                self._note_client(event)
+                self._note_client(kept)
 
     def runs(self) -> list[ScriptRun]:
         """Return the latest runs, the last one first."""
@@ -123,29 +84,19 @@ class Activity:
         with self._lock:
             return [*reversed(self._clients.values())]
 
-    def _note_run(self, event: Event, started: RunFile) -> None:
+    def _note_run(self, event: Event, started: Use) -> None:
         # A request has two events, when it starts a run and at its end; both say when it began.
         request = event.time, event.protocol, event.method, event.principal, event.address, started
-        known = self._runs.get(request)
-        if known is None:
-            known = ScriptRun(event.time, started, event.protocol, event.principal, event.address, event.host)
-            _keep(self._runs, request, known, MOST_RUNS)
-        if event.outcome != UNFINISHED:
-            self._runs[request] = known._replace(outcome=event.outcome, milliseconds=event.milliseconds)
+        if request not in self._runs:
+            _keep(self._runs, request, ScriptRun(event, started), MOST_RUNS)
+        elif event.outcome != UNFINISHED:
+            self._runs[request] = ScriptRun(event, started)
 
     def _note_client(self, event: Event) -> None:
-        who = Who(event.principal, event.address, event.host, event.protocol, event.era)
-        went_well = event.outcome in {"ok", "cancelled"}
-        known = self._clients.get(who)
-        now = ActiveClient(
-            who,
-            first=event.time if known is None else known.first,
-            last=event.time,
-            requests=1 + (0 if known is None else known.requests),
-            refused=int(not went_well) + (0 if known is None else known.refused),
-            method=event.method,
-        )
-        _keep(self._clients, who, now, MOST_CLIENTS)
+        who = event.principal, event.address, event.host, event.protocol, event.era
+        known = self._clients.get(who) or ActiveClient(event, event.time, 0, 0)
+        refused = known.refused + (event.outcome not in {"ok", "cancelled"})
+        _keep(self._clients, who, ActiveClient(event, known.first, known.requests + 1, refused), MOST_CLIENTS)
 
 
 def _keep(among: OrderedDict[_K, _V], key: _K, value: _V, most: int) -> None:

@@ -37,7 +37,7 @@ from mcp_skills_server.telemetry.usage_store import spark
 from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.forwarded import PREFIX
 from mcp_skills_server.web.rates import FailedAuthentications
-from mcp_skills_server.web.settings import HttpSettings
+from mcp_skills_server.web.settings import HttpSettings, UiSettings
 from mcp_skills_server.web.ui.activity import Activity
 from mcp_skills_server.web.ui.entrance import Entrance
 from mcp_skills_server.web.ui.live import Live
@@ -66,7 +66,6 @@ from mcp_skills_server.web.ui.pages import (
 from mcp_skills_server.web.ui.render import ESTIMATE_RULE, marked, plain, tokens, visible
 from mcp_skills_server.web.ui.revisions import Revisions
 from mcp_skills_server.web.ui.session import Viewer, Viewers
-from mcp_skills_server.web.ui.settings import UiSettings
 
 logger = logging.getLogger(__name__)
 

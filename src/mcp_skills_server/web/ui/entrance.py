@@ -17,7 +17,7 @@ from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.server.callers import address
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.guards import Policy
-from mcp_skills_server.web.issuer_fetch import post
+from mcp_skills_server.web.issuer_fetch import fetch
 from mcp_skills_server.web.ui.look import BASE, base
 from mcp_skills_server.web.ui.session import (
     CALLBACK,
@@ -39,7 +39,7 @@ _LONGEST_FORM: Final = 1 << 14
 
 
 class Entrance:
-    """Answers whoever signs in or out.
+    """Endpoints for signing in and out.
 
     Args:
         viewers: who is signed in.
@@ -140,7 +140,7 @@ class Entrance:
 
     @property
     def _issuer(self) -> str:
-        """Where people can sign in; "" for nowhere."""
+        """Return the host of the issuer; "" for none."""
         return "" if self._flow is None else self._flow.host
 
     def _form(self, trouble: str, status: int) -> Response:
@@ -156,7 +156,7 @@ class Entrance:
         return Response(body, status, media_type="text/html")
 
     def refused(self, request: Request, trouble: str) -> Response:
-        """Return the answer to who brought something wrong, which is counted: the form with why, or 429."""
+        """Count a failed attempt, and return the form with the reason, or 429."""
         wait = self._viewers.failed(request)
         return self.too_often(wait) if wait else self._form(trouble, 403)
 
@@ -175,7 +175,7 @@ def _flow_of(policy: Policy) -> Flow | None:
         return None
     from mcp_skills_server.web.ui.oauth import Flow  # with what proves signatures
 
-    return Flow(oauth, oauth.settings.ui_client_id, post)
+    return Flow(oauth, oauth.settings.ui_client_id, fetch)
 
 
 async def _form_of(request: Request) -> dict[str, str] | None:

@@ -1,7 +1,7 @@
-"""What differs while people look: the latest changes of a set of skills, and streams that say when there is another.
+"""The latest changes of a set of skills, and server-sent event streams that announce the next one.
 
-A stream says that there is something to fetch, and nothing of it: whoever hears it asks for the page again, and grants
-are judged there. While nothing changes a stream costs a line in half a minute, by which those are found who are gone.
+A stream says that there is something to fetch, and nothing of it: the browser then asks for the page again, and grants
+are judged there. While nothing changes a stream costs a line in half a minute, by which lost clients are found.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice, takewhile
 from typing import Final, Literal, NamedTuple, TypeAlias
-from weakref import WeakKeyDictionary
 
 import anyio
 
@@ -33,7 +32,7 @@ _FILES: Final = 5
 Kind: TypeAlias = Literal["appeared", "changed", "vanished"]
 HEARTBEAT_S: Final = 30.0
 KEPT: Final = 200
-"""Changes that are kept of one set of skills."""
+"""Changes that are shown of one set of skills."""
 MOST_STREAMS: Final = 1024
 _PAUSE_S: Final = 0.25
 """Between two lines of one stream, however much changes."""
@@ -74,40 +73,6 @@ class ScanChanges(NamedTuple):
     number: int
     time: float
     differences: tuple[SkillDifference, ...]
-
-
-class Scans:
-    """The latest scans that found something. Whoever calls it sees to it that nobody else does meanwhile.
-
-    Args:
-        now: seconds since 1970.
-
-    Attributes:
-        since: when the first could be, in seconds since 1970.
-    """
-
-    def __init__(self, now: Callable[[], float] = time.time) -> None:
-        self._now = now
-        self._kept: deque[ScanChanges] = deque()
-        self._weight = 0
-        self.since = now()
-
-    def latest(self) -> list[ScanChanges]:
-        """Return the scans, the last one at the end."""
-        return [*self._kept]
-
-    def note(self, changes: Changes, snapshot: Snapshot) -> ScanChanges | None:
-        """Keep what a scan found, after which the skills are these; None where that is nothing to show."""
-        found, now = _differences(changes, snapshot), self._now()
-        if not found:
-            return None
-        last = self._kept[-1].number if self._kept else 0
-        scan = ScanChanges(max(int(now * 1000), last + 1), now, found)
-        self._kept.append(scan)
-        self._weight += len(scan.differences)
-        while self._weight > MOST_DIFFERENCES and len(self._kept) > 1:
-            self._weight -= len(self._kept.popleft().differences)
-        return scan
 
 
 def _differences(changes: Changes, snapshot: Snapshot) -> tuple[SkillDifference, ...]:
@@ -156,115 +121,98 @@ class Change(NamedTuple):
     what: SkillDifference
 
 
-class Feed:
-    """The latest changes of one set of skills. Any thread may have it take some; the rest is for one event loop.
-
-    Args:
-        reads: whether the skill of a path is of this set.
-    """
-
-    def __init__(self, reads: Callable[[str], bool] = lambda _: True) -> None:
-        self._reads = reads
-        self._lock = threading.Lock()
-        self._changes: deque[Change] = deque(maxlen=KEPT)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: set[anyio.Event] = set()
-        self.number = 0
-        """Of the last change."""
-
-    def take(self, scan: ScanChanges) -> None:
-        """Keep what a scan found of these skills, and wake who waits."""
-        found = [each for each in scan.differences if self._reads(each.path)]
-        if not found:
-            return
-        with self._lock:
-            first = scan.number * _IN_SCAN
-            self._changes.extend(Change(first + at, scan.time, each) for at, each in enumerate(found, 1))
-            self.number = first + len(found)
-            loop = self._loop
-        if loop is not None:
-            with suppress(RuntimeError):  # the loop is closed: nobody looks any more
-                loop.call_soon_threadsafe(self.wake)
-
-    def latest(self) -> list[Change]:
-        """Return the changes, the last one first."""
-        with self._lock:
-            return [*reversed(self._changes)]
-
-    async def wait(self, after: int) -> None:
-        """Wait until there is a change beyond this number, or until `wake`."""
-        with self._lock:
-            self._loop = asyncio.get_running_loop()
-            if self.number > after:
-                return
-        woken = anyio.Event()
-        self._waiting.add(woken)
-        try:
-            await woken.wait()
-        finally:
-            self._waiting.discard(woken)
-
-    def wake(self) -> None:
-        """Have all go on that wait."""
-        for each in self._waiting:
-            each.set()
-
-
 class Live:
-    """The feeds of all sets of skills that somebody looks at, and the streams.
+    """The latest changes, as each set of skills has them, and the streams. Any thread may note changes.
 
     Args:
         share: streams that one owner may have; None for a part of all.
+
+    Attributes:
+        since: when the first change could be, in seconds since 1970.
+        loop: runs the streams; None before the first one.
+        is_closing: whether all streams are to end.
     """
 
     def __init__(self, share: int | None = None) -> None:
-        self._feeds: WeakKeyDictionary[SkillSet, Feed] = WeakKeyDictionary()
-        self._scans = Scans()
         self._lock = threading.Lock()
+        self._scans: deque[ScanChanges] = deque()
+        self._weight = 0
         self._places = Quota[ChangeStream]("open live pages", MOST_STREAMS, share)
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._news = anyio.Event()
+        self.since = time.time()
         self.is_closing = False
-        """Whether all streams are to end."""
 
     def __len__(self) -> int:
-        """How many streams are open."""
+        """Return how many streams are open."""
         return len(self._places)
 
-    @property
-    def since(self) -> float:
-        """When the first change could be, in seconds since 1970."""
-        return self._scans.since
-
     def follow(self, registry: Registry) -> None:
-        """Take what differs of these skills from now on. What the first scan finds is no change."""
+        """Note what differs of these skills from now on. What the first scan finds is no change."""
 
         def note(changes: Changes) -> None:
             if registry.loaded.is_set():
-                with self._lock:
-                    self._give(self._scans.note(changes, registry.snapshot))
+                self.note(_differences(changes, registry.snapshot))
 
         registry.subscribe(note)
 
-    def _give(self, scan: ScanChanges | None) -> None:
-        if scan is not None:
-            for feed in [*self._feeds.values()]:
-                feed.take(scan)
-
-    def feed(self, skills: SkillSet) -> Feed:
-        """Return the changes of a set of skills, also those from before somebody looked at it."""
+    def note(self, differences: tuple[SkillDifference, ...]) -> None:
+        """Keep what one scan found, and wake all streams."""
+        if not differences:
+            return
         with self._lock:
-            found = self._feeds.get(skills)
-            if found is None:
-                permissions = skills.permissions
-                found = self._feeds[skills] = Feed() if permissions is None else Feed(permissions.reads)
-                for scan in self._scans.latest():
-                    found.take(scan)
-            return found
+            last = self._scans[-1].number if self._scans else 0
+            now = time.time()
+            self._scans.append(ScanChanges(max(int(now * 1000), last + 1), now, differences))
+            self._weight += len(differences)
+            while self._weight > MOST_DIFFERENCES and len(self._scans) > 1:
+                self._weight -= len(self._scans.popleft().differences)
+        if (loop := self.loop) is not None:
+            with suppress(RuntimeError):  # the loop is closed: no stream is left
+                loop.call_soon_threadsafe(self.wake)
+
+    def latest(self, skills: SkillSet) -> list[Change]:
+        """Return the changes of a set of skills, the last one first."""
+        return [*islice(self._changes(skills), KEPT)]
+
+    def number(self, skills: SkillSet, after: int = 0) -> int:
+        """Return the number of the last change of a set of skills; `after` where there is none beyond that."""
+        last = next(self._changes(skills, after), None)
+        if last is None:
+            return after
+        return max(after, last.number)
+
+    @property
+    def last_number(self) -> int:
+        """Return a number that no change of any skills until now is beyond."""
+        with self._lock:
+            return (self._scans[-1].number + 1) * _IN_SCAN - 1 if self._scans else 0
+
+    def _changes(self, skills: SkillSet, after: int = 0) -> Iterator[Change]:
+        """Yield the changes of a set of skills, the last one first, without those of scans up to this number."""
+        permissions = skills.permissions
+        with self._lock:
+            scans = [*self._scans]
+        for scan in reversed(scans):
+            if scan.number * _IN_SCAN + len(scan.differences) <= after:
+                return
+            found = [each for each in scan.differences if permissions is None or permissions.reads(each.path)]
+            for place in range(len(found), 0, -1):
+                yield Change(scan.number * _IN_SCAN + place, scan.time, found[place - 1])
+
+    async def wait(self) -> None:
+        """Wait until a change is noted, or until `wake`."""
+        await self._news.wait()
+
+    def wake(self) -> None:
+        """Wake all streams, from the event loop."""
+        self._news.set()
+        self._news = anyio.Event()
 
     def close(self) -> None:
         """End every stream. A browser opens its own anew, if there is a server then."""
         self.is_closing = True
-        for feed in [*self._feeds.values()]:
-            feed.wake()
+        self.wake()
 
     def open(self, skills: SkillSet, owner: Owner, after: int, stays: Callable[[], Awaitable[bool]]) -> ChangeStream:
         """Return a stream of server-sent events: one `change` for whatever happened since the last one.
@@ -283,7 +231,7 @@ class Live:
         made = ChangeStream(self, skills, after, stays)
         for oldest in self._places.claim(made, owner):
             oldest.is_replaced = True
-            oldest.feed.wake()
+            self.wake()
         return made
 
     def release(self, stream: ChangeStream) -> None:
@@ -292,19 +240,17 @@ class Live:
 
 
 class ChangeStream:
-    """One stream; made by `Live.open`, and closed by whoever sends its lines.
+    """One stream; made by `Live.open`, and closed by what sends its lines.
 
     Attributes:
-        feed: whose changes it tells of.
         is_replaced: whether it has to end, since its owner has opened too many after it.
     """
 
     def __init__(self, live: Live, skills: SkillSet, after: int, stays: Callable[[], Awaitable[bool]]) -> None:
         self._live = live
-        self._skills = skills  # which is followed for as long as somebody has it
+        self._skills = skills
         self._after = after
         self._stays = stays
-        self.feed = live.feed(skills)
         self.is_replaced = False
 
     def close(self) -> None:
@@ -312,20 +258,31 @@ class ChangeStream:
         self._live.release(self)
 
     async def lines(self) -> AsyncGenerator[str]:
-        """What is sent, event by event."""
+        """Yield what is sent, event by event."""
+        self._live.loop = asyncio.get_running_loop()
         yield _RETRY
         while True:
-            if not (self.is_replaced or self._live.is_closing):
-                with anyio.move_on_after(HEARTBEAT_S):
-                    await self.feed.wait(self._after)
+            with anyio.move_on_after(HEARTBEAT_S):
+                while self._is_quiet():
+                    await self._live.wait()
             if self.is_replaced:
                 yield _REPLACED
                 return
             if self._live.is_closing or not await self._stays():
                 return
-            if self.feed.number == self._after:
+            number = self._live.number(self._skills, self._after)
+            if number == self._after:
                 yield _HEARTBEAT
                 continue
-            self._after = self.feed.number
-            yield f"id: {self._after}\nevent: change\ndata: {self._after}\n\n"
+            self._after = number
+            yield f"id: {number}\nevent: change\ndata: {number}\n\n"
             await anyio.sleep(_PAUSE_S)
+
+    def _is_quiet(self) -> bool:
+        if self.is_replaced or self._live.is_closing:
+            return False
+        looked_at = self._live.last_number
+        if self._live.number(self._skills, self._after) > self._after:
+            return False
+        self._after = max(self._after, looked_at)
+        return True

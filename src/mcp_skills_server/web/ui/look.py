@@ -1,4 +1,4 @@
-"""What one viewer sees: one view of the skills, bound once, and what else the page may show to whom."""
+"""The context of one page request: one view of the skills, bound once, and the permissions of the viewer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mcp_skills_server.web.ui.revisions import Revisions
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from mcp_skills_server.sources.follower import SourceState
+    from mcp_skills_server.sources.mirrors import SourceState
 
 BASE: Final = "/ui"
 """Below which path all of it lies, as routes see it."""
@@ -71,7 +71,7 @@ class UsageReports:
 
 @dataclass(frozen=True, slots=True)
 class PageContext:
-    """What all viewers have in common.
+    """The context that all viewers share.
 
     Attributes:
         templates: the templates.
@@ -104,7 +104,7 @@ async def _always() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one viewer sees while one request is answered.
+    """The context in which one request of a viewer is answered.
 
     Attributes:
         site: what all viewers have in common.
@@ -134,7 +134,7 @@ class Look:
         return self.view.snapshot
 
     def used(self) -> Mapping[str, Line] | None:
-        """What was counted of the viewer's skills in the last 30 days, by skill path; None where nothing is counted.
+        """Return the counts of the viewer's skills in the last 30 days, by skill path; None if nothing is counted.
 
         Reads a file.
         """
@@ -169,7 +169,7 @@ def file_address(skill: Skill | str, file: str, view: str = "files") -> str:
 
 
 def source_name(look: Look, root: int) -> str:
-    """The name of a root: its origin or its folder. Of places on the disk only the operator sees more than the name."""
+    """Return the name of a root: its origin or its folder. Only the operator sees whole paths of the disk."""
     found = look.runtime.registry.roots[root]
     if found.origin is not None:
         return found.origin if look.site.local else identity.shown_origin(found.origin)
@@ -183,7 +183,7 @@ def shown_problem(look: Look, problem: Problem) -> Problem:
 
 
 def without_folders(look: Look, text: str) -> str:
-    """What is said of a skill or a root, with the names of roots in place of where they lie on the server's disk."""
+    """Return a text with the names of roots in place of their paths on the server's disk."""
     if look.site.local:
         return text
     for root in sorted(look.runtime.registry.roots, key=lambda each: -len(each.path)):

@@ -50,13 +50,13 @@ class Flow:
 
     @property
     def callback(self) -> str:
-        """Where the issuer sends people back to: below the URL by which clients know this server, and nowhere else."""
+        """Return the redirect URI: below the URL by which clients know this server, and nowhere else."""
         parts = urlsplit(self._server.settings.resource)
         return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix(_MCP)}{BASE}{CALLBACK}"
 
     @property
     def host(self) -> str:
-        """The name of the issuer's host, for people."""
+        """Return the name of the issuer's host, for people."""
         return urlsplit(self._server.settings.issuer).netloc
 
     async def begin(self, browser: str) -> str:
@@ -88,12 +88,12 @@ class Flow:
 
     @property
     def _resource(self) -> dict[str, str]:
-        """The parameter of RFC 8707, sent with both requests: without it an issuer may mean its own userinfo."""
+        """Return the parameter of RFC 8707 of both requests: without it an issuer may mean its own userinfo."""
         settings = self._server.settings
         return {"resource": settings.resource} if settings.ui_resource else {}
 
     async def finish(self, given: Mapping[str, str], browser: str) -> Viewer:
-        """Who came back from the issuer.
+        """Redeem the authorization code, and return the viewer.
 
         Args:
             given: the query of the address that the issuer sent him to.

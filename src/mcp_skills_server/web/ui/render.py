@@ -27,7 +27,7 @@ _MOST_HIDDEN: Final = 2_000
 _RASTER_NAMES: Final = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 MOST_PICTURE_BYTES: Final = 4 << 20
 ESTIMATE_RULE: Final = "one token for 4 bytes of UTF-8"
-"""In words, for whoever is shown a number of it."""
+"""In words, for people."""
 _BYTES_OF_A_TOKEN: Final = 4
 MOST_RENDERED: Final = 100_000
 """Characters of a body that are rendered; the raw text beside it has all of them."""
@@ -69,7 +69,7 @@ def plain(text: object, most: int = 0) -> str:
 
 
 def visible(text: object, most: int = 0) -> Markup:
-    """A name or a line: as `marked`, cut where it has more than `most` characters, and with a direction of its own."""
+    """Return a name or a line as `marked` does, cut beyond `most` characters, and with a direction of its own."""
     return Markup(f"<bdi>{marked(_cut(str(text), most))}</bdi>")  # noqa: S704 - `marked` has escaped it
 
 
@@ -78,7 +78,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _pieces(text: str) -> Iterator[tuple[str, str]]:
-    """Each part of a text with the code of the hidden character behind it; "" behind the last."""
+    """Yield each part of a text with the code of the hidden character behind it; "" behind the last."""
     # Half a character of UTF-16, which YAML can write, is in no UTF-8.
     text = text if text.isascii() else text.encode("utf-8", "replace").decode()
     end = 0
@@ -107,7 +107,7 @@ def raster_type(raw: bytes) -> str | None:
 
 
 def tokens(text: str | bytes) -> int:
-    """About how many tokens a text takes."""
+    """Estimate how many tokens a text takes."""
     size = len(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
     return -(-size // _BYTES_OF_A_TOKEN)
 

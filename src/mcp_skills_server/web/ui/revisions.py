@@ -134,7 +134,7 @@ class Revisions:
             self._kept -= self._states.popitem(last=False)[1][1]
 
     def _read(self, skill: Skill) -> _State:
-        """The text files of a skill that are not too large; of the others their digests in place of their bytes."""
+        """Read the text files of a skill that are not too large; other files are represented by their digests."""
         out: dict[str, tuple[bytes, bool]] = {}
         for path, file in self._own_files(skill).items():
             try:
@@ -157,6 +157,6 @@ class Revisions:
         return "changed", tuple(lines)
 
     def _own_files(self, skill: Skill) -> dict[str, SkillFile]:
-        """The files of a skill without those of skills in it, which not everybody may read who reads this one."""
+        """Return the files of a skill without those of nested skills, which may have other readers."""
         nested = tuple(f"{each}/" for each in nested_in(self._registry.snapshot, skill))
         return {path: file for path, file in skill.files.items() if not path.startswith(nested)}

@@ -1,4 +1,4 @@
-"""Who looks at the page: a cookie with a random id that stands for what was proved once, and never for a secret.
+"""Sessions of the page: a cookie with a random id that stands for a proved identity, and holds no secret.
 
 A session ends with the token that opened it. It lives in memory: a server that starts anew asks again. Replicas with a
 store share it: a record has the token, encrypted with the cookie, and each replica proves the token itself.
@@ -42,7 +42,7 @@ _MOST_OF_ONE: Final = 50
 
 
 class SignInError(SkillsServerError):
-    """Signing in failed. The message is for whoever tried."""
+    """Signing in failed. The message is for the person who tried."""
 
 
 class NotBegunError(SignInError):
@@ -51,7 +51,7 @@ class NotBegunError(SignInError):
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Somebody who may look.
+    """A person who may look at the page.
 
     Attributes:
         admission: what was proved; None where nobody has to prove anything, and for whoever has the page for himself.
@@ -65,7 +65,7 @@ class Viewer:
 
     @property
     def principal(self) -> Principal | None:
-        """Who it is, as far as that was proved."""
+        """Return the principal that was proved; None for none."""
         return None if self.admission is None else self.admission.principal
 
 
@@ -84,7 +84,7 @@ class SessionStore(RecordStore, Protocol):
 
 
 class Viewers:
-    """Who is signed in.
+    """The sessions of the page.
 
     Args:
         policy: whose tokens are taken.
@@ -113,21 +113,21 @@ class Viewers:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether everybody may look."""
+        """Tell whether the page needs no sign-in."""
         return self._policy.is_open and not self._private
 
     @property
     def is_private(self) -> bool:
-        """Tell whether somebody opened the page for himself, by an address that lets in once."""
+        """Tell whether the page is one person's own, opened by an address that lets in once."""
         return self._private
 
     @property
     def takes_tokens(self) -> bool:
-        """Tell whether a token of the operator lets somebody in."""
+        """Tell whether tokens of the operator are accepted."""
         return bool(self._policy.tokens)
 
     async def viewer(self, request: Request, *, renew: bool = True) -> Viewer | None:
-        """Who looks; None for somebody who must sign in first. With `renew` it counts as a use of the session."""
+        """Return the viewer; None if signing in comes first. With `renew` it counts as a use of the session."""
         if self.is_open:
             return Viewer()
         if "authorization" in request.headers and not self._private:
@@ -151,12 +151,12 @@ class Viewers:
         return session.viewer
 
     def by_token(self, secret: str) -> Viewer | None:
-        """Who has this token of the operator's."""
+        """Return the viewer that a token of the operator stands for; None for an unknown or expired token."""
         token = find(self._policy.tokens, secret)
         return None if token is None or token.expires <= time.time() else Viewer(token.admission, True, secret)
 
     def by_first_use(self, secret: str) -> Viewer | None:
-        """Who opened the page for himself; the secret is good for this once."""
+        """Return the viewer for a one-time secret, which is used up by that; None for a wrong one."""
         if self._once is None or not hmac.compare_digest(self._once, _hashed(secret)):
             return None
         self._once = None

@@ -137,7 +137,7 @@ class Facets:
     summary: str
     """All problems in one line, "" for none."""
     progress: str
-    """The state of the checks in words, "" when they are done."""
+    """Return the state of the checks in words, "" when they are done."""
 
 
 _facets: WeakKeyDictionary[Snapshot, Facets] = WeakKeyDictionary()

@@ -13,8 +13,7 @@ from starlette.responses import Response
 
 from mcp_skills_server.catalog.granted import nested_in
 from mcp_skills_server.model import Skill
-from mcp_skills_server.sources.git.history import History
-from mcp_skills_server.sources.git.log import Commit, pathspecs, read_log
+from mcp_skills_server.sources.git.history import Commit, History, pathspecs, read_log
 from mcp_skills_server.sources.git.program import Git
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.ui.look import Look

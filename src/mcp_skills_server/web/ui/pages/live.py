@@ -21,13 +21,13 @@ _TYPE: Final = "text/event-stream"
 
 async def page(request: Request, look: Look) -> Response:
     """Return the view, or with `part` in the query nothing but the changes."""
-    feed = look.site.live.feed(look.runtime.skill_set)
-    changes, skills = feed.latest(), look.snapshot.skills
+    found, own = look.site.live, look.runtime.skill_set
+    changes, skills = found.latest(own), look.snapshot.skills
     there = {each.what.path for each in changes if each.what.path in skills}
     left_out = {each for each in there if skills[each].standing < Standing.VALID}
     template = "changes.html" if "part" in request.query_params else "live.html"
-    since = look.site.live.since
-    return look.page(template, changes=changes, there=there, left_out=left_out, since=since, number=feed.number)
+    number = changes[0].number if changes else 0
+    return look.page(template, changes=changes, there=there, left_out=left_out, since=found.since, number=number)
 
 
 async def events(request: Request, look: Look) -> Response:
@@ -37,7 +37,7 @@ async def events(request: Request, look: Look) -> Response:
     skills = look.runtime.skill_set
     known = _number(request.headers.get("last-event-id") or request.query_params.get("after", ""))
     if known is None:
-        known = look.site.live.feed(skills).number
+        known = look.site.live.number(skills)
     try:
         stream = look.site.live.open(skills, counted(request.scope), known, look.stays)
     except QuotaError as error:

@@ -72,7 +72,7 @@ class UnaskedText:
 
     @property
     def tokens(self) -> int:
-        """About how many tokens it takes."""
+        """Estimate how many tokens it takes."""
         return tokens(self.text)
 
     @property
@@ -101,12 +101,12 @@ class MethodAnswer:
 
     @property
     def tokens(self) -> int:
-        """About how many tokens it takes, if a host hands it on as it is."""
+        """Estimate how many tokens it takes, if a host hands it on as it is."""
         return tokens(self.raw)
 
     @property
     def text(self) -> str:
-        """The JSON for people, cut where it is long."""
+        """Return the JSON for people, cut where it is long."""
         whole = json.dumps(json.loads(self.raw), indent=2, ensure_ascii=False)
         return whole if len(whole) <= _MOST_SHOWN else f"{whole[:_MOST_SHOWN]}\n..."
 
@@ -179,7 +179,7 @@ def withheld(look: Look) -> Sequence[str]:
 
 
 async def _answers(look: Look, era: Era, dialects: Sequence[str]) -> AsyncIterator[MethodAnswer]:
-    """What a host is answered that asks for everything a model could be shown, the first page of each list."""
+    """Yield the answers to a host that asks for all that a model could be shown, the first page of each list."""
     settings = look.site.settings
     if settings.tools:
         tools: list[Json] = [*look.runtime.briefing.tools(handles=True)]

@@ -55,7 +55,7 @@ class Snippet:
 
 
 def snippets(roots: Sequence[str], url: str = "", *, needs_token: bool = False) -> list[Snippet]:
-    """What to copy for each host that starts a server of these roots; for a server at a URL, what most hosts take."""
+    """Return the snippet of each host that starts a server of these roots, or of a server at a URL."""
     if url:
         entry: dict[str, object] = {"type": "http", "url": url}
         header = ' --header "Authorization: Bearer YOUR-TOKEN"' if needs_token else ""
@@ -234,7 +234,7 @@ async def _text(look: Look, skill: Skill) -> Text:
 
 
 async def _filled(request: Request, look: Look, skill: Skill) -> tuple[list[Argument], str | None, str]:
-    """The declared arguments with what was given, the instructions filled in with it, and why that cannot be done."""
+    """Return the declared arguments with their values, the filled-in instructions, and the error of filling them in."""
     declared = arguments.declared(skill.frontmatter) if skill.standing > Standing.UNUSABLE else []
     given = {
         key.removeprefix(_GIVEN): value
@@ -258,7 +258,7 @@ def _argument(declared: Mapping[str, Json], given: Mapping[str, str]) -> Argumen
 
 
 def seen_by(look: Look, skill: Skill) -> list[tuple[str, bool, str]]:
-    """Who is shown a skill, whether that is so, and why not."""
+    """Return each audience of a skill, whether it is shown the skill, and the reason if not."""
     strict = skill.standing is Standing.VALID
     first = next((each for each in skill.problems if each.severity == "error"), None)
     broken = "it breaks the specification" if first is None else shown_problem(look, first).text

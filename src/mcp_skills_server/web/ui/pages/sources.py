@@ -13,7 +13,7 @@ from mcp_skills_server.model import Standing
 from mcp_skills_server.web.ui.look import Look, source_name
 
 if TYPE_CHECKING:
-    from mcp_skills_server.sources.follower import SourceState
+    from mcp_skills_server.sources.mirrors import SourceState
 
 
 @dataclass(frozen=True, slots=True)

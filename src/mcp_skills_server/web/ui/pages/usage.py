@@ -38,7 +38,7 @@ class _CountTable(NamedTuple):
 
 
 async def page(request: Request, look: Look) -> Response:
-    """The view. What others searched for may speak of skills that the viewer may not read; so may what they used."""
+    """Return the view. Other users' searches and uses may tell of skills that the viewer may not read."""
     report = await to_thread.run_sync(look.site.usage.read)
     start = request.query_params.get("from", "")
     first = int(start) if start.isascii() and start.isdigit() and len(start) < 7 else 0

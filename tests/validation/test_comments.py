@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.format.comments import find, in_text
+from mcp_skills_server.validation.text import comments as find
+from mcp_skills_server.validation.text import comments_in_text as in_text
 from steps import growth
 
 

@@ -1,0 +1,78 @@
+"""Group the files of an archive, an image or a commit by the skill that they belong to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from mcp_skills_server.format import frontmatter
+from mcp_skills_server.format.archive import ArchiveRefusedError, Files, check_paths
+from mcp_skills_server.format.ignored import is_entered, is_ignored
+from mcp_skills_server.model import SKILL_MD
+
+_T = TypeVar("_T")
+
+
+def group_by_skill(files: Mapping[str, _T], *, hidden: bool) -> tuple[dict[str, dict[str, _T]], list[str]]:
+    """Return the files of each skill by its folder, "" for the root, and the paths of those that belong to none.
+
+    Of skills that lie in each other the outermost counts. A SKILL.md in another case makes one too, for its fault to be
+    seen.
+
+    Args:
+        files: all of them, from the root.
+        hidden: skills in dot folders of people count, too.
+    """
+    folders = {path.rpartition("/")[0] for path in files if is_skill_md(path)}
+    skills: dict[str, dict[str, _T]] = {}
+    rest: list[str] = []
+    owners: dict[str, str | None] = {}
+    for path in sorted(files):
+        parent = path.rpartition("/")[0]
+        if parent not in owners:
+            owners[parent] = _owner(path, folders, hidden=hidden)
+        folder = owners[parent]
+        if folder is None:
+            rest.append(path)
+        else:
+            skills.setdefault(folder, {})[path[len(folder) :].lstrip("/")] = files[path]
+    return skills, rest
+
+
+def is_skill_md(path: str) -> bool:
+    """Tell whether a file is a SKILL.md, in whatever case."""
+    return path.rpartition("/")[2].lower() == SKILL_MD.lower()
+
+
+def _owner(path: str, folders: Collection[str], *, hidden: bool) -> str | None:
+    """Return the outermost of these folders that a file lies in, or None if there is none that is entered."""
+    folder = next((each for each in reversed([*above(path)]) if each in folders), None)
+    if folder is None or not all(is_entered(part, hidden=hidden) for part in folder.split("/") if part):
+        return None
+    return folder
+
+
+def above(path: str) -> Iterator[str]:
+    """Yield the directories above a path, the innermost first and "" for the root last."""
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
+def root_name(files: Files, others: Iterable[str]) -> str | None:
+    """Return the folder name of a skill at the root: its own name, else the first of the others that a folder can have.
+
+    Args:
+        files: of the skill.
+        others: what it may be called besides.
+    """
+    raw, _ = files.get(SKILL_MD, (b"", False))
+    own = (frontmatter.parse(raw).frontmatter or {}).get("name")
+    for name in (own, *others):
+        if isinstance(name, str) and name and "/" not in name and not is_ignored(name):
+            try:
+                check_paths([name])
+            except ArchiveRefusedError:
+                continue
+            return name
+    return None

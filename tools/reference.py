@@ -1,0 +1,109 @@
+"""Reference pages that `make docs` makes from the code: every option of every command, and every code of a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import click
+
+from mcp_skills_server.cli import COMMANDS, cli
+from mcp_skills_server.codes import CODES
+from mcp_skills_server.commands.fields import Traits, traits_of, variables_of
+from mcp_skills_server.model import Standing
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+
+Row: TypeAlias = tuple[str, str, str, str]
+_HEADINGS: Final = ("option", "variable", "default", "what")
+_EFFECTS: Final = {
+    Standing.UNUSABLE: "served to no one",
+    Standing.LENIENT: "in no listing; tools, prompts and the Skills Protocol have it",
+    Standing.VALID: "served",
+}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages to a site of MkDocs, which calls this hook."""
+    from mkdocs.structure.files import File
+
+    for name, text in pages().items():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def pages() -> dict[str, str]:
+    """Return the pages by their names."""
+    return {"options.md": "\n\n".join(_options()) + "\n", "codes.md": "\n\n".join(_codes()) + "\n"}
+
+
+def _options() -> Iterator[str]:
+    yield "# Options"
+    yield (
+        "An option of the command line comes before its variable, the variable before the "
+        "[configuration file](configuration.md), the file before the default. `--help` of a command has examples."
+    )
+    commands = dict(_commands(cli, click.Context(cli, info_name="mcp-skills-server")))
+    usages = [
+        (f"`{' '.join([name, *command.collect_usage_pieces(context)])}`", (command.help or "").partition("\n\n")[0])
+        for name, (command, context) in commands.items()
+    ]
+    yield _table([("command", "what it does"), *usages])
+    shared: dict[str, dict[Row, list[str]]] = {}
+    own: dict[str, list[Row]] = {}
+    for name, (command, context) in commands.items():
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.hidden:
+                heading, row = traits_of(option).heading, _row(option, context)
+                if heading == Traits().heading:
+                    own.setdefault(name, []).append(row)
+                else:
+                    shared.setdefault(heading, {}).setdefault(row, []).append(name)
+    for heading, rows in shared.items():
+        yield f"## {heading}"
+        yield _table([(*_HEADINGS, "commands"), *((*row, ", ".join(names)) for row, names in rows.items())])
+    yield "## Options of one command"
+    for name, found in own.items():
+        yield f"### {name}"
+        yield _table([_HEADINGS, *found])
+
+
+def _commands(group: click.Group, context: click.Context) -> Iterator[tuple[str, tuple[click.Command, click.Context]]]:
+    """Yield the commands of a group and of the groups in it, by name."""
+    for name in COMMANDS if group is cli else group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        below = click.Context(command, parent=context, info_name=name)
+        if isinstance(command, click.Group):
+            yield from _commands(command, below)
+        else:
+            yield below.command_path.partition(" ")[2], (command, below)
+
+
+def _row(option: click.Option, context: click.Context) -> Row:
+    names = ", ".join(f"`{each}`" for each in (*option.opts, *option.secondary_opts))
+    metavar = "" if option.is_flag else f" `{option.make_metavar(context)}`"
+    variable = "".join(f"`{each}`" for each in variables_of(option)[:1])
+    return names + metavar, variable, _default(option.default), option.help or ""
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, str | int | float) and value != "":
+        return f"`{value}`"
+    return ""
+
+
+def _codes() -> Iterator[str]:
+    yield "# Codes of problems"
+    yield "`mcp-skills-server validate` prints the code in brackets. A rule is one of [Requirements](requirements.md)."
+    rows = [(f"`{name}`", code.severity, _EFFECTS[code.allows], code.cites, code.hint) for name, code in CODES.items()]
+    yield _table([("code", "", "the skill is", "rule", "what to do"), *rows])
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    lines = [" | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) for row in rows]
+    return "\n".join(f"| {line} |" for line in (lines[0], " | ".join(["---"] * len(rows[0])), *lines[1:]))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mcp_skills_server.authoring.trigger_sets import read_cases
 from mcp_skills_server.cli import cli
 from mcp_skills_server.errors import UsageError
-from wire import write_skill
+from wire import FIXTURES, ROOT, write_skill
 
 REFUNDS = "Issue refunds to customers. Use when money is to be paid back."
 NOTES = "Write minutes of meetings. Use when somebody asks what was decided."
@@ -106,6 +106,13 @@ def test_a_file_says_which_skill_it_is_about(skills: Path, how: str) -> None:
     more = {"skill": "refunds"} if how == "field" else {}
     file = trigger_set(skills.parent / places[how], ("refunds", True), **more)
     assert command("evaluate", skills, "--cases", file).return_value == 0
+
+
+def test_the_sets_of_the_fixtures_are_judged_as_well_as_they_were() -> None:
+    """272 of 340 prompts passed when they were written."""
+    sets = ROOT / "fixtures/triggers"
+    assert len(list(sets.glob("*.json"))) == 17
+    assert command("evaluate", FIXTURES, "--cases", sets / "*.json", "--min-pass", "0.78").return_value == 0
 
 
 def test_what_is_wrong_with_a_set_is_one_line(skills: Path) -> None:

@@ -124,10 +124,14 @@ class Verifier:
         with tempfile.TemporaryDirectory(prefix="mcp-skills-") as place:
             skill, signature = _written(Path(place), files), Path(place, FILE)
             signature.write_bytes(files[FILE])
-            reasons = [reason for make in self._configs if (reason := _refusal(make, skill, signature)) is not None]
-        if len(reasons) == len(self._configs):
-            found = next((each for each in reasons if each.code == "signature-files"), reasons[-1])
-            raise found
+            reasons: list[UnsignedError] = []
+            for make in self._configs:  # each of which hashes the whole skill
+                reason = _refusal(make, skill, signature)
+                if reason is None:
+                    break
+                reasons.append(reason)
+            else:
+                raise next((each for each in reasons if each.code == "signature-files"), reasons[-1])
         _check_all_is_signed(bundle, files)
         _check_is_valid(bundle)
 

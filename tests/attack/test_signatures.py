@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.model import SIGNATURE_FILE
 from mcp_skills_server.provenance import signatures
 from mcp_skills_server.provenance.signature_gate import SignatureGate
-from mcp_skills_server.provenance.signatures import FILE, UnsignedError, Verifier, sign
+from mcp_skills_server.provenance.signatures import UnsignedError, Verifier, sign
 from provenance.test_signatures import SKILL, certified, keys
 from wire import write_skill
 
@@ -22,7 +23,7 @@ def test_an_expired_certificate_is_refused_under_its_other_name(tmp_path: Path) 
     material = bundle["verificationMaterial"]
     material["x509_certificate_chain"] = material.pop("x509CertificateChain")
     with pytest.raises(UnsignedError):
-        Verifier([root]).check({**SKILL, FILE: json.dumps(bundle).encode()})
+        Verifier([root]).check({**SKILL, SIGNATURE_FILE: json.dumps(bundle).encode()})
 
 
 def test_nothing_is_printed_for_a_key_under_its_other_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -34,7 +35,7 @@ def test_nothing_is_printed_for_a_key_under_its_other_name(tmp_path: Path, capfd
     del material["publicKey"]
     material["public_key"] = {"hint": ""}
     with pytest.raises(UnsignedError):
-        Verifier([trusted]).check({**SKILL, FILE: json.dumps(bundle).encode()})
+        Verifier([trusted]).check({**SKILL, SIGNATURE_FILE: json.dumps(bundle).encode()})
     assert capfd.readouterr().out == ""
 
 
@@ -49,7 +50,7 @@ def test_a_certificate_that_expires_while_it_is_served_ends_the_service(
     key, own, root = certified(tmp_path, days=10)
     thing = write_skill(tmp_path / "skills" / "thing")
     files = {path.name: path.read_bytes() for path in thing.iterdir()}
-    (thing / FILE).write_bytes(sign(files, key, certificates=[own]))
+    (thing / SIGNATURE_FILE).write_bytes(sign(files, key, certificates=[own]))
     with Registry([tmp_path / "skills"], gate=SignatureGate(Verifier([root]))) as registry:
         assert [*registry.snapshot.skills] == ["thing"]
         monkeypatch.setattr(signatures, "datetime", Later)

@@ -283,7 +283,7 @@ def test_the_findings_of_a_scanner_are_joined(tmp_path: Path, output: str) -> No
     [
         ("no-such-scanner", "there is no such program"),
         (f"{sys.executable} -c 'import sys; sys.exit(\"boom\")'", "wrote what is no SARIF"),
-        (f"{sys.executable} -c 'import os; os._exit(2)'", "failed with 2"),
+        (f"{sys.executable} -c 'import os; os._exit(2)'", "ended with 2"),
         (f"{sys.executable} -c 'print(3)'", "wrote what is no SARIF"),
     ],
 )

@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mcp_skills_server.cli import cli
-from mcp_skills_server.provenance.signatures import FILE, sign
+from mcp_skills_server.model import SIGNATURE_FILE
+from mcp_skills_server.provenance.signatures import sign
 from provenance.test_signatures import keys
 from sources.hostile import KINDS, Member, Place
 from sources.publishers import skill_md
@@ -78,7 +79,7 @@ def test_every_kind_is_fetched(name: str, here: Path) -> None:
 @pytest.mark.parametrize("name", FETCHED)
 def test_what_is_not_signed_is_not_written(name: str, here: Path) -> None:
     private, public = keys(here / "keys")
-    signature = Member(FILE, sign({"SKILL.md": skill_md("bad")}, private))
+    signature = Member(SIGNATURE_FILE, sign({"SKILL.md": skill_md("bad")}, private))
     with KINDS[name].open(here) as place:
         place.publish("first", [signature])
         done = run("fetch", place.given, "--output", "to", "--require-signature", str(public))

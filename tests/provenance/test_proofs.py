@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.model import SIGNATURE_FILE
 from mcp_skills_server.provenance.signature_gate import Proofs, SignatureGate
-from mcp_skills_server.provenance.signatures import FILE, Verifier, sign
+from mcp_skills_server.provenance.signatures import Verifier, sign
 from provenance.test_signatures import certified, keys
 from wire import write_skill
 
@@ -58,7 +59,7 @@ def test_the_next_start_proves_only_what_is_new(tmp_path: Path, monkeypatch: pyt
     for name in ("one", "two"):
         write_skill(tmp_path / "root" / name)
         raw = (tmp_path / "root" / name / "SKILL.md").read_bytes()
-        (tmp_path / "root" / name / FILE).write_bytes(sign({"SKILL.md": raw}, private))
+        (tmp_path / "root" / name / SIGNATURE_FILE).write_bytes(sign({"SKILL.md": raw}, private))
 
     def served(key: Path) -> list[str]:
         checked.clear()

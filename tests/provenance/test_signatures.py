@@ -21,9 +21,10 @@ from model_signing import hashing, signing
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.cli import cli
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.model import SIGNATURE_FILE
 from mcp_skills_server.provenance.lock import read as read_lock
 from mcp_skills_server.provenance.signature_gate import SignatureGate
-from mcp_skills_server.provenance.signatures import FILE, Identity, UnsignedError, Verifier, sign
+from mcp_skills_server.provenance.signatures import Identity, UnsignedError, Verifier, sign
 from wire import COMMAND, Wire, serving, write_skill
 
 SKILL = {"SKILL.md": b"---\nname: thing\n---\n", "scripts/run.py": b"print(1)\n", "notes/a.md": b""}
@@ -90,18 +91,18 @@ def refused(verifier: Verifier, files: dict[str, bytes]) -> str:
 
 def test_what_was_signed_passes(pair: tuple[Path, Path]) -> None:
     private, public = pair
-    Verifier([public]).check({**SKILL, FILE: sign(SKILL, private)})
+    Verifier([public]).check({**SKILL, SIGNATURE_FILE: sign(SKILL, private)})
 
 
 def test_signing_anew_does_not_sign_the_signature_before(pair: tuple[Path, Path]) -> None:
     private, public = pair
-    first = {**SKILL, FILE: sign(SKILL, private)}
-    Verifier([public]).check({**SKILL, FILE: sign(first, private)})
+    first = {**SKILL, SIGNATURE_FILE: sign(SKILL, private)}
+    Verifier([public]).check({**SKILL, SIGNATURE_FILE: sign(first, private)})
 
 
 def test_one_of_several_keys_is_enough(tmp_path: Path, pair: tuple[Path, Path]) -> None:
     _, other = keys(tmp_path, "other")
-    signed = {**SKILL, FILE: sign(SKILL, pair[0])}
+    signed = {**SKILL, SIGNATURE_FILE: sign(SKILL, pair[0])}
     Verifier([other, pair[1]]).check(signed)
     Verifier([pair[1], other]).check(signed)
 
@@ -116,12 +117,12 @@ def test_one_of_several_keys_is_enough(tmp_path: Path, pair: tuple[Path, Path]) 
     ],
 )
 def test_any_other_byte_and_any_other_file_is_refused(pair: tuple[Path, Path], change: dict[str, bytes]) -> None:
-    signed = {**SKILL, FILE: sign(SKILL, pair[0])}
+    signed = {**SKILL, SIGNATURE_FILE: sign(SKILL, pair[0])}
     assert refused(Verifier([pair[1]]), {**signed, **change}) == "signature-files"
 
 
 def test_a_file_that_is_gone_is_refused(pair: tuple[Path, Path]) -> None:
-    signed = {**SKILL, FILE: sign(SKILL, pair[0])}
+    signed = {**SKILL, SIGNATURE_FILE: sign(SKILL, pair[0])}
     del signed["notes/a.md"]
     assert refused(Verifier([pair[1]]), signed) == "signature-files"
 
@@ -132,12 +133,12 @@ def test_no_signature_is_refused(pair: tuple[Path, Path]) -> None:
 
 def test_the_signature_of_another_key_is_refused(tmp_path: Path, pair: tuple[Path, Path]) -> None:
     private, _ = keys(tmp_path, "other")
-    assert refused(Verifier([pair[1]]), {**SKILL, FILE: sign(SKILL, private)}) == "signature-invalid"
+    assert refused(Verifier([pair[1]]), {**SKILL, SIGNATURE_FILE: sign(SKILL, private)}) == "signature-invalid"
 
 
 def test_the_signature_of_another_skill_is_refused(pair: tuple[Path, Path]) -> None:
     other = sign({"SKILL.md": b"other"}, pair[0])
-    assert refused(Verifier([pair[1]]), {**SKILL, FILE: other}) == "signature-files"
+    assert refused(Verifier([pair[1]]), {**SKILL, SIGNATURE_FILE: other}) == "signature-files"
 
 
 def test_a_signature_with_other_content_is_refused(pair: tuple[Path, Path]) -> None:
@@ -145,7 +146,7 @@ def test_a_signature_with_other_content_is_refused(pair: tuple[Path, Path]) -> N
     before, after = ({**SKILL, "notes/a.md": text} for text in (b"before", b"after"))
     one, other = json.loads(sign(before, pair[0])), json.loads(sign(after, pair[0]))
     one["dsseEnvelope"]["payload"] = other["dsseEnvelope"]["payload"]
-    assert refused(Verifier([pair[1]]), {**after, FILE: json.dumps(one).encode()}) == "signature-invalid"
+    assert refused(Verifier([pair[1]]), {**after, SIGNATURE_FILE: json.dumps(one).encode()}) == "signature-invalid"
 
 
 @pytest.mark.parametrize("ignored", ["scripts", "scripts/run.py"])
@@ -156,9 +157,9 @@ def test_what_the_signer_had_ignored_is_not_served_unsigned(
     write_skill(place, scripts__run_py="print(1)\n")
     config = signing.Config().use_elliptic_key_signer(private_key=pair[0])
     config.set_hashing_config(hashing.Config().set_ignored_paths(paths=[ignored]))
-    config.sign(place, tmp_path / FILE)
+    config.sign(place, tmp_path / SIGNATURE_FILE)
     files = {each.relative_to(place).as_posix(): each.read_bytes() for each in place.rglob("*") if each.is_file()}
-    signed = {**files, FILE: (tmp_path / FILE).read_bytes()}
+    signed = {**files, SIGNATURE_FILE: (tmp_path / SIGNATURE_FILE).read_bytes()}
     assert refused(Verifier([pair[1]]), signed) == "signature-files"
     assert refused(Verifier([pair[1]]), {**signed, "scripts/run.py": b"evil"}) == "signature-files"
 
@@ -166,27 +167,33 @@ def test_what_the_signer_had_ignored_is_not_served_unsigned(
 def test_the_signature_of_the_librarys_own_program_is_taken(tmp_path: Path, pair: tuple[Path, Path]) -> None:
     place = write_skill(tmp_path / "skill", scripts__run_py="print(1)\n")
     config = signing.Config().use_elliptic_key_signer(private_key=pair[0])
-    config.set_hashing_config(hashing.Config().set_ignored_paths(paths=[FILE]))
-    config.sign(place, place / FILE)
+    config.set_hashing_config(hashing.Config().set_ignored_paths(paths=[SIGNATURE_FILE]))
+    config.sign(place, place / SIGNATURE_FILE)
     files = {each.relative_to(place).as_posix(): each.read_bytes() for each in place.rglob("*") if each.is_file()}
     Verifier([pair[1]]).check(files)
 
 
 def test_a_certificate_is_taken_while_it_is_valid(tmp_path: Path) -> None:
     key, own, root = certified(tmp_path, days=10)
-    Verifier([root]).check({**SKILL, FILE: sign(SKILL, key, certificates=[own])})
+    Verifier([root]).check({**SKILL, SIGNATURE_FILE: sign(SKILL, key, certificates=[own])})
 
 
 def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
     key, own, root = certified(tmp_path, days=-1)
-    assert refused(Verifier([root]), {**SKILL, FILE: sign(SKILL, key, certificates=[own])}) == "signature-expired"
+    assert (
+        refused(Verifier([root]), {**SKILL, SIGNATURE_FILE: sign(SKILL, key, certificates=[own])})
+        == "signature-expired"
+    )
 
 
 def test_a_certificate_of_another_authority_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     key, own, _ = certified(tmp_path, days=10)
     _, _, root = certified(tmp_path / "other", days=10)
-    assert refused(Verifier([root]), {**SKILL, FILE: sign(SKILL, key, certificates=[own])}) == "signature-invalid"
+    assert (
+        refused(Verifier([root]), {**SKILL, SIGNATURE_FILE: sign(SKILL, key, certificates=[own])})
+        == "signature-invalid"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +212,7 @@ JSON = some.recursive(
 @given(data=some.data())
 def test_a_signature_of_any_bytes_is_refused_with_a_line(data: some.DataObject, module_pair: tuple[Path, Path]) -> None:
     raw = data.draw(some.binary(max_size=30) | JSON.map(lambda value: json.dumps(value).encode()))
-    assert refused(Verifier([module_pair[1]]), {**SKILL, FILE: raw}) == "signature-invalid"
+    assert refused(Verifier([module_pair[1]]), {**SKILL, SIGNATURE_FILE: raw}) == "signature-invalid"
 
 
 @settings(deadline=None)
@@ -217,14 +224,14 @@ def test_a_signature_with_a_part_that_is_something_else_is_refused_with_a_line(
     key = data.draw(some.sampled_from(["payload", "payloadType", "signatures"]))
     bundle["dsseEnvelope"][key] = data.draw(JSON)
     raw = json.dumps(bundle).encode()
-    assert refused(Verifier([module_pair[1]]), {**SKILL, FILE: raw}) == "signature-invalid"
+    assert refused(Verifier([module_pair[1]]), {**SKILL, SIGNATURE_FILE: raw}) == "signature-invalid"
 
 
 @pytest.mark.parametrize("payload", [{}, {"predicate": 3}, {"predicate": {"resources": 3}}, [], 3])
 def test_a_signature_of_something_else_is_refused(pair: tuple[Path, Path], payload: Any) -> None:
     bundle = json.loads(sign(SKILL, pair[0]))
     bundle["dsseEnvelope"]["payload"] = base64.b64encode(json.dumps(payload).encode()).decode()
-    assert refused(Verifier([pair[1]]), {**SKILL, FILE: json.dumps(bundle).encode()}) == "signature-invalid"
+    assert refused(Verifier([pair[1]]), {**SKILL, SIGNATURE_FILE: json.dumps(bundle).encode()}) == "signature-invalid"
 
 
 def test_a_signature_that_would_have_the_library_print_is_refused(
@@ -233,9 +240,11 @@ def test_a_signature_that_would_have_the_library_print_is_refused(
     bundle = json.loads(sign(SKILL, pair[0]))
     for hint in ("", None):
         bundle["verificationMaterial"]["publicKey"]["hint"] = hint
-        assert refused(Verifier([pair[1]]), {**SKILL, FILE: json.dumps(bundle).encode()}) == "signature-invalid"
+        assert (
+            refused(Verifier([pair[1]]), {**SKILL, SIGNATURE_FILE: json.dumps(bundle).encode()}) == "signature-invalid"
+        )
     del bundle["verificationMaterial"]["publicKey"]["hint"]
-    assert refused(Verifier([pair[1]]), {**SKILL, FILE: json.dumps(bundle).encode()}) == "signature-invalid"
+    assert refused(Verifier([pair[1]]), {**SKILL, SIGNATURE_FILE: json.dumps(bundle).encode()}) == "signature-invalid"
     assert capsys.readouterr().out == ""
 
 
@@ -333,17 +342,17 @@ def test_what_cannot_be_served_is_not_signed(tmp_path: Path, pair: tuple[Path, P
     done = run("sign", str(tmp_path / "root"), "--key", str(pair[0]))
     assert done.return_value == 1
     assert "broken: not signed" in done.stderr
-    assert not (tmp_path / "root" / "broken" / FILE).exists()
+    assert not (tmp_path / "root" / "broken" / SIGNATURE_FILE).exists()
     assert run("verify", str(tmp_path / "root"), "--key", str(pair[1])).return_value == 1
 
 
 def test_a_link_in_the_signatures_place_is_not_followed(tmp_path: Path, pair: tuple[Path, Path]) -> None:
     root, victim = write_skill(tmp_path / "thing"), tmp_path / "victim"
     victim.write_text("mine")
-    (root / FILE).symlink_to(victim)
+    (root / SIGNATURE_FILE).symlink_to(victim)
     run("sign", str(root), "--key", str(pair[0]))
     assert victim.read_text() == "mine"
-    assert not (root / FILE).is_symlink()
+    assert not (root / SIGNATURE_FILE).is_symlink()
 
 
 @pytest.mark.parametrize("more", [[], ["--identity", "me"], ["--issuer", "i"]])

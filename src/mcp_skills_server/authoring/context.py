@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
-from mcp_skills_server.authoring.tokens import counter
 from mcp_skills_server.dialects import runtime as dialect
-from mcp_skills_server.dialects.runtime import Overview
+from mcp_skills_server.dialects.runtime import Offer
 from mcp_skills_server.model import Skill
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.runtime.briefing import name_of
@@ -63,38 +62,18 @@ class ShownText:
         title: what it is.
         text: all that the model sees of it.
         cut: characters that were sent and that the host leaves out.
-        tokens: how many tokens it takes.
     """
 
     title: str
     text: str
     cut: int
-    tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class ShownCatalogue:
-    """What of the skills stands in the texts that a model is shown unasked.
-
-    Attributes:
-        texts: the texts, in their order.
-        whole: names of the skills whose descriptions stand whole.
-        shortened: names of those with a part of it, or with the name alone.
-        absent: names of those that are not there; searching finds them.
-    """
-
-    texts: Sequence[ShownText]
-    whole: Sequence[str]
-    shortened: Sequence[str]
-    absent: Sequence[str]
-
-    @property
-    def tokens(self) -> int:
-        """How many tokens all texts take."""
-        return sum(each.tokens for each in self.texts)
+Part: TypeAlias = Literal["whole", "shortened", "absent"]
+"""How much of a skill stands in some texts: its description, its name with less than that, or nothing."""
 
 
-def unasked(runtime: Runtime, host: Host) -> ShownCatalogue:
+def unasked(runtime: Runtime, host: Host) -> list[ShownText]:
     """Return what the model of this host is shown before it asks."""
     client = client_of(host.client)
     briefing = runtime.briefing
@@ -111,7 +90,7 @@ def unasked(runtime: Runtime, host: Host) -> ShownCatalogue:
     elif host.tools == "names" and tools:
         names = "\n".join(str(tool["name"]) for tool in tools)
         texts.append(_text("Names of the tools", names, names, None))
-    return ShownCatalogue(texts, *_standing(briefing.overview, "\n".join(each.text for each in texts)))
+    return texts
 
 
 async def loaded(runtime: Runtime, host: Host, skill: Skill) -> ShownText:
@@ -137,22 +116,19 @@ def _first_line(text: str) -> str:
 def _text(title: str, shown: str, sent: str, most: int | None) -> ShownText:
     if most is not None and len(shown) > most:
         shown = shown[:most] + _CUT_MARK
-    count, _ = counter()
-    return ShownText(title, shown, max(0, len(sent) - len(shown)), count(shown))
+    return ShownText(title, shown, max(0, len(sent) - len(shown)))
 
 
-def _standing(overview: Overview, text: str) -> tuple[list[str], list[str], list[str]]:
-    """Return the names of the skills that stand in a text with their whole description, with less, and not at all."""
-    flat = " ".join(text.replace("\\n", " ").replace('\\"', '"').split())
+def parts_shown(texts: Iterable[ShownText], offers: Iterable[Offer]) -> dict[str, Part]:
+    """Return how much of each skill stands in these texts, by its name."""
+    flat = " ".join("\n".join(each.text for each in texts).replace("\\n", " ").replace('\\"', '"').split())
     words = set(_NAME.findall(flat))
-    whole: list[str] = []
-    shortened: list[str] = []
-    absent: list[str] = []
-    for offer in overview.offers:
+    out: dict[str, Part] = {}
+    for offer in offers:
         if offer.name not in words:
-            absent.append(offer.name)
+            out[offer.name] = "absent"
         elif " ".join(offer.description.split()) in flat:
-            whole.append(offer.name)
+            out[offer.name] = "whole"
         else:
-            shortened.append(offer.name)
-    return whole, shortened, absent
+            out[offer.name] = "shortened"
+    return out

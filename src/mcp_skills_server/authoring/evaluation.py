@@ -11,13 +11,12 @@ from xml.etree import ElementTree
 from mcp_skills_server.authoring.trigger_sets import TriggerCase, read_cases
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.errors import StaleFileError, UsageError
-from mcp_skills_server.model import Skill, SkillFile, Snapshot, printable
+from mcp_skills_server.model import EVALS, Skill, SkillFile, Snapshot, printable
 from mcp_skills_server.runtime.match_reasons import reasons
 from mcp_skills_server.runtime.search import Hit, Search
 
 PLACES: Final = 5
 """Places of a ranking that count for hit@5."""
-_EVALS: Final = "evals/"
 
 
 class Judge(Protocol):
@@ -177,7 +176,7 @@ def own_cases(
     found: list[tuple[Skill, TriggerCase]] = []
     troubles: list[str] = []
     for path, file in skill.files.items():
-        name = path.removeprefix(_EVALS)
+        name = path.removeprefix(EVALS)
         if name == path or "/" in name or not name.endswith(".json"):
             continue
         try:

@@ -10,18 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shlex
-import shutil
-import subprocess
 import threading
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
+from mcp_skills_server.authoring.programs import run_program, words_of_command
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.model import Skill, printable
-
-_MOST_OUTPUT: Final = 1 << 20
 
 
 class CommandJudge:
@@ -61,14 +57,7 @@ class CommandJudge:
         self.concurrency = concurrency
         self.cost_usd = 0.0
         self.asked = 0
-        try:
-            self._words = shlex.split(command)
-        except ValueError as error:
-            raise UsageError(f"--judge {command}: cannot be taken apart ({error}); close the quotation mark") from None
-        program = shutil.which(self._words[0]) if self._words else None
-        if program is None:
-            raise UsageError(f"--judge {command}: there is no such program; give its path, and make it executable")
-        self._words[0] = program
+        self._words = words_of_command("--judge", command)
         self._timeout_s = timeout_s
         self._answers = answers
         self._lock = threading.Lock()
@@ -102,19 +91,7 @@ class CommandJudge:
 
     def _run(self, query: str) -> str:
         given = json.dumps({"query": query, **self._shown}).encode()
-        program = printable(os.path.basename(self._words[0]))
-        try:
-            ended = subprocess.run(  # noqa: S603 - the operator names the program, and no shell runs it
-                self._words, input=given, capture_output=True, timeout=self._timeout_s, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise UsageError(f"the judge {program} did not answer within {self._timeout_s:g} s") from None
-        except OSError as error:
-            raise UsageError(f"the judge {program} could not be started ({error.strerror})") from None
-        if ended.returncode:
-            lines = ended.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing on stderr"]
-            raise UsageError(f"the judge {program} ended with {ended.returncode}: {clipped(printable(lines[-1]))}")
-        return ended.stdout[:_MOST_OUTPUT].decode(errors="replace")
+        return run_program(self._words, self._timeout_s, given).decode(errors="replace")
 
 
 def _parsed(output: str) -> tuple[list[str], float]:

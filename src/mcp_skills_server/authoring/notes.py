@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from mcp_skills_server.catalog.registry import Registry
@@ -24,10 +24,12 @@ def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
     ]
     usable = [skill for skill in skills if skill.standing > Standing.UNUSABLE and SKILL_MD in skill.files]
     for skill in usable:
-        texts = _texts(registry, skill)
-        if SKILL_MD not in texts:
-            continue
-        found += [each.at(_place(registry, skill), skill.path) for each in advice.unused_files(texts, skill.files)]
+        # Most skills name all of their files in SKILL.md, and then no other is read again.
+        unused = advice.unnamed_files(_texts(registry, skill, [SKILL_MD]), skill.files)
+        if unused:
+            unused = advice.unnamed_files(_texts(registry, skill, skill.files), unused)
+        if unused:
+            found.append(advice.unused_files(unused).at(_place(registry, skill), skill.path))
     nearest: dict[Skill, tuple[Skill, float]] = {}
     counts: Counter[Skill] = Counter()
     for skill, near in pairs(usable, advice.COLLIDES):  # the most alike first
@@ -39,9 +41,10 @@ def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
     return found
 
 
-def _texts(registry: Registry, skill: Skill) -> dict[str, str]:
+def _texts(registry: Registry, skill: Skill, paths: Iterable[str]) -> dict[str, str]:
     texts: dict[str, str] = {}
-    for path, file in skill.files.items():
+    for path in paths:
+        file = skill.files[path]
         if file.size > MOST_TEXT:
             continue
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import quote
 from xml.etree import ElementTree
 
 import mcp_skills_server
@@ -73,7 +74,7 @@ def junit(problems: Sequence[Problem], skills: Iterable[str]) -> str:
 
 
 def sarif(
-    problems: Iterable[Problem], explained: Mapping[str, str], fixed: Mapping[Problem, tuple[str, str]], home: str = ""
+    problems: Iterable[Problem], explained: Mapping[str, str], fixed: Mapping[Problem, tuple[str, str]]
 ) -> dict[str, Any]:
     """Return a report in SARIF 2.1.0. Places are relative to `%SRCROOT%`, where the command ran.
 
@@ -81,11 +82,10 @@ def sarif(
         problems: the findings.
         explained: what each code means, in Markdown.
         fixed: of findings that `--fix` can correct, the file before and after.
-        home: the address of the documentation, "" for none.
     """
     found = list(problems)
     codes = sorted({each.code for each in found})
-    rules = [_rule(code, explained.get(code, ""), home) for code in codes]
+    rules = [_rule(code, explained.get(code, "")) for code in codes]
     driver: dict[str, Any] = {"name": "mcp-skills-server", "version": mcp_skills_server.__version__, "rules": rules}
     results = [_result(each, codes.index(each.code), fixed.get(each)) for each in found]
     run = {"tool": {"driver": driver}, "results": results, "columnKind": "unicodeCodePoints"}
@@ -97,7 +97,7 @@ def fingerprint(problem: Problem) -> str:
     return hashlib.sha256("\0".join((problem.code, problem.path, problem.message)).encode()).hexdigest()
 
 
-def _rule(code: str, explained: str, home: str) -> dict[str, Any]:
+def _rule(code: str, explained: str) -> dict[str, Any]:
     row = CODES.get(code)
     if row is None:  # of another scanner
         return {"id": code}
@@ -106,7 +106,6 @@ def _rule(code: str, explained: str, home: str) -> dict[str, Any]:
         "shortDescription": {"text": row.hint},
         "help": {"text": explained or row.hint, "markdown": explained or row.hint},
         "defaultConfiguration": {"level": row.severity},
-        **({"helpUri": f"{home}#{code}"} if home else {}),
     }
 
 
@@ -132,6 +131,4 @@ def _result(problem: Problem, rule: int, fixed: tuple[str, str] | None) -> dict[
 
 
 def _uri(path: str) -> str:
-    from urllib.parse import quote
-
     return quote(path.replace("\\", "/").removeprefix("./"))

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import unquote, urlsplit
 
+from mcp_skills_server.authoring.programs import run_program, words_of_command
 from mcp_skills_server.errors import UsageError, clipped
-from mcp_skills_server.model import Problem, Severity, printable
+from mcp_skills_server.model import Problem, Severity
 
 _OUTPUT: Final = "{output}"
 _TIMEOUT_S: Final = 600.0
-_MOST_BYTES: Final = 64 << 20
-_FAILED: Final = 2
-"""From this exit code on a scanner failed; 1 says that it found something."""
+_NO_FAILURE: Final = (0, 1)
+"""With 1 a scanner says that it found something."""
 _LEVELS: Final[dict[str, Severity]] = {"error": "error", "warning": "warning", "note": "note", "none": "note"}
 
 
@@ -36,32 +33,17 @@ def scan(command: str, folder: str, show: Callable[[str], str]) -> list[Problem]
     Raises:
         UsageError: there is no such program, it failed, or what it wrote is no SARIF.
     """
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise UsageError(f"--scanner {command}: cannot be taken apart ({error}); close the quotation mark") from None
-    program = shutil.which(words[0]) if words else None
-    if program is None:
-        raise UsageError(f"--scanner {command}: there is no such program; install it, or give its path")
+    words = words_of_command("--scanner", command)
     with tempfile.TemporaryDirectory(prefix="skills-scan-") as scratch:
         output = Path(scratch, "findings.sarif")
-        arguments = [each.replace(_OUTPUT, str(output)) for each in words[1:]]
-        try:
-            ended = subprocess.run(  # noqa: S603 - the operator names the program, and no shell runs it
-                [program, *arguments, folder], capture_output=True, timeout=_TIMEOUT_S, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise UsageError(f"the scanner {words[0]} did not end within {_TIMEOUT_S:g} s") from None
-        except OSError as error:
-            raise UsageError(f"the scanner {words[0]} could not be started ({error.strerror})") from None
-        if ended.returncode >= _FAILED or ended.returncode < 0:
-            lines = ended.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing on stderr"]
-            raise UsageError(f"the scanner {words[0]} failed with {ended.returncode}: {clipped(printable(lines[-1]))}")
-        raw = output.read_bytes() if output.exists() else ended.stdout
+        words = [each.replace(_OUTPUT, str(output)) for each in words]
+        raw = run_program([*words, folder], _TIMEOUT_S, fine=_NO_FAILURE)
+        if output.exists():
+            raw = output.read_bytes()
     try:
-        return list(read_sarif(raw[:_MOST_BYTES], folder, show))
+        return list(read_sarif(raw, folder, show))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UsageError(f"the scanner {words[0]} wrote what is no SARIF 2.1.0 ({clipped(str(error))})") from None
+        raise UsageError(f"{os.path.basename(words[0])} wrote what is no SARIF 2.1.0 ({clipped(str(error))})") from None
 
 
 def read_sarif(raw: bytes, folder: str, show: Callable[[str], str]) -> Iterator[Problem]:

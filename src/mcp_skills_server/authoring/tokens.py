@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
-ESTIMATE_RULE: Final = "one for every four bytes of UTF-8"
+ESTIMATE_RULE: Final = "one token for 4 bytes of UTF-8"
 _ENCODING: Final = "o200k_base"
 
 

@@ -8,12 +8,10 @@ from pathlib import Path
 import click
 
 from mcp_skills_server.commands.fields import flag, option, takes
-from mcp_skills_server.commands.options import RootOptions, given_or_configured, make_registry
+from mcp_skills_server.commands.options import RootOptions, given_or_configured, make_registry, named_skill
 from mcp_skills_server.commands.printing import say
 from mcp_skills_server.commands.runtime_options import ApprovalOptions
-from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
-from mcp_skills_server.format import identity
-from mcp_skills_server.model import Standing
+from mcp_skills_server.errors import StaleFileError, UsageError
 
 
 class ApproveOptions(ApprovalOptions, RootOptions):
@@ -51,11 +49,9 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
         )
     registry = make_registry(roots, options, proved=not options.revoke)
     registry.load()
+    skill = named_skill(registry, arguments[-1])
     try:
-        skill = identity.find(registry.snapshot, arguments[-1], Standing.LENIENT)
         found = registry.digest_over(skill)
-    except RequestError as error:
-        raise UsageError(f"{error}; 'list' shows what there is") from None
     except StaleFileError as error:
         raise UsageError(f"{error.path}: cannot be read ({error.reason or 'it changed'}); try again") from None
     if skill.origin is None:

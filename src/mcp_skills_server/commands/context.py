@@ -7,10 +7,8 @@ from typing import Any, Literal
 import click
 
 from mcp_skills_server.commands.fields import choice, many, option, output_format, takes
-from mcp_skills_server.commands.options import RootOptions, make_registry, roots
+from mcp_skills_server.commands.options import RootOptions, make_registry, named_skill, roots
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
-from mcp_skills_server.errors import RequestError, UsageError
-from mcp_skills_server.model import Standing
 
 
 class ContextOptions(RootOptions):
@@ -47,7 +45,6 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
 
     from mcp_skills_server.authoring import context as contexts
     from mcp_skills_server.authoring.tokens import counter
-    from mcp_skills_server.format import identity
     from mcp_skills_server.runtime.runtime import Runtime
 
     host = contexts.HOSTS[options.host]
@@ -55,35 +52,34 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
     registry.load()
     with Runtime(registry) as runtime:
         shown = contexts.unasked(runtime, host)
-        try:
-            wanted = [identity.find(registry.snapshot, name, Standing.LENIENT) for name in options.skills]
-        except RequestError as error:
-            raise UsageError(f"{error}; 'list' shows what there is") from None
+        parts = contexts.parts_shown(shown, runtime.briefing.overview.offers)
+        wanted = [named_skill(registry, name) for name in options.skills]
         brought = [anyio.run(contexts.loaded, runtime, host, skill) for skill in wanted]
-    over = options.budget is not None and shown.tokens > options.budget
-    rule = counter()[1]
+    count, rule = counter()
+    total = sum(count(each.text) for each in shown)
+    over = options.budget is not None and total > options.budget
+    names = {part: [name for name, has in parts.items() if has == part] for part in ("whole", "shortened", "absent")}
     if options.form == "json":
         texts: dict[str, Any] = {
             key: [
-                {"title": each.title, "text": each.text, "cut_characters": each.cut, "tokens": each.tokens}
+                {"title": each.title, "text": each.text, "cut_characters": each.cut, "tokens": count(each.text)}
                 for each in found
             ]
-            for key, found in (("unasked", shown.texts), ("loaded", brought))
+            for key, found in (("unasked", shown), ("loaded", brought))
         }
-        names = {"whole": shown.whole, "shortened": shown.shortened, "absent": shown.absent}
         say_json(
             {"host": options.host, "version": host.version, **texts, "skills": names}
-            | {"tokens": shown.tokens, "token_rule": rule, "ok": not over}
+            | {"tokens": total, "token_rule": rule, "ok": not over}
         )
         return int(over)
-    for each in (*shown.texts, *brought):
+    for each in (*shown, *brought):
         cut = f"; the host leaves out {each.cut:,} characters" if each.cut else ""
-        say(f"=== {each.title}: {len(each.text):,} characters, {each.tokens:,} tokens{cut}")
+        say(f"=== {each.title}: {len(each.text):,} characters, {count(each.text):,} tokens{cut}")
         say_lines(each.text)
         say("")
-    say(f"{options.host}: {shown.tokens:,} tokens unasked ({rule})")
-    counts = f"{len(shown.whole):,} stand with their description, {len(shown.shortened):,} with less"
-    say(f"of the skills {counts}, {len(shown.absent):,} are absent: skills_search finds them")
+    say(f"{options.host}: {total:,} tokens unasked ({rule})")
+    counts = f"{len(names['whole']):,} stand with their description, {len(names['shortened']):,} with less"
+    say(f"of the skills {counts}, {len(names['absent']):,} are absent: skills_search finds them")
     if over:
-        remark(f"{shown.tokens:,} tokens are more than the budget of {options.budget:,}")
+        remark(f"{total:,} tokens are more than the budget of {options.budget:,}")
     return int(over)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import MirroredRoot, Registry
     from mcp_skills_server.catalog.root_index import Gate
     from mcp_skills_server.catalog.roots import Limits
+    from mcp_skills_server.model import Skill
     from mcp_skills_server.sources.mirrors import Mirrors
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -236,6 +237,22 @@ def make_registry(
         mirrors.report_to(registry.note)
         mirrors.fetch(proved=proved)
     return registry
+
+
+def named_skill(registry: Registry, name: str) -> Skill:
+    """Return the skill of this name or path.
+
+    Raises:
+        UsageError: there is none, or several have the name.
+    """
+    from mcp_skills_server.errors import RequestError
+    from mcp_skills_server.format import identity
+    from mcp_skills_server.model import Standing
+
+    try:
+        return identity.find(registry.snapshot, name, Standing.LENIENT)
+    except RequestError as error:
+        raise UsageError(f"{error}; 'list' shows what there is") from None
 
 
 def without_skills(registry: Registry) -> list[str]:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from mcp_skills_server.commands.fields import Grouped, flag, takes
-from mcp_skills_server.commands.options import RootOptions, make_registry, reading
+from mcp_skills_server.commands.options import RootOptions, make_registry, named_skill, reading
 from mcp_skills_server.commands.printing import remark, say, say_lines
 from mcp_skills_server.commands.runtime_options import ExecutionOptions, RuntimeOptions, SandboxOptions, make_runtime
 from mcp_skills_server.errors import RequestError, UsageError
-from mcp_skills_server.model import Skill, Standing
+from mcp_skills_server.model import Skill
 
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.scripts.outcome import Outcome
@@ -48,14 +48,9 @@ def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str
     """
     import anyio
 
-    from mcp_skills_server.format import identity
-
     registry = make_registry([root], options)
     registry.load()
-    try:
-        found = identity.find(registry.snapshot, skill, Standing.LENIENT)
-    except RequestError as error:
-        raise UsageError(f"{error}; 'list' shows what there is") from None
+    found = named_skill(registry, skill)
     # Who types the command allows the run; a server's client does not.
     chosen = {name: value for name, value in vars(options).items() if hasattr(RuntimeOptions, name)}
     with make_runtime(

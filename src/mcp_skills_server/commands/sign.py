@@ -21,7 +21,7 @@ from mcp_skills_server.commands.options import (
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.model import Standing
+from mcp_skills_server.model import SIGNATURE_FILE, Standing
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
@@ -86,7 +86,7 @@ def sign(options: SignOptions, directory: str) -> int:
         skill = registry.snapshot.skills[path]
         made = signatures.sign(_files(registry, skill), Path(options.key), password, [*map(Path, options.certificates)])
         place = registry.place(skill)
-        _replace(Path(place, signatures.FILE), made)
+        _replace(Path(place, SIGNATURE_FILE), made)
         registry.refresh([place])
         say(f"signed {path}")
     left_out = registry.snapshot.skills.keys() - {*paths}

@@ -61,6 +61,7 @@ class _Report:
         problems: errors and warnings, in the order of their places.
         notes: what a reviewer would say, likewise.
         suppressed: the findings that comments suppress, with their reasons.
+        corrections: the files that `--fix` can correct.
         empty: the roots without a skill.
         passed: skills in dot folders that were passed over.
     """
@@ -69,6 +70,7 @@ class _Report:
     problems: list[Problem] = field(default_factory=list[Problem])
     notes: list[Problem] = field(default_factory=list[Problem])
     suppressed: list[tuple[Problem, str]] = field(default_factory=list[tuple[Problem, str]])
+    corrections: list[_Correction] = field(default_factory=list["_Correction"])
     empty: list[str] = field(default_factory=list[str])
     passed: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
@@ -103,7 +105,7 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
     registry = make_registry(roots, options)
     registry.load()
     report = _look(registry, options)
-    if options.fix and _fix(registry, report, ask=not options.yes):
+    if options.fix and _fix(report, ask=not options.yes):
         registry.refresh()
         report = _look(registry, options)
     _print(registry, report, options)
@@ -144,6 +146,7 @@ def _look(registry: Registry, options: ValidateOptions) -> _Report:
             report.notes.append(each)
         else:
             report.problems.append(each)
+    report.corrections = _corrections(registry, report)
     return report
 
 
@@ -174,20 +177,20 @@ def _print(registry: Registry, report: _Report, options: ValidateOptions) -> Non
     everything = [*report.problems, *report.notes]
     errors = sum(problem.severity == "error" for problem in report.problems)
     if options.form == "json":
-        result = {"ok": report.is_ok(strict=options.strict), "skills": len(report.skills)}
-        suppressed = [as_json(each) | {"reason": reason} for each, reason in report.suppressed]
-        say_json(
-            result
-            | {
-                "problems": [as_json(each) for each in report.problems],
-                "notes": [as_json(each) for each in report.notes],
-            }
-            | {"suppressed": suppressed, "passed_over": report.passed}
-        )
+        result: dict[str, Any] = {
+            "ok": report.is_ok(strict=options.strict),
+            "skills": len(report.skills),
+            "problems": [as_json(each) for each in report.problems],
+            "notes": [as_json(each) for each in report.notes],
+            "suppressed": [as_json(each) | {"reason": reason} for each, reason in report.suppressed],
+            "passed_over": report.passed,
+        }
+        say_json(result)
         return
     if options.form == "sarif":
         explained = {code: explanations.markdown(code) for code in CODES}
-        say_json(reports.sarif(everything, explained, _fixes(registry, report)))
+        fixed = {problem: (each.before, each.after) for each in report.corrections for problem in each.done}
+        say_json(reports.sarif(everything, explained, fixed))
         return
     if options.form == "gitlab":
         say_json(reports.gitlab(everything))
@@ -205,7 +208,7 @@ def _print(registry: Registry, report: _Report, options: ValidateOptions) -> Non
     counts += [plural(len(report.notes), "note")] if report.notes else []
     counts += [f"{len(report.suppressed):,} suppressed"] if report.suppressed else []
     say(", ".join(counts), err=options.form == "github")
-    fixable = len(_fixes(registry, report))
+    fixable = sum(len(each.done) for each in report.corrections)
     if fixable:
         remark(f"{plural(fixable, 'finding')} of these --fix can correct")
     _remark_cut(registry)
@@ -234,12 +237,15 @@ def _corrections(registry: Registry, report: _Report) -> list[_Correction]:
     from mcp_skills_server.validation import fixes
 
     found: list[_Correction] = []
+    by_place: dict[str, list[Problem]] = {}
+    for each in filter(fixes.can_correct, report.problems):
+        by_place.setdefault(each.path, []).append(each)
     for skill in report.skills:
         root = registry.roots[skill.root]
         if root.origin is not None or SKILL_MD not in skill.files or skill.files[SKILL_MD].size > _MOST_TEXT:
             continue
         shown = root.show(skill.files[SKILL_MD].location)
-        own = [each for each in report.problems if each.path == shown and fixes.can_correct(each)]
+        own = by_place.get(shown)
         if not own:
             continue
         try:
@@ -253,12 +259,7 @@ def _corrections(registry: Registry, report: _Report) -> list[_Correction]:
     return found
 
 
-def _fixes(registry: Registry, report: _Report) -> dict[Problem, tuple[str, str]]:
-    """Return the findings that `--fix` corrects, each with its file before and after all corrections of it."""
-    return {problem: (each.before, each.after) for each in _corrections(registry, report) for problem in each.done}
-
-
-def _fix(registry: Registry, report: _Report, *, ask: bool) -> bool:
+def _fix(report: _Report, *, ask: bool) -> bool:
     """Show the safe corrections and write them; return whether anything was written.
 
     Raises:
@@ -267,7 +268,7 @@ def _fix(registry: Registry, report: _Report, *, ask: bool) -> bool:
     import difflib
     import sys
 
-    found = _corrections(registry, report)
+    found = report.corrections
     for each in found:
         lines = difflib.unified_diff(
             each.before.splitlines(), each.after.splitlines(), each.shown, each.shown, lineterm=""

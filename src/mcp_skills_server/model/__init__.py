@@ -5,8 +5,10 @@ They follow the newest specification (SEP-2640, Agent Skills); older and other p
 
 from mcp_skills_server.model.skill import (
     DEEPEST_PATH,
+    EVALS,
     LONGEST_PATH,
     ORIGIN,
+    SIGNATURE_FILE,
     SKILL_MD,
     Json,
     Problem,
@@ -21,8 +23,10 @@ from mcp_skills_server.model.snapshot import Changes, Snapshot
 
 __all__ = [
     "DEEPEST_PATH",
+    "EVALS",
     "LONGEST_PATH",
     "ORIGIN",
+    "SIGNATURE_FILE",
     "SKILL_MD",
     "Changes",
     "Json",

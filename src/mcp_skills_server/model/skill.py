@@ -15,6 +15,10 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 Severity: TypeAlias = Literal["error", "warning", "note"]
 
 SKILL_MD = "SKILL.md"
+SIGNATURE_FILE: Final = "skill.oms.sig"
+"""The signature of a skill, by OpenSSF model signing."""
+EVALS: Final = "evals/"
+"""The folder with the author's evals and trigger sets."""
 ORIGIN = "mcp-skills-server/origin"
 """Under which key a protocol's `_meta` says where a skill comes from; the extension's prefix is not ours."""
 LONGEST_PATH: Final = 4096

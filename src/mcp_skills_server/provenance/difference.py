@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final, TypeAlias
 
 from mcp_skills_server.format import frontmatter, hidden
-from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.model import SIGNATURE_FILE, SKILL_MD
 
 _FIRST: Final = ("name", "description", "allowed-tools", "hooks")
 """Fields that decide when a skill is used and what it may do."""
@@ -23,7 +23,6 @@ _URL: Final = re.compile(r"\bhttps?://[^\s<>\"'`\])}]{1,2000}", re.IGNORECASE)
 _MOST_LINES: Final = 2_000
 """Lines that are compared of one file: the comparison takes up to their square."""
 _MOST_SHOWN: Final = 20
-_SIGNATURE: Final = "skill.oms.sig"
 _CONTEXT: Final = 3
 
 Files: TypeAlias = Mapping[str, tuple[bytes, bool]]
@@ -121,7 +120,7 @@ def _files(path: str, old: Files, new: Files) -> Iterator[str]:
             yield f"file removed: {each}"
         elif each not in old:
             yield f"file added: {each} ({len(new[each][0]):,} bytes)"
-            if each != _SIGNATURE:
+            if each != SIGNATURE_FILE:
                 yield from _unified(f"{path}/{each}", b"", new[each][0])
         elif old[each][0] != new[each][0]:
             yield from _unified(f"{path}/{each}", old[each][0], new[each][0])
@@ -134,7 +133,7 @@ def _unified(path: str, before: bytes, after: bytes) -> Iterator[str]:
     if was is None or now is None:
         yield f"file {path}: {len(before):,} bytes -> {len(after):,} bytes, no text"
         return
-    if path.endswith(f"/{_SIGNATURE}"):
+    if path.endswith(f"/{SIGNATURE_FILE}"):
         yield f"file {path} is another signature"
         return
     old, new = _lines(was), _lines(now)

@@ -21,9 +21,8 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 from mcp_skills_server.catalog.disk import signature
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import SkillsServerError, UsageError, missing_extra
-from mcp_skills_server.model import printable
+from mcp_skills_server.model import SIGNATURE_FILE, printable
 
-FILE: Final = "skill.oms.sig"
 """The name of a signature, in the folder of the skill."""
 _MOST_BYTES: Final = 1 << 20
 
@@ -118,12 +117,12 @@ class Verifier:
         Raises:
             UnsignedError: it is not signed, or not by these keys, or not as it is.
         """
-        if FILE not in files:
-            raise UnsignedError("signature-missing", f"it has no signature, which is a file {FILE}")
-        bundle = _bundle(files[FILE])
+        if SIGNATURE_FILE not in files:
+            raise UnsignedError("signature-missing", f"it has no signature, which is a file {SIGNATURE_FILE}")
+        bundle = _bundle(files[SIGNATURE_FILE])
         with tempfile.TemporaryDirectory(prefix="mcp-skills-") as place:
-            skill, signature = _written(Path(place), files), Path(place, FILE)
-            signature.write_bytes(files[FILE])
+            skill, signature = _written(Path(place), files), Path(place, SIGNATURE_FILE)
+            signature.write_bytes(files[SIGNATURE_FILE])
             reasons: list[UnsignedError] = []
             for make in self._configs:  # each of which hashes the whole skill
                 reason = _refusal(make, skill, signature)
@@ -190,7 +189,7 @@ def sign(files: Files, key: Path, password: bytes | None = None, certificates: S
         raise _unusable(key, "this key cannot sign", error) from None
     config.set_hashing_config(library.hashing.Config().set_ignored_paths(paths=[], ignore_git_paths=False))
     with tempfile.TemporaryDirectory(prefix="mcp-skills-") as place:
-        signature = Path(place, FILE)
+        signature = Path(place, SIGNATURE_FILE)
         config.sign(_written(Path(place), files), signature)
         return signature.read_bytes()
 
@@ -221,7 +220,7 @@ def _written(place: Path, files: Files) -> Path:
     skill = place / "skill"
     skill.mkdir()
     for path, raw in files.items():
-        if path != FILE:
+        if path != SIGNATURE_FILE:
             to = skill / path
             to.parent.mkdir(parents=True, exist_ok=True)
             to.write_bytes(raw)
@@ -282,7 +281,7 @@ def _check_all_is_signed(bundle: Mapping[str, Any], files: Files) -> None:
         raise UnsignedError("signature-invalid", "the signature does not say of which files it is") from None
     # A large file may be signed in parts, `name:start:end`.
     whole = names | {name.rsplit(":", 2)[0] for name in names}
-    if any(path not in whole for path in files if path != FILE):
+    if any(path not in whole for path in files if path != SIGNATURE_FILE):
         raise UnsignedError("signature-files", "it has files that were not signed")
 
 

@@ -22,12 +22,10 @@ from mcp_skills_server.dialects.wellknown import Artifact
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError
-from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
+from mcp_skills_server.model import EVALS, SIGNATURE_FILE, SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.publish.artifacts import SEGMENT, Artifacts, RetentionPolicy, Slot
 from mcp_skills_server.publish.edition import Edition, Item, Published
 
-_EVALS: Final = "evals/"
-_SIGNATURE: Final = "skill.oms.sig"
 _TRIES: Final = 3
 _LOOK_AGAIN_S: Final = 10.0
 """How long an edition counts as current without a look at what changes no snapshot: the modes of files."""
@@ -274,9 +272,9 @@ def without_evals(skill: Skill) -> Skill:
 
     A signed skill stays as it is, since its signature is about all of its files.
     """
-    if _SIGNATURE in skill.files or not any(path.startswith(_EVALS) for path in skill.files):
+    if SIGNATURE_FILE in skill.files or not any(path.startswith(EVALS) for path in skill.files):
         return skill
-    return replace(skill, files={path: file for path, file in skill.files.items() if not path.startswith(_EVALS)})
+    return replace(skill, files={path: file for path, file in skill.files.items() if not path.startswith(EVALS)})
 
 
 def _modes(skill: Skill) -> tuple[bool, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from mcp_skills_server.codes import problem
@@ -19,12 +19,12 @@ _NAMED: Final = 5
 _NAME: Final = re.compile(r"[\w.-]++")
 
 
-def unused_files(texts: Mapping[str, str], files: Collection[str]) -> list[Problem]:
-    """Return a note on the files of a skill that no text of it names, by their names or folders.
+def unnamed_files(texts: Mapping[str, str], files: Iterable[str]) -> list[str]:
+    """Return which of these files of a skill no text names, by their names or folders.
 
     Args:
-        texts: the text files of the skill, by path.
-        files: the paths of all its files.
+        texts: text files of the skill, by path.
+        files: paths of its files.
     """
     named_in: dict[str, str | None] = {}
     for path, text in texts.items():
@@ -38,10 +38,13 @@ def unused_files(texts: Mapping[str, str], files: Collection[str]) -> list[Probl
         words = (name, name.rpartition(".")[0] or name, *filter(None, folder.split("/")))
         if all(named_in.get(word, path) == path for word in words):
             unused.append(path)
-    if not unused:
-        return []
+    return unused
+
+
+def unused_files(unused: Sequence[str]) -> Problem:
+    """Return the note that no text of a skill names these files."""
     more = f" and {len(unused) - _NAMED} more" if len(unused) > _NAMED else ""
-    return [problem("file-unused", f"no text of the skill names {', '.join(map(literal, unused[:_NAMED]))}{more}")]
+    return problem("file-unused", f"no text of the skill names {', '.join(map(literal, unused[:_NAMED]))}{more}")
 
 
 def overlap(skill: Skill, other: Skill, share: float, more: int) -> Problem:

@@ -115,8 +115,9 @@ def _field_to_metadata(lines: list[str], problem: Problem) -> bool:
     field = _FIELD.match(lines[number]) if key is not None else None
     if key is None or field is None or key[0] in HOST_FIELDS or not field["value"] or field["value"][0] in "[{|>&*!":
         return False
-    if number + 1 < len(lines) and lines[number + 1][:1] in (" ", "\t", "-"):
-        return lines[number + 1].startswith("---") and _move(lines, number, field["value"].rstrip(), key[0])
+    below = lines[number + 1] if number + 1 < len(lines) else ""
+    if below[:1] in (" ", "\t", "-") and not below.startswith("---"):  # the value goes on
+        return False
     return _move(lines, number, field["value"].rstrip(), key[0])
 
 

@@ -52,6 +52,8 @@ _ENCODED: Final = re.compile(
     r"|\beval\s*+\(\s*+(?:Buffer\.from|atob)\b",
     re.IGNORECASE,
 )
+_OF_ENCODED: Final = ("base64", "powershell", "pwsh", "b64decode", "fromhex", "atob", "unhexlify", "buffer.from")
+"""One of these stands in whatever the pattern fits, in lower case."""
 _SECRET: Final = re.compile(
     r"(?P<a_private_key>-----BEGIN (?:RSA |EC |DSA |OPENSSH |ENCRYPTED )?PRIVATE KEY-----\s++[A-Za-z0-9+/=\s]{64})"
     r"|(?P<an_access_key_of_AWS>\b(?:AKIA|ASIA)[A-Z0-9]{16}\b)"
@@ -65,6 +67,11 @@ _SECRET: Final = re.compile(
     r"|(?P<a_key_of_Stripe>\b[rs]k_live_[A-Za-z0-9]{24}\w*+)"
 )
 """Secrets of shapes that their issuers made up to be found."""
+_OF_SECRET: Final = (
+    *("PRIVATE KEY", "AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xox", "sk-"),
+    *("AIza", "npm_", "k_live_"),
+)
+"""One of these stands in whatever the pattern fits: to look for them took a twentieth of the time."""
 _MADE_UP: Final = re.compile(r"EXAMPLE|example|0{6}|1234567|abcdefg|[xX]{6}|[*]{6}|[.]{6}|\bYOUR|your")
 """What stands in a secret that is none."""
 _FOLDED: Final = ("\u0130", "\u0131", "\u017f", "\u212a")
@@ -102,11 +109,16 @@ def _pipe_to_shell(file: TextFile) -> Iterator[Finding]:
 
 @RULES.rule("encoded-command", deep=True)
 def _encoded_command(file: TextFile) -> Iterator[Finding]:
+    lower = file.text.lower()
+    if not any(word in lower for word in _OF_ENCODED):
+        return iter(())
     return _first(file.text, _spans(_ENCODED, file.text), "a command that no reader can see is decoded and run:")
 
 
 @RULES.rule("secret", deep=True)
 def _secret(file: TextFile) -> Iterator[Finding]:
+    if not any(mark in file.text for mark in _OF_SECRET):
+        return
     found = [span for span in _spans(_SECRET, file.text) if not _MADE_UP.search(file.text, *span)]
     if found:
         start, end = found[0]

@@ -195,21 +195,15 @@ class Scripts:
             RequestError: the call must be changed, or be tried again later; the message says how.
             StaleFileError: a file of the skill changed; scan it again and call again. The script was not started.
         """
-        name = directory or skill.name
-        within = name if _DIRECTORY_NAME.fullmatch(name) else "skill"
-        request = RunRequest(
-            {within: skill},
-            within,
-            path,
-            _file(skill, path),
-            checked_args(args),
-            checked_env(env or {}, (*declared_env(skill.frontmatter), *self._allowed_env)),
-            checked_text(workdir, "workdir"),
-            self._checked_timeout(timeout_s),
-            launcher,
-            fill,
-            permissions,
-            tuple(needs),
+        request = self._request(skill, path, args, directory or skill.name, timeout_s)
+        request = replace(
+            request,
+            env=checked_env(env or {}, (*declared_env(skill.frontmatter), *self._allowed_env)),
+            workdir=checked_text(workdir, "workdir"),
+            launcher=launcher,
+            fill=fill,
+            permissions=permissions,
+            needs=tuple(needs),
         )
         return await self._run(request, workspace, progress, owner)
 
@@ -222,19 +216,31 @@ class Scripts:
             StaleFileError: as for `run`.
         """
         box = self._sandbox()
-        within = skill.name if _DIRECTORY_NAME.fullmatch(skill.name) else "skill"
-        timeout_s = self._checked_timeout(None)
-        request = RunRequest(
-            {within: skill}, within, path, _file(skill, path), checked_args(args), {}, ".", timeout_s, None, None
-        )
-        request = self._allowed(request)
+        request = self._allowed(self._request(skill, path, args, skill.name, None))
         directory = RunDirectory(os.path.join(self._directory(), f"run-{secrets.token_hex(8)}"))
         workspace.enter()
         try:
             command = self._preparation.command(request, workspace, directory)
         finally:
             self._tidy(directory, workspace)
-        return Explained(command, box, request.network or self._settings.network, self._settings.folders)
+        return Explained(command, box, request.network, self._settings.folders)
+
+    def _request(
+        self, skill: Skill, path: str, args: Sequence[str], directory: str, timeout_s: float | None
+    ) -> RunRequest:
+        within = directory if _DIRECTORY_NAME.fullmatch(directory) else "skill"
+        return RunRequest(
+            {within: skill},
+            within,
+            path,
+            _file(skill, path),
+            checked_args(args),
+            {},
+            ".",
+            self._checked_timeout(timeout_s),
+            None,
+            None,
+        )
 
     async def run_written(
         self,

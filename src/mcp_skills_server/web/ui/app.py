@@ -25,6 +25,7 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.authoring.tokens import ESTIMATE_RULE, estimated
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.errors import RequestError, UnreadableError
@@ -63,7 +64,7 @@ from mcp_skills_server.web.ui.pages import (
     triggers,
     usage,
 )
-from mcp_skills_server.web.ui.render import ESTIMATE_RULE, marked, plain, tokens, visible
+from mcp_skills_server.web.ui.render import marked, plain, visible
 from mcp_skills_server.web.ui.revisions import Revisions
 from mcp_skills_server.web.ui.session import Viewer, Viewers
 
@@ -302,7 +303,7 @@ def _templates() -> Environment:
         visible=visible,
         marked=marked,
         plain=plain,
-        tokens=tokens,
+        tokens=estimated,
         spark=spark,
         moment=_moment,
     )

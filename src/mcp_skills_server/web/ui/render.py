@@ -26,9 +26,6 @@ _MOST_HIDDEN: Final = 2_000
 """Hidden characters that are marked in one text; from there on they are shown without a mark."""
 _RASTER_NAMES: Final = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 MOST_PICTURE_BYTES: Final = 4 << 20
-ESTIMATE_RULE: Final = "one token for 4 bytes of UTF-8"
-"""In words, for people."""
-_BYTES_OF_A_TOKEN: Final = 4
 MOST_RENDERED: Final = 100_000
 """Characters of a body that are rendered; the raw text beside it has all of them."""
 _MOST_MARKS: Final = 8_000
@@ -104,12 +101,6 @@ def raster_type(raw: bytes) -> str | None:
     if raw[:4] == b"RIFF" and raw[8:12] == b"WEBP":
         return "image/webp"
     return None
-
-
-def tokens(text: str | bytes) -> int:
-    """Estimate how many tokens a text takes."""
-    size = len(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
-    return -(-size // _BYTES_OF_A_TOKEN)
 
 
 async def rendered(text: str, skill: str, files: Collection[str], place: str) -> Markup | None:

@@ -10,7 +10,6 @@ from mcp_skills_server.authoring import context, evaluation
 from mcp_skills_server.authoring.evaluation import CaseResult, RankingJudge, Summary
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.model import Skill
-from mcp_skills_server.runtime.briefing import name_of
 from mcp_skills_server.runtime.overlap import Overlap, overlaps
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.web.ui.look import Look
@@ -19,6 +18,11 @@ _MOST_CASES: Final = 100
 _NEIGHBOURS: Final = 20
 _SHOWN: Final = 5
 _LEAST: Final = 0.4
+_WORDS: Final = {
+    "whole": "with its description",
+    "shortened": "by name, or with a part of its description",
+    "absent": "not at all; skills_search finds it",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +71,9 @@ def report_of(look: Look, skill: Skill) -> AuthorReport:
 def _hosts(look: Look, skill: Skill) -> list[tuple[str, str]]:
     if not look.site.settings.tools:
         return []
-    name = name_of(skill, look.snapshot)
+    offers = [each for each in look.runtime.briefing.overview.offers if each.path == skill.path]
     out: list[tuple[str, str]] = []
     for key, host in context.HOSTS.items():
-        shown = context.unasked(look.runtime, host)
-        if name in shown.whole:
-            words = "with its description"
-        elif name in shown.shortened:
-            words = "by name, or with a part of its description"
-        else:
-            words = "not at all; skills_search finds it"
-        out.append((key, words))
+        shown = context.parts_shown(context.unasked(look.runtime, host), offers)
+        out += [(key, _WORDS[part]) for part in shown.values()]
     return out

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from mcp_skills_server.authoring.tokens import estimated
 from mcp_skills_server.catalog.turns import in_turn
 from mcp_skills_server.format import hidden, media
 from mcp_skills_server.model import Skill, Standing
@@ -17,7 +18,7 @@ from mcp_skills_server.server.callers import counted
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.ui.look import Look
 from mcp_skills_server.web.ui.pages.skill import skill_of
-from mcp_skills_server.web.ui.render import MOST_PICTURE_BYTES, is_raster_name, raster_type, rendered, tokens
+from mcp_skills_server.web.ui.render import MOST_PICTURE_BYTES, is_raster_name, raster_type, rendered
 
 _GONE: Final = "This file is not there any more. It may have been moved, renamed or deleted."
 _MOST_TEXT: Final = 200_000
@@ -56,7 +57,7 @@ async def page(request: Request, look: Look) -> Response:
         picture=picture,
         rendered=html,
         hidden=0 if text is None else hidden.count(text),
-        cost=None if text is None else tokens(text),
+        cost=None if text is None else estimated(text),
     )
 
 

@@ -11,6 +11,7 @@ from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mcp_skills_server.authoring.tokens import estimated
 from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects import jsonrpc, runtime
 from mcp_skills_server.dialects.runtime import Overview, Shown
@@ -22,7 +23,6 @@ from mcp_skills_server.server import eras, methods, prompts
 from mcp_skills_server.server.eras import Era
 from mcp_skills_server.server.requests import Caller, Handler
 from mcp_skills_server.web.ui.look import Look
-from mcp_skills_server.web.ui.render import tokens
 
 ERAS: Final[Mapping[str, Era]] = {"modern": eras.MODERN, "legacy": eras.LEGACY}
 MOST_CUT: Final = 100
@@ -73,7 +73,7 @@ class UnaskedText:
     @property
     def tokens(self) -> int:
         """Estimate how many tokens it takes."""
-        return tokens(self.text)
+        return estimated(self.text)
 
     @property
     def is_cut(self) -> bool:
@@ -102,7 +102,7 @@ class MethodAnswer:
     @property
     def tokens(self) -> int:
         """Estimate how many tokens it takes, if a host hands it on as it is."""
-        return tokens(self.raw)
+        return estimated(self.raw)
 
     @property
     def text(self) -> str:

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mcp_skills_server.authoring.tokens import estimated
 from mcp_skills_server.catalog.checks import Survey
 from mcp_skills_server.dialects import prompts, runtime
 from mcp_skills_server.errors import RequestError
@@ -27,7 +28,7 @@ from mcp_skills_server.telemetry.usage_store import Line
 from mcp_skills_server.web.ui.look import Look, prefix, shown_problem, source_name
 from mcp_skills_server.web.ui.pages.author import report_of
 from mcp_skills_server.web.ui.pages.problems import REFRESH_S, file_of, survey_of
-from mcp_skills_server.web.ui.render import rendered, tokens
+from mcp_skills_server.web.ui.render import rendered
 
 _NAME: Final = "skills"
 _PROGRAM: Final = "mcp-skills-server"
@@ -230,7 +231,7 @@ async def _text(look: Look, skill: Skill) -> Text:
     text = raw.decode("utf-8", "replace")
     body = text if document.frontmatter is None and not document.body else document.body  # what has no fences
     html = await rendered(body, skill.path, skill.files, SKILL_MD)
-    return Text(text[:_MOST_RAW], len(text) > _MOST_RAW, html, hidden.count(text), "", tokens(body))
+    return Text(text[:_MOST_RAW], len(text) > _MOST_RAW, html, hidden.count(text), "", estimated(body))
 
 
 async def _filled(request: Request, look: Look, skill: Skill) -> tuple[list[Argument], str | None, str]:
@@ -279,7 +280,7 @@ def _costs(skill: Skill, text: Text) -> list[tuple[str, int]]:
         file.size for path, file in skill.files.items() if path != SKILL_MD and media.is_text(media.media_type(path))
     )
     return [
-        ("In every conversation, by name and description", tokens(f"{skill.name}{skill.description}")),
+        ("In every conversation, by name and description", estimated(f"{skill.name}{skill.description}")),
         ("When its instructions are loaded", text.body_tokens),
         ("If every other text file were read too", -(-others // 4)),
     ]

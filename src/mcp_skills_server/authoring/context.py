@@ -1,4 +1,4 @@
-"""What the model of a host is shown of a catalogue: unasked, and when it loads a skill, after that host's cuts.
+"""Reproduce the text that the model of a host sees of a catalogue: unasked, and when it loads a skill.
 
 The facts about hosts were measured with the real programs (`make hosts`).
 """
@@ -25,7 +25,7 @@ _NAME: Final = re.compile(r"[^\s,;:<>\"']+")
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """How a host shows a server to its model.
+    """The way a host shows a server to its model.
 
     Attributes:
         client: the name in its handshake.
@@ -70,7 +70,7 @@ class ShownText:
 
 
 Part: TypeAlias = Literal["whole", "shortened", "absent"]
-"""How much of a skill stands in some texts: its description, its name with less than that, or nothing."""
+"""The part of a skill that texts show: its description, its name with less than that, or nothing."""
 
 
 def unasked(runtime: Runtime, host: Host) -> list[ShownText]:

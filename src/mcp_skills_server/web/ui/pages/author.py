@@ -1,4 +1,4 @@
-"""What an author looks for on the page of a skill: its trigger set, the hosts that show it, its neighbours."""
+"""The part of a skill's page for its author: trigger set, hosts that show the skill, similar skills."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AuthorReport:
-    """What the page says of a skill to its author.
+    """The findings on a skill for its author.
 
     Attributes:
         summary: of its trigger set; None where it has none.

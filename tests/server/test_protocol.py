@@ -141,8 +141,7 @@ def test_nothing_but_the_script_runner_can_run_a_program() -> None:
         "runtime/scripts/processes.py",  # of a skill's scripts, where the operator allows it
         "runtime/scripts/launch.py",
         "rpc/launcher.py",  # runs within such a process
-        "authoring/judge.py",  # of the judge and the scanner that an author names on the command line
-        "authoring/scanner.py",
+        "authoring/programs.py",  # of the judge and the scanner that an author names on the command line
         "acp/proxy.py",  # of the agent that the operator names
         "sources/git/program.py",  # git, which runs nothing of a repository
         "sources/oci/access.py",  # the helpers that the user's docker has for passwords

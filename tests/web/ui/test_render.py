@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_skills_server.authoring.tokens import estimated
 from mcp_skills_server.web.ui.render import (
     MOST_RENDERED,
     is_raster_name,
@@ -18,7 +19,6 @@ from mcp_skills_server.web.ui.render import (
     plain,
     raster_type,
     render,
-    tokens,
     visible,
 )
 from web.ui.corpus import MARKDOWN, MARKUP
@@ -189,7 +189,7 @@ def test_pictures_are_known_by_their_bytes() -> None:
 
 
 def test_tokens_are_a_quarter_of_the_bytes() -> None:
-    assert [tokens(each) for each in ("", "a", "abcd", "abcde", "\u00e4\u00f6", b"12345")] == [0, 1, 1, 2, 1, 2]
+    assert [estimated(each) for each in ("", "a", "abcd", "abcde", "\u00e4\u00f6", b"12345")] == [0, 1, 1, 2, 1, 2]
 
 
 def test_a_name_without_markup_has_its_hidden_characters_written_out() -> None:

@@ -218,7 +218,7 @@ def test_what_is_to_be_seen_is_counted_on_disk() -> None:
 
 def test_libraries_that_could_not_be_installed_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tools.interop.libraries.CACHE", tmp_path)
-    assert [each.suite for each in libraries({})] == ["sdk", "ext-skills"]
+    assert [each.suite for each in libraries({})] == ["sdk", "ext-skills", "ours ext-skills", "ours typescript-sdk"]
     some = {each.suite: each for each in libraries({"langchain": Path("python")})}
     assert some["langchain"].eras == ("legacy",) and some["langchain"].kinds == {"tool", "use"}
     every = list(libraries(dict.fromkeys(PYTHON_PACKAGES, Path("python"))))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tools.interop.checks import Check, all_there, parse_checks
 from tools.interop.installation import CLIENT, EXT_SKILLS, PACKAGES, PYTHON_PACKAGES
-from tools.interop.places import CACHE, HERE, NODE, SKILLS
+from tools.interop.places import CACHE, HERE, NODE, ROOT, SKILLS
 from tools.interop.processes import call
 from tools.interop.server import ERAS, SERVE, bundles
 
@@ -75,6 +76,16 @@ def libraries(pythons: Mapping[str, Path]) -> Iterator[Library]:
         name, version = "FastMCP with attach()", PYTHON_PACKAGES["fastmcp-server"][1]
         command, serve = (python("fastmcp-server", f"fastmcp_{each}.py") for each in ("client", "server"))
         yield Library(name, version, "fastmcp-server", command, all_kinds, serve=serve)
+    ours = [sys.executable, str(HERE / "clients" / "ours.py")]
+    if "fastmcp-server" in pythons:  # in the legacy era it has resources alone, and not all
+        serve = [str(pythons["fastmcp-server"]), str(ROOT / "bench" / "servers" / "fastmcp_server.py")]
+        version = PYTHON_PACKAGES["fastmcp-server"][1]
+        yield Library("our client, FastMCP", version, "ours fastmcp", ours, frozenset({"skill"}), serve=serve)
+    program = CACHE / "server.mjs"
+    shutil.copyfile(ROOT / "bench" / "servers" / "typescript.mjs", program)
+    for name, package in (("ext-skills", EXT_SKILLS), ("typescript-sdk", "@modelcontextprotocol/server")):
+        serve = [str(NODE), str(program), name]
+        yield Library(f"our client, {name}", PACKAGES[package], f"ours {name}", ours, skills, serve=serve)
     # These know tools alone, and the first two have their SDK choose the era.
     for suite, eras in (("langchain", ("legacy",)), ("openai-agents", ("modern",)), ("pydantic-ai", tuple(ERAS))):
         if suite in pythons:

@@ -1,0 +1,139 @@
+"""Entries of `skills/list` and `skills/get` as another server sends them, read strictly (SEP-2640, host side)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+from urllib.parse import unquote_to_bytes
+
+from mcp_skills_server.errors import SkillsServerError, quoted
+from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
+from mcp_skills_server.model import SKILL_MD
+
+MOST_FILES: Final = 512
+MOST_BYTES: Final = 16 << 20
+"""Files and bytes of a skill that every host must take, and the most that is taken here (S40-39)."""
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_LONGEST_URI: Final = 2048
+
+
+class EntryRefusedError(SkillsServerError, ValueError):
+    """An entry breaks the specification. The message is one line for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file of a skill at another server.
+
+    Attributes:
+        uri: its resource.
+        digest: "sha256:" and 64 hexadecimal digits; "" where the server does not say it.
+        size: in bytes; None where the server does not say it.
+    """
+
+    uri: str
+    digest: str = ""
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSkill:
+    """A skill at another server.
+
+    Attributes:
+        name: of the skill. Names are not unique, not even at one server.
+        description: what it is for.
+        uri: of its SKILL.md, which identifies it at its server.
+        files: by path; None where the server lists none in advance.
+        frontmatter: of its SKILL.md as the server announces it; empty where it does not.
+    """
+
+    name: str
+    description: str
+    uri: str
+    files: Mapping[str, ListedFile] | None
+    frontmatter: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def is_proved(self) -> bool:
+        """True if every file has a digest, so that what is read can be proved."""
+        return self.files is not None and all(file.digest for file in self.files.values())
+
+
+def read_entry(raw: object) -> ListedSkill:
+    """Read an entry.
+
+    Raises:
+        EntryRefusedError: it lacks a field, names a file outside of its skill, or is larger than a skill may be.
+    """
+    entry = _mapping(raw, "the entry")
+    uri = entry.get("uri")
+    if not isinstance(uri, str) or not uri.endswith(f"/{SKILL_MD}") or len(uri) > _LONGEST_URI:
+        raise EntryRefusedError(f"its uri is no address of a {SKILL_MD}: {quoted(str(uri))}")
+    frontmatter = _mapping(entry.get("frontmatter"), f"{quoted(uri)}: frontmatter")
+    name, description = frontmatter.get("name"), frontmatter.get("description")
+    if not isinstance(name, str) or not isinstance(description, str):
+        raise EntryRefusedError(f"{quoted(uri)}: its frontmatter has no name, or no description")
+    if uri.split("/")[-2] != name:  # S40-14
+        raise EntryRefusedError(f"{quoted(uri)}: its folder has another name than the skill, {quoted(name)}")
+    files = _files(entry.get("resources"), uri)
+    return ListedSkill(name, description, uri, files, frontmatter)
+
+
+def path_below(base: str, uri: str) -> str:
+    """Return the path of a file from the URI of its skill's folder, which ends with a slash.
+
+    Raises:
+        EntryRefusedError: it does not lie there, or its name cannot be written everywhere.
+    """
+    if not uri.startswith(base):  # S40-17
+        raise EntryRefusedError(f"{quoted(uri)} is outside of its skill, {quoted(base)}")
+    try:
+        segments = [unquote_to_bytes(segment).decode() for segment in uri.removeprefix(base).split("/")]
+        if any("/" in segment for segment in segments):
+            raise EntryRefusedError(f"{quoted(uri)}: a name in it holds a slash")
+        path = "/".join(segments)
+        check_paths([path])
+    except (UnicodeDecodeError, ArchiveRefusedError) as error:
+        raise EntryRefusedError(f"{quoted(uri)} names no file: {error}") from None
+    return path
+
+
+def _files(raw: object, skill_uri: str) -> dict[str, ListedFile] | None:
+    if raw == "dynamic":
+        return None
+    if not isinstance(raw, Sequence) or isinstance(raw, str):  # S40-38
+        raise EntryRefusedError(f"{quoted(skill_uri)}: its resources are no list of files")
+    given = cast("Sequence[object]", raw)
+    if len(given) > MOST_FILES:
+        raise EntryRefusedError(f"{quoted(skill_uri)}: it has {len(given):,} files; a skill has at most {MOST_FILES}")
+    base = skill_uri.removesuffix(SKILL_MD)
+    files: dict[str, ListedFile] = {}
+    for each in given:
+        file = _mapping(each, f"{quoted(skill_uri)}: a file")
+        uri, digest, size = file.get("uri"), file.get("digest"), file.get("size")
+        if not isinstance(uri, str) or not isinstance(digest, str) or not _DIGEST.fullmatch(digest):  # S40-18
+            raise EntryRefusedError(f"{quoted(skill_uri)}: a file has no uri, or no digest")
+        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+            raise EntryRefusedError(f"{quoted(uri)}: its size is no number of bytes")
+        path = path_below(base, uri)
+        if path in files:
+            raise EntryRefusedError(f"{quoted(uri)} is listed twice")
+        files[path] = ListedFile(uri, digest, size)
+    if SKILL_MD not in files:
+        raise EntryRefusedError(f"{quoted(skill_uri)}: its files are listed without {SKILL_MD}")
+    if sum(file.size or 0 for file in files.values()) > MOST_BYTES:
+        raise EntryRefusedError(f"{quoted(skill_uri)}: it has more than {MOST_BYTES >> 20} MiB")
+    try:
+        check_paths(files)
+    except ArchiveRefusedError as error:
+        raise EntryRefusedError(f"{quoted(skill_uri)}: {error}") from None
+    return files
+
+
+def _mapping(raw: object, what: str) -> Mapping[str, Any]:
+    if not isinstance(raw, Mapping):
+        raise EntryRefusedError(f"{what} is no object")
+    return cast("Mapping[str, Any]", raw)

@@ -1,0 +1,301 @@
+"""The client of `mcp_skills_server.client`: this server over stdio and HTTP in both eras, and servers that lie."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import mcp_types as types
+import pytest
+from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters
+from mcp.server.lowlevel.server import Server
+from mcp.shared.exceptions import MCPError
+from pydantic import ConfigDict
+
+from mcp_skills_server.client import SkillsClient, UnprovedError
+from mcp_skills_server.dialects.listed import EntryRefusedError, ListedSkill, read_entry
+from mcp_skills_server.errors import UsageError
+from web.http_wire import http_serving
+from wire import DEADLINE, EXTENSION, FIXTURES, write_skill
+
+pytestmark = pytest.mark.anyio
+MODES = pytest.mark.parametrize("mode", ["auto", "legacy"])
+BASE = "skill://one/"
+SKILL = b"---\nname: one\ndescription: The one skill.\n---\n\n# One\n"
+
+
+class Params(types.RequestParams):
+    model_config = ConfigDict(extra="allow")
+
+
+def over_stdio(folder: Path, *options: str) -> StdioServerParameters:
+    arguments = ["-m", "mcp_skills_server", "serve", str(folder), "--log-level", "error", *options]
+    return StdioServerParameters(command=sys.executable, args=arguments)
+
+
+def listed(path: str, raw: bytes) -> dict[str, Any]:
+    return {"uri": BASE + path, "digest": "sha256:" + hashlib.sha256(raw).hexdigest(), "size": len(raw)}
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    """An entry of a skill with two files."""
+    good = {
+        "uri": f"{BASE}SKILL.md",
+        "frontmatter": {"name": "one", "description": "The one skill."},
+        "resources": [listed("SKILL.md", SKILL), listed("notes/a b.md", b"notes")],
+    }
+    good["resources"][1]["uri"] = f"{BASE}notes/a%20b.md"
+    return good | changes
+
+
+def lying(pages: Callable[[str | None], dict[str, Any]], read: Callable[[str], bytes] | None = None) -> Server[Any]:
+    """A server that answers `skills/list` by these pages, and `resources/read` with these bytes."""
+    server: Server[Any] = Server("made-up")
+    server.extensions = {EXTENSION: {}}
+
+    async def skills(_context: Any, params: Params) -> dict[str, Any]:
+        return {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} | pages(
+            (params.model_extra or {}).get("cursor")
+        )
+
+    async def resource(_context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        assert read is not None
+        blob = base64.b64encode(read(str(params.uri))).decode()
+        return types.ReadResourceResult(contents=[types.BlobResourceContents(uri=params.uri, blob=blob)])
+
+    server.add_request_handler("skills/list", Params, skills)
+    server.add_request_handler("resources/read", types.ReadResourceRequestParams, resource)
+    return server
+
+
+@MODES
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_each_byte_of_each_skill_is_read_and_proved(mode: str, transport: str) -> None:
+    async def check(server: Any) -> None:
+        async with SkillsClient.connect(server, mode=mode) as client:
+            assert client.way == "skills"
+            skills = await client.list()
+            assert client.refused == () and all(skill.is_proved for skill in skills)
+            for skill in skills:
+                folder = FIXTURES / skill.uri.removeprefix("skill://").removesuffix("/SKILL.md")
+                assert skill.files is not None
+                for path in skill.files:
+                    assert await client.read(skill, path) == (folder / path).read_bytes()
+                assert await client.get(skill.uri) == skill
+
+    if transport == "stdio":
+        await check(over_stdio(FIXTURES))
+        return
+    with http_serving(FIXTURES) as server:
+        await check(f"http://127.0.0.1:{server.port}/mcp")
+
+
+@MODES
+async def test_changes_tell_what_was_added_changed_and_removed(tmp_path: Path, mode: str) -> None:
+    for name in ("stays", "changes", "goes"):
+        write_skill(tmp_path / name)
+    async with SkillsClient.connect(over_stdio(tmp_path), mode=mode) as client:
+        before = {skill.name: skill for skill in await client.list()}
+        async with client.changes() as changes:
+            told: dict[str, set[str]] = {"added": set(), "changed": set(), "removed": set()}
+            write_skill(tmp_path / "comes")
+            write_skill(tmp_path / "changes", notes_md="new")
+            (tmp_path / "goes" / "SKILL.md").unlink()
+            with anyio.fail_after(DEADLINE):
+                async for change in changes:
+                    for kind, names in told.items():
+                        names |= {skill.name for skill in getattr(change, kind)}
+                    if all(told.values()):
+                        break
+        assert told == {"added": {"comes"}, "changed": {"changes"}, "removed": {"goes"}}
+        now = {skill.name: skill for skill in await client.list()}
+        with pytest.raises(UnprovedError, match="is no file of the skill"):
+            await client.read(before["changes"], "notes.md")  # S40-44: a held entry does not grow
+        assert await client.read(now["changes"], "notes.md") == b"new"
+
+
+async def test_a_change_between_the_listing_and_the_following_is_told(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one")
+    async with SkillsClient.connect(over_stdio(tmp_path), mode="legacy") as client:
+        await client.list()
+        write_skill(tmp_path / "two")
+        async with client.changes(poll_s=0.05) as changes:
+            with anyio.fail_after(DEADLINE):
+                assert [skill.name for skill in (await anext(changes)).added] == ["two"]
+
+
+async def test_a_download_is_whole_and_proved(tmp_path: Path) -> None:
+    async with SkillsClient.connect(over_stdio(FIXTURES)) as client:
+        skill = next(skill for skill in await client.list() if skill.name == "csv-profiling")
+        made = await client.download(skill, tmp_path / "deep" / "er")
+        assert made == tmp_path / "deep" / "er" / "csv-profiling"
+        files = {path.relative_to(made).as_posix(): path.read_bytes() for path in made.rglob("*") if path.is_file()}
+        source = FIXTURES / "csv-profiling"
+        assert skill.files is not None and files == {path: (source / path).read_bytes() for path in skill.files}
+        with pytest.raises(UsageError, match="is there already"):
+            await client.download(skill, tmp_path / "deep" / "er")
+        with pytest.raises(UsageError, match="cannot be written"):
+            await client.download(skill, made / "SKILL.md")
+    assert os.listdir(made.parent) == ["csv-profiling"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        ({f"{BASE}notes/a%20b.md": b"other"}, "is not what it listed"),
+        ({f"{BASE}notes/a%20b.md": b"notes and more"}, "is not what it listed"),
+    ],
+)
+async def test_what_is_not_what_was_listed_is_not_used(tmp_path: Path, answers: dict[str, bytes], why: str) -> None:
+    files = {f"{BASE}SKILL.md": SKILL, f"{BASE}notes/a%20b.md": b"notes"} | answers
+    async with SkillsClient.connect(lying(lambda _: {"skills": [entry()]}, files.__getitem__)) as client:
+        (skill,) = await client.list()
+        assert await client.read(skill) == SKILL
+        with pytest.raises(UnprovedError, match=why):  # S40-43
+            await client.read(skill, "notes/a b.md")
+        with pytest.raises(UnprovedError, match=why):
+            await client.download(skill, tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_frontmatter_that_is_not_the_announced_one_is_not_used() -> None:
+    announced = entry(frontmatter={"name": "one", "description": "The one skill.", "allowed-tools": "Read"})
+    async with SkillsClient.connect(lying(lambda _: {"skills": [announced]}, lambda _: SKILL)) as client:
+        (skill,) = await client.list()
+        with pytest.raises(UnprovedError, match="not what the server announces"):  # S40-45
+            await client.read(skill)
+
+
+async def test_one_bad_entry_costs_itself() -> None:
+    async with SkillsClient.connect(lying(lambda _: {"skills": [{"uri": 1}, entry(), 7]})) as client:
+        assert [skill.name for skill in await client.list()] == ["one"]
+        assert len(client.refused) == 2
+
+
+async def test_pages_without_end_are_refused() -> None:
+    pages = lying(lambda cursor: {"skills": [], "nextCursor": "x" + (cursor or "")})
+    async with SkillsClient.connect(pages) as client:
+        with pytest.raises(UnprovedError, match="does not end"):
+            await client.list()
+
+
+async def test_files_that_are_not_listed_must_be_allowed(tmp_path: Path) -> None:
+    server = lying(lambda _: {"skills": [entry(resources="dynamic")]}, lambda _: SKILL)
+    async with SkillsClient.connect(server) as client:
+        (skill,) = await client.list()
+        assert not skill.is_proved
+        with pytest.raises(UnprovedError, match="no digest"):
+            await client.read(skill)
+        with pytest.raises(UnprovedError, match="whole copy"):
+            await client.download(skill, tmp_path)
+    async with SkillsClient.connect(server, unproved=True) as client:
+        assert await client.read(skill) == SKILL
+
+
+async def test_resources_are_skills_where_there_are_no_methods(tmp_path: Path) -> None:
+    contents = {f"{BASE}SKILL.md": SKILL, f"{BASE}notes.md": b"notes", "file:///etc/motd": b"no"}
+    server: Server[Any] = Server("resources")
+
+    async def resources(_context: Any, _params: Any) -> types.ListResourcesResult:
+        found = [types.Resource(uri=uri, name=uri, description="The one.") for uri in contents]
+        return types.ListResourcesResult(resources=found)
+
+    async def read(_context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        text = contents[str(params.uri)].decode()
+        return types.ReadResourceResult(contents=[types.TextResourceContents(uri=params.uri, text=text)])
+
+    server.add_request_handler("resources/list", types.PaginatedRequestParams, resources)
+    server.add_request_handler("resources/read", types.ReadResourceRequestParams, read)
+    async with SkillsClient.connect(server, unproved=True) as client:
+        assert client.way == "resources"
+        (skill,) = await client.list()
+        assert (skill.name, skill.description) == ("one", "The one.")
+        assert await client.get(skill.uri) == skill
+        with pytest.raises(EntryRefusedError, match="no skill"):
+            await client.get("skill://two/SKILL.md")
+        made = await client.download(skill, tmp_path)
+        assert sorted(os.listdir(made)) == ["SKILL.md", "notes.md"]
+
+
+async def test_tools_are_asked_where_there_are_no_resources(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one", notes_md="notes")
+    ours = over_stdio(tmp_path)
+    async with Client(ours) as inner:
+        server: Server[Any] = Server("tools")
+
+        async def tools(_context: Any, _params: Any) -> types.ListToolsResult:
+            return await inner.list_tools()
+
+        async def call(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+            return await inner.call_tool(params.name, params.arguments)
+
+        server.add_request_handler("tools/list", types.PaginatedRequestParams, tools)
+        server.add_request_handler("tools/call", types.CallToolRequestParams, call)
+        async with SkillsClient.connect(server, unproved=True) as client:
+            assert client.way == "tools"
+            (skill,) = await client.list()
+            assert await client.read(skill, "notes.md") == b"notes"
+            with pytest.raises(UnprovedError, match="do not read it"):
+                await client.read(skill, "nothing.md")
+
+
+async def test_the_words_of_the_server_reach_the_caller() -> None:
+    async with SkillsClient.connect(over_stdio(FIXTURES)) as client:
+        with pytest.raises(MCPError, match="Unknown skill URI"):
+            await client.get("skill://none/SKILL.md")
+
+
+async def test_changes_need_the_extension() -> None:
+    async with Client(over_stdio(FIXTURES)) as client:
+        with pytest.raises(UsageError, match=r"SkillsClient\.connect"):
+            SkillsClient(client.session).changes()
+
+
+def without(key: str) -> dict[str, Any]:
+    return {name: value for name, value in entry().items() if name != key}
+
+
+def test_an_entry_is_read_as_it_is_sent() -> None:
+    skill = read_entry(entry())
+    assert isinstance(skill, ListedSkill) and skill.files is not None
+    assert (skill.name, skill.uri, [*skill.files]) == ("one", f"{BASE}SKILL.md", ["SKILL.md", "notes/a b.md"])
+    assert skill.files["notes/a b.md"].size == 5
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (None, "no object"),
+        (without("uri"), "no address"),
+        (entry(uri="skill://one/notes.md"), "no address"),
+        (entry(uri="skill://" + "x" * 3_000 + "/SKILL.md"), "no address"),
+        (without("frontmatter"), "no object"),
+        (entry(frontmatter={"name": "one"}), "no description"),
+        (entry(frontmatter={"name": "two", "description": "x"}), "another name"),  # S40-14
+        (without("resources"), "no list of files"),  # S40-38
+        (entry(resources="all"), "no list of files"),
+        (entry(resources=[listed("notes.md", b"")]), "without SKILL.md"),
+        (entry(resources=[listed("SKILL.md", SKILL)] * 2), "listed twice"),  # S40-16
+        (entry(resources=[listed("SKILL.md", SKILL) | {"digest": "md5:1"}]), "no digest"),  # S40-18
+        (entry(resources=[listed("SKILL.md", SKILL) | {"size": -1}]), "number of bytes"),
+        (entry(resources=[listed("SKILL.md", SKILL) | {"size": True}]), "number of bytes"),
+        (entry(resources=[listed("SKILL.md", SKILL), {**listed("x", b""), "uri": "skill://two/x"}]), "outside"),
+        (entry(resources=[listed("SKILL.md", SKILL), {**listed("x", b""), "uri": f"{BASE}../two/x"}]), "names no file"),
+        (entry(resources=[listed("SKILL.md", SKILL), {**listed("x", b""), "uri": f"{BASE}%2e%2e/x"}]), "names no file"),
+        (entry(resources=[listed("SKILL.md", SKILL), {**listed("x", b""), "uri": f"{BASE}a%2fb"}]), "holds a slash"),
+        (entry(resources=[listed("SKILL.md", SKILL), {**listed("x", b""), "uri": f"{BASE}%ff"}]), "names no file"),
+        (entry(resources=[listed("SKILL.md", SKILL), listed("A", b""), listed("a", b"")]), "A"),
+        (entry(resources=[listed(f"f{number}", b"") for number in range(513)]), "at most 512"),
+        (entry(resources=[listed("SKILL.md", SKILL), listed("x", b"") | {"size": 17 << 20}]), "16 MiB"),
+    ],
+)
+def test_an_entry_that_breaks_the_specification_is_refused(raw: object, why: str) -> None:
+    with pytest.raises(EntryRefusedError, match=why):
+        read_entry(raw)

@@ -222,7 +222,8 @@ def test_libraries_that_could_not_be_installed_are_left_out(tmp_path: Path, monk
     some = {each.suite: each for each in libraries({"langchain": Path("python")})}
     assert some["langchain"].eras == ("legacy",) and some["langchain"].kinds == {"tool", "use"}
     every = list(libraries(dict.fromkeys(PYTHON_PACKAGES, Path("python"))))
-    assert {each.suite for each in every} == {"sdk", "ext-skills", *PYTHON_PACKAGES}
+    ours = {"ours ext-skills", "ours typescript-sdk", "ours fastmcp"}
+    assert {each.suite for each in every} == {"sdk", "ext-skills", *PYTHON_PACKAGES, *ours}
 
 
 def test_the_server_must_end_well_and_log_no_error() -> None:

@@ -259,12 +259,6 @@ def test_an_interrupt_and_a_reader_that_has_left_end_it_without_a_word(error: st
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
-def test_no_arguments_show_the_help_as_an_error() -> None:
-    done = run()
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("Usage: ") and "validate" in done.stderr
-
-
 def test_the_command_line_imports_lazily() -> None:
     heavy = ("mcp", "anyio", "yaml", "watchfiles", "markdown_it", "pydantic")
     code = f"import sys, mcp_skills_server.cli; print([name for name in {heavy} if name in sys.modules])"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
-from tools.reference import pages
+from tools.reference import man, pages
 
 import mcp_skills_server
 from mcp_skills_server.cli import COMMANDS, cli
@@ -19,6 +19,7 @@ from mcp_skills_server.codes import CODES
 from wire import FIXTURES, ROOT
 
 PAGE = ROOT / "docs" / "reference.md"
+MANUAL = ROOT / "docs" / "mcp-skills-server.1"
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 NAMES = sorted({*mcp_skills_server.__all__} - {"__version__"})
 
@@ -65,6 +66,11 @@ def test_the_pages_that_are_made_have_every_option_of_every_command_and_every_co
     assert re.search(
         r"^\| `--page-size` .*\| `MCP_SKILLS_PAGE_SIZE` \| `50` \|.*\| serve", made["options.md"], re.MULTILINE
     )
+
+
+def test_the_manual_page_is_that_of_the_code() -> None:
+    """`make golden` writes it anew."""
+    assert MANUAL.read_text(encoding="utf-8") == man()
 
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda page: page.name)

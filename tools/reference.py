@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
+import mcp_skills_server
 from mcp_skills_server.cli import COMMANDS, cli
 from mcp_skills_server.codes import CODES
 from mcp_skills_server.commands.fields import Traits, traits_of, variables_of
@@ -37,6 +38,30 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def pages() -> dict[str, str]:
     """Return the pages by their names."""
     return {"options.md": "\n\n".join(_options()) + "\n", "codes.md": "\n\n".join(_codes()) + "\n"}
+
+
+def man() -> str:
+    """Return the manual page mcp-skills-server(1), in the macros of man(7)."""
+    lines = [
+        f'.TH MCP-SKILLS-SERVER 1 "" "mcp-skills-server {mcp_skills_server.__version__}"',
+        ".SH NAME",
+        "mcp-skills-server \\- serve folders of Agent Skills to MCP hosts",
+        ".SH SYNOPSIS",
+        ".B mcp-skills-server",
+        "COMMAND [OPTIONS] [ROOT...]",
+        ".SH COMMANDS",
+    ]
+    for name, (command, context) in _commands(cli, click.Context(cli, info_name="mcp-skills-server")):
+        lines += [".TP", f".B {_roff(' '.join([name, *command.collect_usage_pieces(context)]))}"]
+        lines.append(_roff((command.help or "").partition("\n\n")[0]))
+    lines += [".SH OPTIONS", "mcp\\-skills\\-server COMMAND \\-\\-help lists those of a command, and has examples."]
+    return "\n".join(lines) + "\n"
+
+
+def _roff(text: str) -> str:
+    """Return text as a line of roff that is no request."""
+    line = " ".join(text.replace("`", "").replace("\\", "\\e").replace("-", "\\-").split())
+    return f"\\&{line}" if line.startswith((".", "'")) else line
 
 
 def _options() -> Iterator[str]:

@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "token": ("token", "token", "Serve"),
     "approve": ("approve", "approve", "Serve"),
     "usage": ("usage", "usage", "Serve"),
+    "completion": ("completion", "completion", "Serve"),
     "fetch": ("fetch", "fetch", "Fetch and pin"),
     "lock": ("lock", "lock", "Fetch and pin"),
     "outdated": ("lock", "outdated", "Fetch and pin"),
@@ -183,9 +184,14 @@ class _LazyGroup(click.Group):
                 formatter.write_dl(rows)
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(mcp_skills_server.__version__, "-V", "--version", prog_name=_PROGRAM)
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Serve folders of Agent Skills (directories with a SKILL.md) to every MCP host.
 
     \b
@@ -195,3 +201,8 @@ def cli() -> None:
       mcp-skills-server validate ~/skills       # what is wrong, and how to fix it
       mcp-skills-server install cursor ~/skills # have a host start the server
     """
+    if context.invoked_subcommand is None:
+        from mcp_skills_server.commands.welcome import welcome
+
+        welcome()
+        context.exit(2)

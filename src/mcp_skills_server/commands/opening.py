@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -134,6 +135,10 @@ def open_served(
         if options.frozen:
             raise UsageError("--frozen says how a lock file is kept to; give --lock FILE too")
         if not given:
+            if sys.stderr.isatty():
+                from mcp_skills_server.commands.welcome import say_folders
+
+                say_folders()
             raise UsageError("there is nothing to serve; give a ROOT, a folder that holds skills, or --lock FILE")
     else:
         from mcp_skills_server.commands.lock import locked_roots

@@ -131,7 +131,7 @@ def test_the_title_and_the_path_are_found_too() -> None:
 
 
 def test_skills_of_equal_rank_come_by_path() -> None:
-    among = [skill(f"{letter}/tool", description="Equal.") for letter in "cab"]
+    among = [skill(f"{letter}/tool", description=f"Equal {letter * 4}.") for letter in "cab"]
     assert found("tool", *among) == ["a/tool", "b/tool", "c/tool"]
     assert found("equal", *among) == ["a/tool", "b/tool", "c/tool"]
 

@@ -190,11 +190,11 @@ async def test_a_search_finds_what_the_words_mean(session: Session) -> None:
     assert listed(await ask(session, "skills_search", query="process a pdf"))[0] == "pdf-processing"
     assert len(listed(await ask(session, "skills_search", query="pdf data refunds", limit=2))) == 2
     nothing = await ask(session, "skills_search", query="zzzzqqqq")
-    advice = "Try other keywords, in the language of the skills; skills_list goes through all of them."
+    advice = "Try other keywords, in the language of the skills; skills_list goes through all of them. Groups: acme."
     assert (text(nothing), listed(nothing)) == (f"No skill fits.\n{advice}", [])
     assert nothing["structuredContent"] == {"skills": [], "note": advice}
     near = text(await ask(session, "skills_search", query="professor"))
-    assert near == f"No skill fits.\n{advice} Nearest names: pdf-processing."
+    assert near == f"No skill fits.\n{advice}".replace("Groups", "Nearest names: pdf-processing. Groups")
 
 
 async def test_a_search_follows_the_catalogue(tmp_path: Path, session: Session, registry: Registry) -> None:

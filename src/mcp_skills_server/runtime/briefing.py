@@ -24,6 +24,7 @@ from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import MOST_CATALOG, UNKNOWN, Client
+from mcp_skills_server.runtime.copies import grouped
 from mcp_skills_server.runtime.search_text import words_of
 from mcp_skills_server.runtime.stop_words import STOP_WORDS
 
@@ -227,7 +228,10 @@ class Briefing:
             if runtime.is_offered(before) != runtime.is_offered(after):
                 return None
             if runtime.is_offered(after):
-                offers[bisect_left(offers, path, key=_path_of)] = self._offer(after, snapshot)
+                at = bisect_left(offers, path, key=_path_of)
+                if at == len(offers) or offers[at].path != path:
+                    return None  # it was a copy of another one
+                offers[at] = self._offer(after, snapshot)
         tools = {key: made for key, made in kept.tools.items() if key[1] is None}
         return kept._replace(
             snapshot=snapshot,
@@ -239,7 +243,8 @@ class Briefing:
     def _write(self, snapshot: Snapshot, seen: Outline | None) -> _Texts:
         skills = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
         if seen is None:
-            offers = [self._offer(skill, snapshot) for skill in skills if runtime.is_offered(skill)]
+            offered = (skill for skill in skills if runtime.is_offered(skill))
+            offers = [self._offer(skill, snapshot) for skill, _ in grouped(offered)]
         else:
             known = seen.read
             offers = [

@@ -7,19 +7,20 @@ other objects than before are indexed anew.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from heapq import merge
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.model import Skill, Snapshot
-from mcp_skills_server.runtime.search_index import SENTENCE_WEIGHTS, WEIGHTS, SearchIndex, Term
+from mcp_skills_server.runtime.copies import grouped
+from mcp_skills_server.runtime.search_index import SENTENCE_WEIGHTS, SearchIndex, Term
 from mcp_skills_server.runtime.search_text import words_of
-from mcp_skills_server.runtime.stop_words import STOP_WORDS
+from mcp_skills_server.runtime.stop_words import COMMON_WORDS, STOP_WORDS
+from mcp_skills_server.runtime.thesaurus import thesaurus
 
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.embeddings.index import Embeddings
@@ -29,36 +30,21 @@ Ranking: TypeAlias = Iterator[tuple[int, float]]
 """Rows with their ranks, the lowest and best first; rows of equal rank are equally good."""
 
 _SOFTNESS: Final = 60
-"""How little the first places differ; the usual number."""
+"""How little the first places differ; the usual number of reciprocal rank fusion."""
 FUSED: Final = 60
 """Places of each ranking that count."""
 _MOST_EQUALS: Final = 1_000
 _WEIGHT: Final = 3.0
-"""How much a place in the first ranking weighs."""
+"""Weight of a place in the first ranking of few words, beside one by meaning."""
 
 
-def fused(first: Ranking, *others: Ranking, peer: Iterable[tuple[int, float]] = ()) -> Ranking:
-    """Return the rows by the sum of 1 / (60 + place) over all rankings; then what is left of the first one, in its
-    order.
-
-    The first ranking and its peer count three times: the others correct them.
-    """
+def fused(first: Ranking, second: Ranking, weight: float = 1.0) -> Ranking:
+    """Return the rows by reciprocal rank fusion, where the first ranking has this weight; then what is left of it."""
     scores: defaultdict[int, float] = defaultdict(float)
-    rest = _score(first, scores, _WEIGHT)
-    _score(iter(peer), scores, _WEIGHT)
-    for other in others:
-        _score(other, scores, 1.0)
+    rest = _score(first, scores, weight)
+    _score(second, scores, 1.0)
     yield from sorted(((row, -score) for row, score in scores.items()), key=itemgetter(1))
     yield from (each for each in rest if each[0] not in scores)
-
-
-def summed(first: Sequence[tuple[int, float]], second: Ranking) -> Ranking:
-    """Return the rows of both rankings by the sum of their ranks, where a row that is not in one has none there."""
-    known = dict(first)
-    both = {row: rank + known.get(row, 0.0) for row, rank in second}
-    return merge(
-        sorted(both.items(), key=itemgetter(1)), (each for each in first if each[0] not in both), key=itemgetter(1)
-    )
 
 
 def _score(ranking: Ranking, scores: defaultdict[int, float], weight: float) -> Ranking:
@@ -83,9 +69,14 @@ _COUNTED: Final = _MOST_HITS + 1
 _MOST_COUNTED: Final = 1 << 11
 """Words whose occurrences are known from earlier questions: the commonest are in many, and take longest to count."""
 _FOLLOWED: Final = 6
-"""How many words of a question are looked at for slips of the typist, or for what they look like."""
+"""How many words of a question are looked at for slips of the typist."""
 _SENTENCE: Final = 3
 """Words that say something: from so many on, what is asked is a task rather than a name."""
+_OPENING_WEIGHT: Final = 0.15
+"""Weight of the opening of a body beside the fields, measured by `bench.search`; as is that of the concepts."""
+_MOST_REPEATS: Final = 3
+_COPIES: Final = 10
+"""How many times as many hits as are wanted are looked through for copies."""
 _DISTANT: Final = 0.25
 """How much a name must look like a word to be worth a look when nothing fits."""
 _T = TypeVar("_T")
@@ -98,10 +89,12 @@ class Hit(NamedTuple):
         skill: which one.
         score: the higher the better, to be compared with those of the same question alone; None for a skill whose very
             name or path was asked for, which comes before all others.
+        copies: the same skill at other places.
     """
 
     skill: Skill
     score: float | None
+    copies: tuple[Skill, ...] = ()
 
 
 class Search:
@@ -140,11 +133,15 @@ class Search:
         if by_meaning and self._embeddings is not None:
             among = None if self._skill_set.permissions is None else self._skill_set.snapshot.skills
             meant = self._embeddings.ranked(query, among)
-        return self._ask(
+        most = max(limit, 0)
+        hits = self._ask(
             lambda indexed: list(
-                islice((hit for hit in indexed.find(query, meant) if accept(hit.skill)), max(limit, 0))
+                islice((hit for hit in indexed.find(query, meant) if accept(hit.skill)), most * _COPIES)
             )
         )
+        scores = {hit.skill.path: hit.score for hit in hits}
+        found = grouped(hit.skill for hit in hits)
+        return [Hit(skill, scores[skill.path], tuple(copies)) for skill, copies in islice(found, most)]
 
     def nearest(self, query: str, limit: int, accept: Callable[[Skill], bool]) -> list[Skill]:
         """Return up to `limit` accepted skills whose names look like words of `query`, the most alike first.
@@ -196,57 +193,54 @@ class _Indexed:
         for rank, equals in groupby(self._ranked(words, meant), key=itemgetter(1)):
             yield from (Hit(skill, -rank) for skill in self.index.skills(row for row, _ in equals if row not in exact))
 
-    def _ranked(self, words: Sequence[str], meant: Sequence[tuple[str, float]]) -> Ranking:
+    def _ranked(self, words: list[str], meant: Sequence[tuple[str, float]]) -> Ranking:
         telling = list(dict.fromkeys(word for word in words if word not in STOP_WORDS))[:_QUERY_WORDS]
         if telling:
             by_meaning = [(row, -share) for path, share in meant if (row := self.index.row(path))]
-            return self._by_texts(telling, words[-1], by_meaning)
+            return self._by_texts(telling, words, by_meaning)
         # Only words that say nothing: still they may be in a name, or begin one while it is being typed.
         terms = [Term(word) for word in dict.fromkeys(words[:_QUERY_WORDS])]
         if len(words) == 1 and len(words[0]) > 1:
             terms.append(Term(words[0], prefix=True))
         return self._words.ranked(terms, names_only=True) if terms else iter(())
 
-    def _by_texts(self, words: Sequence[str], unfinished: str, by_meaning: list[tuple[int, float]]) -> Ranking:
-        """By the fields; where these say little or much is asked, how bodies begin and what looks alike count too.
+    def _by_texts(self, telling: list[str], words: list[str], by_meaning: list[tuple[int, float]]) -> Ranking:
+        """Rank by the fields and the concepts of the words, for a sentence also by how bodies begin.
 
-        What means the same corrects the fields where few words are asked for, and else counts as much as they do.
+        Embeddings correct the ranking of few words, and count as much as that of a sentence.
         """
-        terms, rare = self._terms(words, unfinished)
-        sentence = len(words) >= _SENTENCE
-        weights = SENTENCE_WEIGHTS if sentence else WEIGHTS
-        if terms and not sentence:
-            found = self._words.ranked(terms, weights=weights)
-            return fused(found, iter(by_meaning)) if by_meaning else found
-        by_fields = list(self._words.ranked(terms, weights=weights)) if terms else []
-        more = [*dict.fromkeys([*terms, *map(Term, rare)])]
-        opening = self._telling({term: self._opening_hits(term) for term in more}, _MOST_HITS // 2)
-        by_opening = self._words.ranked_by_opening(opening, FUSED) if opening else iter(())
-        alike = {Term(each) for word in rare for each in self.index.descriptions.like(word)} - {*terms}
-        near = self._telling({term: self._hits(term) for term in alike}, _MOST_HITS // 4)
-        # BM25 is a sum over the words, so what was weighed already is not weighed again.
-        by_alike = summed(by_fields, self._words.ranked(near, weights=weights)) if near else iter(())
-        return fused(iter(by_fields), by_opening, by_alike, peer=by_meaning)
+        is_sentence = len(telling) >= _SENTENCE
+        if is_sentence:
+            telling = [word for word in telling if word not in COMMON_WORDS] or telling
+        terms = self._terms(telling, words[-1])
+        # What several words stand for weighs as often; BM25 adds a term up each time that it is asked for.
+        meanings = Counter(thesaurus().concepts(words[:_QUERY_WORDS], parts=True))
+        concepts = self._telling({(term := Term(each)): self._hits(term) for each in meanings})
+        terms += [term for term in concepts for _ in range(min(meanings[term.word], _MOST_REPEATS))]
+        if terms and not is_sentence:
+            found = self._words.ranked(terms)
+            return fused(found, iter(by_meaning), _WEIGHT) if by_meaning else found
+        scores: defaultdict[int, float] = defaultdict(float)
+        for row, rank in self._words.ranked(terms, weights=SENTENCE_WEIGHTS) if terms else ():
+            scores[row] += rank
+        also = dict.fromkeys([*map(Term, telling), *terms])
+        opening = self._telling({term: self._opening_hits(term) for term in also}, _MOST_HITS // 2)
+        for row, rank in self._words.ranked_by_opening(opening, _MOST_EQUALS) if opening else ():
+            scores[row] += _OPENING_WEIGHT * rank
+        by_words = iter(sorted(scores.items(), key=itemgetter(1)))
+        return fused(by_words, iter(by_meaning)) if by_meaning else by_words
 
     def nearest(self, query: str) -> Iterator[Skill]:
         """Skills whose names look most like words of the question, the best first."""
         words = dict.fromkeys(words_of(query[:_QUERY_LENGTH])[:_QUERY_WORDS])
-        alike = [
-            Term(each)
-            for word in words
-            if word not in STOP_WORDS
-            for each in self.index.descriptions.like(word, _DISTANT)
-        ]
+        telling = [word for word in words if word not in STOP_WORDS]
+        alike = [Term(each) for word in telling for each in self.index.descriptions.like(word, _DISTANT)]
         rows = self._words.ranked(alike, names_only=True) if alike else iter(())
         return (skill for row, _ in rows for skill in self.index.skills([row]))
 
-    def _terms(self, words: Sequence[str], unfinished: str) -> tuple[list[Term], list[str]]:
-        """Return what to look for: the words, the beginning that the last one may be, and what rare ones may stand for.
-
-        Second come the rarest of the words, those included of which there is nothing in any field.
-        """
+    def _terms(self, words: Sequence[str], unfinished: str) -> list[Term]:
+        """Return what to look for: the words, the beginning that the last one may be, and what rare ones mean."""
         found: dict[Term, int] = {}
-        frequency: dict[str, int] = {}
         looked_at = 0
         for word in words:
             terms = [Term(word)]
@@ -256,12 +250,12 @@ class _Indexed:
             if max(hits.values()) * 1_000 <= len(self.index) and looked_at < _FOLLOWED:
                 looked_at += 1
                 hits |= {term: self._hits(term) for term in map(Term, self.index.titles.meant(word))}
-            frequency[word] = sum(hits.values())
+            if not any(hits.values()):
+                hits |= {term: self._hits(term) for term in map(Term, self.index.descriptions.like(word))}
             found |= hits
         # Where every word is in most skills, the rarest one still says more than nothing.
         rarest = sorted(found, key=lambda term: found[term] or len(self.index) + 1)[:1]
-        chosen = self._telling(found) or [term for term in rarest if found[term]]
-        return chosen, sorted(frequency, key=lambda word: frequency[word])[:_FOLLOWED]
+        return self._telling(found) or [term for term in rarest if found[term]]
 
     def _telling(self, found: Mapping[Term, int], most: int = _MOST_HITS) -> list[Term]:
         """Return those that are somewhere and not everywhere, the rarest first, as far as there is time to weigh

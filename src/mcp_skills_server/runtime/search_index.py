@@ -10,16 +10,34 @@ from mcp_skills_server.dialects.runtime import LIST
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Skill, Snapshot, Standing
 from mcp_skills_server.runtime.full_text_support import missing, warn
-from mcp_skills_server.runtime.search_text import Texts, described_words, names_of, spelt_words, texts_of
+from mcp_skills_server.runtime.search_text import (
+    Texts,
+    described_words,
+    names_of,
+    spelt_words,
+    texts_of,
+    words_of,
+)
+from mcp_skills_server.runtime.thesaurus import thesaurus
 from mcp_skills_server.runtime.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
 
-WEIGHTS: Final = {"name": 10.0, "title": 5.0, "tags": 5.0, "description": 2.0, "headings": 1.5, "path": 1.0}
-"""The columns, in the order of `Texts`, and how much a word in each weighs where few are asked for."""
-SENTENCE_WEIGHTS: Final = {"name": 4.0, "title": 2.0, "tags": 2.0, "description": 2.0, "headings": 1.0, "path": 1.0}
+WEIGHTS: Final = {
+    "name": 10.0,
+    "title": 5.0,
+    "tags": 5.0,
+    "description": 2.0,
+    "headings": 1.5,
+    "path": 1.0,
+    "concepts": 1.0,
+}
+"""The columns, in the order of `Texts` and before the opening the concepts, and how much a word in each weighs where
+few are asked for.
+"""
+SENTENCE_WEIGHTS: Final = WEIGHTS | {"name": 4.0, "title": 2.0, "tags": 2.0, "headings": 1.0}
 """How much it weighs where many are asked for: a name that has one word of many was hardly meant by it."""
 
 _COLUMNS: Final = ", ".join(WEIGHTS)
@@ -132,6 +150,12 @@ _NAMES: Final = "CREATE TABLE names(name TEXT, row INTEGER, PRIMARY KEY (name, r
 """The rows by what is said to mean them and no others, as one folded word."""
 
 
+def _with_concepts(texts: Texts) -> Texts:
+    """Insert the concepts of the name, the title, the tags and the description; headings and bodies name too many."""
+    concepts = [each for text in texts[:4] for each in dict.fromkeys(thesaurus().concepts(words_of(text)))]
+    return (*texts[:-1], " ".join(concepts), texts[-1])
+
+
 class SearchIndex:
     """The rows of one snapshot. For one thread at a time.
 
@@ -198,7 +222,7 @@ class SearchIndex:
                 self._db.executemany("DELETE FROM names WHERE name = ? AND row = ?", names)
                 self.titles.remove(spelt_words(texts))
                 self.descriptions.remove(described_words(texts))
-                yield row, texts
+                yield row, _with_concepts(texts)
 
     def _put_in(self, came: Iterable[Skill]) -> Iterator[tuple[int, Texts]]:
         for skill in came:
@@ -211,4 +235,4 @@ class SearchIndex:
                 self._db.executemany("INSERT INTO names VALUES (?, ?)", names)
                 self.titles.add(spelt_words(texts))
                 self.descriptions.add(described_words(texts))
-                yield row, texts
+                yield row, _with_concepts(texts)

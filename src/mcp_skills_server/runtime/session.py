@@ -7,6 +7,7 @@ model can put right is a result that says how, never an exception.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -18,6 +19,7 @@ from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded, ToolResult
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import UNKNOWN, Client, client_of
@@ -39,6 +41,8 @@ Progress: TypeAlias = Callable[[float], Awaitable[None]]
 
 HERE: Final = "here"
 _NEAREST: Final = 3
+_MOST_COMMON: Final = 12
+"""Tags and groups in the answer to a question that found nothing."""
 """Names that a model is shown whose question found nothing."""
 
 
@@ -217,14 +221,21 @@ class Session:
         snapshot = call.runtime.skill_set.snapshot
         limit = int(given.get("limit", 5))
         search, query = call.runtime.searches.of(call.runtime.skill_set), given["query"]
-        found = await in_thread(partial(search.find, query, limit, runtime.is_offered, by_meaning=True))
-        events.searched(query, len(found))
+        hits = await in_thread(partial(search.scored, query, limit, runtime.is_offered, by_meaning=True))
+        events.searched(query, len(hits))
         note = self._news(call)
-        if not found and snapshot.skills:
+        if not hits and snapshot.skills:
             near = await in_thread(search.nearest, query, _NEAREST, runtime.is_offered)
-            advice = runtime.nothing_fits([name_of(skill, snapshot) for skill in near])
+            offered = [skill for skill in snapshot.skills.values() if runtime.is_offered(skill)]
+            tags = Counter(str(tag) for skill in offered for tag in tags_of(skill.frontmatter))
+            groups = Counter(skill.path.partition("/")[0] for skill in offered if "/" in skill.path)
+            advice = runtime.nothing_fits([name_of(skill, snapshot) for skill in near], _common(tags), _common(groups))
             note = advice if note is None else f"{advice}\n{note}"
-        entries = call.runtime.entries(portion(found, weight), snapshot)
+        found = portion([hit.skill for hit in hits], weight)
+        entries = call.runtime.entries(found, snapshot)
+        for entry, hit in zip(entries, hits, strict=False):
+            if hit.copies:
+                entry["also_at"] = [call.runtime.briefing.location(copy) for copy in hit.copies]
         return runtime.listing(entries, None, characters=call.settings.result_characters, note=note)
 
     async def _load(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
@@ -352,3 +363,8 @@ _CALLS: Final[dict[str, _Call]] = {
     runtime.READ: Session._read,  # pyright: ignore[reportPrivateUsage]
     runtime.RUN: Session._run,  # pyright: ignore[reportPrivateUsage]
 }
+
+
+def _common(counts: Counter[str]) -> list[str]:
+    """Return the most common, those of equal count by name."""
+    return sorted(counts, key=lambda name: (-counts[name], name))[:_MOST_COMMON]

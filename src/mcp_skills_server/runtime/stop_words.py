@@ -51,3 +51,29 @@ _OTHERS: Final = (
 )
 STOP_WORDS: Final = frozenset(" ".join((_ENGLISH, _GERMAN, _SPANISH, _FRENCH, _OTHERS)).split())
 """All of them."""
+
+_COMMON: Final = (
+    "able about across add added adds after again against ahead already also always another answer answers anyone "
+    "anything apart around ask asked asking asks away back bad become before begin behind best better between big "
+    "bring brings call called calls came can cannot case change changed changes changing clean clear close closed "
+    "come comes coming could day days did different do does doing done during each early easy eight else empty end "
+    "ends enough even every everybody everyone everything everywhere example fast feel feels few find finding finds "
+    "finish finished first five fix fixes forever found four full gave get give gives go goes going good great half "
+    "happen happened happens hard hate he hear heard hello help helps her here high his hold holds hope hour hours "
+    "how hundred idea inside instead it its just keep keeping keeps kept kind knew know knows large last late later "
+    "least leave left less let like likes line lines list listen lists little long look looking looks lot lots love "
+    "low made make makes making man many matter may maybe me mean means meant might moment month more morning most "
+    "move moves moving much must my name names need needs never new next nice night nine nobody nothing now number "
+    "numbers often old once one only open opened opens other our outside over part parts people perhaps person "
+    "piece place please point problem problems put puts question questions quick quickly ready real really reason "
+    "receive right run running runs said same saw say saying says search second see seeing seen sees send sends "
+    "sent set sets seven several shall she short should show showing shows side simple since six slow small "
+    "somebody something sometimes soon sort speak start started starts stay still stop stops stuff sure take takes "
+    "taking talk talking talks tell telling tells ten thanks that their them there these they thing think thinks "
+    "third this those thought thousand three through time today together tomorrow too took tries true try "
+    "trying turn turning turns twice two under until us use used user users uses wait waiting waits want wanted "
+    "wants watch way ways we week weeks went what when where which who whole why will without woman word words "
+    "work worked working works worse worst would wrong year years yesterday yet you young your"
+)
+COMMON_WORDS: Final = frozenset(_COMMON.split())
+"""Words of everyday English that say little in a sentence, where others say more."""

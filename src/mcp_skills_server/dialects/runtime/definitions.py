@@ -276,6 +276,7 @@ _LISTING: Final[dict[str, Json]] = {
                     "tags": _TEXTS,
                     "problems": _TEXTS,
                     "origin": {"type": "string"},
+                    "also_at": _TEXTS,
                 },
                 "required": ["name", "description", "location"],
             },

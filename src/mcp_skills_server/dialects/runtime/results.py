@@ -322,15 +322,19 @@ def listing(
     return noted(lines, structure, note, "\n")
 
 
-def nothing_fits(near: Sequence[str]) -> str:
+def nothing_fits(near: Sequence[str], tags: Sequence[str] = (), groups: Sequence[str] = ()) -> str:
     """Return what a model reads whose question found nothing.
 
     Args:
         near: names of skills that look like words of the question.
+        tags: those of the most skills.
+        groups: folders with the most skills.
     """
-    names = contained(", ".join(map(one_line, near)))
-    nearest = f" Nearest names: {names}." if names else ""
-    return f"Try other keywords, in the language of the skills; {LIST} goes through all of them.{nearest}"
+    advice = [f"Try other keywords, in the language of the skills; {LIST} goes through all of them."]
+    for what, names in (("Nearest names", near), ("Tags", tags), ("Groups", groups)):
+        if names:
+            advice.append(f"{what}: {contained(', '.join(map(one_line, names)))}.")
+    return " ".join(advice)
 
 
 def entry(
@@ -369,6 +373,8 @@ def _listed(shown: Mapping[str, Json]) -> str:
     # Before the description, which could end with the same words.
     origin = f" [from {shown['origin']}]" if "origin" in shown else ""
     text = f"- {one_line(str(shown['name']))}{origin}: {one_line(str(shown['description']))}"
+    copies = shown.get("also_at")
+    text += f" [also at {', '.join(map(str, copies))}]" if isinstance(copies, list) else ""
     found = shown.get("problems")
     text += f" [has problems: {'; '.join(map(str, found))}]" if isinstance(found, list) else ""
     return contained(text)

@@ -1,0 +1,50 @@
+"""Concepts: words of the trade that are asked for each other."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from mcp_skills_server.runtime.search_text import words_of
+from mcp_skills_server.runtime.thesaurus import thesaurus
+
+
+def concepts(text: str, *, parts: bool = True) -> set[str]:
+    return {*thesaurus().concepts(words_of(text), parts=parts)}
+
+
+@pytest.mark.parametrize(
+    ("asked", "offered"),
+    [
+        ("cut our bill", "cost optimization"),
+        ("blind", "accessibility"),
+        ("Rechnungen", "invoice"),
+        ("contraseñas", "secrets"),
+        ("Datenbankschema", "relational"),  # a compound of two words
+        ("données personnelles", "GDPR"),  # a phrase
+        ("代码审查", "pull request"),  # no blanks between words
+        ("アクセシビリティ", "screen reader"),
+    ],
+)
+def test_words_of_one_meaning_share_a_concept(asked: str, offered: str) -> None:
+    assert concepts(asked) & concepts(offered, parts=False)
+
+
+def test_words_without_a_meaning_in_common_share_none() -> None:
+    assert not concepts("recipe") & concepts("kubernetes")
+    assert not concepts("xylophone")
+
+
+def test_every_line_is_a_group_and_every_entry_a_word() -> None:
+    from importlib.resources import files
+
+    text = files("mcp_skills_server.runtime").joinpath("thesaurus.txt").read_text(encoding="utf-8")
+    lines = text.splitlines()
+    assert len(lines) > 200
+    for line in lines:
+        entries = line.replace("|", " ").split()
+        assert len(entries) > 2, line
+        for entry in entries:
+            assert re.fullmatch(r"[^\W_]+(?:[_+][^\W_]+|\+\+)*\*?", entry), entry
+            assert words_of(entry.rstrip("*")), entry

@@ -25,7 +25,7 @@ class Thesaurus:
         self._words: dict[str, tuple[int, ...]] = {}
         self._stems: dict[str, tuple[int, ...]] = {}
         self._phrases: dict[str, list[tuple[list[str], int]]] = {}
-        """By their first words the phrases and their groups. A word of Chinese or Japanese is one of pairs of letters."""
+        """Phrases and their groups by first words. Chinese and Japanese words are phrases of pairs of letters."""
         text = files("mcp_skills_server.runtime").joinpath("thesaurus.txt").read_text(encoding="utf-8")
         for number, line in enumerate(text.splitlines()):
             for entry in line.replace("|", " ").split():

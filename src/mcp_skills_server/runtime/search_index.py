@@ -32,12 +32,12 @@ WEIGHTS: Final = {
     "description": 2.0,
     "headings": 1.5,
     "path": 1.0,
-    "concepts": 1.0,
+    "concepts": 0.5,
 }
 """The columns, in the order of `Texts` and before the opening the concepts, and how much a word in each weighs where
 few are asked for.
 """
-SENTENCE_WEIGHTS: Final = WEIGHTS | {"name": 4.0, "title": 2.0, "tags": 2.0, "headings": 1.0}
+SENTENCE_WEIGHTS: Final = WEIGHTS | {"name": 4.0, "title": 2.0, "tags": 2.0, "headings": 1.0, "concepts": 1.0}
 """How much it weighs where many are asked for: a name that has one word of many was hardly meant by it."""
 
 _COLUMNS: Final = ", ".join(WEIGHTS)

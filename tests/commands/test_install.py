@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from mcp_skills_server.commands import install as module
 from mcp_skills_server.commands.install import install
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.hosts import disk, edit, jsontext
+from mcp_skills_server.hosts import edit, jsontext
 from mcp_skills_server.hosts.table import HOSTS, Platform, location
 from wire import DEADLINE, FIXTURES, Wire
 
@@ -709,7 +709,7 @@ def test_a_link_is_followed(platform: Platform, skills: Path, tmp_path: Path) ->
     assert path.is_symlink() and entry("cursor", real)
 
 
-@pytest.mark.parametrize("call", ["replace", "fsync", "write"])
+@pytest.mark.parametrize("call", ["replace", "fsync"])
 def test_a_failure_in_the_middle_leaves_the_old_file(
     platform: Platform, skills: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -718,14 +718,11 @@ def test_a_failure_in_the_middle_leaves_the_old_file(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    if call == "write":
-        monkeypatch.setattr(disk, "_write", full)
-    else:
-        monkeypatch.setattr(os, call, full)
+    monkeypatch.setattr(os, call, full)
     assert "No space left on device" in refused(platform, "codex", skills)
     monkeypatch.undo()
     assert path.read_text(encoding="utf-8") == CODEX
-    assert beside(path) == ["config.toml", "config.toml.bak"][: 2 if call == "replace" else 1]
+    assert beside(path) == ["config.toml"]
     told(platform, "codex", skills)
     assert beside(path) == ["config.toml", "config.toml.bak"]
 

@@ -228,7 +228,7 @@ def reloader_of(
     assert configuration is not None and configuration.grants is not None
     tokens = Tokens(read_token_file(context.params["token_file"]).checked())
     views = Views(Registry([file.parent / "skills"]), Grants(configuration.grants, local=False))
-    reloader = Reloader(context, configuration, None, tokens, views=views, events=events, request_level=request_level)
+    reloader = Reloader(context, views, None, tokens, events=events, request_level=request_level)
     return reloader, tokens, views
 
 

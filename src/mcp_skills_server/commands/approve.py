@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from mcp_skills_server.commands.fields import flag, option, takes
-from mcp_skills_server.commands.options import RootOptions, given_or_configured, make_registry, named_skill
+from mcp_skills_server.commands.opening import make_registry
+from mcp_skills_server.commands.options import RootOptions, given_or_configured, named_skill
 from mcp_skills_server.commands.printing import say
 from mcp_skills_server.commands.runtime_options import ApprovalOptions
 from mcp_skills_server.errors import StaleFileError, UsageError

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from mcp_skills_server.commands.fields import count, many, option, output_format, seconds, takes
+from mcp_skills_server.commands.opening import make_registry
 from mcp_skills_server.commands.options import (
     RootOptions,
     given_or_configured,
     index_of,
-    make_registry,
     roots,
 )
 from mcp_skills_server.commands.printing import progress_bar, remark, say, say_json, say_lines, say_table

@@ -121,7 +121,8 @@ def install(context: click.Context, options: InstallOptions, host: str, roots: t
 def _report_problems(roots: Sequence[str]) -> None:
     """Print on stderr what `validate` finds in these folders and archives; no address is fetched."""
     from mcp_skills_server.commands.look import check, remark_problems
-    from mcp_skills_server.commands.options import RootOptions, make_registry
+    from mcp_skills_server.commands.opening import make_registry
+    from mcp_skills_server.commands.options import RootOptions
     from mcp_skills_server.sources.kinds import kind_of
 
     local = [root for root in roots if kind_of(root).is_path]

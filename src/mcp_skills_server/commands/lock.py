@@ -19,8 +19,8 @@ from click.core import ParameterSource
 
 from mcp_skills_server.commands.config_option import configuration_of
 from mcp_skills_server.commands.fields import Options, option, output_format, takes
-from mcp_skills_server.commands.opening import check_rules, signature_gates
-from mcp_skills_server.commands.options import SignedRootOptions, open_roots, reading, roots, without_skills
+from mcp_skills_server.commands.opening import open_roots
+from mcp_skills_server.commands.options import SignedRootOptions, reading, roots, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.model import Skill, Standing
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.catalog.root_index import Gate
-    from mcp_skills_server.commands.config_file import SourceRules
 
 DEFAULT: Final = "skills.lock"
 Kind: TypeAlias = Literal["changed", "added", "removed"]
@@ -88,22 +86,14 @@ def offered(
         UsageError: a root cannot be had, or is the same folder as another one.
     """
     configuration = configuration_of(click.get_current_context())
-    rules: dict[str, SourceRules] = {}
-
-    def gates(folders: Sequence[str]) -> Sequence[Gate]:
-        if configuration is not None:
-            found = {folder: configuration.rules_of(root) for folder, root in zip(folders, given, strict=True)}
-            rules.update({folder: each for folder, each in found.items() if each is not None})
-        return signature_gates(rules, options.require_signature, options.cache_dir)
-
-    registry, mirrors = open_roots(given, options, pins=[pin] * len(given), gates=gates)
+    opened = open_roots(given, options, configuration, pin=pin, require_signature=options.require_signature)
+    registry, mirrors = opened.registry, opened.mirrors
     try:
         if mirrors is not None:
             mirrors.fetch(proved=True)
         with registry:
             if len(registry.roots) < len(given):
                 raise UsageError(f"{', '.join(given)}: two of these are the same folder; name it once")
-            check_rules(rules, registry)
             snapshot = registry.snapshot
             for each in snapshot.problems:
                 if each.code.startswith("signature-"):
@@ -118,8 +108,7 @@ def offered(
                 offers[skill.root].skills[path] = skill
             yield registry, offers
     finally:
-        if mirrors is not None:
-            mirrors.stop()
+        opened.stop()
 
 
 def read_lock(path: str) -> tuple[LockedSource, ...]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from mcp_skills_server.commands.fields import output_format, takes
-from mcp_skills_server.commands.options import RootOptions, given_or_configured, make_registry, roots, without_skills
+from mcp_skills_server.commands.opening import make_registry
+from mcp_skills_server.commands.options import RootOptions, given_or_configured, roots, without_skills
 from mcp_skills_server.commands.printing import progress, remark, say, say_json, say_lines, say_table
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import identity

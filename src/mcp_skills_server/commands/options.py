@@ -1,4 +1,4 @@
-"""The options that several commands share, and the registry of the roots that they describe."""
+"""The options that several commands share."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ import click
 
 from mcp_skills_server.commands.config_option import ConfigOptions
 from mcp_skills_server.commands.fields import Options, count, file, flag, many, option, seconds, switch
-from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.errors import StaleFileError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_skills_server.catalog.index import Index
-    from mcp_skills_server.catalog.registry import MirroredRoot, Registry
-    from mcp_skills_server.catalog.root_index import Gate
+    from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.roots import Limits
     from mcp_skills_server.model import Skill
-    from mcp_skills_server.sources.mirrors import Mirrors
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ROOTS: Final = "MCP_SKILLS_ROOTS"
@@ -216,29 +213,6 @@ def reading() -> Generator[None]:
         raise UsageError(f"{error}; try again once nobody writes there") from None
 
 
-def make_registry(
-    given: Sequence[str], options: RootOptions, *, proved: bool = False, indexed: bool = False
-) -> Registry:
-    """Return a registry of these roots, not yet loaded; remote ones are fetched now.
-
-    Args:
-        given: the roots.
-        options: how they are read.
-        proved: refuse a cached copy that cannot be revalidated.
-        indexed: as for `open_roots`.
-
-    Raises:
-        UsageError: a root does not exist or cannot be read or fetched.
-    """
-    if not all(map(os.path.isdir, given)):
-        log_to_stderr("warning")
-    registry, mirrors = open_roots(given, options, indexed=indexed)
-    if mirrors is not None:
-        mirrors.report_to(registry.note)
-        mirrors.fetch(proved=proved)
-    return registry
-
-
 def named_skill(registry: Registry, name: str) -> Skill:
     """Return the skill of this name or path.
 
@@ -260,44 +234,6 @@ def without_skills(registry: Registry) -> list[str]:
     return [root.shown for root in registry.roots if not registry.of_root(root).skills]
 
 
-def open_roots(
-    given: Sequence[str],
-    options: RootOptions,
-    *,
-    indexed: bool = False,
-    pins: Sequence[str | None] = (),
-    gates: Callable[[Sequence[str]], Sequence[Gate]] = lambda _: (),
-    refresh_s: Sequence[float] = (),
-) -> tuple[Registry, Mirrors | None]:
-    """Return a registry of these roots, and the mirrors of the remote ones; None where all are folders.
-
-    Args:
-        given: the roots.
-        options: how they are read.
-        indexed: start from the index of an earlier process, and keep one where a watcher follows the roots.
-        pins: for each root the revision that is wanted, None for the newest; () for the newest of all.
-        gates: makes the gates that refuse skills, of the folders that the roots are read from.
-        refresh_s: for each root the seconds between two polls, if it has no cache headers; () for 60.
-
-    Raises:
-        UsageError: a root does not exist or cannot be read or fetched.
-    """
-    from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.catalog.root_index import all_of
-
-    mirrors: Mirrors | None = None
-    folders: Sequence[str | MirroredRoot] = given
-    if not all(os.path.isdir(root) for root in given):
-        mirrors = _mirrors(options)
-        each_its_own = zip(given, pins or [None] * len(given), refresh_s or [None] * len(given), strict=True)
-        folders = [mirrors.root(*root) for root in each_its_own]
-    gate = all_of(gates([os.path.abspath(each if isinstance(each, str) else each.path) for each in folders]))
-    index = None
-    if indexed:
-        index = index_of(options.cache_dir)
-    return Registry(folders, limits_of(options), index=index, gate=gate), mirrors
-
-
 def limits_of(options: LimitOptions) -> Limits:
     """Return the limits of the registry."""
     from mcp_skills_server.catalog.roots import Limits
@@ -310,21 +246,3 @@ def limits_of(options: LimitOptions) -> Limits:
         options.hidden,
         options.follow_links,
     )
-
-
-def _mirrors(options: RootOptions) -> Mirrors:
-    from mcp_skills_server.dialects import wellknown
-    from mcp_skills_server.sources.mirrors import Mirrors
-    from mcp_skills_server.sources.settings import FetchSettings, OriginPolicy, SourceSettings
-
-    origins = frozenset(wellknown.origin(each) for each in options.fetch_origins)
-    trust = OriginPolicy(origins, private=options.allow_private, http=options.allow_http)
-    settings = SourceSettings(
-        cache_folder(options.cache_dir),
-        options.hidden,
-        FetchSettings(trust=trust, allow_rollback=options.allow_rollback),
-        cache_bytes=options.cache_size,
-        signers=path_or_none(options.signers),
-        rewritten=options.accept_rewritten,
-    )
-    return Mirrors(settings)

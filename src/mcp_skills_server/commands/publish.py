@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from mcp_skills_server.commands.fields import flag, option, takes
+from mcp_skills_server.commands.opening import make_registry
 from mcp_skills_server.commands.options import (
     PartialOptions,
     RootOptions,
     cache_folder,
-    make_registry,
     roots,
     without_skills,
 )

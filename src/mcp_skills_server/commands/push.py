@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from mcp_skills_server.commands.fields import flag, seconds, takes
-from mcp_skills_server.commands.options import PartialOptions, RootOptions, given_or_configured, make_registry
+from mcp_skills_server.commands.opening import make_registry
+from mcp_skills_server.commands.options import PartialOptions, RootOptions, given_or_configured
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.errors import UsageError
 

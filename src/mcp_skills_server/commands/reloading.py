@@ -20,7 +20,7 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.access.tokens import warn_of_ends
-from mcp_skills_server.commands.config_option import token_lines_of
+from mcp_skills_server.commands.config_option import configuration_of, token_lines_of, warn_of_unknown_variables
 from mcp_skills_server.commands.fields import key_of, traits_of
 from mcp_skills_server.commands.logs import set_level
 from mcp_skills_server.commands.printing import and_more
@@ -76,10 +76,9 @@ class Reloader:
 
     Args:
         context: of the command. A value of its command line or of the environment stays, whatever the file says.
-        configuration: as it was read at the start; None where there is no file.
+        views: the skills of each principal.
         sources: the roots, whose lock file is read again; None where there are none.
         tokens: those in force, where there may be some.
-        views: the skills of each principal.
         rates: those in force, where requests are counted.
         events: of the server whose requests are logged; None where there are none.
         request_level: the level at which requests are logged.
@@ -88,15 +87,15 @@ class Reloader:
     def __init__(
         self,
         context: click.Context,
-        configuration: Configuration | None,
-        sources: OpenedRoots | None,
-        tokens: Tokens | None,
-        *,
         views: Views,
+        sources: OpenedRoots | None,
+        tokens: Tokens | None = None,
+        *,
         rates: Rates | None = None,
         events: Events | None = None,
         request_level: int = logging.DEBUG,
     ) -> None:
+        self._context = context
         self._sources = sources
         self._views = views
         self._rates = rates
@@ -112,7 +111,7 @@ class Reloader:
         self._defaults = {
             name: each.get_default(plain) for name, each in self._options.items() if traits_of(each).is_live
         }
-        self._configuration = configuration
+        self._configuration = configuration_of(context)
         self._tokens = tokens
         self._warned = time.monotonic()  # when they were read
         self._events = events
@@ -125,7 +124,8 @@ class Reloader:
         self._seen = self._look()
 
     def start(self) -> None:
-        """Follow the files until the process ends."""
+        """Follow the files until the process ends, and warn of variables that no command reads."""
+        warn_of_unknown_variables(self._context)
         threading.Thread(target=self._follow, name="skills-configuration", daemon=True).start()
 
     def ask(self) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from mcp_skills_server.commands.fields import Grouped, flag, takes
-from mcp_skills_server.commands.options import RootOptions, make_registry, named_skill, reading
+from mcp_skills_server.commands.opening import make_registry
+from mcp_skills_server.commands.options import RootOptions, named_skill, reading
 from mcp_skills_server.commands.printing import remark, say, say_lines
 from mcp_skills_server.commands.runtime_options import ExecutionOptions, RuntimeOptions, SandboxOptions, make_runtime
 from mcp_skills_server.errors import RequestError, UsageError

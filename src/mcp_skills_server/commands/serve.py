@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
+from mcp_skills_server.commands.config_option import configuration_of
 from mcp_skills_server.commands.fields import (
     Grouped,
     Options,
@@ -30,6 +30,7 @@ from mcp_skills_server.commands.logs import Format, Level, log_format, log_level
 from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served
 from mcp_skills_server.commands.options import FollowOptions, roots_or_lock
 from mcp_skills_server.commands.records import AuditOptions, Counting, UsageOptions, start_audit, start_usage
+from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import (
     collecting,
     end_on_signals,
@@ -421,7 +422,8 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
 def _serve_stdio(service: Service, options: ServeOptions, roots: tuple[str, ...]) -> None:
     context = click.get_current_context()
     _warn_of_unused(context)
-    reloader = follow_configuration(context, service.views, service.opened, events=service.runtime.events)
+    reloader = Reloader(context, service.views, service.opened, events=service.runtime.events)
+    reloader.start()
     on_hangup(reloader.ask, service.audit and service.audit.reopen)
     given = shlex.join(roots or ["--lock", str(options.lock)])
     say_that_it_waits(

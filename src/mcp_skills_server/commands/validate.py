@@ -15,7 +15,8 @@ import click
 from mcp_skills_server.codes import CODES
 from mcp_skills_server.commands.fields import Options, flag, many, output_format, takes
 from mcp_skills_server.commands.look import as_json, check, in_order, report_empty, report_passed, shortened
-from mcp_skills_server.commands.options import RootOptions, make_registry, roots, without_skills
+from mcp_skills_server.commands.opening import make_registry
+from mcp_skills_server.commands.options import RootOptions, roots, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, say_table
 from mcp_skills_server.errors import StaleFileError, UsageError, plural
 from mcp_skills_server.model import SKILL_MD, Problem, Skill

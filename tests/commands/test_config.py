@@ -378,6 +378,7 @@ def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
     from mcp_skills_server.commands.runtime_options import make_runtime
     from mcp_skills_server.commands.serve import ServeOptions
     from mcp_skills_server.errors import RequestError
+    from mcp_skills_server.runtime.runtime import RuntimeSettings
     from mcp_skills_server.runtime.scripts.policy import ExecutionPolicy
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
@@ -393,7 +394,7 @@ def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
     policy.decide(None, [registry.snapshot.skills["one"]])
     with pytest.raises(RequestError, match="excluded the scripts of its source"):
         policy.decide(None, [registry.snapshot.skills["two"]])
-    assert make_runtime(registry, ServeOptions(), max_loaded=1, catalog_chars=0, roots=scripts)
+    assert make_runtime(registry, ServeOptions(), RuntimeSettings(), roots=scripts)
 
 
 @pytest.mark.parametrize("source", ["link", "two/SKILL.md"])

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mcp_skills_server.access.grants import LOCAL, Grants
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.commands.options import (
     FollowOptions,
@@ -25,7 +26,7 @@ from mcp_skills_server.commands.running import make_watcher, take_in
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.catalog.registry import MirroredRoot, Registry
+    from mcp_skills_server.catalog.registry import MirroredRoot
     from mcp_skills_server.catalog.root_index import Gate
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
@@ -153,7 +154,6 @@ def open_roots(
     Raises:
         UsageError: a root or a key cannot be read, or a `[[source]]` is no root of its own.
     """
-    from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.root_index import all_of, by_root
 
     rules = [configuration and configuration.rules_of(each) for each in given]

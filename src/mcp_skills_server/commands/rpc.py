@@ -43,11 +43,14 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
 
     from mcp_skills_server.rpc.methods import Methods
     from mcp_skills_server.rpc.server import Rpc, serve
+    from mcp_skills_server.runtime.runtime import RuntimeSettings
     from mcp_skills_server.telemetry.log import log_requests
 
     context = click.get_current_context()
     opened = open_served(roots, options, configuration_of(context))
-    runtime = make_runtime(opened.registry, options, max_loaded=1, catalog_chars=0, roots=opened.scripts)
+    runtime = make_runtime(
+        opened.registry, options, RuntimeSettings(max_loaded=1, overview_characters=0), roots=opened.scripts
+    )
     log_requests(runtime.events)
     views = make_views(opened.registry, configuration_of(context), local=True)
     methods = Methods(runtime, options.allow_code, views=views)

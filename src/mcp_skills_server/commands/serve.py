@@ -374,20 +374,20 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
     Raises:
         UsageError: the roots cannot be served as the options ask.
     """
-    context, over_http = click.get_current_context(), options.transport == "http"
-    opened = open_served(roots, options, configuration_of(context))
+    configuration, over_http = configuration_of(click.get_current_context()), options.transport == "http"
+    opened = open_served(roots, options, configuration)
     registry = opened.registry
     from mcp_skills_server.access.quotas import QuotaSettings
     from mcp_skills_server.catalog.report import report_to_log
+    from mcp_skills_server.runtime.runtime import RuntimeSettings
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests
 
     report_to_log(registry)
     settle_after_load(registry)
-    configuration = configuration_of(context)
-    quotas = (
-        QuotaSettings() if configuration is None else configuration.quotas
-    )  # over a pipe there is one client, who has the whole
+    quotas = QuotaSettings()
+    if configuration is not None:
+        quotas = configuration.quotas
     settings = Settings(
         dialect=options.dialect,
         page_size=options.page_size,
@@ -397,21 +397,24 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
         prompt_choice=options.prompt_choice,
         streams=quotas.streams,
     )
+    runtime_settings = RuntimeSettings(
+        max_loaded=options.max_loaded,
+        overview_characters=options.catalog_chars,
+        local_root_dirs=options.local_paths and not over_http,
+        preferred_tags=options.prefer,
+    )
     runtime = make_runtime(
         registry,
         options,
-        max_loaded=options.max_loaded,
-        catalog_chars=options.catalog_chars,
-        local_root_dirs=options.local_paths and not over_http,
+        runtime_settings,
         roots=opened.scripts,
-        preferred_tags=options.prefer,
         runs=quotas.runs,
         wait_for_sandbox=over_http,  # a host over stdio waits for the start, and for few seconds
     )
     log_requests(runtime.events, request_level(options.transport))
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)
-    views = make_views(registry, configuration_of(context), local=not over_http)
+    views = make_views(registry, configuration, local=not over_http)
     counting = start_usage(options, registry, runtime.events, by_default=over_http)
     if counting is not None and not over_http:  # what other people load is no client's business
         runtime.briefing.prefer(counting.store.lately())

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from mcp_skills_server.model import Problem, Skill
 
 _OF_A_KIND: Final = 20
-_OF_SEVERAL: Final = frozenset(("shadowed", "name-shared"))
-"""Codes of problems that show only when all roots are read together, as `serve` does."""
 _EMPTY: Final = "give the folder that holds your skills, or begin one with 'new'"
 _UNLISTED: Final = {Standing.UNUSABLE: " (not served)", Standing.LENIENT: " (not listed)"}
 _SERVED: Final = {

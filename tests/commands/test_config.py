@@ -304,7 +304,7 @@ def test_grants_says_what_somebody_may_and_why(tmp_path: Path) -> None:
     assert found["withheld"] == 1 and found["skills"][0]["may"] == ["read", "scripts"]
     for words, why in (
         (["token:lap"], "there is no token 'lap'; there are: ci, laptop"),
-        (["ann"], "'ann' is nobody; write"),
+        (["ann"], "'ann' is no principal; write"),
         (["token:ci", "--group", "x"], "--group is for users"),
     ):
         with pytest.raises(UsageError, match=why):

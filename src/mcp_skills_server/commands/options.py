@@ -210,7 +210,7 @@ def reading() -> Generator[None]:
     try:
         yield
     except StaleFileError as error:
-        raise UsageError(f"{error}; try again once nobody writes there") from None
+        raise UsageError(f"{error}; try again when it no longer changes") from None
 
 
 def named_skill(registry: Registry, name: str) -> Skill:

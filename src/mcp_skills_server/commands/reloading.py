@@ -117,8 +117,6 @@ class Reloader:
         self._events = events
         self._request_level = request_level
         self._logs_requests = logs_requests(request_level)  # since the start
-        self._broken = self._tokens_broken = False
-        """Whether the last version was refused."""
         self.last = Reload(time.time())
         self._asked: SimpleQueue[None] = SimpleQueue()
         self._seen = self._look()
@@ -135,32 +133,23 @@ class Reloader:
     def reload(self) -> None:
         """Read all files again, and put what is new in force."""
         before, troubles = self._configuration, list[str]()
-        was_broken, self._broken = self._broken, False
         if before is not None:
             from mcp_skills_server.commands.config_file import ConfigurationError, read  # not for every start
 
             try:
                 self._configuration = read(before.file, again=True)
             except ConfigurationError as error:
-                self._broken = True
                 troubles.append(f"{error}; the configuration stays as it was")
-            else:
-                if was_broken and self._configuration == before:
-                    logger.info("%s is right again, and says what is in force", before.file)
-        tokens = None
-        were_broken, self._tokens_broken = self._tokens_broken, False
+        tokens, wrong = None, ()
         try:
             tokens, wrong = self._new_tokens()
         except UsageError as error:
-            self._tokens_broken = True
             troubles.append(f"{error}; the tokens stay as they were")
-        else:
-            if wrong:
-                self._tokens_broken = True
-                in_force = "the tokens stay as they were" if tokens is None else "all other lines are in force"
-                troubles.append(f"{wrong[0][1]}{and_more(len(wrong) - 1)}; {in_force}")
-            elif were_broken and tokens is None:
-                logger.info("the tokens are right again, and are those in force")
+        if wrong:
+            in_force = "all other lines are in force"
+            if tokens is None:
+                in_force = "the tokens stay as they were"
+            troubles.append(f"{wrong[0][1]}{and_more(len(wrong) - 1)}; {in_force}")
         self._swap(tokens, self._new_grants(before))
         for each in troubles:  # once what was taken is in force
             logger.warning("%s", each)
@@ -169,6 +158,8 @@ class Reloader:
         if self._sources is not None and (refused := self._sources.relock()):
             logger.warning("%s", refused)
             troubles.append(refused)
+        if self.last.error and not troubles:
+            logger.info("the files are right again, and all that they say is in force")
         self.last = Reload(time.time(), printable(" / ".join(troubles)))
 
     def _swap(self, tokens: list[Token] | None, grants: Sequence[Grant] | None) -> None:

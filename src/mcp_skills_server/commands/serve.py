@@ -32,7 +32,7 @@ from mcp_skills_server.commands.options import FollowOptions, roots_or_lock
 from mcp_skills_server.commands.records import AuditOptions, Counting, UsageOptions, start_audit, start_usage
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import (
-    collecting,
+    collect_from_now_on,
     end_on_signals,
     leave,
     make_watcher,
@@ -143,7 +143,7 @@ class HttpOptions(Options):
         metavar="URL",
         in_file=False,
     )
-    session_idle: float = seconds(1800, "Close a legacy session that nobody used for so long.", least=1)
+    session_idle: float = seconds(1800, "Close a legacy session that was not used for so long.", least=1)
     max_sessions: int = count(1000, "Legacy sessions at once. Then the client with most loses its oldest idle one.")
     max_connections: int = count(
         1000,
@@ -169,8 +169,8 @@ class HttpOptions(Options):
     metrics: bool = flag("Show metrics for Prometheus at /metrics, to whom MCP is open. Needs the extra [metrics].")
     metrics_address: str | None = option(
         None,
-        "Show metrics at this address instead, such as 127.0.0.1:9464, to whoever reaches it by an IP address or by a "
-        "name of --allowed-host.",
+        "Show metrics at this address instead, such as 127.0.0.1:9464, to clients that reach it by an IP address or "
+        "by a name of --allowed-host.",
         metavar="HOST:PORT",
     )
     ui: bool = flag("Show the skills to people at /ui, to whom MCP is open.")
@@ -440,7 +440,8 @@ def _serve_stdio(service: Service, options: ServeOptions, roots: tuple[str, ...]
 
     from mcp_skills_server.server.stdio import serve_stdio
 
-    asyncio.run(collecting(serve_stdio, service.runtime, service.settings, service.watcher, service.views))
+    collect_from_now_on()
+    asyncio.run(serve_stdio(service.runtime, service.settings, service.watcher, service.views))
 
 
 def _warn_of_unused(context: click.Context) -> None:

@@ -24,7 +24,7 @@ from mcp_skills_server.commands.config_option import configuration_of, oauth_of,
 from mcp_skills_server.commands.fields import traits_of, variables_of
 from mcp_skills_server.commands.logs import request_level
 from mcp_skills_server.commands.reloading import Reloader
-from mcp_skills_server.commands.running import collecting, on_hangup
+from mcp_skills_server.commands.running import collect_from_now_on, on_hangup
 from mcp_skills_server.commands.serve import RedisOptions, known_methods
 from mcp_skills_server.errors import UsageError, missing_extra
 from mcp_skills_server.model import Standing
@@ -77,7 +77,8 @@ def serve_over_http(service: Service, options: ServeOptions) -> None:
     from mcp_skills_server.web.serving import serve_http
 
     on_hangup(read_again, service.audit and service.audit.reopen)
-    anyio.run(collecting, serve_http, service.runtime, service.settings, http, service.watcher, service.views)
+    collect_from_now_on()
+    anyio.run(serve_http, service.runtime, service.settings, http, service.watcher, service.views)
     if shared is not None:
         shared.stop()
 

@@ -12,6 +12,7 @@ import click
 from mcp_skills_server.commands.config_option import ConfigOptions
 from mcp_skills_server.commands.fields import Options, count, file, flag, many, option, seconds, switch
 from mcp_skills_server.errors import StaleFileError, UsageError
+from mcp_skills_server.model import Standing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -213,20 +214,46 @@ def reading() -> Generator[None]:
         raise UsageError(f"{error}; try again when it no longer changes") from None
 
 
-def named_skill(registry: Registry, name: str) -> Skill:
-    """Return the skill of this name or path.
+def roots_and_last(arguments: Sequence[str], usage: str) -> tuple[Sequence[str], str]:
+    """Return the roots and the argument behind them; without roots those that `given_or_configured` finds.
 
     Raises:
-        UsageError: there is none, or several have the name.
+        UsageError: there are none. The message is `usage`.
+    """
+    roots = given_or_configured(arguments[:-1])
+    if not roots:
+        raise UsageError(usage)
+    return roots, arguments[-1]
+
+
+def named_skill(registry: Registry, name: str, standing: Standing = Standing.LENIENT) -> Skill:
+    """Return the skill of this name or path, of at least this standing.
+
+    Raises:
+        UsageError: there is none, or several have the name. The message suggests what may have been meant.
     """
     from mcp_skills_server.errors import RequestError
     from mcp_skills_server.format import identity
-    from mcp_skills_server.model import Standing
+    from mcp_skills_server.format.nearest import nearest
 
+    snapshot = registry.snapshot
     try:
-        return identity.find(registry.snapshot, name, Standing.LENIENT)
+        return identity.find(snapshot, name, standing)
     except RequestError as error:
-        raise UsageError(f"{error}; 'list' shows what there is") from None
+        if snapshot.named(name, standing):
+            raise UsageError(str(error)) from None  # which has their paths
+        # A name that several share finds none of them.
+        names = dict.fromkeys(
+            each
+            for path, found in snapshot.skills.items()
+            for each in (identity.name_of(found, snapshot, standing), path)
+        )
+        hint = "'list' shows what there is"
+        if near := nearest(name, names):
+            hint = f"did you mean {' or '.join(near)}?"
+        elif os.path.isdir(name):
+            hint = "this is a folder; write the name of a skill behind the folders"
+        raise UsageError(f"{error}; {hint}") from None
 
 
 def without_skills(registry: Registry) -> list[str]:

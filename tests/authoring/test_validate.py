@@ -308,6 +308,12 @@ def test_a_watch_reports_again_after_an_edit(tmp_path: Path) -> None:
             process.wait(DEADLINE)
 
 
+def test_a_watch_corrects_nothing(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    done = command("validate", tmp_path, "--watch", "--fix")
+    assert isinstance(done.exception, UsageError) and "--watch and --fix exclude each other" in str(done.exception)
+
+
 def test_each_rule_is_explained() -> None:
     assert EXPLANATIONS.keys() == CODES.keys()
     for code in CODES:

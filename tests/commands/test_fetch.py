@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 import forkserver
-from mcp_skills_server.commands.fetch import fetch
-from mcp_skills_server.errors import UsageError
 from sources.publishers import INDEX, Publisher, answer, redirect, skill_md
 from web.http_wire import http_serving
 from wire import COMMAND, DEADLINE, FIXTURES
@@ -139,6 +136,7 @@ def test_a_broken_entry_is_listed_as_refused(site: Publisher) -> None:
         (["--output", "x"], "needs the URL of a site"),
         (["--list"], "--list needs the URL"),
         (["example.com", "--output", "x"], "no http or https URL"),
+        (["ftp://x", "--output", "x"], "no http or https URL"),
         (["https://example.com", "--output", "x", "--fetch-origin", "cdn"], "no http or https URL"),
         (["https://example.com", "--output", "x", "--header", "nothing"], "NAME:VALUE"),
         (["https://example.com", "--output", "x", "--header", "Host: a"], "--header cannot set Host"),
@@ -211,19 +209,6 @@ def test_a_terminal_sees_a_progress_bar(site: Publisher, tmp_path: Path) -> None
     assert process.stdout is not None and process.stdout.read() == b""
     process.stdout.close()
     assert b"2/2" in seen and b"2 added" in seen
-
-
-def test_what_is_fetched_is_served(site: Publisher, tmp_path: Path) -> None:
-    run(site.url, "--allow-private", "--output", tmp_path)
-    done = forkserver.run(
-        [*COMMAND, "list", str(tmp_path), "--format", "json"], capture_output=True, text=True, check=True
-    )
-    assert [each["name"] for each in json.loads(done.stdout)["skills"]] == ["billing", "refunds"]
-
-
-def test_options_reach_the_library(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no http or https URL"):
-        CliRunner().invoke(fetch, ["ftp://x", "--output", str(tmp_path)], catch_exceptions=False)
 
 
 def test_publish_fetch_and_serve_keep_the_number_of_skills(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from mcp_skills_server.commands.new import bundle, new
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.validation import rules
-from wire import serving
 
 
 def make(*arguments: str | Path) -> Result:
@@ -63,14 +62,6 @@ def test_it_says_what_to_do_next_on_stderr(tmp_path: Path) -> None:
     made, following = done.stderr.splitlines()
     assert made.startswith("mcp-skills-server: made ") and "references/details.md" in made
     assert f"mcp-skills-server validate '{tmp_path}/a b/refunds' --strict" in following
-
-
-def test_the_skill_is_served(tmp_path: Path) -> None:
-    make("refunds", "--directory", tmp_path, "--description", "Pays money back. Use when a buyer asks for a refund.")
-    with serving(tmp_path) as wire:
-        (entry,) = wire.request("skills/list", {})["skills"]
-        assert entry["description"] == "Pays money back. Use when a buyer asks for a refund."
-        assert entry["title"] == "Refunds"
 
 
 @pytest.mark.parametrize(

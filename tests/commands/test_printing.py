@@ -101,19 +101,6 @@ def test_debug_is_ours_alone() -> None:
     ]
 
 
-def test_an_error_names_a_folder_without_steering(tmp_path: Path) -> None:
-    """The one line of wrong usage is sanitised too."""
-    done = forkserver.run(
-        [sys.executable, "-m", "mcp_skills_server", "list", str(tmp_path / "no\x1b[2Jsuch")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "\\u{1b}" in done.stderr and "\x1b" not in done.stderr
-
-
 EVIL_SKILL = r"""---
 name: tables
 description: "Makes tables.\e[2J\u202E\u0085 Use it for tables."
@@ -135,6 +122,7 @@ Body with an escape: @[31m
         ("validate", "."),
         ("validate", ".", "--format", "json"),
         ("validate", ".", "--format", "github"),
+        ("list", "no\x1b[2Jsuch"),
         ("install", "cursor", "folder\x1b[2J", "--print", "--command", "x"),
     ],
     ids=" ".join,

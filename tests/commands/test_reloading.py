@@ -103,7 +103,7 @@ def test_a_broken_file_of_tokens_is_one_line_and_the_old_ones_stay(
         assert (ask(server, OLD).status, ask(server, NEW).status) == (200, 401)
         replace(tokens, f"a={OLD}\n")
         reload(server)
-        server.said("INFO: the tokens are right again, and are those in force\n")
+        server.said("INFO: the files are right again, and all that they say is in force\n")
         replace(tokens, f"a={NEW}\n")
         reload(server)
         server.said("the tokens were read again")
@@ -174,7 +174,7 @@ def test_a_configuration_is_read_again(tmp_path: Path) -> None:
         assert ask(server, OLD).status == 200
         replace(file, text)
         reload(server)
-        server.said(r"INFO: \S+c.toml is right again, and says what is in force\n")
+        server.said("INFO: the files are right again")
         replace(file, "roots = ['skills']\ntoken-file = 'more'\nlog-level = 'debug'\npage-size = 7\nmax-depth = 5\n")
         reload(server)
         server.said("WARNING: .*c.toml: page-size: this takes effect at the next start\n")  # an option said max-depth
@@ -228,7 +228,7 @@ def reloader_of(
     assert configuration is not None and configuration.grants is not None
     tokens = Tokens(read_token_file(context.params["token_file"]).checked())
     views = Views(Registry([file.parent / "skills"]), Grants(configuration.grants, local=False))
-    reloader = Reloader(context, configuration, None, tokens, views=views, events=events, request_level=request_level)
+    reloader = Reloader(context, views, None, tokens, events=events, request_level=request_level)
     return reloader, tokens, views
 
 

@@ -231,12 +231,6 @@ def test_a_broken_manifest_is_told_on_stderr_with_its_place(tmp_path: Path) -> N
     assert b"thing/skill.toml:1: error: it is no TOML" in started.stderr and b"[manifest-syntax]" in started.stderr
 
 
-def test_validate_tells_of_a_broken_manifest(tmp_path: Path) -> None:
-    write(tmp_path / "thing", b"name = ")
-    done = forkserver.run([*COMMAND, "validate", tmp_path], capture_output=True, check=False, text=True, cwd=ROOT)
-    assert done.returncode == 1 and "skill.toml:1: error: it is no TOML" in done.stdout
-
-
 # Execution
 
 SHELL = 'entrypoint = "code/main.sh"'
@@ -271,30 +265,12 @@ def test_a_long_run_holds_up_nobody_and_its_answer_still_comes(tmp_path: Path, s
         assert started.end() == 0
 
 
-def test_a_signal_ends_what_runs_and_leaves_nothing(tmp_path: Path, sandbox_mode: str) -> None:
+@pytest.mark.skipif(sys.platform == "win32", reason="no poll there")
+@pytest.mark.parametrize("way", ["a signal", "the client leaves"])
+def test_what_runs_is_ended_with_the_process_and_leaves_nothing(tmp_path: Path, sandbox_mode: str, way: str) -> None:
     folder, temporary = tmp_path / "shared", tmp_path / "tmp"
     folder.mkdir()
     folder.chmod(0o777)  # of a root server's scripts too, which are not root
-    temporary.mkdir()
-    write(tmp_path / "root" / "thing", toml("thing", runtime=SHELL), code__main_sh=f"touch {folder}/begun; sleep 600")
-    environment = {"TMPDIR": str(temporary)}
-    options = ["--allow-scripts", "--sandbox", sandbox_mode, "--script-folder", str(folder)]
-    with lines(tmp_path / "root", *options, environment=environment) as started:
-        started.send({"jsonrpc": "2.0", "id": 1, "method": "execute_skill", "params": {"name": "thing"}})
-        until = time.monotonic() + DEADLINE
-        while not (folder / "begun").exists():
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        started.process.send_signal(signal.SIGTERM)
-        assert started.end() == 0
-    assert not [*temporary.iterdir()]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no poll there")
-def test_a_client_that_is_gone_ends_what_runs_and_leaves_nothing(tmp_path: Path, sandbox_mode: str) -> None:
-    folder, temporary = tmp_path / "shared", tmp_path / "tmp"
-    folder.mkdir()
-    folder.chmod(0o777)
     temporary.mkdir()
     write(tmp_path / "root" / "thing", toml("thing", runtime=SHELL), code__main_sh=f"touch {folder}/begun; sleep 600")
     options = ["--allow-scripts", "--sandbox", sandbox_mode, "--script-folder", str(folder)]
@@ -305,8 +281,11 @@ def test_a_client_that_is_gone_ends_what_runs_and_leaves_nothing(tmp_path: Path,
         while not (folder / "begun").exists():
             assert time.monotonic() < until
             time.sleep(0.02)
-        started.stdin.close()
-        started.stdout.close()
+        if way == "a signal":
+            started.process.send_signal(signal.SIGTERM)
+        else:
+            started.stdin.close()
+            started.stdout.close()
         assert started.end() == 0
     assert not [*temporary.iterdir()]
 

@@ -13,34 +13,15 @@ from click.testing import CliRunner
 from tools.hosts import __main__ as command
 from tools.hosts import facts, setting
 from tools.hosts.model import NEEDED, Script, Seen, Tool
-from tools.hosts.setting import PROGRAMS, Trace
+from tools.hosts.setting import Trace
 from tools.pages import between_markers
 
 from mcp_skills_server.cli import cli
-from mcp_skills_server.hosts.table import HOSTS
 
 OURS = [Tool(name, "Loads.") for name in NEEDED]
 
 
 # Measures.
-
-
-@pytest.mark.parametrize(
-    ("sent", "shown", "wanted"),
-    [
-        ("one two three", "before one two three after", "one two three"),
-        ("one\n\n  two", "one two", "one two"),
-        ("one two three", "one two th... [cut]", "one two th"),
-        ("one two", "xyz", ""),
-        ("", "x", ""),
-    ],
-)
-def test_how_much_of_a_text_arrived(sent: str, shown: str, wanted: str) -> None:
-    assert facts.arrived(sent, shown) == wanted
-
-
-def test_names_are_whole_words() -> None:
-    assert facts.names_in("audit-invoices, re-audit and audit.", ["audit-invoice", "audit", "re", "nothing"]) == 1
 
 
 def test_lines_are_found_in_text_and_in_json() -> None:
@@ -83,11 +64,6 @@ def test_the_made_up_folder_is_the_same_each_time_and_all_its_skills_are_good(tm
         ("body-of-60000", "body-long")
     ]
     assert min([*first, setting.ADDED]) == setting.ADDED
-
-
-@pytest.mark.parametrize("length", setting.LONG)
-def test_a_long_body_has_just_so_many_characters(length: int) -> None:
-    assert len(setting.long_body(length)) == length
 
 
 # The traffic.
@@ -168,14 +144,6 @@ def test_a_server_that_was_never_asked_is_said(tmp_path: Path) -> None:
     assert "the server was not asked (it said 'no such folder'); the host ended with 0" in run.lost()
 
 
-def test_tools_that_were_never_offered_are_a_failure(tmp_path: Path) -> None:
-    run = finished(tmp_path, {})
-    run.script.equipped = None
-    result = facts.Result("1")
-    facts.judge_catalogue(result, "17 skills", run)
-    assert len(result.failures) == 1 and "never offered" in result.failures[0]
-
-
 # The programs and where they run.
 
 
@@ -190,10 +158,6 @@ def test_a_host_that_is_not_there_is_named_with_the_reason(tmp_path: Path, monke
     there.parent.mkdir(parents=True)
     there.touch()
     assert "could not be started" in command.measured("codex", namespaced=True).failures[0]
-
-
-def test_every_program_is_a_host_that_install_knows() -> None:
-    assert set(PROGRAMS) < set(HOSTS)
 
 
 def test_without_a_network_of_its_own_every_proxy_leads_nowhere(tmp_path: Path) -> None:
@@ -222,11 +186,3 @@ def test_the_table_takes_the_place_of_the_old_one() -> None:
     assert new.startswith("before\n") and new.endswith("\nafter\n") and "\nold\n" not in new
     assert "Seen on 2026-01-02" in new and r"| era | old \| new |  |" in new and "| failed |  | no npm |" in new
     assert between_markers(new, made, command.BEGIN, command.END) == new
-
-
-@pytest.mark.parametrize(
-    "page", ["", f"{command.END}{command.BEGIN}", command.BEGIN, f"{command.BEGIN}{command.BEGIN}{command.END}"]
-)
-def test_a_page_without_its_markers_is_refused(page: str) -> None:
-    with pytest.raises(ValueError, match="markers"):
-        between_markers(page, "x", command.BEGIN, command.END)

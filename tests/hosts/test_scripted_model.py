@@ -12,14 +12,12 @@ import pytest
 from tools.hosts.model import (
     FREE,
     NEEDED,
-    SEARCH_AGAIN,
     Api,
     Script,
     Seen,
     Step,
     Tool,
     Turn,
-    api_of,
     read_request,
     serving,
     write_answer,
@@ -104,16 +102,6 @@ def test_a_request_is_read(api: Api) -> None:
     assert list(seen.tools) == [Tool("mcp__skills__skills_load", "LOADS", group)]
 
 
-@EVERY_API
-def test_a_path_names_its_api(api: Api) -> None:
-    assert api_of(PATHS[api]) == api
-
-
-@pytest.mark.parametrize("path", ["/v1/messages/count_tokens?beta=true", "/v1beta/models/x:countTokens", "/v1/models"])
-def test_other_paths_ask_for_no_turn(path: str) -> None:
-    assert api_of(path) is None
-
-
 def events(raw: bytes) -> list[tuple[str, Any]]:
     out: list[tuple[str, Any]] = []
     for block in raw.decode().strip().split("\n\n"):
@@ -171,18 +159,6 @@ def test_words_end_a_conversation(api: Api) -> None:
     assert ends[api]
 
 
-def test_a_namespace_is_named_in_the_call() -> None:
-    turn = Turn(name="skills_load", arguments={}, group="mcp__skills")
-    item = json.loads(write_answer("responses", "/v1/responses", {}, turn, 1)[1])["output"][0]
-    assert (item["namespace"], item["name"]) == ("mcp__skills", "skills_load")
-
-
-def test_a_search_among_deferred_tools_is_a_call_of_its_own_kind() -> None:
-    turn = Turn(name="tool_search", arguments={"query": "x"}, kind="search")
-    item = json.loads(write_answer("responses", "/v1/responses", {}, turn, 1)[1])["output"][0]
-    assert (item["type"], item["execution"], item["arguments"]) == ("tool_search_call", "client", {"query": "x"})
-
-
 def test_a_deferred_tool_is_there_when_a_search_brought_it() -> None:
     tool = {"name": "mcp__skills__skills_load", "description": "LOADS", "defer_loading": True}
     reference = {"type": "tool_reference", "tool_name": "mcp__skills__skills_load"}
@@ -191,16 +167,6 @@ def test_a_deferred_tool_is_there_when_a_search_brought_it() -> None:
     seen = read_request("anthropic", {"tools": [tool], "messages": [result]})
     assert [each.name for each in seen.tools] == ["mcp__skills__skills_load"]
     assert list(seen.results) == ["mcp__skills__skills_load"]
-
-
-def test_what_a_search_of_responses_brought_counts() -> None:
-    tool = {"type": "function", "name": "skills_load", "description": "LOADS", "defer_loading": True}
-    namespace = {"type": "namespace", "name": "mcp__skills", "description": "INSTRUCTIONS", "tools": [tool]}
-    output = {"type": "tool_search_output", "call_id": "1", "tools": [namespace]}
-    seen = read_request("responses", {"tools": [{"type": "tool_search", "description": "d"}], "input": [output]})
-    assert seen.tools[-1] == Tool("skills_load", "LOADS", "mcp__skills")
-    assert "INSTRUCTIONS" in seen.text and "skills_load" in seen.results[0]
-    assert [each.name for each in seen.tools] == ["tool_search", "skills_load"]
 
 
 # The conversation.
@@ -222,19 +188,6 @@ def test_steps_come_in_order_and_their_answers_are_kept() -> None:
     assert read == Turn(name="mcp__skills__skills_read", arguments={"path": "f", "session": "s-1_x"})
     assert talk.decide(Seen("", OURS, ['{"session": "s-1_x"}', "bytes"])).name == ""
     assert talk.answers == {"load": '{"session": "s-1_x"}', "read": "bytes"}
-
-
-def test_the_session_of_a_text_is_given_too() -> None:
-    talk = script(LOAD, READ)
-    talk.decide(Seen("", OURS, []))
-    assert talk.decide(Seen("", OURS, ["Session: abc (give it)"])).arguments["session"] == "abc"
-
-
-def test_a_request_that_comes_again_gets_the_same_turn() -> None:
-    talk = script(LOAD, READ)
-    first = talk.decide(Seen("", OURS, []))
-    assert talk.decide(Seen("", OURS, [])) is first
-    assert talk.decide(Seen("", OURS, ["r"])).name == "mcp__skills__skills_read"
 
 
 @pytest.mark.parametrize("search", ["ToolSearch", "tool_search"])
@@ -263,18 +216,6 @@ def test_tools_that_never_come_end_the_conversation() -> None:
     turns = [talk.decide(Seen("", [Tool("ToolSearch", "")], [""] * number)) for number in range(10)]
     assert turns[0].name == "ToolSearch" and turns[-1].name == ""
     assert talk.equipped is None and talk.found == 0
-
-
-def test_a_server_that_never_lists_its_tools_is_waited_for_once() -> None:
-    waits = iter([False])
-    talk = Script(deque([LOAD]), lambda: next(waits))
-    assert talk.decide(Seen("", [Tool("tool_search", "")], [])).name == ""
-
-
-def test_another_search_is_left_out_where_there_is_none() -> None:
-    again = Step("", SEARCH_AGAIN, {})
-    assert script(again, LOAD).decide(Seen("", OURS, [])).name == "mcp__skills__skills_load"
-    assert script(again, LOAD).decide(Seen("", [*OURS, Tool("tool_search", "")], [])).kind == "search"
 
 
 # The server.

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
+from mcp_skills_server.commands.config_option import configuration_of
 from mcp_skills_server.commands.fields import Grouped, seconds, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served
 from mcp_skills_server.commands.options import FollowOptions, RootType
+from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import leave, say_that_it_waits
 from mcp_skills_server.commands.runtime_options import AllowOptions, EmbeddingOptions, SandboxOptions
 from mcp_skills_server.commands.serve import serve
@@ -77,7 +78,7 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
         found = open_served(roots, options, configuration_of(context))
         opened.append(found)
         views = make_views(found.registry, configuration_of(context), local=True)
-        follow_configuration(context, views, found)
+        Reloader(context, views, found).start()
         return views, partial(found.follow, options)
 
     offer = None

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from mcp_skills_server.commands.fields import flag, option, takes
-from mcp_skills_server.commands.options import RootOptions, given_or_configured, make_registry, named_skill
+from mcp_skills_server.commands.opening import make_registry
+from mcp_skills_server.commands.options import RootOptions, named_skill, roots_and_last
 from mcp_skills_server.commands.printing import say
 from mcp_skills_server.commands.runtime_options import ApprovalOptions
 from mcp_skills_server.errors import StaleFileError, UsageError
@@ -42,14 +43,12 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
     from mcp_skills_server.runtime.scripts.approvals import Approval, change, default_file
     from mcp_skills_server.runtime.scripts.policy import canonical
 
-    roots = given_or_configured(arguments[:-1])
-    if not roots:
-        raise UsageError(
-            "approve takes one or more roots and then a skill, as in 'approve https://example.com refunds'"
-        )
+    roots, name = roots_and_last(
+        arguments, "approve takes one or more roots and then a skill, as in 'approve https://example.com refunds'"
+    )
     registry = make_registry(roots, options, proved=not options.revoke)
     registry.load()
-    skill = named_skill(registry, arguments[-1])
+    skill = named_skill(registry, name)
     try:
         found = registry.digest_over(skill)
     except StaleFileError as error:

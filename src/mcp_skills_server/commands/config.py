@@ -108,7 +108,9 @@ def grants(context: click.Context, options: GrantsOptions, who: str) -> None:
             "there are no grants, so everybody who is let in reads every skill; give --config FILE with some"
         )
     if not is_who(who):
-        raise UsageError(f'{quoted(who)} is nobody; write "token:NAME", "user:SUBJECT", "group:NAME", "local" or "*"')
+        raise UsageError(
+            f'{quoted(who)} is no principal; write "token:NAME", "user:SUBJECT", "group:NAME", "local" or "*"'
+        )
     principal = _principal(who, options.group, configuration)
     names = Grants(configuration.grants, local=who == LOCAL).names(principal)
     lines = zip(configuration.grants, configuration.grant_lines, strict=True)

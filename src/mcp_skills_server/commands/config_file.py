@@ -522,7 +522,7 @@ class _FileReading:
             seen.add(root)
             kind = kind_of(root)
             if "refresh" in source and not kind.is_asked:
-                what = f"nobody asks a {kind.name} so often: it is watched, or says itself how long it holds"
+                what = f"a {kind.name} is not polled: a folder is watched, and a site says how long its index holds"
                 self.blame(("source", number, "refresh"), what, "leave it out")
 
     def check_grants(self, grants: Sequence[Mapping[str, Any]]) -> None:

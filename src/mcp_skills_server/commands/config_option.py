@@ -17,14 +17,9 @@ from mcp_skills_server.commands.fields import PREFIX, Options, option, variables
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.access.quotas import Rates
     from mcp_skills_server.access.settings import OAuthSettings
-    from mcp_skills_server.access.tokens import Token, TokenLines, Tokens
-    from mcp_skills_server.catalog.views import Views
+    from mcp_skills_server.access.tokens import Token, TokenLines
     from mcp_skills_server.commands.config_file import Configuration
-    from mcp_skills_server.commands.opening import OpenedRoots
-    from mcp_skills_server.commands.reloading import Reloader
-    from mcp_skills_server.telemetry.events import Events
 
 logger = logging.getLogger(__name__)
 
@@ -113,47 +108,6 @@ def oauth_of(context: click.Context) -> OAuthSettings | None:
     from mcp_skills_server.commands.config_file import oauth_settings
 
     return oauth_settings(table or {}, options)
-
-
-def follow_configuration(
-    context: click.Context,
-    views: Views,
-    sources: OpenedRoots,
-    tokens: Tokens | None = None,
-    *,
-    rates: Rates | None = None,
-    events: Events | None = None,
-    request_level: int = logging.DEBUG,
-) -> Reloader:
-    """Warn of unknown variables, and reload the configuration, the tokens and the lock file whenever they change.
-
-    Args:
-        context: of the command.
-        views: the skills of each principal.
-        sources: the roots that are served.
-        tokens: those in force, where there may be some.
-        rates: those in force, where there may be some.
-        events: of the server whose requests are logged; None where there are none.
-        request_level: the level at which requests are logged.
-
-    Returns:
-        The reloader, which a signal may ask to reload now.
-    """
-    warn_of_unknown_variables(context)
-    from mcp_skills_server.commands.reloading import Reloader
-
-    reloader = Reloader(
-        context,
-        configuration_of(context),
-        sources,
-        tokens,
-        views=views,
-        rates=rates,
-        events=events,
-        request_level=request_level,
-    )
-    reloader.start()
-    return reloader
 
 
 def warn_of_unknown_variables(context: click.Context) -> None:

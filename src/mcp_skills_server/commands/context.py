@@ -7,7 +7,8 @@ from typing import Any, Literal
 import click
 
 from mcp_skills_server.commands.fields import choice, many, option, output_format, takes
-from mcp_skills_server.commands.options import RootOptions, make_registry, named_skill, roots
+from mcp_skills_server.commands.opening import make_registry
+from mcp_skills_server.commands.options import RootOptions, named_skill, roots
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
 
 

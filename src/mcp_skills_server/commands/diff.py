@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.commands.fields import option, takes
-from mcp_skills_server.commands.lock import SourceOffer, elsewhere, offered, read_lock
+from mcp_skills_server.commands.lock import Moved, SourceOffer, moves, offered, read_lock
 from mcp_skills_server.commands.options import SignedRootOptions, reading
 from mcp_skills_server.commands.printing import say, say_lines
 from mcp_skills_server.errors import UsageError
@@ -19,7 +19,6 @@ from mcp_skills_server.sources.kinds import kind_of
 if TYPE_CHECKING:
     from mcp_skills_server.model import Skill
     from mcp_skills_server.provenance.difference import Difference, Files
-    from mcp_skills_server.provenance.lock import LockedSource
 
 
 class DiffOptions(SignedRootOptions):
@@ -56,41 +55,29 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
 
 
 def _since_lock(path: str, options: SignedRootOptions) -> Iterable[Difference]:
-    locked = read_lock(path)
-    given = [*dict.fromkeys(each.given for each in locked)]
-    with offered(given, options) as (_, offers):
-        newest = {each.given: each for each in offers}
-        for each in locked:
-            yield from _since(each, locked, newest[each.given], options)
+    with moves(read_lock(path), options) as moved:
+        for each in moved:
+            yield from _since(each, options)
 
 
-def _since(
-    each: LockedSource, locked: Sequence[LockedSource], after: SourceOffer, options: SignedRootOptions
-) -> Iterable[Difference]:
+def _since(moved: Moved, options: SignedRootOptions) -> Iterable[Difference]:
     from mcp_skills_server.provenance.difference import Difference
 
-    pin = each.revision if kind_of(each.given).keeps_history else None
-    changed = _changed(each, after, elsewhere(locked, each))
-    if changed and pin is not None:
+    source, kinds = moved.source, moved.kinds
+    if kinds and kind_of(source.given).keeps_history:
         with ExitStack() as opened:
-            yield from _between(_alone(opened, each.given, options, pin), after, changed)
+            yield from _between(_alone(opened, source.given, options, source.revision), moved.offer, {*kinds})
         return
-    for skill in sorted(changed):
-        if skill not in each.skills:
-            yield from _between(None, after, {skill})
-            continue
-        kind = "changed" if skill in after.skills else "removed"
-        yield Difference(skill, kind, (), ("its locked text is no longer to be had from this source",))
+    for skill, kind in kinds.items():
+        if kind == "added":
+            yield from _between(None, moved.offer, {skill})
+        else:
+            yield Difference(skill, kind, (), ("its locked text is no longer to be had from this source",))
 
 
 def _alone(opened: ExitStack, root: str, options: SignedRootOptions, pin: str | None = None) -> SourceOffer:
     _, (offer,) = opened.enter_context(offered([root], options, pin))
     return offer
-
-
-def _changed(source: LockedSource, after: SourceOffer, others: frozenset[str]) -> set[str]:
-    now = after.digests()
-    return {path for path in (source.skills.keys() | now.keys()) - others if source.skills.get(path) != now.get(path)}
 
 
 def _between(before: SourceOffer | None, after: SourceOffer, only: set[str] | None) -> Iterable[Difference]:

@@ -11,13 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from mcp_skills_server.commands.fields import count, many, option, output_format, seconds, takes
-from mcp_skills_server.commands.options import (
-    RootOptions,
-    given_or_configured,
-    index_of,
-    make_registry,
-    roots,
-)
+from mcp_skills_server.commands.opening import make_registry
+from mcp_skills_server.commands.options import RootOptions, index_of, roots, roots_and_last
 from mcp_skills_server.commands.printing import progress_bar, remark, say, say_json, say_lines, say_table
 from mcp_skills_server.errors import RequestError, UsageError, plural
 from mcp_skills_server.model import Skill, Standing, printable
@@ -230,10 +225,9 @@ def try_(options: TryOptions, arguments: tuple[str, ...]) -> int:
     from mcp_skills_server.runtime.match_reasons import reasons
     from mcp_skills_server.runtime.runtime import Runtime
 
-    given = given_or_configured(arguments[:-1])
-    if not given:
-        raise UsageError("try takes one or more roots and then a prompt, as in 'try ~/skills \"refund the customer\"'")
-    prompt = arguments[-1]
+    given, prompt = roots_and_last(
+        arguments, "try takes one or more roots and then a prompt, as in 'try ~/skills \"refund the customer\"'"
+    )
     registry = make_registry(given, options)
     registry.load()
     with Runtime(registry) as runtime:

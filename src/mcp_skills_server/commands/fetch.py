@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -88,12 +88,9 @@ def fetch(options: FetchOptions, url: str | None) -> int:
     if url is None and not options.update:
         raise UsageError("fetch needs the URL of a site; without one, --update refreshes what --output DIR holds")
     settings = _settings(options)
-    if url is not None and options.only_list:
-        return _exit_code(_list, url, settings, options)
-    folder = str(output)
     if url is not None:
-        return _exit_code(_fetch, url, folder, settings, options)
-    return max(_exit_code(_fetch, given, folder, each, options) for given, each in _known(folder, settings))
+        return _fetch_or_list(url, settings, options)
+    return max(_fetch_or_list(given, each, options) for given, each in _known(str(output), settings))
 
 
 def _settings(options: FetchOptions) -> FetchSettings:
@@ -183,16 +180,17 @@ def _known(folder: str, settings: FetchSettings) -> list[tuple[str, FetchSetting
     ]
 
 
-def _exit_code(command: Callable[..., int], *arguments: Any) -> int:
-    """Return the exit code of a command: 1 where the index is at fault, 2 where nothing answers or may be asked."""
+def _fetch_or_list(url: str, settings: FetchSettings, options: FetchOptions) -> int:
+    """Return the exit code: 1 where the index is at fault, 2 where nothing answers or may be fetched."""
     from mcp_skills_server.dialects.wellknown import IndexRefusedError
-    from mcp_skills_server.sources.faults import RollbackError, UnacceptableError, UnreachableError
+    from mcp_skills_server.sources.faults import RollbackError, SourceError
     from mcp_skills_server.sources.urls import relative_to_site, shown
 
     try:
-        return command(*arguments)
-    except (IndexRefusedError, RollbackError, UnacceptableError, UnreachableError) as error:
-        url = str(arguments[0])
+        if options.only_list:
+            return _list(url, settings, options)
+        return _fetch(url, str(options.output), settings, options)
+    except (IndexRefusedError, SourceError) as error:
         remark(f"{shown(url)}: {relative_to_site(url, str(error))}")
         if isinstance(error, IndexRefusedError | RollbackError):
             return 1

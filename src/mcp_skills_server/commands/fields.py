@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Any, ClassVar, Final, NamedTuple, NoReturn, TypeVar, cast, dataclass_transform
 
@@ -163,18 +163,9 @@ def _declared(kind: type[Options]) -> Iterator[tuple[str, _Declared, str]]:
 class _Option(click.Option):
     """An option with its traits."""
 
-    def __init__(
-        self,
-        *names: Any,
-        heading: str,
-        is_secret: bool = False,
-        is_live: bool = False,
-        in_file: bool = True,
-        if_empty: str = "",
-        **more: Any,
-    ) -> None:
+    def __init__(self, *names: Any, **more: Any) -> None:
+        self.traits = Traits(**{each.name: more.pop(each.name) for each in fields(Traits) if each.name in more})
         super().__init__(*names, **more)
-        self.traits = Traits(heading, is_secret, is_live, in_file, if_empty)
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:  # noqa: ARG002, as click calls it
         """Return the first variable of the option that is set and not empty, whichever command has it."""

@@ -94,10 +94,12 @@ def install(context: click.Context, options: InstallOptions, host: str, roots: t
         raise UsageError("--token-env is for a server that is reached by URL; give --url too")
     command = _command(options.command)
     entry: dict[str, Any] = {}
-    if not options.uninstall:
-        entry = _remote_entry(row, options) if options.url is not None else _local_entry(row, command, roots)
-        if options.trust and row.trust:
-            entry |= row.trust
+    if options.url is not None and not options.uninstall:
+        entry = _remote_entry(row, options.url, options.token_env)
+    elif not options.uninstall:
+        entry = _local_entry(row, command, roots)
+    if entry and options.trust and row.trust:
+        entry |= row.trust
     platform = context.find_object(Platform)
     path = _path(row, platform, options)
     if entry:
@@ -109,17 +111,18 @@ def install(context: click.Context, options: InstallOptions, host: str, roots: t
         remark(f"this belongs in {path}; nothing was written")
     else:
         try:
-            _edit(path, row, name, entry, command, url=options.url, dry_run=options.dry_run)
+            _edit(path, row, entry, command, options)
         except UsageError as error:
             raise UsageError(f"{printable(str(path))}: {error}") from None
-    if not options.uninstall:
+    if entry:
         _report_problems(roots)
 
 
 def _report_problems(roots: Sequence[str]) -> None:
     """Print on stderr what `validate` finds in these folders and archives; no address is fetched."""
     from mcp_skills_server.commands.look import check, remark_problems
-    from mcp_skills_server.commands.options import RootOptions, make_registry
+    from mcp_skills_server.commands.opening import make_registry
+    from mcp_skills_server.commands.options import RootOptions
     from mcp_skills_server.sources.kinds import kind_of
 
     local = [root for root in roots if kind_of(root).is_path]
@@ -132,21 +135,37 @@ def _report_problems(roots: Sequence[str]) -> None:
 
 
 def _local_entry(host: Host, command: list[str], roots: Sequence[str]) -> dict[str, Any]:
-    """Return the entry that has the host start this server."""
-    from mcp_skills_server.hosts.edit import entry_for, words_of
+    """Return the entry that has the host start this server.
 
+    Raises:
+        UsageError: there is no root, or one is no folder, is an endpoint or has a path that is not UTF-8.
+    """
+    if not roots:
+        raise UsageError("install takes the folders to serve, as in 'install cursor ~/skills'")
+    from mcp_skills_server.catalog.roots import no_folder
+    from mcp_skills_server.hosts.edit import entry_for
+    from mcp_skills_server.sources.kinds import kind_of
+
+    absolute: list[str] = []
     for root in roots:
         if _ENDPOINT.fullmatch(root):
             raise UsageError(
                 f"{printable(root)}: this is an MCP endpoint and no site; 'install HOST --url {printable(root)}' has "
                 "the host connect to it"
             )
-    entry = entry_for(host, command, _absolute(roots))
-    _must_be_utf8(words_of(entry))
-    return entry
+        kind = kind_of(root)
+        if kind.name == "folder" and not os.path.isdir(root):
+            raise no_folder(root)
+        absolute.append(os.path.abspath(root) if kind.is_path else root)
+    for word in (*command, *absolute):
+        try:
+            word.encode("utf-8")
+        except UnicodeEncodeError:
+            raise UsageError(f"{printable(word)}: the path is not UTF-8, and the host's file must be") from None
+    return entry_for(host, command, absolute)
 
 
-def _remote_entry(host: Host, options: InstallOptions) -> dict[str, Any]:
+def _remote_entry(host: Host, url: str, variable: str | None) -> dict[str, Any]:
     """Return the entry that has the host reach a server by URL.
 
     Raises:
@@ -156,7 +175,6 @@ def _remote_entry(host: Host, options: InstallOptions) -> dict[str, Any]:
 
     from mcp_skills_server.hosts.edit import remote_entry_for
 
-    url, variable = options.url or "", options.token_env
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -170,31 +188,22 @@ def _remote_entry(host: Host, options: InstallOptions) -> dict[str, Any]:
     return remote_entry_for(host, url, variable)
 
 
-def _edit(
-    path: Path,
-    host: Host,
-    name: str,
-    entry: dict[str, Any],
-    command: list[str],
-    *,
-    url: str | None,
-    dry_run: bool,
-) -> None:
+def _edit(path: Path, host: Host, entry: dict[str, Any], command: list[str], options: InstallOptions) -> None:
+    """Put the entry into the host's file, or remove it where the entry is empty."""
     from mcp_skills_server.hosts import disk, edit
-    from mcp_skills_server.hosts.edit import words_of
 
-    found = disk.read(path)
+    name, found = options.name, disk.read(path)
     if entry:
         new = edit.install(found.raw, host, name, entry, command)
     else:
-        new = edit.uninstall(found.raw, host, name, command, url)
+        new = edit.uninstall(found.raw, host, name, command, options.url)
     if new is None:
         remark(f"{path} has no {name!r}; there is nothing to remove")
         return
     if new == found.raw:
         remark(f"{path} has {name!r} with this entry already; nothing was changed")
         return
-    if dry_run:
+    if options.dry_run:
         say_lines(_difference(found.raw or b"", new, path).removesuffix("\n"))
         remark(f"{path} would change; nothing was written")
         return
@@ -202,9 +211,10 @@ def _edit(
     done = f"wrote {name!r} to" if entry else f"removed {name!r} from"
     kept = f"; the old file is {backup.name} beside it" if backup else ""
     remark(f"{done} {path}{kept}; restart {host.title}")
-    for word in words_of(entry):
-        replaced = host.expands.search(word) if host.expands else None
-        if replaced:
+    if host.expands is None:
+        return
+    for word in edit.words_of(entry):
+        if replaced := host.expands.search(word):
             change = f"{host.title} may replace what begins with {replaced[0][0]!r} in {word}"
             remark(f"{change}; use a path without it if the server is missing")
 
@@ -231,19 +241,6 @@ def _path(host: Host, platform: Platform | None, options: InstallOptions) -> Pat
     return location(host, platform, project=options.project)
 
 
-def _absolute(roots: Sequence[str]) -> list[str]:
-    if not roots:
-        raise UsageError("install takes the folders to serve, as in 'install cursor ~/skills'")
-    from mcp_skills_server.catalog.roots import no_folder
-    from mcp_skills_server.sources.kinds import kind_of
-
-    kinds = [kind_of(root) for root in roots]
-    for root, kind in zip(roots, kinds, strict=True):
-        if kind.name == "folder" and not os.path.isdir(root):
-            raise no_folder(root)
-    return [os.path.abspath(root) if kind.is_path else root for root, kind in zip(roots, kinds, strict=True)]
-
-
 def _command(given: str | None) -> list[str]:
     """Return what the host is to start. Links stay as they are: an update of the program moves what they lead to."""
     if given is not None:
@@ -260,22 +257,13 @@ def _command(given: str | None) -> list[str]:
     return [os.path.abspath(sys.executable), "-m", "mcp_skills_server"]
 
 
-def _must_be_utf8(words: Sequence[str]) -> None:
-    for word in words:
-        try:
-            word.encode("utf-8")
-        except UnicodeEncodeError:
-            raise UsageError(f"{printable(word)}: the path is not UTF-8, and the host's file must be") from None
-
-
 def _difference(old: bytes, new: bytes, path: Path) -> str:
     from difflib import unified_diff
+    from io import StringIO
 
-    def lines(raw: bytes) -> list[str]:
-        # Not splitlines(), which also breaks at characters that break no line of these files.
-        return re.findall(r"[^\n]++\n?|\n", raw.decode("utf-8"))
-
+    # Not splitlines(), which also breaks at characters that break no line of these files.
+    before, after = (StringIO(each.decode(), newline="\n").readlines() for each in (old, new))
     out: list[str] = []
-    for line in unified_diff(lines(old), lines(new), str(path), str(path)):
+    for line in unified_diff(before, after, str(path), str(path)):
         out.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
     return "".join(out)

@@ -19,8 +19,8 @@ from click.core import ParameterSource
 
 from mcp_skills_server.commands.config_option import configuration_of
 from mcp_skills_server.commands.fields import Options, option, output_format, takes
-from mcp_skills_server.commands.opening import check_rules, signature_gates
-from mcp_skills_server.commands.options import SignedRootOptions, open_roots, reading, roots, without_skills
+from mcp_skills_server.commands.opening import open_roots
+from mcp_skills_server.commands.options import SignedRootOptions, reading, roots, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.model import Skill, Standing
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.catalog.root_index import Gate
-    from mcp_skills_server.commands.config_file import SourceRules
 
 DEFAULT: Final = "skills.lock"
 Kind: TypeAlias = Literal["changed", "added", "removed"]
@@ -88,22 +86,14 @@ def offered(
         UsageError: a root cannot be had, or is the same folder as another one.
     """
     configuration = configuration_of(click.get_current_context())
-    rules: dict[str, SourceRules] = {}
-
-    def gates(folders: Sequence[str]) -> Sequence[Gate]:
-        if configuration is not None:
-            found = {folder: configuration.rules_of(root) for folder, root in zip(folders, given, strict=True)}
-            rules.update({folder: each for folder, each in found.items() if each is not None})
-        return signature_gates(rules, options.require_signature, options.cache_dir)
-
-    registry, mirrors = open_roots(given, options, pins=[pin] * len(given), gates=gates)
+    opened = open_roots(given, options, configuration, pin=pin, require_signature=options.require_signature)
+    registry, mirrors = opened.registry, opened.mirrors
     try:
         if mirrors is not None:
             mirrors.fetch(proved=True)
         with registry:
             if len(registry.roots) < len(given):
                 raise UsageError(f"{', '.join(given)}: two of these are the same folder; name it once")
-            check_rules(rules, registry)
             snapshot = registry.snapshot
             for each in snapshot.problems:
                 if each.code.startswith("signature-"):
@@ -118,8 +108,7 @@ def offered(
                 offers[skill.root].skills[path] = skill
             yield registry, offers
     finally:
-        if mirrors is not None:
-            mirrors.stop()
+        opened.stop()
 
 
 def read_lock(path: str) -> tuple[LockedSource, ...]:
@@ -207,10 +196,12 @@ class Moved:
     Attributes:
         source: as it is locked.
         newest: as it would be locked now.
+        offer: reads the files that it has now.
     """
 
     source: LockedSource
     newest: LockedSource
+    offer: SourceOffer
 
     @property
     def kinds(self) -> dict[str, Kind]:
@@ -278,15 +269,15 @@ def outdated(options: OutdatedOptions) -> int:
       mcp-skills-server outdated
       mcp-skills-server outdated --lock team/skills.lock --format json
     """
-    found = _moved(read_lock(options.lock), options)
-    if options.form == "json":
-        say_json([_as_json(each) for each in found])
-    else:
-        for each in found:
-            _say(each)
-        if not any(each.kinds for each in found):
-            remark(f"nothing is new: the skills are as {options.lock} has them")
-    return int(any(each.kinds for each in found))
+    with moves(read_lock(options.lock), options) as found:
+        if options.form == "json":
+            say_json([_as_json(each) for each in found])
+        else:
+            for each in found:
+                _say(each)
+            if not any(each.kinds for each in found):
+                remark(f"nothing is new: the skills are as {options.lock} has them")
+        return int(any(each.kinds for each in found))
 
 
 @click.command()
@@ -304,22 +295,22 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
       mcp-skills-server update billing/refunds
     """
     locked = read_lock(options.lock)
-    moved = _moved(locked, options)
-    known = {each.given for each in locked}
-    skills = {path for each in moved for path in (*each.source.skills, *each.newest.skills)}
-    for name in names:
-        if name not in known and name not in skills:
-            raise UsageError(f"{name}: {options.lock} has no such source or skill; 'outdated' shows what is new")
     out: list[LockedSource] = []
     count = 0
-    for each in moved:
-        chosen = each.kinds
-        if names and each.source.given not in names:
-            chosen = {path: kind for path, kind in chosen.items() if path in names}
-        out += _after(each, {*chosen})
-        count += len(chosen)
-        for path, kind in chosen.items():
-            say(f"{kind:8} {path}")
+    with moves(locked, options) as moved:
+        known = {each.given for each in locked}
+        skills = {path for each in moved for path in (*each.source.skills, *each.newest.skills)}
+        for name in names:
+            if name not in known and name not in skills:
+                raise UsageError(f"{name}: {options.lock} has no such source or skill; 'outdated' shows what is new")
+        for each in moved:
+            chosen = each.kinds
+            if names and each.source.given not in names:
+                chosen = {path: kind for path, kind in chosen.items() if path in names}
+            out += _after(each, {*chosen})
+            count += len(chosen)
+            for path, kind in chosen.items():
+                say(f"{kind:8} {path}")
     write_lock(options.lock, _served(_joined(out)))
     if not count:
         of = f" of {', '.join(names)}" if names else ""
@@ -362,23 +353,24 @@ def _served(sources: Sequence[LockedSource]) -> list[LockedSource]:
     return out
 
 
-def _moved(locked: Sequence[LockedSource], options: SignedRootOptions) -> list[Moved]:
-    """Compare each source with its lock.
+@contextmanager
+def moves(locked: Sequence[LockedSource], options: SignedRootOptions) -> Generator[list[Moved]]:
+    """Compare each source with its lock. Files can be read as long as the context is open.
 
     Of a source with two revisions, each entry keeps its own skills; the last one gets the new ones.
     """
-    out: list[Moved] = []
     last = {each.given: number for number, each in enumerate(locked)}
     with offered([*last], options) as (_, offers):
-        newest = {each.given: _locked(each) for each in offers}
-    for number, each in enumerate(locked):
-        now = newest[each.given]
-        others = elsewhere(locked, each)
-        wanted = now.skills.keys() - others
-        if last[each.given] != number:
-            wanted = now.skills.keys() & each.skills.keys()
-        out.append(Moved(each, replace(now, skills={path: now.skills[path] for path in now.skills if path in wanted})))
-    return out
+        newest = {each.given: (each, _locked(each)) for each in offers}
+        out: list[Moved] = []
+        for number, each in enumerate(locked):
+            offer, now = newest[each.given]
+            wanted = now.skills.keys() - elsewhere(locked, each)
+            if last[each.given] != number:
+                wanted = now.skills.keys() & each.skills.keys()
+            skills = {path: digest for path, digest in now.skills.items() if path in wanted}
+            out.append(Moved(each, replace(now, skills=skills), offer))
+        yield out
 
 
 def _locked(offer: SourceOffer) -> LockedSource:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from mcp_skills_server.commands.fields import output_format, takes
-from mcp_skills_server.commands.options import RootOptions, given_or_configured, make_registry, roots, without_skills
+from mcp_skills_server.commands.opening import make_registry
+from mcp_skills_server.commands.options import RootOptions, named_skill, roots, roots_and_last, without_skills
 from mcp_skills_server.commands.printing import progress, remark, say, say_json, say_lines, say_table
-from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Standing
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from mcp_skills_server.model import Problem, Skill
 
 _OF_A_KIND: Final = 20
-_OF_SEVERAL: Final = frozenset(("shadowed", "name-shared"))
-"""Codes of problems that show only when all roots are read together, as `serve` does."""
 _EMPTY: Final = "give the folder that holds your skills, or begin one with 'new'"
 _UNLISTED: Final = {Standing.UNUSABLE: " (not served)", Standing.LENIENT: " (not listed)"}
 _SERVED: Final = {
@@ -168,36 +166,16 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
       mcp-skills-server show ~/skills refunds
       mcp-skills-server show ~/skills acme/billing/refunds --format json
     """
-    from mcp_skills_server.errors import RequestError
-    from mcp_skills_server.format.nearest import nearest
     from mcp_skills_server.format.uris import uri
     from mcp_skills_server.model import SKILL_MD
     from mcp_skills_server.runtime.runtime import Runtime
 
-    roots = given_or_configured(arguments[:-1])
-    if not roots:
-        raise UsageError("show takes one or more roots and then the name of a skill, as in 'show ~/skills refunds'")
+    roots, name = roots_and_last(
+        arguments, "show takes one or more roots and then the name of a skill, as in 'show ~/skills refunds'"
+    )
     registry = make_registry(roots, options)
     registry.load()
-    try:
-        skill = identity.find(registry.snapshot, arguments[-1], Standing.UNUSABLE)
-    except RequestError as error:
-        snapshot = registry.snapshot
-        if snapshot.named(arguments[-1], Standing.UNUSABLE):
-            raise UsageError(str(error)) from None  # which has their paths
-        # A name that several share finds none of them.
-        names = dict.fromkeys(
-            each
-            for path, found in snapshot.skills.items()
-            for each in (identity.name_of(found, snapshot, Standing.UNUSABLE), path)
-        )
-        near = nearest(arguments[-1], names)
-        hint = "'list' shows what there is"
-        if near:
-            hint = f"did you mean {' or '.join(near)}?"
-        elif os.path.isdir(arguments[-1]):
-            hint = "this is a folder; write the name of the skill last, as in 'show ~/skills refunds'"
-        raise UsageError(f"{error}; {hint}") from None
+    skill = named_skill(registry, name, Standing.UNUSABLE)
     registry.checks.of(skill)
     problems = registry.checks.survey(registry.snapshot).by_skill.get(skill.path, ())
     readable = skill.standing > Standing.UNUSABLE

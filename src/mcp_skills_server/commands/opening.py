@@ -1,4 +1,4 @@
-"""The roots of a server: opened, pinned and signed as the operator asks, and kept current."""
+"""Open the roots of a command, pinned and signed as the operator asks, and keep them current."""
 
 from __future__ import annotations
 
@@ -13,16 +13,24 @@ from typing import TYPE_CHECKING
 
 from mcp_skills_server.access.grants import LOCAL, Grants
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.commands.options import FollowOptions, RootOptions, cache_folder, open_roots
+from mcp_skills_server.commands.logs import log_to_stderr
+from mcp_skills_server.commands.options import (
+    FollowOptions,
+    RootOptions,
+    cache_folder,
+    index_of,
+    limits_of,
+    path_or_none,
+)
 from mcp_skills_server.commands.printing import and_more
 from mcp_skills_server.commands.running import make_watcher, take_in
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.catalog.registry import MirroredRoot
     from mcp_skills_server.catalog.root_index import Gate
     from mcp_skills_server.catalog.views import Views
-    from mcp_skills_server.commands.config_file import Configuration, SourceRules
+    from mcp_skills_server.commands.config_file import Configuration
     from mcp_skills_server.provenance.lock import LockedSource
     from mcp_skills_server.provenance.pins import Pins
     from mcp_skills_server.sources.mirrors import Mirrors
@@ -32,31 +40,36 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class OpenedRoots:
-    """The roots of a running server.
+    """The roots of a command.
 
     Attributes:
         registry: the skills of the roots, or those that a lock file names.
         mirrors: keeps the remote roots current; None where all are folders.
         scripts: whether scripts of a root may run, by its absolute folder, where the configuration says so.
-        lock: the lock file, if there is one.
-        roots: the roots that were given beside it.
         entries: the entries of the lock file, by the absolute folder that the registry serves.
-        pins: the gate of the lock file.
+        pins: the gate of the lock file, if there is one.
+        lock: the lock file, if there is one.
+        given: the roots that were given beside it.
     """
 
     registry: Registry
     mirrors: Mirrors | None
     scripts: Mapping[str, bool] = field(default_factory=dict[str, bool])
-    lock: str | None = None
-    roots: Sequence[str] = ()
     entries: Mapping[str, LockedSource] = field(default_factory=dict[str, "LockedSource"])
     pins: Pins | None = None
+    lock: str | None = None
+    given: Sequence[str] = ()
 
-    def fetch(self, first_load: float) -> None:
-        """Poll the remote roots. A first list waits so many seconds for a root that was never fetched."""
+    def poll(self) -> None:
+        """Fetch the remote roots, and poll them from now on."""
         if self.mirrors is not None:
             self.mirrors.report_to(self.registry.note)
             self.mirrors.start(partial(take_in, self.registry))
+
+    def fetch(self, first_load: float) -> None:
+        """Poll the remote roots. A first list waits so many seconds for a root that was never fetched."""
+        self.poll()
+        if self.mirrors is not None:
             self.registry.await_sources = self.mirrors.first_read(first_load)
 
     def follow(self, options: FollowOptions) -> None:
@@ -92,7 +105,7 @@ class OpenedRoots:
         from mcp_skills_server.sources.faults import SourceError
 
         try:
-            entries = _placed(self.entries, locked_roots(self.lock, self.roots), self.lock)
+            entries = _placed(self.entries, locked_roots(self.lock, self.given), self.lock)
             if entries == self.entries:
                 return ""
             moved = {
@@ -104,7 +117,7 @@ class OpenedRoots:
         except (UsageError, SourceError) as error:
             return f"{error}; what was locked before stays in service"
         self.entries = entries
-        self.pins.replace(*pinned(entries))
+        self.pins.replace(*_pinned(entries))
         if switch is not None:
             switch()
         self.registry.loaded.wait()
@@ -116,105 +129,167 @@ class OpenedRoots:
         return ""
 
 
-def open_served(
+def open_roots(
     given: Sequence[str],
-    options: FollowOptions,
+    options: RootOptions,
     configuration: Configuration | None = None,
+    *,
+    pin: str | None = None,
+    locked: Sequence[LockedSource] | None = None,
+    require_signature: Sequence[str] = (),
+    refresh_s: float | None = None,
+    indexed: bool = False,
+) -> OpenedRoots:
+    """Open these roots. Nothing is loaded or fetched yet.
+
+    Args:
+        given: the roots.
+        options: how they are read.
+        configuration: has the rules of single roots; None for none.
+        pin: the revision that is wanted of each, None for the newest.
+        locked: for each root the entry of a lock file, beside which nothing is served; None for no lock.
+        require_signature: keys, one of which must have signed each skill; () for any skill.
+        refresh_s: seconds between two polls of a root without cache headers; None for 60.
+        indexed: start from the index of an earlier process, and keep one where a watcher follows the roots.
+
+    Raises:
+        UsageError: a root or a key cannot be read, or a `[[source]]` is no root of its own.
+    """
+    from mcp_skills_server.catalog.root_index import all_of, by_root
+
+    rules = [configuration and configuration.rules_of(each) for each in given]
+    mirrors: Mirrors | None = None
+    roots: list[str | MirroredRoot] = [*given]
+    if not all(os.path.isdir(root) for root in given):
+        mirrors = _mirrors(options)
+        pins = [pin] * len(given)
+        if locked is not None:
+            pins = [each.revision or None for each in locked]
+        roots = [
+            mirrors.root(root, wanted, (rule and rule.refresh_s) or refresh_s)
+            for root, wanted, rule in zip(given, pins, rules, strict=True)
+        ]
+    folders = [os.path.abspath(each if isinstance(each, str) else each.path) for each in roots]
+    by_folder = {folder: rule for folder, rule in zip(folders, rules, strict=True) if rule is not None}
+    entries: dict[str, LockedSource] = {}
+    gates: list[Gate] = []
+    gate: Pins | None = None
+    if locked is not None:
+        from mcp_skills_server.provenance.pins import Pins
+
+        entries = dict(zip(folders, locked, strict=True))
+        gate = Pins(*_pinned(entries))
+        gates.append(gate)
+    gates += _signature_gate(require_signature, options.cache_dir)
+    own = {
+        folder: each
+        for folder, rule in by_folder.items()
+        for each in _signature_gate(rule.require_signature, options.cache_dir)
+    }
+    if own:
+        gates.append(by_root(own))
+    index = index_of(options.cache_dir) if indexed else None
+    registry = Registry(roots, limits_of(options), index=index, gate=all_of(gates))
+    served = {root.given for root in registry.roots}
+    if lost := [folder for folder in by_folder if folder not in served]:
+        raise UsageError(
+            f"{lost[0]}: a [[source]] says what holds of it, and it is the same folder as another root, or a file; "
+            "name the folder itself, once"
+        )
+    scripts = {folder: rule.scripts for folder, rule in by_folder.items() if rule.scripts is not None}
+    return OpenedRoots(registry, mirrors, scripts, entries, gate)
+
+
+def make_registry(
+    given: Sequence[str], options: RootOptions, *, proved: bool = False, indexed: bool = False
+) -> Registry:
+    """Return a registry of these roots, not yet loaded; remote ones are fetched now.
+
+    Args:
+        given: the roots.
+        options: how they are read.
+        proved: refuse a cached copy that cannot be revalidated.
+        indexed: as for `open_roots`.
+
+    Raises:
+        UsageError: a root does not exist or cannot be read or fetched.
+    """
+    if not all(map(os.path.isdir, given)):
+        log_to_stderr("warning")
+    opened = open_roots(given, options, indexed=indexed)
+    if opened.mirrors is not None:
+        opened.mirrors.report_to(opened.registry.note)
+        opened.mirrors.fetch(proved=proved)
+    return opened.registry
+
+
+def open_served(
+    given: Sequence[str], options: FollowOptions, configuration: Configuration | None = None
 ) -> OpenedRoots:
     """Open these roots, or those that a lock file names. Only `--frozen` loads them at once.
 
     Raises:
         UsageError: a root does not exist or cannot be read or fetched, or is not what is locked.
     """
-    said: dict[str, SourceRules] = {}
-    locked: Sequence[LockedSource] = ()
-    pins: list[Pins] = []
-    entries: dict[str, LockedSource] = {}
+    locked: Sequence[LockedSource] | None = None
     roots = given
-    if options.lock is None:
-        if options.frozen:
-            raise UsageError("--frozen says how a lock file is kept to; give --lock FILE too")
-        if not given:
-            if sys.stderr.isatty():
-                from mcp_skills_server.commands.welcome import say_folders
-
-                say_folders()
-            raise UsageError("there is nothing to serve; give a ROOT, a folder that holds skills, or --lock FILE")
-    else:
+    if options.lock is not None:
         from mcp_skills_server.commands.lock import locked_roots
 
         locked = locked_roots(options.lock, given)
-        given = [each.given for each in locked]
-    rules = [configuration and configuration.rules_of(each) for each in given]
+        roots = [each.given for each in locked]
+    elif options.frozen:
+        raise UsageError("--frozen says how a lock file is kept to; give --lock FILE too")
+    elif not given:
+        if sys.stderr.isatty():
+            from mcp_skills_server.commands.welcome import say_folders
 
-    def gates(folders: Sequence[str]) -> Sequence[Gate]:
-        if options.lock is not None:
-            from mcp_skills_server.provenance.pins import Pins
-
-            entries.update(zip(folders, locked, strict=True))
-            pins.append(Pins(*pinned(entries)))
-        said.update({folder: each for folder, each in zip(folders, rules, strict=True) if each is not None})
-        return [*pins, *signature_gates(said, options.require_signature, options.cache_dir)]
-
-    registry, mirrors = open_roots(
-        given,
+            say_folders()
+        raise UsageError("there is nothing to serve; give a ROOT, a folder that holds skills, or --lock FILE")
+    opened = open_roots(
+        roots,
         options,
+        configuration,
+        locked=locked,
+        require_signature=options.require_signature,
+        refresh_s=options.refresh,
         indexed=True,
-        pins=[each.revision or None for each in locked],
-        gates=gates,
-        refresh_s=[(each and each.refresh_s) or options.refresh for each in rules],
     )
-    check_rules(said, registry)
-    if options.lock is not None and options.frozen:
-        if mirrors is not None:
-            mirrors.fetch()
+    opened.lock, opened.given = options.lock, given
+    if options.lock is not None and opened.pins is not None and options.frozen:
+        registry = opened.registry
+        if opened.mirrors is not None:
+            opened.mirrors.fetch()
         registry.load()
-        unserved = pins[0].unserved(registry, registry.snapshot.skills)
-        if unserved:
+        if unserved := opened.pins.unserved(registry, registry.snapshot.skills):
             raise UsageError(_refusal(options.lock, unserved, registry))
-
-    scripts = {root: each.scripts for root, each in said.items() if each.scripts is not None}
-    return OpenedRoots(registry, mirrors, scripts, options.lock, roots, entries, pins[0] if pins else None)
+    return opened
 
 
-def signature_gates(rules: Mapping[str, SourceRules], keys: Sequence[str], cache_dir: str | None) -> Sequence[Gate]:
-    """Return the gates that refuse skills without the signature that the options or a `[[source]]` require.
+def _mirrors(options: RootOptions) -> Mirrors:
+    from mcp_skills_server.dialects import wellknown
+    from mcp_skills_server.sources.mirrors import Mirrors
+    from mcp_skills_server.sources.settings import FetchSettings, OriginPolicy, SourceSettings
 
-    Args:
-        rules: of single roots, by their absolute folders.
-        keys: required of every root.
-        cache_dir: as for `cache_folder`.
+    origins = frozenset(wellknown.origin(each) for each in options.fetch_origins)
+    trust = OriginPolicy(origins, private=options.allow_private, http=options.allow_http)
+    settings = SourceSettings(
+        cache_folder(options.cache_dir),
+        options.hidden,
+        FetchSettings(trust=trust, allow_rollback=options.allow_rollback),
+        cache_bytes=options.cache_size,
+        signers=path_or_none(options.signers),
+        rewritten=options.accept_rewritten,
+    )
+    return Mirrors(settings)
+
+
+def _signature_gate(keys: Sequence[str], cache_dir: str | None) -> Sequence[Gate]:
+    """Return the gate that admits skills signed by one of these keys; none where there are no keys.
 
     Raises:
         UsageError: a key cannot be read.
     """
-    signed = _signature_gate(keys, cache_dir)
-    own = {
-        folder: gate for folder, each in rules.items() for gate in _signature_gate(each.require_signature, cache_dir)
-    }
-    if not own:
-        return signed
-    from mcp_skills_server.catalog.root_index import by_root
-
-    return [*signed, by_root(own)]
-
-
-def check_rules(rules: Mapping[str, SourceRules], registry: Registry) -> None:
-    """Refuse a `[[source]]` whose folder is no root of its own, so that its rules would hold of nothing.
-
-    Raises:
-        UsageError: there is one.
-    """
-    served = {root.given for root in registry.roots}
-    if lost := [folder for folder in rules if folder not in served]:
-        raise UsageError(
-            f"{lost[0]}: a [[source]] says what holds of it, and it is the same folder as another root, or a file; "
-            "name the folder itself, once"
-        )
-
-
-def _signature_gate(keys: Sequence[str], cache_dir: str | None) -> Sequence[Gate]:
-    """Return the gate that admits skills signed by one of these keys; none where there are no keys."""
     if not keys:
         return ()
     from pathlib import Path
@@ -235,7 +310,7 @@ def _refusal(lock: str, unserved: Sequence[str], registry: Registry) -> str:
     )
 
 
-def pinned(entries: Mapping[str, LockedSource]) -> tuple[dict[str, Mapping[str, str]], dict[str, frozenset[str]]]:
+def _pinned(entries: Mapping[str, LockedSource]) -> tuple[dict[str, Mapping[str, str]], dict[str, frozenset[str]]]:
     """Return the locked skills of each folder, and those that another revision of its source has."""
     from mcp_skills_server.commands.lock import elsewhere
 
@@ -278,7 +353,7 @@ def make_views(registry: Registry, configuration: Configuration | None, *, local
     grants = Grants(configuration.grants, local=local)
     if local and not grants.permissions(None).grants:
         logger.warning(
-            '%s grants nothing to who starts this server; write who = ["%s"] in a table [[grant]]',
+            '%s grants nothing to the user who starts this server; write who = ["%s"] in a table [[grant]]',
             configuration.file,
             LOCAL,
         )
@@ -305,13 +380,10 @@ def open_registry(
     """
     cache = None if cache_dir is None else os.fspath(cache_dir)
     options = RootOptions(cache_dir=cache, allow_private=allow_private)
-    registry, mirrors = open_roots([os.fspath(each) for each in roots], options)
-    if mirrors is not None:
-        mirrors.report_to(registry.note)
-        mirrors.start(partial(take_in, registry))
+    opened = open_roots([os.fspath(each) for each in roots], options)
+    opened.poll()
     try:
-        yield registry
+        yield opened.registry
     finally:
-        if mirrors is not None:
-            mirrors.stop()
-        registry.close()
+        opened.stop()
+        opened.registry.close()

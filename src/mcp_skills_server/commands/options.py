@@ -1,4 +1,4 @@
-"""The options that several commands share, and the registry of the roots that they describe."""
+"""The options that several commands share."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ import click
 
 from mcp_skills_server.commands.config_option import ConfigOptions
 from mcp_skills_server.commands.fields import Options, count, file, flag, many, option, seconds, switch
-from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.errors import StaleFileError, UsageError
+from mcp_skills_server.model import Standing
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_skills_server.catalog.index import Index
-    from mcp_skills_server.catalog.registry import MirroredRoot, Registry
-    from mcp_skills_server.catalog.root_index import Gate
+    from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.roots import Limits
     from mcp_skills_server.model import Skill
-    from mcp_skills_server.sources.mirrors import Mirrors
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ROOTS: Final = "MCP_SKILLS_ROOTS"
@@ -213,89 +211,54 @@ def reading() -> Generator[None]:
     try:
         yield
     except StaleFileError as error:
-        raise UsageError(f"{error}; try again once nobody writes there") from None
+        raise UsageError(f"{error}; try again when it no longer changes") from None
 
 
-def make_registry(
-    given: Sequence[str], options: RootOptions, *, proved: bool = False, indexed: bool = False
-) -> Registry:
-    """Return a registry of these roots, not yet loaded; remote ones are fetched now.
-
-    Args:
-        given: the roots.
-        options: how they are read.
-        proved: refuse a cached copy that cannot be revalidated.
-        indexed: as for `open_roots`.
+def roots_and_last(arguments: Sequence[str], usage: str) -> tuple[Sequence[str], str]:
+    """Return the roots and the argument behind them; without roots those that `given_or_configured` finds.
 
     Raises:
-        UsageError: a root does not exist or cannot be read or fetched.
+        UsageError: there are none. The message is `usage`.
     """
-    if not all(map(os.path.isdir, given)):
-        log_to_stderr("warning")
-    registry, mirrors = open_roots(given, options, indexed=indexed)
-    if mirrors is not None:
-        mirrors.report_to(registry.note)
-        mirrors.fetch(proved=proved)
-    return registry
+    roots = given_or_configured(arguments[:-1])
+    if not roots:
+        raise UsageError(usage)
+    return roots, arguments[-1]
 
 
-def named_skill(registry: Registry, name: str) -> Skill:
-    """Return the skill of this name or path.
+def named_skill(registry: Registry, name: str, standing: Standing = Standing.LENIENT) -> Skill:
+    """Return the skill of this name or path, of at least this standing.
 
     Raises:
-        UsageError: there is none, or several have the name.
+        UsageError: there is none, or several have the name. The message suggests what may have been meant.
     """
     from mcp_skills_server.errors import RequestError
     from mcp_skills_server.format import identity
-    from mcp_skills_server.model import Standing
+    from mcp_skills_server.format.nearest import nearest
 
+    snapshot = registry.snapshot
     try:
-        return identity.find(registry.snapshot, name, Standing.LENIENT)
+        return identity.find(snapshot, name, standing)
     except RequestError as error:
-        raise UsageError(f"{error}; 'list' shows what there is") from None
+        if snapshot.named(name, standing):
+            raise UsageError(str(error)) from None  # which has their paths
+        # A name that several share finds none of them.
+        names = dict.fromkeys(
+            each
+            for path, found in snapshot.skills.items()
+            for each in (identity.name_of(found, snapshot, standing), path)
+        )
+        hint = "'list' shows what there is"
+        if near := nearest(name, names):
+            hint = f"did you mean {' or '.join(near)}?"
+        elif os.path.isdir(name):
+            hint = "this is a folder; write the name of a skill behind the folders"
+        raise UsageError(f"{error}; {hint}") from None
 
 
 def without_skills(registry: Registry) -> list[str]:
     """Return the roots without any skill, as the operator wrote them: most likely a path was mistyped."""
     return [root.shown for root in registry.roots if not registry.of_root(root).skills]
-
-
-def open_roots(
-    given: Sequence[str],
-    options: RootOptions,
-    *,
-    indexed: bool = False,
-    pins: Sequence[str | None] = (),
-    gates: Callable[[Sequence[str]], Sequence[Gate]] = lambda _: (),
-    refresh_s: Sequence[float] = (),
-) -> tuple[Registry, Mirrors | None]:
-    """Return a registry of these roots, and the mirrors of the remote ones; None where all are folders.
-
-    Args:
-        given: the roots.
-        options: how they are read.
-        indexed: start from the index of an earlier process, and keep one where a watcher follows the roots.
-        pins: for each root the revision that is wanted, None for the newest; () for the newest of all.
-        gates: makes the gates that refuse skills, of the folders that the roots are read from.
-        refresh_s: for each root the seconds between two polls, if it has no cache headers; () for 60.
-
-    Raises:
-        UsageError: a root does not exist or cannot be read or fetched.
-    """
-    from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.catalog.root_index import all_of
-
-    mirrors: Mirrors | None = None
-    folders: Sequence[str | MirroredRoot] = given
-    if not all(os.path.isdir(root) for root in given):
-        mirrors = _mirrors(options)
-        each_its_own = zip(given, pins or [None] * len(given), refresh_s or [None] * len(given), strict=True)
-        folders = [mirrors.root(*root) for root in each_its_own]
-    gate = all_of(gates([os.path.abspath(each if isinstance(each, str) else each.path) for each in folders]))
-    index = None
-    if indexed:
-        index = index_of(options.cache_dir)
-    return Registry(folders, limits_of(options), index=index, gate=gate), mirrors
 
 
 def limits_of(options: LimitOptions) -> Limits:
@@ -310,21 +273,3 @@ def limits_of(options: LimitOptions) -> Limits:
         options.hidden,
         options.follow_links,
     )
-
-
-def _mirrors(options: RootOptions) -> Mirrors:
-    from mcp_skills_server.dialects import wellknown
-    from mcp_skills_server.sources.mirrors import Mirrors
-    from mcp_skills_server.sources.settings import FetchSettings, OriginPolicy, SourceSettings
-
-    origins = frozenset(wellknown.origin(each) for each in options.fetch_origins)
-    trust = OriginPolicy(origins, private=options.allow_private, http=options.allow_http)
-    settings = SourceSettings(
-        cache_folder(options.cache_dir),
-        options.hidden,
-        FetchSettings(trust=trust, allow_rollback=options.allow_rollback),
-        cache_bytes=options.cache_size,
-        signers=path_or_none(options.signers),
-        rewritten=options.accept_rewritten,
-    )
-    return Mirrors(settings)

@@ -90,11 +90,10 @@ def remark(text: str) -> None:
 
 def progress(items: Iterable[_T], *, length: int, label: str) -> Iterator[_T]:
     """Yield the items, with a progress bar of this label on stderr if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield from items
-        return
-    with click.progressbar(items, length=length, label=label, file=sys.stderr) as bar:
-        yield from bar
+    with progress_bar(length, label) as tick:
+        for each in items:
+            yield each
+            tick()
 
 
 @contextmanager

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import click
 
 from mcp_skills_server.commands.fields import flag, option, takes
+from mcp_skills_server.commands.look import report_passed
+from mcp_skills_server.commands.opening import make_registry
 from mcp_skills_server.commands.options import (
     PartialOptions,
     RootOptions,
     cache_folder,
-    make_registry,
     roots,
     without_skills,
 )
 from mcp_skills_server.commands.printing import progress, remark, say
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.model import printable
-
-if TYPE_CHECKING:
-    from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.publish.plan import OutdatedFile
-    from mcp_skills_server.publish.static import StaticSite
 
 
 class PublishOptions(PartialOptions, RootOptions):
@@ -74,8 +69,14 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
             raise UsageError(f"--output {printable(output)} lies in {root.shown}; give a folder outside of it")
     if sys.stderr.isatty():
         remark("reading the skills")
+    from mcp_skills_server.publish.publication import Publication
     from mcp_skills_server.publish.static import StaticSite
 
+    registry.load()
+    report_passed(registry)
+    empty = without_skills(registry)
+    if empty and not options.allow_partial and not options.check:
+        return _refuse(output, [(root, "no skill there") for root in empty])
     site = StaticSite(
         output,
         headers=options.headers,
@@ -83,49 +84,6 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
         cache=cache_folder(options.cache_dir) / "publish",
         steps=lambda items: progress(items, length=len(items), label="writing"),
     )
-    differences, run = _publish(site, registry, options)
-    for path, reason in run.left_out:
-        remark(f"{path}: not published: {reason}")
-    for path, reason in run.left_out_0_1:
-        remark(f"{path}: published by discovery 0.2.0 alone: {reason}")
-    shown = printable(output)
-    lacking = bool(run.left_out) and not options.allow_partial
-    if differences is None:
-        remark(f"nothing was published in {shown}; correct this, or publish the rest with --allow-partial")
-        return 1
-    if options.check:
-        for each in differences:
-            say(str(each))
-        state = f"not current: {plural(len(differences), 'file')} to change" if differences else "current"
-        remark(f"{shown} is {state}")
-        return int(bool(differences) or lacking)
-    done = f"{plural(len(differences), 'file')} changed" if differences else "nothing to change"
-    remark(f"published {run.skills} skills in {shown}, {done}")
-    return 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What a run published: (skill path, reason) of every skill left out, of those left out of 0.1.0 alone; a count."""
-
-    left_out: tuple[tuple[str, str], ...]
-    left_out_0_1: tuple[tuple[str, str], ...] = ()
-    skills: int = 0
-
-
-def _publish(
-    site: StaticSite, registry: Registry, options: PublishOptions
-) -> tuple[list[OutdatedFile] | None, _Outcome]:
-    """Make the folder current, or with `--check` say what is not; return None if nothing may be written."""
-    from mcp_skills_server.catalog.dot_folders import passed_over
-    from mcp_skills_server.publish.publication import Publication
-
-    registry.load()
-    for each in passed_over(registry):
-        remark(str(each))
-    empty = tuple((root, "no skill there") for root in without_skills(registry))
-    if empty and not options.allow_partial and not options.check:
-        return None, _Outcome(empty)
     publication = Publication(
         registry,
         options.base_url,
@@ -138,13 +96,38 @@ def _publish(
     else:
         differences = site.write(publication, partial=options.allow_partial)
     edition = publication.latest or publication.edition()
-    if not options.check and differences is not None:
-        registry.keep_index(lambda: False)
-    return differences, _Outcome(edition.left_out, edition.left_out_0_1, len(edition.skills))
+    if differences is None:
+        return _refuse(output, edition.left_out)
+    _report_left_out(edition.left_out)
+    for path, reason in edition.left_out_0_1:
+        remark(f"{path}: published by discovery 0.2.0 alone: {reason}")
+    shown = printable(output)
+    if options.check:
+        for each in differences:
+            say(str(each))
+        state = f"not current: {plural(len(differences), 'file')} to change" if differences else "current"
+        remark(f"{shown} is {state}")
+        return int(bool(differences or (edition.left_out and not options.allow_partial)))
+    registry.keep_index(lambda: False)
+    done = f"{plural(len(differences), 'file')} changed" if differences else "nothing to change"
+    remark(f"published {len(edition.skills)} skills in {shown}, {done}")
+    return 0
+
+
+def _report_left_out(left_out: Iterable[tuple[str, str]]) -> None:
+    for path, reason in left_out:
+        remark(f"{path}: not published: {reason}")
+
+
+def _refuse(output: str, left_out: Iterable[tuple[str, str]]) -> int:
+    """Print why nothing was published, and return the exit code."""
+    _report_left_out(left_out)
+    remark(f"nothing was published in {printable(output)}; correct this, or publish the rest with --allow-partial")
+    return 1
 
 
 def _check_base(url: str) -> None:
-    """A base is "", an http or https URL, or a path from the root of the site (X-20)."""
+    """Refuse a base that is neither "", an http or https URL nor a path from the root of the site (X-20)."""
     from urllib.parse import urlsplit
 
     try:

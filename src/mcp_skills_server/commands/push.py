@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from mcp_skills_server.commands.fields import flag, seconds, takes
-from mcp_skills_server.commands.options import PartialOptions, RootOptions, given_or_configured, make_registry
+from mcp_skills_server.commands.opening import make_registry
+from mcp_skills_server.commands.options import PartialOptions, RootOptions, roots_and_last
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.errors import UsageError
 
@@ -45,10 +46,10 @@ def push(options: PushOptions, arguments: tuple[str, ...]) -> int:
     """
     from mcp_skills_server.sources.oci.reference import is_oci, parse_reference
 
-    target = arguments[-1]
-    roots = given_or_configured(arguments[:-1])
-    if not roots or not is_oci(target):
-        raise UsageError("push takes roots and then where to, as in 'push ~/skills oci://registry.example.com/skills'")
+    usage = "push takes roots and then where to, as in 'push ~/skills oci://registry.example.com/skills'"
+    roots, target = roots_and_last(arguments, usage)
+    if not is_oci(target):
+        raise UsageError(usage)
     reference = parse_reference(target, http=options.allow_http)
     if reference.digest is not None:
         raise UsageError(f"{target}: what is pushed gets its digest from its bytes; give a tag, or nothing for latest")

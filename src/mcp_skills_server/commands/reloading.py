@@ -20,7 +20,7 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.access.tokens import warn_of_ends
-from mcp_skills_server.commands.config_option import token_lines_of
+from mcp_skills_server.commands.config_option import configuration_of, token_lines_of, warn_of_unknown_variables
 from mcp_skills_server.commands.fields import key_of, traits_of
 from mcp_skills_server.commands.logs import set_level
 from mcp_skills_server.commands.printing import and_more
@@ -76,10 +76,9 @@ class Reloader:
 
     Args:
         context: of the command. A value of its command line or of the environment stays, whatever the file says.
-        configuration: as it was read at the start; None where there is no file.
+        views: the skills of each principal.
         sources: the roots, whose lock file is read again; None where there are none.
         tokens: those in force, where there may be some.
-        views: the skills of each principal.
         rates: those in force, where requests are counted.
         events: of the server whose requests are logged; None where there are none.
         request_level: the level at which requests are logged.
@@ -88,15 +87,15 @@ class Reloader:
     def __init__(
         self,
         context: click.Context,
-        configuration: Configuration | None,
-        sources: OpenedRoots | None,
-        tokens: Tokens | None,
-        *,
         views: Views,
+        sources: OpenedRoots | None,
+        tokens: Tokens | None = None,
+        *,
         rates: Rates | None = None,
         events: Events | None = None,
         request_level: int = logging.DEBUG,
     ) -> None:
+        self._context = context
         self._sources = sources
         self._views = views
         self._rates = rates
@@ -112,20 +111,19 @@ class Reloader:
         self._defaults = {
             name: each.get_default(plain) for name, each in self._options.items() if traits_of(each).is_live
         }
-        self._configuration = configuration
+        self._configuration = configuration_of(context)
         self._tokens = tokens
         self._warned = time.monotonic()  # when they were read
         self._events = events
         self._request_level = request_level
         self._logs_requests = logs_requests(request_level)  # since the start
-        self._broken = self._tokens_broken = False
-        """Whether the last version was refused."""
         self.last = Reload(time.time())
         self._asked: SimpleQueue[None] = SimpleQueue()
         self._seen = self._look()
 
     def start(self) -> None:
-        """Follow the files until the process ends."""
+        """Follow the files until the process ends, and warn of variables that no command reads."""
+        warn_of_unknown_variables(self._context)
         threading.Thread(target=self._follow, name="skills-configuration", daemon=True).start()
 
     def ask(self) -> None:
@@ -135,32 +133,23 @@ class Reloader:
     def reload(self) -> None:
         """Read all files again, and put what is new in force."""
         before, troubles = self._configuration, list[str]()
-        was_broken, self._broken = self._broken, False
         if before is not None:
             from mcp_skills_server.commands.config_file import ConfigurationError, read  # not for every start
 
             try:
                 self._configuration = read(before.file, again=True)
             except ConfigurationError as error:
-                self._broken = True
                 troubles.append(f"{error}; the configuration stays as it was")
-            else:
-                if was_broken and self._configuration == before:
-                    logger.info("%s is right again, and says what is in force", before.file)
-        tokens = None
-        were_broken, self._tokens_broken = self._tokens_broken, False
+        tokens, wrong = None, ()
         try:
             tokens, wrong = self._new_tokens()
         except UsageError as error:
-            self._tokens_broken = True
             troubles.append(f"{error}; the tokens stay as they were")
-        else:
-            if wrong:
-                self._tokens_broken = True
-                in_force = "the tokens stay as they were" if tokens is None else "all other lines are in force"
-                troubles.append(f"{wrong[0][1]}{and_more(len(wrong) - 1)}; {in_force}")
-            elif were_broken and tokens is None:
-                logger.info("the tokens are right again, and are those in force")
+        if wrong:
+            in_force = "all other lines are in force"
+            if tokens is None:
+                in_force = "the tokens stay as they were"
+            troubles.append(f"{wrong[0][1]}{and_more(len(wrong) - 1)}; {in_force}")
         self._swap(tokens, self._new_grants(before))
         for each in troubles:  # once what was taken is in force
             logger.warning("%s", each)
@@ -169,6 +158,8 @@ class Reloader:
         if self._sources is not None and (refused := self._sources.relock()):
             logger.warning("%s", refused)
             troubles.append(refused)
+        if self.last.error and not troubles:
+            logger.info("the files are right again, and all that they say is in force")
         self.last = Reload(time.time(), printable(" / ".join(troubles)))
 
     def _swap(self, tokens: list[Token] | None, grants: Sequence[Grant] | None) -> None:

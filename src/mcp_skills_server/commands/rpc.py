@@ -6,12 +6,13 @@ import shlex
 
 import click
 
-from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
+from mcp_skills_server.commands.config_option import configuration_of
 from mcp_skills_server.commands.fields import Grouped, takes
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import make_views, open_served
 from mcp_skills_server.commands.options import FollowOptions, roots_or_lock
 from mcp_skills_server.commands.records import AuditOptions, start_audit
+from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import end_on_signals, leave, on_hangup, say_that_it_waits
 from mcp_skills_server.commands.runtime_options import RuntimeOptions, make_runtime
 
@@ -42,11 +43,14 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
 
     from mcp_skills_server.rpc.methods import Methods
     from mcp_skills_server.rpc.server import Rpc, serve
+    from mcp_skills_server.runtime.runtime import RuntimeSettings
     from mcp_skills_server.telemetry.log import log_requests
 
     context = click.get_current_context()
     opened = open_served(roots, options, configuration_of(context))
-    runtime = make_runtime(opened.registry, options, max_loaded=1, catalog_chars=0, roots=opened.scripts)
+    runtime = make_runtime(
+        opened.registry, options, RuntimeSettings(max_loaded=1, overview_characters=0), roots=opened.scripts
+    )
     log_requests(runtime.events)
     views = make_views(opened.registry, configuration_of(context), local=True)
     methods = Methods(runtime, options.allow_code, views=views)
@@ -55,7 +59,8 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
         'type {"jsonrpc":"2.0","id":1,"method":"list_skills"}',
         f"mcp-skills-server list {shlex.join(roots)} (what it serves)",
     )
-    reloader = follow_configuration(context, views, opened, events=runtime.events)
+    reloader = Reloader(context, views, opened, events=runtime.events)
+    reloader.start()
     audit = start_audit(options, runtime.events, stdout_is_free=False)
     on_hangup(reloader.ask, audit and audit.reopen)
     opened.follow(options)  # the first call waits until the skills are there

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from mcp_skills_server.commands.fields import Grouped, flag, takes
-from mcp_skills_server.commands.options import RootOptions, make_registry, named_skill, reading
+from mcp_skills_server.commands.opening import make_registry
+from mcp_skills_server.commands.options import RootOptions, named_skill, reading
 from mcp_skills_server.commands.printing import remark, say, say_lines
 from mcp_skills_server.commands.runtime_options import ExecutionOptions, RuntimeOptions, SandboxOptions, make_runtime
 from mcp_skills_server.errors import RequestError, UsageError
@@ -48,14 +49,14 @@ def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str
     """
     import anyio
 
+    from mcp_skills_server.runtime.runtime import RuntimeSettings
+
     registry = make_registry([root], options)
     registry.load()
     found = named_skill(registry, skill)
-    # Who types the command allows the run; a server's client does not.
+    # The user who types the command allows the run; a client of a server does not.
     chosen = {name: value for name, value in vars(options).items() if hasattr(RuntimeOptions, name)}
-    with make_runtime(
-        registry, RuntimeOptions(**chosen, allow_scripts=True), max_loaded=1, catalog_chars=None
-    ) as runtime:
+    with make_runtime(registry, RuntimeOptions(**chosen, allow_scripts=True), RuntimeSettings()) as runtime:
         scripts = runtime.scripts
         if scripts is None:
             raise UsageError("scripts cannot run here")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.runtime.embeddings.index import Embeddings
     from mcp_skills_server.runtime.embeddings.models import Embedder
-    from mcp_skills_server.runtime.runtime import Runtime
+    from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 
 KEY_VARIABLE: Final = "MCP_SKILLS_EMBEDDINGS_KEY"
 
@@ -140,12 +140,9 @@ def _secrets(pairs: Sequence[str]) -> dict[str, Mapping[str, str]]:
 def make_runtime(
     registry: Registry,
     options: RuntimeOptions,
+    settings: RuntimeSettings,
     *,
-    max_loaded: int,
-    catalog_chars: int | None,
-    local_root_dirs: bool = False,
     roots: Mapping[str, bool] = MappingProxyType({}),
-    preferred_tags: Sequence[str] = (),
     runs: int | None = None,
     wait_for_sandbox: bool = True,
 ) -> Runtime:
@@ -154,40 +151,18 @@ def make_runtime(
     Args:
         registry: the skills.
         options: of scripts.
-        max_loaded: skills that a session may have loaded at once.
-        catalog_chars: length of the list of skills in the instructions; None for a length that suits the client.
-        local_root_dirs: whether models learn the directories of local skills.
+        settings: of the runtime.
         roots: whether scripts of single roots may run, by their folders.
-        preferred_tags: skills with one of these tags are described first.
         runs: scripts of one client at once; None for all but one of the limit of all.
         wait_for_sandbox: as for `ScriptSettings`.
 
     Raises:
         UsageError: scripts cannot be run as the options ask.
     """
-    from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
+    from mcp_skills_server.runtime.runtime import Runtime
 
-    settings = RuntimeSettings(
-        max_loaded=max_loaded,
-        overview_characters=catalog_chars,
-        local_root_dirs=local_root_dirs,
-        preferred_tags=preferred_tags,
-    )
     if not options.allow_scripts:
-        for name, value in (
-            ("--interpreter", options.interpreters),
-            ("--script-env", options.script_env),
-            ("--script-folder", options.script_folders),
-            ("--script-secret", options.script_secrets),
-            ("--script-network-of", options.script_network_of),
-            ("--allow-code", options.allow_code),
-            ("--allow-scripts-of", options.script_origins),
-            ("--approvals", options.approvals),
-        ):
-            if value:
-                raise UsageError(f"{name} says what scripts may do; give --allow-scripts too")
-        if any(roots.values()):
-            raise UsageError("a [[source]] has scripts = true, and scripts are off; give allow-scripts = true too")
+        _refuse_script_options(options, roots)
         return Runtime(registry, settings)
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
@@ -197,7 +172,7 @@ def make_runtime(
         if not equals or not program or not extension.startswith("."):
             raise UsageError(f"--interpreter {given}: write .EXT=PROGRAM, such as .py=/opt/venv/bin/python")
         interpreters[extension.lower()] = program
-    chosen = ScriptSettings(
+    scripts = ScriptSettings(
         timeout_s=options.script_timeout,
         max_timeout_s=max(options.script_timeout, ScriptSettings().max_timeout_s),
         output_bytes=options.script_output,
@@ -216,7 +191,29 @@ def make_runtime(
         approvals=options.approvals,
         roots=roots,
     )
-    return Runtime(registry, settings, scripts=chosen)
+    return Runtime(registry, settings, scripts=scripts)
+
+
+def _refuse_script_options(options: RuntimeOptions, roots: Mapping[str, bool]) -> None:
+    """Refuse what says how scripts run where they are off.
+
+    Raises:
+        UsageError: an option or a `[[source]]` says so.
+    """
+    for name, value in (
+        ("--interpreter", options.interpreters),
+        ("--script-env", options.script_env),
+        ("--script-folder", options.script_folders),
+        ("--script-secret", options.script_secrets),
+        ("--script-network-of", options.script_network_of),
+        ("--allow-code", options.allow_code),
+        ("--allow-scripts-of", options.script_origins),
+        ("--approvals", options.approvals),
+    ):
+        if value:
+            raise UsageError(f"{name} says what scripts may do; give --allow-scripts too")
+    if any(roots.values()):
+        raise UsageError("a [[source]] has scripts = true, and scripts are off; give allow-scripts = true too")
 
 
 class ModelType(LocatedType):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
+from mcp_skills_server.commands.config_option import configuration_of
 from mcp_skills_server.commands.fields import (
     Grouped,
     Options,
@@ -30,8 +30,9 @@ from mcp_skills_server.commands.logs import Format, Level, log_format, log_level
 from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served
 from mcp_skills_server.commands.options import FollowOptions, roots_or_lock
 from mcp_skills_server.commands.records import AuditOptions, Counting, UsageOptions, start_audit, start_usage
+from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import (
-    collecting,
+    collect_from_now_on,
     end_on_signals,
     leave,
     make_watcher,
@@ -142,7 +143,7 @@ class HttpOptions(Options):
         metavar="URL",
         in_file=False,
     )
-    session_idle: float = seconds(1800, "Close a legacy session that nobody used for so long.", least=1)
+    session_idle: float = seconds(1800, "Close a legacy session that was not used for so long.", least=1)
     max_sessions: int = count(1000, "Legacy sessions at once. Then the client with most loses its oldest idle one.")
     max_connections: int = count(
         1000,
@@ -168,8 +169,8 @@ class HttpOptions(Options):
     metrics: bool = flag("Show metrics for Prometheus at /metrics, to whom MCP is open. Needs the extra [metrics].")
     metrics_address: str | None = option(
         None,
-        "Show metrics at this address instead, such as 127.0.0.1:9464, to whoever reaches it by an IP address or by a "
-        "name of --allowed-host.",
+        "Show metrics at this address instead, such as 127.0.0.1:9464, to clients that reach it by an IP address or "
+        "by a name of --allowed-host.",
         metavar="HOST:PORT",
     )
     ui: bool = flag("Show the skills to people at /ui, to whom MCP is open.")
@@ -373,20 +374,20 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
     Raises:
         UsageError: the roots cannot be served as the options ask.
     """
-    context, over_http = click.get_current_context(), options.transport == "http"
-    opened = open_served(roots, options, configuration_of(context))
+    configuration, over_http = configuration_of(click.get_current_context()), options.transport == "http"
+    opened = open_served(roots, options, configuration)
     registry = opened.registry
     from mcp_skills_server.access.quotas import QuotaSettings
     from mcp_skills_server.catalog.report import report_to_log
+    from mcp_skills_server.runtime.runtime import RuntimeSettings
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests
 
     report_to_log(registry)
     settle_after_load(registry)
-    configuration = configuration_of(context)
-    quotas = (
-        QuotaSettings() if configuration is None else configuration.quotas
-    )  # over a pipe there is one client, who has the whole
+    quotas = QuotaSettings()
+    if configuration is not None:
+        quotas = configuration.quotas
     settings = Settings(
         dialect=options.dialect,
         page_size=options.page_size,
@@ -396,21 +397,24 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
         prompt_choice=options.prompt_choice,
         streams=quotas.streams,
     )
+    runtime_settings = RuntimeSettings(
+        max_loaded=options.max_loaded,
+        overview_characters=options.catalog_chars,
+        local_root_dirs=options.local_paths and not over_http,
+        preferred_tags=options.prefer,
+    )
     runtime = make_runtime(
         registry,
         options,
-        max_loaded=options.max_loaded,
-        catalog_chars=options.catalog_chars,
-        local_root_dirs=options.local_paths and not over_http,
+        runtime_settings,
         roots=opened.scripts,
-        preferred_tags=options.prefer,
         runs=quotas.runs,
         wait_for_sandbox=over_http,  # a host over stdio waits for the start, and for few seconds
     )
     log_requests(runtime.events, request_level(options.transport))
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)
-    views = make_views(registry, configuration_of(context), local=not over_http)
+    views = make_views(registry, configuration, local=not over_http)
     counting = start_usage(options, registry, runtime.events, by_default=over_http)
     if counting is not None and not over_http:  # what other people load is no client's business
         runtime.briefing.prefer(counting.store.lately())
@@ -421,7 +425,8 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
 def _serve_stdio(service: Service, options: ServeOptions, roots: tuple[str, ...]) -> None:
     context = click.get_current_context()
     _warn_of_unused(context)
-    reloader = follow_configuration(context, service.views, service.opened, events=service.runtime.events)
+    reloader = Reloader(context, service.views, service.opened, events=service.runtime.events)
+    reloader.start()
     on_hangup(reloader.ask, service.audit and service.audit.reopen)
     given = shlex.join(roots or ["--lock", str(options.lock)])
     say_that_it_waits(
@@ -435,7 +440,8 @@ def _serve_stdio(service: Service, options: ServeOptions, roots: tuple[str, ...]
 
     from mcp_skills_server.server.stdio import serve_stdio
 
-    asyncio.run(collecting(serve_stdio, service.runtime, service.settings, service.watcher, service.views))
+    collect_from_now_on()
+    asyncio.run(serve_stdio(service.runtime, service.settings, service.watcher, service.views))
 
 
 def _warn_of_unused(context: click.Context) -> None:

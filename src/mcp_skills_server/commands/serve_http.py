@@ -20,10 +20,11 @@ from mcp_skills_server import __version__
 from mcp_skills_server.access.grants import EVERYBODY, LOCAL
 from mcp_skills_server.access.quotas import Rates
 from mcp_skills_server.access.tokens import SOON_S, Tokens
-from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, oauth_of, tokens_of
+from mcp_skills_server.commands.config_option import configuration_of, oauth_of, tokens_of
 from mcp_skills_server.commands.fields import traits_of, variables_of
 from mcp_skills_server.commands.logs import request_level
-from mcp_skills_server.commands.running import collecting, on_hangup
+from mcp_skills_server.commands.reloading import Reloader
+from mcp_skills_server.commands.running import collect_from_now_on, on_hangup
 from mcp_skills_server.commands.serve import RedisOptions, known_methods
 from mcp_skills_server.errors import UsageError, missing_extra
 from mcp_skills_server.model import Standing
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.commands.config_file import Configuration
-    from mcp_skills_server.commands.reloading import Reloader
     from mcp_skills_server.commands.serve import ServeOptions, Service
     from mcp_skills_server.model import Changes
     from mcp_skills_server.runtime.runtime import Runtime
@@ -77,7 +77,8 @@ def serve_over_http(service: Service, options: ServeOptions) -> None:
     from mcp_skills_server.web.serving import serve_http
 
     on_hangup(read_again, service.audit and service.audit.reopen)
-    anyio.run(collecting, serve_http, service.runtime, service.settings, http, service.watcher, service.views)
+    collect_from_now_on()
+    anyio.run(serve_http, service.runtime, service.settings, http, service.watcher, service.views)
     if shared is not None:
         shared.stop()
 
@@ -106,7 +107,7 @@ def _http_settings(
     if not tokens and issuer is None:
         _refuse_principals(configuration_of(context))
     rates = Rates(service.quotas)
-    reloader = follow_configuration(
+    reloader = Reloader(
         context,
         views,
         service.opened,
@@ -115,6 +116,7 @@ def _http_settings(
         events=service.runtime.events,
         request_level=request_level(options.transport),
     )
+    reloader.start()
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer)
     sources = service.opened.mirrors
     refresh = _refresh(sources, options, shared)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from mcp_skills_server.commands.fields import many, option, takes
+from mcp_skills_server.commands.opening import make_registry
 from mcp_skills_server.commands.options import (
     LimitOptions,
     RootOptions,
     limits_of,
-    make_registry,
     path_or_none,
     reading,
     roots,

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
+from mcp_skills_server.commands.config_option import configuration_of
 from mcp_skills_server.commands.fields import Grouped, option, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import FollowOptions, roots_or_lock
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.commands.records import UsageOptions, store_at
+from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import end_on_signals, leave, make_watcher
 from mcp_skills_server.errors import UsageError
 
@@ -68,7 +69,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     registry, mirrors = opened.registry, opened.mirrors
     # The user of the page owns the folder, whatever a configuration grants to others.
     views = Views(registry)
-    follow_configuration(context, views, opened)
+    Reloader(context, views, opened).start()
     http = HttpSettings(
         host=_HOST,
         port=options.port,

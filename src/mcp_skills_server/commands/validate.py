@@ -15,7 +15,8 @@ import click
 from mcp_skills_server.codes import CODES
 from mcp_skills_server.commands.fields import Options, flag, many, output_format, takes
 from mcp_skills_server.commands.look import as_json, check, in_order, report_empty, report_passed, shortened
-from mcp_skills_server.commands.options import RootOptions, make_registry, roots, without_skills
+from mcp_skills_server.commands.opening import make_registry
+from mcp_skills_server.commands.options import RootOptions, roots, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, say_table
 from mcp_skills_server.errors import StaleFileError, UsageError, plural
 from mcp_skills_server.model import SKILL_MD, Problem, Skill
@@ -100,6 +101,8 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
     for code in (*options.select, *options.ignore):
         if not any(each.startswith(code) for each in CODES) and not options.scanners:
             raise UsageError(f"no rule has a code that begins with {code!r}; 'rules' lists all")
+    if options.watch and options.fix:
+        raise UsageError("--watch and --fix exclude each other; give one of them")
     if options.watch:
         return _follow(options, roots)
     registry = make_registry(roots, options)
@@ -135,9 +138,8 @@ def _look(registry: Registry, options: ValidateOptions) -> _Report:
     files = {registry.roots[skill.root].show(file.location): file for skill in skills for file in skill.files.values()}
     known: dict[str, Sequence[Suppression]] = {}
     for each in in_order(found):
-        if not each.code.startswith(options.select or ("",)) or (
-            options.ignore and each.code.startswith(options.ignore)
-        ):
+        is_ignored = bool(options.ignore) and each.code.startswith(options.ignore)
+        if is_ignored or not each.code.startswith(options.select or ("",)):
             continue
         reason = _reason(registry, each, files, known)
         if reason:
@@ -158,16 +160,21 @@ def _reason(
 
     place = problem.path if problem.line is not None else os.path.join(problem.path.removesuffix(SKILL_MD), SKILL_MD)
     if place not in known:
-        raw = b""
-        if place in files and files[place].size <= _MOST_TEXT:
-            try:
-                raw = registry.read(files[place])
-            except StaleFileError:
-                raw = b""
-        is_text = suppressions.MARK.encode() in raw
-        known[place] = suppressions.find(raw.decode("utf-8", "replace")) if is_text else ()
+        known[place] = suppressions.find(_text(registry, files.get(place)))
     found = suppressions.suppressed(problem, known[place])
-    return "" if found is None else found.reason
+    if found is None:
+        return ""
+    return found.reason
+
+
+def _text(registry: Registry, file: SkillFile | None) -> str:
+    """Return the text of a file, "" for one that is missing, large or changing."""
+    if file is None or file.size > _MOST_TEXT:
+        return ""
+    try:
+        return registry.read(file).decode("utf-8", "replace")
+    except StaleFileError:
+        return ""
 
 
 def _print(registry: Registry, report: _Report, options: ValidateOptions) -> None:

@@ -1,4 +1,4 @@
-"""The old bytes of a host's configuration and an entry in, the new bytes out. Nothing here touches a disk.
+"""Add an entry to the bytes of a host's configuration, or remove it. Nothing here touches a disk.
 
 Every edit is checked before it is returned: the new text, parsed, differs from the old one in our entry alone.
 """
@@ -17,27 +17,11 @@ from mcp_skills_server.hosts.table import Host
 _BOM: Final = b"\xef\xbb\xbf"
 _CORRECT: Final = "correct it there and run the command again"
 _PROGRAM: Final = "mcp-skills-server"
-_MODULE: Final = "mcp_skills_server"
-_PYTHON: Final = re.compile(r"(?:python|pypy|py)[0-9.]*t?w?")
+_OURS: Final = re.compile(r"mcp_skills_server|mcp-skills-server(?:[@\[=<>~!].*)?")
+"""Our module, or our program with an extra or a version behind it."""
+_STARTER: Final = re.compile(r"(?:python|pypy|py)[0-9.]*t?w?|uvx|uv|pipx")
+"""The first word of a command that runs another program: Python, or a tool that installs one."""
 _SUFFIX: Final = re.compile(r"\.(?:exe|cmd|bat)\Z")
-_REQUIREMENT: Final = re.compile(r"[A-Za-z0-9_.-]+")
-_RUNNERS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
-    "uvx": ((),),
-    "uv": (("tool", "run"), ("run",)),
-    "pipx": (("run",),),
-}
-"""Programs that run another one, and the words between the two."""
-_TAKE_A_VALUE: Final = frozenset(
-    {
-        "--allow-insecure-host", "--backend", "--cache-dir", "--color", "--config-file", "--constraint",
-        "--constraints", "--default-index", "--directory", "--env-file", "--exclude-newer", "--extra",
-        "--extra-index-url", "--find-links", "--from", "--group", "--index", "--index-strategy", "--index-url",
-        "--only-group", "--override", "--overrides", "--package", "--pip-args", "--project", "--python",
-        "--python-platform", "--refresh-package", "--resolution", "--spec", "--upgrade-package", "--with",
-        "--with-editable", "--with-requirements", "-P", "-b", "-c", "-f", "-i", "-p", "-w",
-    }
-)  # fmt: skip
-"""Options of the runners that stand before the program and whose value is the next word."""
 
 
 def entry_for(host: Host, command: Sequence[str], roots: Sequence[str]) -> dict[str, Any]:
@@ -46,7 +30,9 @@ def entry_for(host: Host, command: Sequence[str], roots: Sequence[str]) -> dict[
     if host.shape == "local":
         return {"type": "local", "command": words}
     plain = {"command": words[0], "args": words[1:]}
-    return {"type": "stdio", **plain} if host.shape == "stdio" else plain
+    if host.shape == "stdio":
+        return {"type": "stdio", **plain}
+    return plain
 
 
 def remote_entry_for(host: Host, url: str, token_env: str | None) -> dict[str, Any]:
@@ -87,7 +73,7 @@ def install(raw: bytes | None, host: Host, name: str, entry: Mapping[str, Any], 
     old = _entries(document, host).get(name)
     if old is None:
         entry = {**entry, **host.new}
-    elif not _is_ours(old, host, entry, command):
+    elif not _is_ours(old, host, command, _url_of(entry, host)):
         raise UsageError(f"{name!r} is another server there; choose another name with --name")
     elif bool(words_of(old)) != bool(words_of(entry)):
         return install(uninstall(raw, host, name, command), host, name, entry, command)
@@ -111,7 +97,7 @@ def uninstall(raw: bytes | None, host: Host, name: str, command: Sequence[str], 
     old = _entries(document, host).get(name)
     if old is None:
         return None
-    if not (starts_this_server(words_of(old), command) or (url and _url_of(old, host) == url)):
+    if not _is_ours(old, host, command, url):
         raise UsageError(f"{name!r} is another server there, and stays; name ours with --name, or by its --url")
     wanted = deepcopy(document)
     del wanted[host.section][name]
@@ -125,7 +111,7 @@ def uninstall(raw: bytes | None, host: Host, name: str, command: Sequence[str], 
 
 
 def snippet(host: Host, name: str, entry: Mapping[str, Any]) -> str:
-    """Our part of the file alone."""
+    """Return our part of the file alone."""
     entry = {**entry, **host.new}
     if host.form == "toml":
         return tomltext.table_of(host.section, name, entry)
@@ -140,21 +126,21 @@ def _url_of(entry: object, host: Host) -> str | None:
     return url if isinstance(url, str) else None
 
 
-def _is_ours(old: object, host: Host, entry: Mapping[str, Any], command: Sequence[str]) -> bool:
-    """Tell whether an entry starts this server, or has the URL of the one that is installed."""
-    if starts_this_server(words_of(old), command):
-        return True
-    url = _url_of(old, host)
-    return url is not None and url == _url_of(entry, host)
+def _is_ours(old: object, host: Host, command: Sequence[str], url: str | None) -> bool:
+    """Tell whether an entry starts this server, or has this URL."""
+    return starts_this_server(words_of(old), command) or (url is not None and url == _url_of(old, host))
 
 
 def _text(raw: bytes | None) -> tuple[bytes, str]:
     raw = raw or b""
-    bom = _BOM if raw.startswith(_BOM) else b""
+    bom = b""
+    if raw.startswith(_BOM):
+        bom = _BOM
+    plain = raw[len(bom) :]
     try:
-        return bom, raw[len(bom) :].decode("utf-8")
+        return bom, plain.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, len(bom) + error.start) + 1
+        line = plain.count(b"\n", 0, error.start) + 1
         raise UsageError(f"not UTF-8 at line {line}; save it as UTF-8") from None
 
 
@@ -199,57 +185,19 @@ def words_of(entry: object) -> list[str]:
 
 
 def starts_this_server(words: Sequence[str], command: Sequence[str]) -> bool:
-    """Whether these words start this server: the command that is meant now, or our program however it was installed."""
-    return list(words[: len(command) + 1]) == [*command, "serve"] or _is_this_program(words)
-
-
-def _is_this_program(words: Sequence[str]) -> bool:
-    while words:
-        name, rest = _base(words[0]), words[1:]
-        if name == _PROGRAM:
-            return True
-        if _PYTHON.fullmatch(name):
-            return _python_runs_this(rest)
-        between = next((each for each in _RUNNERS.get(name, ()) if tuple(rest[: len(each)]) == each), None)
-        if between is None:
-            return False
-        words = _behind_options(rest[len(between) :])
-        # What a runner is asked for may be a requirement: a version or an extra behind the name.
-        asked = _REQUIREMENT.match(words[0]) if words else None
-        if asked is not None and asked[0] == _PROGRAM:
-            return True
-    return False
-
-
-def _python_runs_this(words: Sequence[str]) -> bool:
-    """Tell whether Python, given these words, runs our module or our script."""
-    position = 0
-    while position < len(words):
-        word = words[position]
-        if not word.startswith("-"):
-            return _base(word) == _PROGRAM
-        if word in {"-X", "-W"}:
-            position += 1
-        elif not word.startswith("--") and "m" in word:
-            # `-m name`, `-mname`, and with other letters before it, as in `-Im name`.
-            module = word[word.index("m") + 1 :] or "".join(words[position + 1 : position + 2])
-            return module == _MODULE or module.startswith(f"{_MODULE}.")
-        elif not word.startswith("--") and "c" in word:
-            return False
-        position += 1
-    return False
-
-
-def _behind_options(words: Sequence[str]) -> Sequence[str]:
-    position = 0
-    while position < len(words) and words[position].startswith("-"):
-        if words[position] == "--":
-            position += 1
-            break
-        position += 2 if words[position] in _TAKE_A_VALUE else 1
-    return words[position:]
+    """Tell whether words start this server: `command`, our program, or Python or a tool that runs ours with `serve`."""
+    if list(words[: len(command) + 1]) == [*command, "serve"]:
+        return True
+    if not words:
+        return False
+    first = _base(words[0])
+    if first == _PROGRAM:
+        return True
+    if "serve" not in words or not _STARTER.fullmatch(first):
+        return False
+    return _OURS.fullmatch(_base(words[words.index("serve") - 1])) is not None
 
 
 def _base(word: str) -> str:
-    """Return a program's name without its folder and what Windows puts behind it."""
+    """Return a program's name without its folder and the suffix that Windows has."""
     return _SUFFIX.sub("", re.split(r"[\\/]", word)[-1].lower())

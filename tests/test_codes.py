@@ -13,6 +13,7 @@ from mcp_skills_server.authoring.notes import notes
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.codes import CODES, obstacle, problem, standing
 from mcp_skills_server.model import Problem, Standing
+from tables import each_row
 
 # A word of the line that the problem names. The codes that are not here are about no line of a file.
 EVIDENCE = {
@@ -99,7 +100,7 @@ def test_every_code_has_a_folder_of_its_name_and_no_folder_is_left_over():
     assert set(RECIPES) <= set(CODES)
 
 
-@pytest.mark.parametrize("made", RECIPES)
+@each_row("made", RECIPES)
 def test_a_bundle_that_is_not_stored_says_why(made: str):
     assert [path.name for path in (BROKEN / made).iterdir()] == ["README.md"]
     assert 0 < (BROKEN / made / "README.md").read_text().count("\n") <= 2
@@ -199,7 +200,7 @@ def test_a_problem_can_bring_a_better_hint():
     assert problem("name-missing", "there is no name", hint="ask around").hint == "ask around"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("codes", "expected"),
     [
         ([], Standing.VALID),

@@ -15,6 +15,7 @@ import click
 import pytest
 
 from mcp_skills_server.cli import COMMANDS, cli
+from tables import each_row
 from wire import DEADLINE, FIXTURES, ROOT
 
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("deploy/**/*.md")]
@@ -95,7 +96,7 @@ OF_GROUPS = {"--group", "--expires"}
 """Options of `token new` and `config grants`."""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("page", "wanted"),
     [
         ("README.md", ["list", "validate", "install", "new"]),

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.access.grants import Grant, Grants, May, Pattern, PatternError, Permissions, is_who
 from mcp_skills_server.access.principal import Principal
+from tables import each_row
 
 ANN = Principal("token", "ann", groups=frozenset({"finance"}))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pattern", "fitting", "others"),
     [
         ("acme/billing", ["acme/billing"], ["acme", "acme/billing/x", "acme/billings", "x/acme/billing"]),
@@ -33,7 +34,7 @@ def test_a_pattern_fits(pattern: str, fitting: list[str], others: list[str]) -> 
     assert [path for path in others if found.fits(path)] == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["", "/a", "a/", "a//b", "./a", "a/..", "a**", "a/b**c", "!a", "a?", "[ab]", "{a,b}", "a\\b", "a\nb", "a" * 999],
 )
@@ -81,7 +82,7 @@ def test_it_takes_no_longer_than_the_text_is() -> None:
     assert not Pattern("**/a*a*a*a*a*a*a*a*b/**/a*a*b/z").fits("/".join(["a" * 60] * 60))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("grants", "is_admin"),
     [
         ([("admin", "a")], False),
@@ -136,7 +137,7 @@ def test_who_has_the_same_grants_has_the_same_permissions() -> None:
     assert len({first, one.permissions(None), one.permissions(Principal("token", "t"))}) == 3
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [("*", True), ("local", True), ("token:a", True), ("group:a b", True), ("user:auth0|1", True)]
     + [(each, False) for each in ("ann", "token:", "group: ", "role:x", "", "**", "token:a\nb")],

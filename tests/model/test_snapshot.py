@@ -20,6 +20,7 @@ from mcp_skills_server.model import (
     Snapshot,
     Standing,
 )
+from tables import each_row
 
 
 def skill(
@@ -261,7 +262,7 @@ def test_files_of_an_inner_skill_that_stands_too_low_are_the_outer_ones():
 
 
 @pytest.mark.requirement("S40-30")
-@pytest.mark.parametrize(
+@each_row(
     "segments", [(), ("a",), (SKILL_MD,), ("a", "b"), ("", "a", SKILL_MD), ("a", "", SKILL_MD), ("b", "a", SKILL_MD)]
 )
 def test_what_names_no_file_is_not_found(segments: tuple[str, ...]):
@@ -333,7 +334,7 @@ def _cost(segments: tuple[str, ...]) -> int:
     return skills.looked_at
 
 
-@pytest.mark.parametrize("name", ["a", "no", "\u00e9" * 7])
+@each_row("name", ["a", "no", "\u00e9" * 7])
 def test_a_path_of_many_segments_costs_as_many_looks_as_a_skill_path_has_segments(name: str):
     long = LONGEST_PATH // (len(name) + 1)
     assert _cost((name,) * long) <= 2 * 3 * 3 * (len(name) + 1)

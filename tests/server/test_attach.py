@@ -24,6 +24,7 @@ from mcp_skills_server import Registry, Settings, attach
 from mcp_skills_server.catalog import outline
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SkillFile
+from tables import each_row
 from wire import DEADLINE, EXTENSION, META, ROOT, Era, Wire, WireError, write_skill
 
 pytestmark = pytest.mark.anyio
@@ -415,7 +416,7 @@ async def test_a_host_gets_the_body_once(tmp_path: Path, name: str, times: int) 
             assert str(got.model_dump()).count("This is how it is done.") == times
 
 
-@pytest.mark.parametrize("server", [object(), None, Server, "mine"])
+@each_row("server", [object(), None, Server, "mine"])
 def test_what_is_no_server_is_refused_in_one_line(tmp_path: Path, server: Any) -> None:
     with pytest.raises(TypeError, match=r"^attach\(\) takes no builtins\.\w+; give it a Server .* FastMCP .*$"):
         attach(server, Registry([tmp_path]))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tables import each_row
 from wire import EXTENSION, FIXTURES, META, ROOT, Era, Wire, WireError, serving, write_skill
 
 EVERY_METHOD: list[tuple[str, dict[str, Any]]] = [
@@ -56,7 +57,7 @@ def modern() -> Iterator[Wire]:
 
 
 @pytest.mark.requirement("MCP-10")
-@pytest.mark.parametrize(("method", "params"), EVERY_METHOD)
+@each_row(("method", "params"), EVERY_METHOD)
 def test_a_modern_request_relies_on_no_earlier_one(method: str, params: dict[str, Any]) -> None:
     with serving(FIXTURES, era="modern", opened=False) as wire:
         first = wire.request(method, params)

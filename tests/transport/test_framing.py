@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.transport.framing import MAX_LINE, LineBuffer
+from tables import each_row
 
 PIECES = st.binary(min_size=1, max_size=12) | st.text(alphabet="a \r\n", min_size=1, max_size=9).map(str.encode)
 CHUNKS = st.lists(PIECES)
@@ -93,7 +94,7 @@ def test_a_line_that_is_too_long_passes_in_pieces_and_the_next_one_is_whole() ->
     assert buffer.rest() == b"j"
 
 
-@pytest.mark.parametrize("chunk", [1 << 16, 4096, 21 << 20])
+@each_row("chunk", [1 << 16, 4096, 21 << 20])
 def test_a_line_of_20_mb_is_whole_where_it_may_be(chunk: int) -> None:
     line = b"x" * (20 << 20)
     stream = line + b"\nnext\n"

@@ -6,12 +6,13 @@ import pytest
 
 from mcp_skills_server.format.frontmatter import parse
 from mcp_skills_server.validation.rules import check_deeply
+from tables import each_row
 
 from .build import SOUND, codes, deep, document
 
 
 @pytest.mark.requirement("AS-2")
-@pytest.mark.parametrize("body", ["", "\n\n", "  \n"])
+@each_row("body", ["", "\n\n", "  \n"])
 def test_a_skill_without_instructions_is_warned_of(body: str):
     assert codes(SOUND, body=body) == ["body-empty"]
 
@@ -58,7 +59,7 @@ def test_a_reference_two_levels_deep_is_advised_against():
 
 
 @pytest.mark.requirement("AS-17")
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         "`npm run build`",
@@ -71,7 +72,7 @@ def test_what_does_not_point_into_the_skill_is_no_missing_reference(body: str):
     assert deep(body) == []
 
 
-@pytest.mark.parametrize("target", ["../other/a.md", "%2e%2e/b/a.md", "references/../../a.md"])
+@each_row("target", ["../other/a.md", "%2e%2e/b/a.md", "references/../../a.md"])
 def test_a_reference_that_leaves_the_skill_is_said(target: str):
     assert deep(f"[up]({target})") == [("reference-outside", 5)]
 

@@ -17,6 +17,7 @@ from mcp_skills_server.validation import at_scan
 from mcp_skills_server.validation.fields import EXTENSION_FIELDS, SPECIFIED_FIELDS
 from mcp_skills_server.validation.rule import Finding, Rules, SkillMd
 from mcp_skills_server.validation.rules import RULES, check, check_deeply
+from tables import each_row
 
 from .build import SOUND, document, problems
 
@@ -33,7 +34,7 @@ def test_what_could_not_be_read_is_not_judged_twice():
 
 
 @pytest.mark.requirement("X-2", "S40-5", "ASG-14", "ASG-15")
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "directory", "expected"),
     [
         (SOUND, "sound-skill", Standing.VALID),

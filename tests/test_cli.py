@@ -571,10 +571,8 @@ def test_a_table_on_a_terminal_is_as_wide_as_it_and_has_colours(
     assert len(lines) == 3 and max(map(len, lines)) == 90
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
-@pytest.mark.parametrize(
-    "arguments", [["list"], ["list", "--format", "json"], ["validate"], ["validate", "--format", "json"]], ids=" ".join
-)
+@each_row("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+@each_row("arguments", [["list"], ["list", "--format", "json"], ["validate"], ["validate", "--format", "json"]])
 def test_output_in_any_encoding_is_written_and_json_stays_json(
     tmp_path: Path, encoding: str, arguments: list[str]
 ) -> None:

@@ -16,6 +16,7 @@ from tools.reference import pages
 import mcp_skills_server
 from mcp_skills_server.cli import COMMANDS, cli
 from mcp_skills_server.codes import CODES
+from tables import each_row
 from wire import FIXTURES, ROOT
 
 PAGE = ROOT / "docs" / "reference.md"
@@ -67,7 +68,7 @@ def test_the_pages_that_are_made_have_every_option_of_every_command_and_every_co
     )
 
 
-@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda page: page.name)
+@each_row("page", sorted(ROOT.glob("docs/*.md")))
 def test_what_a_program_of_a_page_imports_is_there(page: Path) -> None:
     for program in programs(page):
         tree = compile(program, page.name, "exec", flags=ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

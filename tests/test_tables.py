@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import anyio.lowlevel
 import pytest
 
 from tables import each_row
@@ -33,3 +34,18 @@ def test_a_row_meets_nothing_that_an_earlier_one_left(tmp_path: Path, monkeypatc
 
     leaves(tmp_path=tmp_path, monkeypatch=monkeypatch)
     assert "SKILLS_ROW_B" not in os.environ
+
+
+@pytest.mark.anyio
+async def test_rows_are_awaited_one_after_the_other() -> None:
+    seen: list[int] = []
+
+    @each_row("number", [1, 2, 3])
+    async def odd(number: int) -> None:
+        await anyio.lowlevel.checkpoint()
+        seen.append(number)
+        assert number % 2
+
+    with pytest.raises(BaseExceptionGroup, match="1 of 3 rows fail: row 1: 2"):
+        await odd()
+    assert seen == [1, 2, 3]

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import JsonError
+from tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "said"),
     [
         (b"", "Expecting value"),
@@ -35,7 +36,7 @@ def test_what_is_no_json_is_told_in_one_line(raw: bytes, said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "value"),
     [
         (rb'"git \ud83d"', "git \ufffd"),

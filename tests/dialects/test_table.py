@@ -10,6 +10,7 @@ from mcp_skills_server.dialects import table
 from mcp_skills_server.dialects.dialect import Dialect
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import Standing
+from tables import each_row
 
 SKILLS = {"skills": {"listChanged": True}}
 EXTENSION = "io.modelcontextprotocol/skills"
@@ -51,7 +52,7 @@ def test_capabilities_are_added_to_what_is_there() -> None:
 
 
 @pytest.mark.requirement("X-8", "S76-8")
-@pytest.mark.parametrize(
+@each_row(
     ("choice", "params", "answer"),
     [
         ("auto", {"uri": "u", "name": "n"}, ("sep-2640", "u")),

@@ -185,7 +185,7 @@ def test_a_heading_is_found_behind_many_comments():
     assert heading(comments + "Long title\n==========\n") == "Long title"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         "#" + " " * 1_000_000 + "*x",
@@ -195,7 +195,6 @@ def test_a_heading_is_found_behind_many_comments():
         "> # a\n" * 150_000,
         "# " + "[" * 1_000_000,
     ],
-    ids=["blanks", "words", "comments", "underlines", "quotes", "brackets"],
 )
 def test_a_heading_is_looked_for_in_bounded_time(body: str):
     """Every scan asks for it, so a body of a megabyte must not take minutes."""

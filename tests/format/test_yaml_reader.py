@@ -505,7 +505,7 @@ def test_five_megabytes_of_junk_are_one_problem(junk: bytes, code: str):
     assert (found.frontmatter, codes(found)) == (None, [code])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "1" + "_" * 130_000 + "x",
@@ -515,7 +515,6 @@ def test_five_megabytes_of_junk_are_one_problem(junk: bytes, code: str):
         "." + "_" * 130_000,
         "-" * 130_000,
     ],
-    ids=lambda text: text[:6],
 )
 def test_what_is_nearly_a_number_is_read_in_one_pass(text: str):
     """Patterns that look at each digit again for every other take minutes here, and a scan waits for them."""

@@ -212,7 +212,7 @@ def test_replacing_gives_what_building_anew_would(skills: dict[str, Skill], data
     assert old.problems == (at("old"),)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "changed",
     [
         skill("a", name="other"),
@@ -221,7 +221,6 @@ def test_replacing_gives_what_building_anew_would(skills: dict[str, Skill], data
         skill("a", Standing.VALID, "more.md"),
         skill("c"),
     ],
-    ids=["renamed", "lenient", "unusable", "edited", "added"],
 )
 def test_what_was_remembered_does_not_outlive_its_truth(changed: Skill):
     old = snapshot(skill("a"), skill("b"))

@@ -401,7 +401,7 @@ async def test_a_list_of_tools_that_the_scan_corrects_is_announced(
             assert (await client.list_tools()).tools != before.tools
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "times"),
     [("codex-mcp-client", 1), ("claude-code", 1), ("github-copilot-developer", 1), ("another", 1), ("mcp", 2)],
 )
@@ -436,7 +436,7 @@ async def test_a_server_that_keeps_its_lowlevel_server_as_fastmcp_does_is_taken(
         assert [each.name for each in (await client.list_prompts()).prompts] == ["a"]
 
 
-@pytest.mark.parametrize("name", ["Cline", "cline-cli", "qwen-code-mcp-client", "copilot-cli"])
+@each_row("name", ["Cline", "cline-cli", "qwen-code-mcp-client", "copilot-cli"])
 async def test_a_host_that_cuts_results_gets_a_long_body_in_short_parts(tmp_path: Path, name: str) -> None:
     lines = [f"{number}. Do step {number} of many, and look at what it did." for number in range(600)]
     write_skill(tmp_path / "a", body="\n".join(lines))
@@ -460,7 +460,7 @@ async def test_a_host_that_cuts_results_gets_a_long_body_in_short_parts(tmp_path
     assert all(line in seen for line in lines)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "in_instructions", "in_tools"),
     [
         ("gemini-cli-mcp-client", 0, 1),

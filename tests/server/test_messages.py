@@ -22,7 +22,7 @@ from wire import DEADLINE, FIXTURES, SLOW_LOAD, Era, Wire, serving
 # Pure
 
 
-@pytest.mark.parametrize("case", MALFORMED, ids=lambda case: case.title)
+@each_row("case", MALFORMED)
 def test_what_is_no_message_is_refused_with_its_id_where_it_could_be_read(case: Case) -> None:
     found = judge(case.raw)
     assert isinstance(found, InvalidMessage)

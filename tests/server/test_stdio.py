@@ -111,7 +111,7 @@ def test_requests_that_came_before_the_end_of_stdin_are_answered() -> None:
             assert wire.finish(identifier, 1)["skills"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@each_row("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_process_with_0_and_waits_for_nobody(era: Era, number: signal.Signals) -> None:
     with serving(FIXTURES, era=era) as wire:
         wire.request("skills/list")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Iterable, Iterator
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,7 +59,7 @@ def test_blocks_are_the_stream_and_whole_ones_are_lines_that_are_short_enough(
     assert b"".join(block for block, whole in found if whole) == b"".join(line + b"\n" for line in short)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("chunks", "expected"),
     [
         ([b"one\ntwo\n"], [b"one", b"two"]),
@@ -70,7 +69,6 @@ def test_blocks_are_the_stream_and_whole_ones_are_lines_that_are_short_enough(
         ([b"one\n \t"], [b"one"]),
         ([], []),
     ],
-    ids=["line feeds", "carriage returns", "no line feed at the end", "blank lines", "a blank rest", "nothing"],
 )
 def test_lines_end_with_a_line_feed_or_with_the_stream(chunks: list[bytes], expected: list[bytes]) -> None:
     assert lines(chunks) == expected

@@ -18,7 +18,7 @@ def test_a_skill_without_instructions_is_warned_of(body: str):
 
 
 @pytest.mark.requirement("AS-16")
-@pytest.mark.parametrize(
+@each_row(
     ("body", "long"),
     [
         ("x\n" * 500, False),
@@ -27,7 +27,6 @@ def test_a_skill_without_instructions_is_warned_of(body: str):
         ("x" * 20_001, True),
         ("\n" * 600 + "x", False),
     ],
-    ids=["500 lines", "501 lines", "20000 characters", "20001 characters", "blank lines"],
 )
 def test_a_body_of_more_than_500_lines_or_5000_tokens_is_long(body: str, long: bool):
     assert codes(SOUND, body=body) == (["body-long"] if long else [])

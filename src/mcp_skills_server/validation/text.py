@@ -77,7 +77,7 @@ _MADE_UP: Final = re.compile(r"EXAMPLE|example|0{6}|1234567|abcdefg|[xX]{6}|[*]{
 _FOLDED: Final = ("\u0130", "\u0131", "\u017f", "\u212a")
 """What a pattern without regard to case takes for an ASCII letter."""
 
-RULES = Rules[TextFile]("file text")
+RULES = Rules[TextFile]()
 _OPENS: Final = "<!--"
 _CLOSES: Final = "-->"
 _READ: Final = 262_144

@@ -44,6 +44,20 @@ def test_what_is_no_pattern_says_why(text: str) -> None:
     assert str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_pattern_has_at_most_512_characters_and_64_segments() -> None:
+    assert Pattern("a" * 512).fits("a" * 512)
+    assert Pattern("/".join(["a"] * 64)).fits("/".join(["a"] * 64))
+    for text in ("a" * 513, "/".join(["a"] * 65)):
+        with pytest.raises(PatternError, match="512 characters and 64 segments"):
+            Pattern(text)
+
+
+def test_each_readable_path_comes_once_however_many_patterns_fit() -> None:
+    grant = Grant(("*",), tuple(map(Pattern, ("acme/**", "acme/b*", "z/**"))))
+    found = Permissions((grant,)).readable(["a", "acme", "acme/billing", "acme/x", "y"])
+    assert sorted(found) == ["acme", "acme/billing", "acme/x"]
+
+
 SEGMENTS = st.text(alphabet="ab-", min_size=1, max_size=3)
 PATHS = st.lists(SEGMENTS, min_size=1, max_size=4).map("/".join)
 PATTERNS = st.lists(st.one_of(SEGMENTS, st.sampled_from(["*", "**", "a*", "*b", "a*b"])), min_size=1, max_size=4).map(

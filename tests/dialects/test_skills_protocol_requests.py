@@ -118,3 +118,14 @@ def test_any_params_are_read_or_refused(method: str, params: dict[str, Any]) -> 
         READERS[method](params)
     except RequestError:
         return
+
+
+def test_a_limit_and_a_namespace_are_taken_as_they_are_up_to_the_largest_page() -> None:
+    assert [dialect.listing({"limit": limit}).limit for limit in (1, 999, 1000, 1001)] == [1, 999, 1000, 1000]
+    assert dialect.listing({"namespace": "acme"}).namespace == "acme"
+    assert dialect.listing({"namespace": ""}).namespace is None
+
+
+def test_a_blob_is_plain_text_unless_told_otherwise() -> None:
+    assert dialect.blob_content({"content": "x"}) == ("x", "text/plain")
+    assert dialect.blob_content({"content": "x", "kind": "text/csv"}) == ("x", "text/csv")

@@ -374,7 +374,8 @@ def test_a_snapshot_knows_where_it_differs_from_those_that_it_came_from() -> Non
     first = Snapshot({path: skill(path) for path in ("a", "b", "c")})
     second = first.replacing({"a": skill("a")}, (), ())
     third = second.replacing({"d": skill("d")}, ("b",), ())
-    assert set(third.differing(second)) == {"b", "d"}
+    assert set(third.differing(second)) == set(third.differing_since(second.token) or ()) == {"b", "d"}
+    assert third.differing_since(object()) is None
     assert set(third.differing(first)) == {"a", "b", "d"}
     assert set(third.differing(Snapshot(dict(first.skills)))) == {"a", "b", "d"}
     last = third
@@ -382,3 +383,12 @@ def test_a_snapshot_knows_where_it_differs_from_those_that_it_came_from() -> Non
         last = last.replacing({"c": skill("c")}, (), ())
     assert set(last.differing(first)) == {"a", "b", "c", "d"}
     assert not last.differing(last)
+
+
+def test_a_change_of_many_skills_is_as_one_of_few() -> None:
+    old = snapshot(*(skill(f"old/{number:03}") for number in range(150)), skill("stays"))
+    assert len(old.paths(Standing.VALID)) == len(old.named("stays", Standing.VALID)) + 150
+    came = {f"new/{number:03}": skill(f"new/{number:03}") for number in range(120)}
+    new = old.replacing(came, [f"old/{number:03}" for number in range(149)], ())
+    assert new.paths(Standing.VALID) == [*came, "old/149", "stays"]
+    assert set(new.differing(old)) == old.skills.keys() ^ new.skills.keys()

@@ -18,6 +18,7 @@ from mcp_skills_server.runtime import active_skills
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
 from runtime.workshop import NAMES, PDF, WORKSHOP, Held, active, ask, forbidden, listed, long_md, refused, text
+from tables import each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -382,7 +383,7 @@ async def test_calls_at_once_keep_to_the_cap(tmp_path: Path, monkeypatch: pytest
     assert [answer.get("isError", False) for answer in answers].count(True) == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("tool", "arguments", "then"),
     [
         ("skills_load", {"names": ["b"]}, ["b"]),

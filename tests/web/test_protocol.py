@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tables import each_row
 from web.http_wire import BOTH, HELLO, MODERN_META, HttpClient, Reply, Server, client, http_serving
 from wire import DEADLINE, FIXTURES, META, SOON, VERSIONS, Era, write_skill
 
@@ -281,7 +282,7 @@ BAD_BODIES = {
 }
 
 
-@pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES)
+@each_row("body", BAD_BODIES.values())
 def test_a_body_that_is_no_request_is_a_bad_request(server: Server, era: Era, body: bytes) -> None:
     with client(server, era) as one:
         status, code, _ = server.send(body=body, headers=one.headers()).error
@@ -327,7 +328,7 @@ def test_headers_without_end_are_refused(asked: HttpClient) -> None:
     assert asked.request("skills/list")["skills"]
 
 
-@pytest.mark.parametrize("raw", [b"\x16\x03\x01\x02\x00\x01\x00", b"junk\r\n\r\n", b"GET / SPDY/9\r\n\r\n", b"\0" * 99])
+@each_row("raw", [b"\x16\x03\x01\x02\x00\x01\x00", b"junk\r\n\r\n", b"GET / SPDY/9\r\n\r\n", b"\0" * 99])
 def test_what_is_no_http_is_refused(server: Server, raw: bytes) -> None:
     with server.connect() as bare:
         bare.sendall(raw + b"\r\n\r\n")
@@ -472,7 +473,7 @@ def test_one_connection_too_many_closes_the_one_that_was_idle_longest() -> None:
         alive(kept[2])
 
 
-@pytest.mark.parametrize("method", ["PUT", "PATCH", "OPTIONS", "TRACE"])
+@each_row("method", ["PUT", "PATCH", "OPTIONS", "TRACE"])
 def test_other_methods_are_not_allowed(server: Server, method: str) -> None:
     reply = server.send(method, headers={"Accept": BOTH})
     assert reply.status == 405 and "POST" in reply.headers["Allow"]

@@ -17,7 +17,6 @@ import pytest
 import forkserver
 from mcp_skills_server.cli import COMMANDS, cli
 from mcp_skills_server.commands.serve import serve
-from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, write_skill
 
 
@@ -45,7 +44,7 @@ def read_terminal(ours: int) -> bytes:
     return shown
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["serve", "no/such/folder"], "no/such/folder: no such file or folder"),
@@ -439,7 +438,7 @@ def test_the_list_of_commands_has_whole_sentences() -> None:
     assert "speaks ACP on stdio, and add the skills" in " ".join(listed.split())
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
         ("MCP_SKILLS_WATCH", "maybe", "MCP_SKILLS_WATCH: 'maybe' is not a valid boolean"),
@@ -465,7 +464,7 @@ def test_show_names_what_may_have_been_meant() -> None:
     assert "'list' shows what there is" in run("show", FIXTURES, "0123456789").stderr
 
 
-@each_row("name", ["serve", "rpc", "acp"])
+@pytest.mark.parametrize("name", ["serve", "rpc", "acp"])
 def test_the_help_has_options_below_headings_and_examples_before_them(name: str) -> None:
     """Every option stands once, below what it is about."""
     text = run(name, "--help", COLUMNS="100").stdout
@@ -512,8 +511,8 @@ CLOSED = "import os, sys; os.close(int(sys.argv[1])); os.execv(sys.executable, [
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="descriptors of POSIX")
-@each_row("closed", [0, 1, 2])
-@each_row("command", ["serve", "rpc", "list"])
+@pytest.mark.parametrize("closed", [0, 1, 2])
+@pytest.mark.parametrize("command", ["serve", "rpc", "list"])
 def test_a_standard_stream_that_the_parent_closed_is_an_empty_one(command: str, closed: int) -> None:
     module = ["-m", "mcp_skills_server", command, str(FIXTURES)]
     done = subprocess.run(
@@ -524,7 +523,7 @@ def test_a_standard_stream_that_the_parent_closed_is_an_empty_one(command: str, 
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is full")
-@each_row(
+@pytest.mark.parametrize(
     ("command", "said", "code"),
     [
         ("serve", "the server ends: stdout cannot be written (No space left on device)", 0),
@@ -571,8 +570,10 @@ def test_a_table_on_a_terminal_is_as_wide_as_it_and_has_colours(
     assert len(lines) == 3 and max(map(len, lines)) == 90
 
 
-@each_row("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
-@each_row("arguments", [["list"], ["list", "--format", "json"], ["validate"], ["validate", "--format", "json"]])
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+@pytest.mark.parametrize(
+    "arguments", [["list"], ["list", "--format", "json"], ["validate"], ["validate", "--format", "json"]], ids=" ".join
+)
 def test_output_in_any_encoding_is_written_and_json_stays_json(
     tmp_path: Path, encoding: str, arguments: list[str]
 ) -> None:

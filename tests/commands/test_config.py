@@ -26,7 +26,6 @@ from mcp_skills_server.commands.config_option import configuration_of, oauth_of
 from mcp_skills_server.commands.fields import variables_of
 from mcp_skills_server.commands.serve import serve
 from mcp_skills_server.errors import UsageError
-from tables import each_row
 from web.http_wire import refused
 from wire import ROOT, write_skill
 
@@ -180,7 +179,7 @@ def test_the_corpus_is_of_sixty_files_and_more() -> None:
     assert len({text for text, *_ in WRONG}) == len(WRONG) >= 60
 
 
-@each_row(("text", "line", "key", "hint"), WRONG)
+@pytest.mark.parametrize(("text", "line", "key", "hint"), WRONG)
 def test_a_wrong_file_is_one_line_with_file_line_key_and_hint(text: str, line: int, key: str, hint: str) -> None:
     (fault,) = faults_of(text).faults
     shown = fault.show("c.toml")
@@ -189,7 +188,7 @@ def test_a_wrong_file_is_one_line_with_file_line_key_and_hint(text: str, line: i
     assert shown.startswith(f"c.toml:{line}: {key}") and shown.endswith(f"; {fault.hint}") and shown.isprintable()
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("raw", "said"),
     [
         (b"\n\xff = 1", "c.toml:2: this is not UTF-8"),
@@ -211,7 +210,7 @@ def test_all_faults_are_found_at_once_and_no_value_is_shown() -> None:
     assert "(and 2 more; see 'mcp-skills-server config check')" in str(error)
 
 
-@each_row("key", parameters())
+@pytest.mark.parametrize("key", parameters())
 def test_every_option_can_stand_in_a_file(key: str) -> None:
     parameter = parameters()[key]
     text = {
@@ -453,7 +452,7 @@ def test_options_come_before_the_table_of_the_issuer(tmp_path: Path) -> None:
     assert alone is not None and (alone.groups_claim, alone.resource) == ("groups", audience)
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--oauth-issuer", "https://a.example"], "--oauth-audience is missing"),

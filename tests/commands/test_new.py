@@ -16,7 +16,6 @@ from mcp_skills_server.commands.new import bundle, new
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.validation import rules
-from tables import each_row
 from wire import serving
 
 
@@ -32,7 +31,7 @@ def refused(*arguments: str | Path) -> str:
     return str(done.exception)
 
 
-@each_row("name", ["refunds", "a", "x" * 64, "yes", "null", "123", "1e3", "0755", "on", "csv-2-json"])
+@pytest.mark.parametrize("name", ["refunds", "a", "x" * 64, "yes", "null", "123", "1e3", "0755", "on", "csv-2-json"])
 def test_what_it_makes_is_valid_and_says_what_is_still_to_be_written(tmp_path: Path, name: str) -> None:
     done = make(name, "--directory", tmp_path / "my skills")
     assert done.exit_code == 0, done.output
@@ -74,7 +73,7 @@ def test_the_skill_is_served(tmp_path: Path) -> None:
         assert entry["title"] == "Refunds"
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("name", "rule"),
     [
         ("Refunds", "name-characters"),
@@ -96,7 +95,7 @@ def test_a_name_that_breaks_a_rule_is_refused_with_the_rule(tmp_path: Path, name
     assert not list(tmp_path.iterdir())
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("description", "rule"),
     [("", "description-missing"), ("too short", "description-vague"), ("d" * 1025, "description-length")],
 )
@@ -105,7 +104,7 @@ def test_a_description_that_validate_would_complain_of_is_refused(tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("name", "description", "head"),
     [
         (

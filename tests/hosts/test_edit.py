@@ -9,13 +9,12 @@ import pytest
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.hosts import edit
 from mcp_skills_server.hosts.table import HOSTS
-from tables import each_row
 
 COMMAND = ["mcp-skills-server"]
 BOM = b"\xef\xbb\xbf"
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("raw", "line"),
     [
         (b"\xff", 1),
@@ -25,7 +24,7 @@ BOM = b"\xef\xbb\xbf"
         (b"{}\n\xe9\n", 2),
     ],
 )
-@each_row("host", ["cursor", "codex"])
+@pytest.mark.parametrize("host", ["cursor", "codex"])
 def test_bytes_that_are_no_utf8_are_told_by_their_line(host: str, raw: bytes, line: int) -> None:
     for change in (
         lambda: edit.install(raw, HOSTS[host], "skills", edit.entry_for(HOSTS[host], COMMAND, ["/s"]), COMMAND),
@@ -35,8 +34,8 @@ def test_bytes_that_are_no_utf8_are_told_by_their_line(host: str, raw: bytes, li
             change()
 
 
-@each_row("bom", [b"", BOM])
-@each_row("host", HOSTS)
+@pytest.mark.parametrize("bom", [b"", BOM])
+@pytest.mark.parametrize("host", HOSTS)
 def test_an_entry_comes_and_goes_and_the_mark_at_the_beginning_stays(host: str, bom: bytes) -> None:
     row = HOSTS[host]
     before = b"" if row.form == "toml" else b"{}"

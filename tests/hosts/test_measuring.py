@@ -18,7 +18,6 @@ from tools.pages import between_markers
 
 from mcp_skills_server.cli import cli
 from mcp_skills_server.hosts.table import HOSTS
-from tables import each_row
 
 OURS = [Tool(name, "Loads.") for name in NEEDED]
 
@@ -26,7 +25,7 @@ OURS = [Tool(name, "Loads.") for name in NEEDED]
 # Measures.
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("sent", "shown", "wanted"),
     [
         ("one two three", "before one two three after", "one two three"),
@@ -52,7 +51,7 @@ def test_lines_are_found_in_text_and_in_json() -> None:
     assert facts.ranges([*numbers[:5], *numbers[9:11], 99]) == "1-5, 10-11, 99"
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("result", "wanted"),
     [
         ('{"session":"x","active_skills":[]}', "structuredContent"),
@@ -144,8 +143,8 @@ def test_a_good_run_has_no_failure(tmp_path: Path) -> None:
     assert result.facts["a body of 60,000 characters"] == "whole"
 
 
-@each_row("label", ["search", "load", "read", f"load {setting.LONG[0]}"])
-@each_row("answer", [None, "Permission denied"])
+@pytest.mark.parametrize("label", ["search", "load", "read", f"load {setting.LONG[0]}"])
+@pytest.mark.parametrize("answer", [None, "Permission denied"])
 def test_what_does_not_work_is_a_failure(tmp_path: Path, label: str, answer: str | None) -> None:
     answers = {key: value for key, value in GOOD.items() if key != label} | ({label: answer} if answer else {})
     result = facts.Result("1")
@@ -225,7 +224,9 @@ def test_the_table_takes_the_place_of_the_old_one() -> None:
     assert between_markers(new, made, command.BEGIN, command.END) == new
 
 
-@each_row("page", ["", f"{command.END}{command.BEGIN}", command.BEGIN, f"{command.BEGIN}{command.BEGIN}{command.END}"])
+@pytest.mark.parametrize(
+    "page", ["", f"{command.END}{command.BEGIN}", command.BEGIN, f"{command.BEGIN}{command.BEGIN}{command.END}"]
+)
 def test_a_page_without_its_markers_is_refused(page: str) -> None:
     with pytest.raises(ValueError, match="markers"):
         between_markers(page, "x", command.BEGIN, command.END)

@@ -25,7 +25,6 @@ from tools.hosts.model import (
     write_answer,
 )
 
-from tables import each_row
 from wire import DEADLINE
 
 CALL = Turn(name="skills_load", arguments={"names": ["ä"]})
@@ -110,7 +109,7 @@ def test_a_path_names_its_api(api: Api) -> None:
     assert api_of(PATHS[api]) == api
 
 
-@each_row("path", ["/v1/messages/count_tokens?beta=true", "/v1beta/models/x:countTokens", "/v1/models"])
+@pytest.mark.parametrize("path", ["/v1/messages/count_tokens?beta=true", "/v1beta/models/x:countTokens", "/v1/models"])
 def test_other_paths_ask_for_no_turn(path: str) -> None:
     assert api_of(path) is None
 

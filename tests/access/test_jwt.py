@@ -57,7 +57,7 @@ def test_kinds_of_access_tokens(kind: str | None) -> None:
     assert proved(token)[0].name == "ann"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "groups"),
     [
         ({}, set()),
@@ -72,7 +72,7 @@ def test_groups_are_a_list_or_a_text(given: dict[str, Any], groups: set[str]) ->
     assert proved(signed(raw))[0].groups == groups
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "groups"),
     [
         ({"realm_access": {"roles": ["finance"]}}, {"finance"}),
@@ -87,7 +87,7 @@ def test_dots_of_a_claim_lead_into_objects(given: dict[str, Any], groups: set[st
     assert proved(signed(claims(**given)), settings)[0].groups == groups
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "label"),
     [
         ({"preferred_username": "ann@acme"}, "ann@acme"),
@@ -111,7 +111,7 @@ def test_groups_come_from_the_claim_that_is_named() -> None:
     assert proved(signed(given), settings)[0].groups == {"b"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "given", [{"scope": "read run"}, {"scp": ["read", "run"]}, {"scp": "run read"}, {"scope": "read", "scp": ["run"]}]
 )
 def test_scopes(given: dict[str, Any]) -> None:

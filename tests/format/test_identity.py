@@ -140,7 +140,7 @@ def test_a_version_is_that_of_the_top_level_or_of_metadata(fields: dict[str, Any
     assert identity.version(fields) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "seen"),
     [
         ("/srv/private/team.zip", "team.zip"),

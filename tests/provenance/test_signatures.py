@@ -108,7 +108,7 @@ def test_one_of_several_keys_is_enough(tmp_path: Path, pair: tuple[Path, Path]) 
     Verifier([pair[1], other]).check(signed)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "change",
     [
         {"SKILL.md": b"---\nname: other\n---\n"},
@@ -228,7 +228,7 @@ def test_a_signature_with_a_part_that_is_something_else_is_refused_with_a_line(
     assert refused(Verifier([module_pair[1]]), {**SKILL, SIGNATURE_FILE: raw}) == "signature-invalid"
 
 
-@pytest.mark.parametrize("payload", [{}, {"predicate": 3}, {"predicate": {"resources": 3}}, [], 3])
+@each_row("payload", [{}, {"predicate": 3}, {"predicate": {"resources": 3}}, [], 3])
 def test_a_signature_of_something_else_is_refused(pair: tuple[Path, Path], payload: Any) -> None:
     bundle = json.loads(sign(SKILL, pair[0]))
     bundle["dsseEnvelope"]["payload"] = base64.b64encode(json.dumps(payload).encode()).decode()

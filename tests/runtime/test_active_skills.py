@@ -124,7 +124,7 @@ FORMS = [
 
 
 @pytest.mark.requirement("RT-1", "RT-11")
-@pytest.mark.parametrize("form", FORMS)
+@each_row("form", FORMS)
 async def test_a_skill_is_found_by_name_path_and_location(session: Session, form: str) -> None:
     (entry,) = (await ask(session, "skills_load", names=[form]))["structuredContent"]["active_skills"]
     assert entry["name"] == "refunds"
@@ -132,7 +132,7 @@ async def test_a_skill_is_found_by_name_path_and_location(session: Session, form
     assert entry["root_dir"] == "skill://acme/billing/refunds"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "form",
     [
         "",
@@ -289,7 +289,7 @@ async def test_what_is_named_is_unloaded_and_what_is_absent_is_no_error(session:
 
 
 @pytest.mark.requirement("RT-14")
-@pytest.mark.parametrize("arguments", [{"all": True}, {"all": True, "names": ["refunds"]}, {"all": True, "names": []}])
+@each_row("arguments", [{"all": True}, {"all": True, "names": ["refunds"]}, {"all": True, "names": []}])
 async def test_all_are_unloaded(session: Session, arguments: dict[str, Any]) -> None:
     await ask(session, "skills_load", names=["refunds", "pdf-processing"])
     assert active(await ask(session, "skills_unload", **arguments)) == []
@@ -297,7 +297,7 @@ async def test_all_are_unloaded(session: Session, arguments: dict[str, Any]) -> 
 
 
 @pytest.mark.requirement("RT-14")
-@pytest.mark.parametrize("arguments", [{}, {"all": False}, {"names": []}, {"all": False, "names": []}])
+@each_row("arguments", [{}, {"all": False}, {"names": []}, {"all": False, "names": []}])
 async def test_unloading_nothing_is_told_what_it_takes(session: Session, arguments: dict[str, Any]) -> None:
     await ask(session, "skills_load", names=["refunds"])
     words = await refused(session, "skills_unload", arguments)
@@ -306,7 +306,7 @@ async def test_unloading_nothing_is_told_what_it_takes(session: Session, argumen
 
 
 @pytest.mark.requirement("RT-11", "RT-14")
-@pytest.mark.parametrize("form", FORMS)
+@each_row("form", FORMS)
 async def test_what_loads_a_skill_unloads_it_too(session: Session, form: str) -> None:
     await ask(session, "skills_load", names=[form])
     assert active(await ask(session, "skills_unload", names=[form])) == []

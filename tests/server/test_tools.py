@@ -126,7 +126,7 @@ def test_what_is_loaded_is_delivered_every_time(tools: Wire) -> None:
 
 
 @pytest.mark.requirement("X-16", "RT-25", "MCP-28")
-@pytest.mark.parametrize("name", ["skills.load", "skills-load", "skills_load"])
+@each_row("name", ["skills.load", "skills-load", "skills_load"])
 def test_the_other_spellings_of_a_tool_are_understood(tools: Wire, name: str) -> None:
     assert active(call(tools, name, names=["beta"])) == ["beta"]
 

@@ -153,7 +153,7 @@ def test_both_eras_are_served_at_the_same_time(server: Server) -> None:
 
 
 @pytest.mark.requirement("MCP-16", "MCP-17", "MCP-18", "MCP-55", "S40-30", "X-13")
-@pytest.mark.parametrize(
+@each_row(
     "uri",
     [
         "skill://commit-messages/none.md",

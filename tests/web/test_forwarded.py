@@ -137,7 +137,7 @@ def test_a_root_path_has_no_slash_at_its_end() -> None:
     ]
 
 
-@pytest.mark.parametrize("given", ["", "proxy", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.1/8", "::/129", "1.2.3", "unix"])
+@each_row("given", ["", "proxy", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.1/8", "::/129", "1.2.3", "unix"])
 def test_what_is_no_network_is_refused_in_one_line(given: str) -> None:
     with pytest.raises(UsageError, match="--trusted-proxy takes an address or a network") as caught:
         trusted_networks([given])

@@ -204,7 +204,7 @@ def test_a_path_that_leads_nowhere_is_not_redirected(server: Server, path: str) 
     assert server.send("POST", path, b"{}").status == 404
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "words"),
     [
         (("--trusted-proxy", "10.0.0.1/8"), "it has bits beyond its length"),

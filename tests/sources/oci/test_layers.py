@@ -110,7 +110,7 @@ def test_single_files_have_their_titles() -> None:
             read(titled("SKILL.md", A), titled(title, b"x"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "said"),
     [
         ((layer(b"\x28\xb5\x2f\xfdxx", "application/vnd.oci.image.layer.v1.tar+zstd"),), "zstd"),

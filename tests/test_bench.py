@@ -11,6 +11,8 @@ from bench.report import Verdict, markdown, verdicts
 from bench.rounds import Series, Skills, run
 from bench.subjects import EXT_SKILLS, OURS, SDK_FLOOR, own, reason
 
+from tables import each_row
+
 VISIT = {"cold": 100.0, "catalogue": 200.0, "gets": 4000.0, "reads": 3000.0, "resident": 70.0}
 
 
@@ -47,7 +49,7 @@ def test_the_tables_name_who_was_measured_and_who_was_left_out() -> None:
     assert "- ext-skills: it cannot be had." in text
 
 
-@pytest.mark.parametrize(
+@each_row(
     "answer",
     [
         b'HTTP/1.1 200 OK\r\ncontent-length: 25\r\n\r\n{"id":1,"result":{"a":1}}',

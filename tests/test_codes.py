@@ -13,6 +13,7 @@ from mcp_skills_server.authoring.notes import notes
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.codes import CODES, obstacle, problem, standing
 from mcp_skills_server.model import Problem, Standing
+from tables import each_row
 
 # A word of the line that the problem names. The codes that are not here are about no line of a file.
 EVIDENCE = {
@@ -79,16 +80,9 @@ def _validated(registry: Registry, code: str = "") -> list[Problem]:
     return [*registry.problems(), *noted]
 
 
-@pytest.fixture(params=CODES)
-def code(request: pytest.FixtureRequest) -> str:
-    """Every code, one after the other."""
-    return request.param
-
-
-@pytest.fixture
-def registry(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
-    """The bundle of the code as a registry that is about to load it."""
-    roots = roots_of(code, tmp_path)
+def _registry(code: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """Return the bundle of a code as a registry that is about to load it."""
+    roots = roots_of(code, place)
     registry = Registry(roots, gate=gate_of(code))
     befall(code, roots[0], monkeypatch)
     return registry
@@ -99,40 +93,51 @@ def test_every_code_has_a_folder_of_its_name_and_no_folder_is_left_over():
     assert set(RECIPES) <= set(CODES)
 
 
-@pytest.mark.parametrize("made", RECIPES)
+@each_row("made", RECIPES)
 def test_a_bundle_that_is_not_stored_says_why(made: str):
     assert [path.name for path in (BROKEN / made).iterdir()] == ["README.md"]
     assert 0 < (BROKEN / made / "README.md").read_text().count("\n") <= 2
 
 
-def test_each_bundle_yields_its_code_and_nothing_else(code: str, registry: Registry):
-    assert {found.code for found in _validated(registry, code)} == {code}
-
-
 @pytest.mark.requirement("ASG-18")
-def test_each_problem_says_where_how_bad_it_is_and_what_to_do(code: str, registry: Registry):
-    for found in _validated(registry, code):
-        assert found.severity == CODES[code].severity
-        assert any(found.path.startswith(root.shown) for root in registry.roots)
-        assert found.message
-        assert found.hint
-        assert "\n" not in str(found)
-        assert str(found).endswith(f"[{code}]")
+@each_row("code", CODES)
+def test_each_bundle_yields_its_code_and_nothing_else(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = _registry(code, tmp_path, monkeypatch)
+    problems = _validated(registry, code)
+    assert {found.code for found in problems} == {code}
+    for found in problems:
+        _is_said_in_one_line(found, registry)
+        _names_the_line_with_the_fault(found)
 
 
-def test_each_problem_names_the_line_with_the_fault_where_there_is_one(code: str, registry: Registry):
-    for found in _validated(registry, code):
-        if code in EVIDENCE:
-            assert found.line is not None
-            # Beyond the last line there is only the place where something is missing.
-            lines = [*Path(found.path).read_bytes().split(b"\n"), b""]
-            assert EVIDENCE[code] in lines[found.line - 1]
-        else:
-            assert found.line is None, f"add the words of the line that {code} names to EVIDENCE"
+def _is_said_in_one_line(found: Problem, registry: Registry) -> None:
+    """A problem says where it is, how bad it is and what to do."""
+    assert found.severity == CODES[found.code].severity
+    assert any(found.path.startswith(root.shown) for root in registry.roots)
+    assert found.message
+    assert found.hint
+    assert "\n" not in str(found)
+    assert str(found).endswith(f"[{found.code}]")
+
+
+def _names_the_line_with_the_fault(found: Problem) -> None:
+    if found.code in EVIDENCE:
+        assert found.line is not None
+        # Beyond the last line there is only the place where something is missing.
+        lines = [*Path(found.path).read_bytes().split(b"\n"), b""]
+        assert EVIDENCE[found.code] in lines[found.line - 1]
+    else:
+        assert found.line is None, f"add the words of the line that {found.code} names to EVIDENCE"
 
 
 @pytest.mark.requirement("X-2", "S40-5")
-def test_each_skill_stands_no_higher_than_its_code_allows(code: str, registry: Registry):
+@each_row("code", CODES)
+def test_each_skill_stands_no_higher_than_its_code_allows(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = _registry(code, tmp_path, monkeypatch)
     _validated(registry)
     worst = min((skill.standing for skill in registry.snapshot.skills.values()), default=None)
     gone = code == "root-missing" or gate_of(code) is not None
@@ -199,7 +204,7 @@ def test_a_problem_can_bring_a_better_hint():
     assert problem("name-missing", "there is no name", hint="ask around").hint == "ask around"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("codes", "expected"),
     [
         ([], Standing.VALID),

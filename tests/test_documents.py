@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-import pytest
 
 from mcp_skills_server.cli import COMMANDS, cli
+from tables import each_row
 from wire import DEADLINE, FIXTURES, ROOT
 
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("deploy/**/*.md")]
@@ -32,7 +32,7 @@ def commands(text: str) -> list[str]:
     return [line for line in found if line.startswith(PROGRAMS)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@each_row("page", PAGES)
 def test_every_command_of_a_block_can_be_pasted(page: Path) -> None:
     for line in commands(page.read_text(encoding="utf-8")):
         if "$(" in line or "<<" in line or line.count("'") % 2:
@@ -48,7 +48,7 @@ MADE = {"options.md", "codes.md"}
 """Pages that `make docs` makes from the code."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@each_row("page", PAGES)
 def test_every_link_to_a_page_leads_somewhere(page: Path) -> None:
     for path, anchor in LINK.findall(BLOCK.sub("", page.read_text(encoding="utf-8"))):
         if "//" not in path and path not in MADE:
@@ -72,7 +72,7 @@ def parameters(words: Sequence[str]) -> set[str]:
     return {name for each in command.get_params(context) for name in (*each.opts, *each.secondary_opts)}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@each_row("page", PAGES)
 def test_every_option_of_a_page_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for line in commands(text):
@@ -95,7 +95,7 @@ OF_GROUPS = {"--group", "--expires"}
 """Options of `token new` and `config grants`."""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("page", "wanted"),
     [
         ("README.md", ["list", "validate", "install", "new"]),

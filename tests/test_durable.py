@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from mcp_skills_server.durable import why_untrusted
+from tables import each_row
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")
-@pytest.mark.parametrize(
+@each_row(
     ("mode", "reason"),
     [(0o600, ""), (0o644, ""), (0o660, "may be written by others"), (0o602, "may be written by others")],
 )
@@ -24,7 +25,7 @@ def test_what_others_may_write_is_not_trusted(tmp_path: Path, mode: int, reason:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="owners of POSIX")
-@pytest.mark.parametrize(("owner", "reason"), [(0, ""), (1000, ""), (1001, "belongs to another user")])
+@each_row(("owner", "reason"), [(0, ""), (1000, ""), (1001, "belongs to another user")])
 def test_what_another_user_than_root_owns_is_not_trusted(
     monkeypatch: pytest.MonkeyPatch, owner: int, reason: str
 ) -> None:

@@ -6,11 +6,10 @@ import importlib
 import inspect
 import pkgutil
 
-import pytest
-
 import mcp_skills_server
 from mcp_skills_server import errors
 from mcp_skills_server.errors import MOST_ECHOED, SkillsServerError, clipped, listed
+from tables import each_row
 
 
 def modules() -> list[str]:
@@ -38,9 +37,7 @@ def test_every_error_that_a_user_of_the_library_catches_is_at_the_top() -> None:
         assert getattr(mcp_skills_server, name) is error and name in mcp_skills_server.__all__
 
 
-@pytest.mark.parametrize(
-    ("count", "last"), [(1, "n0"), (19, "n18"), (20, "n19"), (21, "n19 and 1 more"), (1000, "n19 and 980 more")]
-)
+@each_row(("count", "last"), [(1, "n0"), (19, "n18"), (20, "n19"), (21, "n19 and 1 more"), (1000, "n19 and 980 more")])
 def test_twenty_names_are_listed_and_the_others_counted(count: int, last: str) -> None:
     said = listed([f"n{number}" for number in range(count)])
     assert said.split(", ")[-1] == last and len(said.split(", ")) == min(count, 20)
@@ -50,7 +47,7 @@ def test_of_no_names_there_are_none() -> None:
     assert listed([]) == "none"
 
 
-@pytest.mark.parametrize("more", [-1, 0, 1, 10_000])
+@each_row("more", [-1, 0, 1, 10_000])
 def test_a_text_is_repeated_up_to_a_length(more: int) -> None:
     text = "x" * (MOST_ECHOED + more)
     said = clipped(text)

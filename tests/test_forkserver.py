@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import forkserver
+from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES
 
 SAYS = """
@@ -33,7 +34,7 @@ def test_a_process_is_the_same_either_way(tmp_path: Path) -> None:
     assert ours.returncode == 3 and ours.stderr == "aside\n"
 
 
-@pytest.mark.parametrize("words", [["list", str(FIXTURES)], ["list", "/no/such"], ["--help"], ["serve", "--none"]])
+@each_row("words", [["list", str(FIXTURES)], ["list", "/no/such"], ["--help"], ["serve", "--none"]])
 def test_the_program_is_the_same_either_way(words: list[str]) -> None:
     ours, theirs = (
         run([*COMMAND, *words], capture_output=True, stdin=subprocess.DEVNULL, timeout=DEADLINE, check=False)

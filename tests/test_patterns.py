@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import mcp_skills_server
+from tables import each_row
 
 parser: Any = importlib.import_module("re._parser")
 SOURCE = Path(mcp_skills_server.__file__).parent
@@ -215,13 +216,13 @@ def test_a_pattern_reads_each_place_a_bounded_number_of_times():
     assert {where: each for where, each in found.items() if each} == {}
 
 
-@pytest.mark.parametrize("name", SHORT_OR_SURE)
+@each_row("name", SHORT_OR_SURE)
 def test_an_exception_is_still_needed(name: str):
     found = [faults(pattern, searched=searched) for where, pattern, searched in PATTERNS if where.endswith(name)]
     assert len(found) == 1 and found[0]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "pattern",
     [
         r"(?:a+)+b",
@@ -239,7 +240,7 @@ def test_what_takes_long_is_refused(pattern: str):
     assert faults(re.compile(pattern), searched=True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pattern", "searched"),
     [
         (r"[a-z]++(?:-[a-z]++)*+", True),
@@ -294,7 +295,7 @@ def test_a_possessive_repeat_means_the_same_in_every_python():
     assert offenders == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pattern", "wrong"),
     [
         (r"[a-z]++(?:-[a-z]++)*+", True),

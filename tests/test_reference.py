@@ -16,6 +16,7 @@ from tools.reference import man, pages
 import mcp_skills_server
 from mcp_skills_server.cli import COMMANDS, cli
 from mcp_skills_server.codes import CODES
+from tables import each_row
 from wire import FIXTURES, ROOT
 
 PAGE = ROOT / "docs" / "reference.md"
@@ -73,7 +74,7 @@ def test_the_manual_page_is_that_of_the_code() -> None:
     assert MANUAL.read_text(encoding="utf-8") == man()
 
 
-@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda page: page.name)
+@each_row("page", sorted(ROOT.glob("docs/*.md")))
 def test_what_a_program_of_a_page_imports_is_there(page: Path) -> None:
     for program in programs(page):
         tree = compile(program, page.name, "exec", flags=ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

@@ -10,6 +10,8 @@ import pytest
 from tools.threats import Outcome, Threat, judge, main, misfits, outcome, read_table, verdict
 from tools.trial import ROOT, Runner
 
+from tables import each_row
+
 TABLE = read_table()
 FAST = "tests/web/test_places.py::test_nobody_loses_a_place_to_who_holds_as_many"
 
@@ -40,7 +42,7 @@ def test_a_test_is_as_bad_as_its_worst_case() -> None:
     assert outcome("t4", reports) == Outcome("absent")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("found", "said"),
     [
         (Outcome("failed", "AssertionError: 1"), ""),

@@ -31,11 +31,15 @@ TOP: Final = "top"
 """The name for the modules that are in no package."""
 
 _TESTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    TOP: ("tests/test_errors.py", "tests/test_cli.py"),
+    TOP: ("tests/test_errors.py", "tests/test_codes.py", "tests/test_durable.py", "tests/test_cli.py"),
+    "access": ("tests/access", "tests/web/test_oauth.py"),
     "commands": ("tests/commands", "tests/test_cli.py"),
+    "dialects": ("tests/dialects", "tests/rpc/test_methods.py", "tests/server/test_golden.py"),
     "hosts": ("tests/hosts", "tests/commands/test_install.py"),
+    "model": ("tests/model", "tests/dialects", "tests/server/test_skills.py"),
     "publish": ("tests/publish", "tests/faults"),
     "sources": ("tests/sources", "tests/faults"),
+    "validation": ("tests/validation", "tests/test_codes.py", "tests/authoring/test_validate.py"),
 }
 """Where a package's tests are, if not in the folder of its name."""
 

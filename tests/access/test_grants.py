@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.access.grants import Grant, Grants, May, Pattern, PatternError, Permissions, is_who
 from mcp_skills_server.access.principal import Principal
+from tables import each_row
 
 ANN = Principal("token", "ann", groups=frozenset({"finance"}))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pattern", "fitting", "others"),
     [
         ("acme/billing", ["acme/billing"], ["acme", "acme/billing/x", "acme/billings", "x/acme/billing"]),
@@ -33,7 +34,7 @@ def test_a_pattern_fits(pattern: str, fitting: list[str], others: list[str]) -> 
     assert [path for path in others if found.fits(path)] == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["", "/a", "a/", "a//b", "./a", "a/..", "a**", "a/b**c", "!a", "a?", "[ab]", "{a,b}", "a\\b", "a\nb", "a" * 999],
 )
@@ -41,6 +42,20 @@ def test_what_is_no_pattern_says_why(text: str) -> None:
     with pytest.raises(PatternError) as caught:
         Pattern(text)
     assert str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_pattern_has_at_most_512_characters_and_64_segments() -> None:
+    assert Pattern("a" * 512).fits("a" * 512)
+    assert Pattern("/".join(["a"] * 64)).fits("/".join(["a"] * 64))
+    for text in ("a" * 513, "/".join(["a"] * 65)):
+        with pytest.raises(PatternError, match="512 characters and 64 segments"):
+            Pattern(text)
+
+
+def test_each_readable_path_comes_once_however_many_patterns_fit() -> None:
+    grant = Grant(("*",), tuple(map(Pattern, ("acme/**", "acme/b*", "z/**"))))
+    found = Permissions((grant,)).readable(["a", "acme", "acme/billing", "acme/x", "y"])
+    assert sorted(found) == ["acme", "acme/billing", "acme/x"]
 
 
 SEGMENTS = st.text(alphabet="ab-", min_size=1, max_size=3)
@@ -81,7 +96,7 @@ def test_it_takes_no_longer_than_the_text_is() -> None:
     assert not Pattern("**/a*a*a*a*a*a*a*a*b/**/a*a*b/z").fits("/".join(["a" * 60] * 60))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("grants", "is_admin"),
     [
         ([("admin", "a")], False),
@@ -136,7 +151,7 @@ def test_who_has_the_same_grants_has_the_same_permissions() -> None:
     assert len({first, one.permissions(None), one.permissions(Principal("token", "t"))}) == 3
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [("*", True), ("local", True), ("token:a", True), ("group:a b", True), ("user:auth0|1", True)]
     + [(each, False) for each in ("ann", "token:", "group: ", "role:x", "", "**", "token:a\nb")],

@@ -17,6 +17,7 @@ from mcp_skills_server.access.issuer import Issuer, metadata_urls
 from mcp_skills_server.access.oauth import ResourceServer
 from mcp_skills_server.access.settings import OAuthSettings, is_safe
 from mcp_skills_server.errors import SkillsServerError
+from tables import each_row
 
 KEYS = "https://keys.example/keys"
 META = f"{ISSUER}/.well-known/oauth-authorization-server"
@@ -63,7 +64,7 @@ def run(work: Callable[[], Awaitable[Any]]) -> Any:
     return anyio.run(bounded)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("issuer", "urls"),
     [
         (
@@ -94,7 +95,7 @@ def test_where_metadata_stands(issuer: str, urls: list[str]) -> None:
     assert metadata_urls(issuer) == urls
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
+@each_row("place", [0, 1, 2])
 def test_metadata_is_found_wherever_it_stands_and_asked_there_first_from_then_on(place: int) -> None:
     url = f"{ISSUER}/tenant"
     web = Web(public(), issuer=url, at=metadata_urls(url)[place])
@@ -169,9 +170,7 @@ def test_names_that_are_made_up_cause_one_look_in_thirty_seconds() -> None:
     run(work)
 
 
-@pytest.mark.parametrize(
-    "kid", ["../../etc/passwd", "' OR 1=1 --", "https://evil.example/keys", "one\x00", "x" * 10_000, ""]
-)
+@each_row("kid", ["../../etc/passwd", "' OR 1=1 --", "https://evil.example/keys", "one\x00", "x" * 10_000, ""])
 def test_the_name_of_a_key_is_looked_up_and_never_followed(kid: str) -> None:
     web = Web(public())
 
@@ -242,7 +241,7 @@ def test_a_key_that_was_withdrawn_is_believed_for_a_quarter_of_an_hour_at_most()
     run(work)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("metadata", "said"),
     [
         ({"issuer": ISSUER + "/", "jwks_uri": KEYS}, "is of another issuer, 'https://login.example/'"),
@@ -267,7 +266,7 @@ def test_metadata_that_cannot_be_used(metadata: Any, said: str, caplog: pytest.L
     assert said in caplog.text and web.asked == [META]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "status"),
     [
         *((body, 200) for body in (b"", b"null", b"[]", {}, {"keys": {}}, {"keys": "x"}, b"\xff" * 10)),
@@ -294,7 +293,7 @@ def of(key: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {name: value for name, value in {**key, **more}.items() if value is not None}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "key",
     [
         None,
@@ -369,7 +368,7 @@ def test_ten_thousand_keys_are_as_good_as_one() -> None:
     run(work)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "safe"),
     [
         ("https://x.example", True),
@@ -481,7 +480,7 @@ def test_what_is_remembered_of_tokens_is_bounded(monkeypatch: pytest.MonkeyPatch
     run(work)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "metadata"),
     [
         ("https://s.example/mcp", "https://s.example/.well-known/oauth-protected-resource/mcp"),

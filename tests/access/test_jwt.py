@@ -22,6 +22,7 @@ from mcp_skills_server.access.admission import RefusedError, ScopeError
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.settings import ALGORITHMS, OAuthSettings
+from tables import each_row
 
 SETTINGS = OAuthSettings(ISSUER, AUDIENCE, AUDIENCE)
 
@@ -40,7 +41,7 @@ def refused(token: str, settings: OAuthSettings = SETTINGS, key: dict[str, Any] 
     return str(caught.value)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@each_row("algorithm", ALGORITHMS)
 def test_a_token_by_each_algorithm_names_its_bearer(algorithm: str) -> None:
     given = claims(groups=["finance", "legal"], scope="skills:read skills:run")
     who, expires = proved(signed(given, algorithm=algorithm))
@@ -50,13 +51,13 @@ def test_a_token_by_each_algorithm_names_its_bearer(algorithm: str) -> None:
     assert expires == given["exp"] + 60
 
 
-@pytest.mark.parametrize("kind", [None, "JWT", "jwt", "at+jwt", "AT+JWT", "application/at+jwt"])
+@each_row("kind", [None, "JWT", "jwt", "at+jwt", "AT+JWT", "application/at+jwt"])
 def test_kinds_of_access_tokens(kind: str | None) -> None:
     token = signed(headers={"typ": kind})
     assert proved(token)[0].name == "ann"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "groups"),
     [
         ({}, set()),
@@ -71,7 +72,7 @@ def test_groups_are_a_list_or_a_text(given: dict[str, Any], groups: set[str]) ->
     assert proved(signed(raw))[0].groups == groups
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "groups"),
     [
         ({"realm_access": {"roles": ["finance"]}}, {"finance"}),
@@ -86,7 +87,7 @@ def test_dots_of_a_claim_lead_into_objects(given: dict[str, Any], groups: set[st
     assert proved(signed(claims(**given)), settings)[0].groups == groups
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "label"),
     [
         ({"preferred_username": "ann@acme"}, "ann@acme"),
@@ -110,7 +111,7 @@ def test_groups_come_from_the_claim_that_is_named() -> None:
     assert proved(signed(given), settings)[0].groups == {"b"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "given", [{"scope": "read run"}, {"scp": ["read", "run"]}, {"scp": "run read"}, {"scope": "read", "scp": ["run"]}]
 )
 def test_scopes(given: dict[str, Any]) -> None:
@@ -159,7 +160,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@each_row("name", WRONG)
 def test_claims_that_are_wrong(name: str) -> None:
     given, said = WRONG[name]
     assert said in refused(signed(claims(**given)))
@@ -174,7 +175,7 @@ def test_clocks_may_differ_by_the_skew() -> None:
     assert proved(signed(claims(aud=["x", AUDIENCE], exp=now + 7.5)))[1] == now + 67.5
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         '"iss":"%(iss)s"',  # twice the same
@@ -197,7 +198,7 @@ def test_json_that_can_be_read_in_two_ways_is_refused(text: str) -> None:
     assert "says something twice" in refused(signed(raw))
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+@each_row("number", ["NaN", "Infinity", "-Infinity"])
 def test_an_end_that_is_no_number(number: str) -> None:
     raw = json.dumps(claims(exp=1)).replace('"exp": 1', f'"exp": {number}').encode()
     assert refused(signed(raw))
@@ -208,14 +209,14 @@ def encoded(part: object) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-@pytest.mark.parametrize("algorithm", ["none", "None", "NONE", "nOnE", ""])
+@each_row("algorithm", ["none", "None", "NONE", "nOnE", ""])
 def test_a_token_that_nobody_signed(algorithm: str) -> None:
     for signature in ("", encoded(b"x")):
         token = f"{encoded({'alg': algorithm, 'typ': 'JWT', 'kid': 'one'})}.{encoded(claims())}.{signature}"
         assert "algorithm" in refused(token)
 
 
-@pytest.mark.parametrize("shape", ["pem", "der", "jwk"])
+@each_row("shape", ["pem", "der", "jwk"])
 def test_a_public_key_is_no_secret(shape: str) -> None:
     """HS256 with what everybody can read: the confusion of algorithms."""
     key = private("RS256").public_key()
@@ -251,7 +252,7 @@ def test_a_weak_key_proves_nothing() -> None:
     assert "too weak" in refused(token, key=key)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("headers", "said"),
     [
         ({"typ": "logout+jwt"}, "no access token"),
@@ -275,7 +276,7 @@ def test_a_header_that_says_a_thing_twice_is_refused() -> None:
     assert "twice" in refused(f"{head}.{signed().split('.', 1)[1]}")
 
 
-@pytest.mark.parametrize("kid", [7, ["one"], {"a": 1}, True])
+@each_row("kid", [7, ["one"], {"a": 1}, True])
 def test_the_name_of_a_key_is_text(kid: Any) -> None:
     head = encoded({"alg": "ES256", "kid": kid})
     assert refused(f"{head}.{signed().split('.', 1)[1]}") == "its key has no name"
@@ -296,7 +297,7 @@ def test_every_changed_character_is_noticed() -> None:
         assert refused(token[:place] + other + token[place + 1 :])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "token",
     [
         "",

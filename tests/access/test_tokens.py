@@ -25,6 +25,7 @@ from mcp_skills_server.access.tokens import (
 )
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.web.bearer import secret_of
+from tables import each_row
 
 SECRET = "not-a-real-secret-0123456789"
 OTHER = "another-made-up-one-0123456789"
@@ -39,7 +40,7 @@ def test_tokens_are_read_from_lines() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "message"),
     [
         (SECRET, "line 1: write name=token"),
@@ -91,7 +92,7 @@ def test_a_file_that_everybody_can_read_is_told(tmp_path: Path, caplog: pytest.L
     assert SECRET not in caplog.text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "message"),
     [
         (None, r"cannot be read \(No such file or directory\)"),
@@ -123,7 +124,7 @@ def borne(header: str | None) -> Token | None:
     return find(TOKENS, secret or "")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("header", "name"),
     [
         (f"Bearer {SECRET}", "alpha"),
@@ -154,7 +155,7 @@ def test_a_bearer_is_who_bears_the_whole_token(header: str | None, name: str | N
     assert (found and found.name) == name
 
 
-@pytest.mark.parametrize("header", [f"Bearer {SECRET}", f"Bearer {OTHER}", "Bearer wrong", f"Basic {SECRET}", None])
+@each_row("header", [f"Bearer {SECRET}", f"Bearer {OTHER}", "Bearer wrong", f"Basic {SECRET}", None])
 def test_every_token_is_compared_in_constant_time_whoever_asks(
     header: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +204,7 @@ def when(*parts: int) -> float:
     return datetime(*parts, tzinfo=UTC).timestamp()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "expires", "groups"),
     [
         ("", math.inf, []),
@@ -226,7 +227,7 @@ def test_a_line_says_when_its_token_ends_and_what_its_bearer_belongs_to(
     assert (admission.expires, admission.hashed) == (expires, token.hashed)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "hint"),
     [
         ("expires=", "expires: write a day"),
@@ -256,7 +257,7 @@ def test_what_cannot_be_meant_is_wrong_usage_and_not_shown(words: str, hint: str
     assert "\n" not in seen and SECRET not in seen and OTHER not in seen
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "names", "groups"),
     [
         (f"a={SECRET},b={OTHER}", "ab", [set(), set()]),

@@ -15,6 +15,7 @@ from mcp_skills_server.acp import conversation
 from mcp_skills_server.acp.conversation import Conversation
 from mcp_skills_server.dialects import acp
 from mcp_skills_server.dialects.acp import AvailableSkill
+from tables import each_row
 
 ONE: tuple[AvailableSkill, ...] = ({"name": "one", "description": "Does one."},)
 TWO: tuple[AvailableSkill, ...] = (*ONE, {"name": "two", "description": "Does two."})
@@ -166,7 +167,7 @@ def test_a_server_is_added_to_setups_alone_and_only_where_it_can_be_of_use() -> 
         assert make().ask(other) == other
 
 
-@pytest.mark.parametrize(
+@each_row(
     "raw",
     [
         b'{"id":1,"method":"session/new","params":{"mcpServers":[]}',
@@ -342,7 +343,7 @@ def test_bytes_of_no_meaning_pass(parts: list[bytes]) -> None:
 
 
 @pytest.mark.requirement("ACPX-3")
-@pytest.mark.parametrize(
+@each_row(
     "unknown",
     [
         request(7, "_example.com/ask", question="?"),

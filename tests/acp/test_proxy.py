@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 import forkserver
 from mcp_skills_server.acp.proxy import AgentProcess, NotStartedError
+from tables import each_row
 from wire import COMMAND, DEADLINE, write_skill
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs processes and signals as POSIX has them")
@@ -239,9 +240,9 @@ def until_there(path: Path) -> None:
         select.select([], [], [], 0.01)
 
 
-@pytest.mark.parametrize("lines", [100, 10**9])  # what two pipes hold, so that the agent ends; more
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGHUP, "closed"])
-@pytest.mark.parametrize("roots", [0, 1])
+@each_row("lines", [100, 10**9])  # what two pipes hold, so that the agent ends; more
+@each_row("end", [signal.SIGTERM, signal.SIGHUP, "closed"])
+@each_row("roots", [0, 1])
 def test_an_editor_that_reads_nothing_cannot_hold_up_the_end(
     tmp_path: Path, lines: int, end: signal.Signals | str, roots: int
 ) -> None:
@@ -274,7 +275,7 @@ def test_an_editor_that_reads_slowly_gets_everything(tmp_path: Path) -> None:
 # Ends
 
 
-@pytest.mark.parametrize("code", [0, 1, 7, 255])
+@each_row("code", [0, 1, 7, 255])
 def test_the_exit_code_of_the_agent_is_handed_on(code: int) -> None:
     assert through(b"", python(f"print('last'); raise SystemExit({code})")) == (b"last\n", code, "")
 
@@ -399,7 +400,7 @@ os.write(1, b"%d" % child.pid)
     assert exit_code == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@each_row("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_is_handed_on(number: signal.Signals) -> None:
     code = f"""
 import os, signal, time

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tables import each_row
 from wire import DEADLINE, ROOT, write_skill
 
 GIT = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
@@ -153,7 +154,7 @@ sys.exit("refund it" not in sys.argv[-1])
 """
 
 
-@pytest.mark.parametrize(("agent", "cost"), [("claude", 0.25), ("codex", 0.0), ("opencode", 0.0)])
+@each_row(("agent", "cost"), [("claude", 0.25), ("codex", 0.0), ("opencode", 0.0)])
 def test_the_judge_of_agents_reads_the_last_object_of_an_answer(tmp_path: Path, agent: str, cost: float) -> None:
     program = tmp_path / "bin" / agent
     program.parent.mkdir()

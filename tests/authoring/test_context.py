@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from mcp_skills_server.authoring.context import HOSTS
 from mcp_skills_server.cli import cli
 from mcp_skills_server.errors import UsageError
+from tables import each_row
 from wire import FIXTURES, serving, write_skill
 
 
@@ -49,7 +49,7 @@ def test_what_stands_whole_and_what_does_not_is_counted(tmp_path: Path) -> None:
     assert sum(map(len, skills.values())) == 300 and not skills["whole"]
 
 
-@pytest.mark.parametrize("host", HOSTS)
+@each_row("host", HOSTS)
 def test_loading_a_skill_brings_its_body(tmp_path: Path, host: str) -> None:
     write_skill(tmp_path / "a", body="Knock three times.\n")
     (text,) = shown(tmp_path, "--host", host, "--skill", "a")["loaded"]

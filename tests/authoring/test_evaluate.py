@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mcp_skills_server.authoring.trigger_sets import read_cases
 from mcp_skills_server.cli import cli
 from mcp_skills_server.errors import UsageError
+from tables import each_row
 from wire import FIXTURES, ROOT, write_skill
 
 REFUNDS = "Issue refunds to customers. Use when money is to be paid back."
@@ -122,7 +123,7 @@ def test_what_is_wrong_with_a_set_is_one_line(skills: Path) -> None:
     assert "there is no trigger set" in refusal("evaluate", skills)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "message"),
     [
         ("[", "cannot be read as JSON"),

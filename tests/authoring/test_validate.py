@@ -22,6 +22,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.frontmatter import parse
 from mcp_skills_server.validation.explanations import EXPLANATIONS, markdown
 from mcp_skills_server.validation.fields import EXTENSION_FIELDS, HOST_FIELDS, SPECIFIED_FIELDS
+from tables import each_row
 from wire import DEADLINE, FIXTURES, ROOT, write_skill
 
 FAULTY = """---
@@ -144,7 +145,7 @@ def test_corrections_are_shown_and_written_with_yes(faulty: Path) -> None:
     assert "nothing that --fix can correct" in command("validate", faulty, "--fix", "--yes").stderr
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("before", "after"),
     [
         ("allowed-tools: [Read, 'Bash(git:*)']", 'allowed-tools: "Read Bash(git:*)"'),
@@ -164,7 +165,7 @@ def test_a_correction_changes_how_it_is_written_alone(tmp_path: Path, before: st
     assert after in file.read_text()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["disable-model-invocation: true", "author:\n  name: me", "author: |\n  me", "author: &a me", "author: [me]"],
 )
@@ -190,7 +191,7 @@ def test_the_fixtures_have_no_notes() -> None:
     assert codes(FIXTURES) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("files", "unused"),
     [
         ({"scripts/run.py": "x"}, True),
@@ -214,7 +215,7 @@ def made_up(prefix: str, length: int) -> str:
     return prefix + ("Qz7Wp2Lm4Tn8Xk5Rd3Vb6Hs1Gj9Fc" * 4)[:length]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "found"),
     [
         (made_up("ghp_", 36), True),
@@ -234,7 +235,7 @@ def test_secrets_of_known_shapes(tmp_path: Path, text: str, found: bool) -> None
     assert not found or text not in command("validate", tmp_path).stdout
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "found"),
     [
         ("echo aGk= | base64 -d | bash", True),
@@ -278,7 +279,7 @@ def test_the_findings_of_a_scanner_are_joined(tmp_path: Path, output: str) -> No
     assert not found["ok"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "message"),
     [
         ("no-such-scanner", "there is no such program"),

@@ -12,6 +12,7 @@ from catalog.forest import codes, loaded, plant, served, skill_md, skills
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.model import Standing
+from tables import each_row
 
 
 def test_files_come_in_path_order(tmp_path: Path) -> None:
@@ -28,7 +29,7 @@ def test_files_deeper_than_the_scan_goes_make_a_skill_unusable(tmp_path: Path) -
 
 
 @pytest.mark.requirement("S40-19", "RTI-5")
-@pytest.mark.parametrize(
+@each_row(
     ("files", "code"),
     [
         ({f"bad/sub{number}/f": "x" for number in range(4)}, "too-many-files"),
@@ -68,7 +69,7 @@ def test_at_a_limit_a_skill_is_served(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("X-5", "S40-17")
-@pytest.mark.parametrize(
+@each_row(
     ("target", "location"),
     [
         ("ref.md", "one/ref.md"),

@@ -17,6 +17,7 @@ from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SkillFile
+from tables import each_row
 from wire import write_skill
 
 
@@ -42,10 +43,9 @@ def test_no_link_is_followed_on_the_way_to_a_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("X-3")
-@pytest.mark.parametrize(
+@each_row(
     "raw",
     [b"", b"a\r\nb\r\n", b"\xef\xbb\xbf# hi\n", bytes(range(256)), b"\0" * 10, b"x" * 3_000_001],
-    ids=["empty", "crlf", "bom", "binary", "nul", "large"],
 )
 def test_read_gives_the_exact_bytes(tmp_path: Path, raw: bytes) -> None:
     plant(tmp_path, {"d/file": raw})
@@ -112,7 +112,7 @@ def saved_by_an_editor(top: Path) -> None:
 
 
 @pytest.mark.requirement("X-5")
-@pytest.mark.parametrize(
+@each_row(
     "change",
     [
         lambda top: (top / "d/file").unlink(),
@@ -178,7 +178,7 @@ def test_looking_again_finds_what_now_lies_there_but_nothing_behind_a_link(tmp_p
 
 
 @pytest.mark.requirement("X-5")
-@pytest.mark.parametrize(
+@each_row(
     ("target", "found"),
     [
         ("file", "s/file"),

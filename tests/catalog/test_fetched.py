@@ -10,6 +10,7 @@ import pytest
 
 from mcp_skills_server.catalog.fetched import UNKNOWN
 from mcp_skills_server.catalog.registry import Registry
+from tables import each_row
 from wire import write_skill
 
 SITE = "https://example.com"
@@ -55,7 +56,7 @@ def test_a_query_of_the_source_is_not_shown(tmp_path: Path) -> None:
     assert origins(tmp_path) == {"theirs": "https://example.com/skills/index.json"}
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"source": 3}', '{"source": ""}', "{" * 100_000, '{"source": "a\\u001b"}'])
+@each_row("text", ["", "[]", '{"source": 3}', '{"source": ""}', "{" * 100_000, '{"source": "a\\u001b"}'])
 def test_a_record_that_says_nothing_makes_no_skill_a_local_one(tmp_path: Path, text: str) -> None:
     write_skill(tmp_path / "theirs")
     record(tmp_path, "theirs").write_text(text)
@@ -106,7 +107,7 @@ def test_a_nested_skill_that_was_fetched_alone_too_is_one_skill(tmp_path: Path, 
     assert sorted(registry.snapshot.skills) == [f"{top}inner", f"{top}outer"]
 
 
-@pytest.mark.parametrize("wrong", ["gone", "source", "files", "record"])
+@each_row("wrong", ["gone", "source", "files", "record"])
 def test_it_stays_a_skill_of_its_own_where_that_is_not_what_was_fetched(tmp_path: Path, wrong: str) -> None:
     bundle(tmp_path)
     file = tmp_path / ".mcp-skills" / "skills" / "inner.json"

@@ -12,6 +12,7 @@ from catalog.forest import DEADLINE, Told, codes, loaded, plant, served, skill_m
 from mcp_skills_server.catalog import grace
 from mcp_skills_server.catalog.grace import GracePeriod
 from mcp_skills_server.model import SKILL_MD
+from tables import each_row
 
 
 class Clock:
@@ -50,9 +51,7 @@ def test_what_was_found_whole_is_no_longer_held(monkeypatch: pytest.MonkeyPatch)
     assert subject.places == []
 
 
-@pytest.mark.parametrize(
-    "torn", ["", "---\nname: a\n", "---\nname: a\ndescription: [\n---\n", "---\nname: b\n---\n", None]
-)
+@each_row("torn", ["", "---\nname: a\n", "---\nname: a\ndescription: [\n---\n", "---\nname: b\n---\n", None])
 def test_a_skill_stands_while_its_skill_md_is_torn_and_falls_when_it_stays_so(tmp_path: Path, torn: str | None) -> None:
     registry = loaded(plant(tmp_path, skills("a", "a/inner", "b")), quiet_s=0.3)
     seen, before = Told(registry), registry.snapshot.skills["a"]

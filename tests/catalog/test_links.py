@@ -15,6 +15,7 @@ from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot
 from mcp_skills_server.errors import StaleFileError
+from tables import each_row
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_one_folder_is_one_skill_however_many_links_lead_to_it(project: Path) ->
     assert served(registry) == [".agents/skills/pdf", ".agents/skills/pdf/inner"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "make"),
     [
         ("no skill", lambda top: plant(top / "elsewhere", {"x.md": "x"})),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.catalog.path_index import PathIndex, outermost, touched
+from tables import each_row
 
 
 def shelf(*directories: str) -> PathIndex:
@@ -18,7 +18,7 @@ def shelf(*directories: str) -> PathIndex:
     return out
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("location", "is_directory", "part"),
     [
         ("", True, ""),
@@ -49,7 +49,7 @@ def test_below_a_root_that_is_a_skill_everything_touches_the_root() -> None:
     assert touched("", shelf("", "x"), True) == ""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("parts", "out"),
     [
         ([], []),

@@ -17,10 +17,11 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SkillFile
+from tables import each_row
 
 
 @pytest.mark.requirement("S40-18", "X-1", "X-3")
-@pytest.mark.parametrize("raw", [b"", b"a\r\nb\r\n", b"\xef\xbb\xbf# hi", bytes(range(256)), b"x" * 2_000_000], ids=len)
+@each_row("raw", [b"", b"a\r\nb\r\n", b"\xef\xbb\xbf# hi", bytes(range(256)), b"x" * 2_000_000])
 def test_read_gives_the_exact_bytes_and_the_digest_is_theirs(tmp_path: Path, raw: bytes) -> None:
     registry = loaded(plant(tmp_path, skills("a") | {"a/file": raw}))
     file = registry.snapshot.skills["a"].files["file"]
@@ -176,7 +177,7 @@ def test_kept_values_are_bounded_in_number_and_size() -> None:
 
 
 @pytest.mark.requirement("X-5")
-@pytest.mark.parametrize("step", ["root", "root/a", "root/a/refs"])
+@each_row("step", ["root", "root/a", "root/a/refs"])
 def test_a_file_is_stale_when_a_directory_above_it_is_swapped(tmp_path: Path, step: str) -> None:
     """The foreign file has the same name, size and time."""
     files = skills("a") | {"a/refs/ref.md": "hello"}

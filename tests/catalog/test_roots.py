@@ -13,6 +13,7 @@ import pytest
 from catalog.forest import codes, loaded, plant, served, skill_md, skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import UsageError
+from tables import each_row
 
 
 def test_a_path_to_a_skill_md_stands_for_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +32,7 @@ def test_the_same_root_twice_counts_once(tmp_path: Path) -> None:
     assert codes(registry) == []
 
 
-@pytest.mark.parametrize("given_path", ["nowhere", "file", "dangling", ""])
+@each_row("given_path", ["nowhere", "file", "dangling", ""])
 def test_a_root_that_is_no_directory_is_refused_in_one_line(
     tmp_path: Path, given_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

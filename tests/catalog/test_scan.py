@@ -16,6 +16,7 @@ from mcp_skills_server.catalog import disk, scan, tree
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SkillFile, Standing
+from tables import each_row
 
 
 @pytest.mark.requirement("AS-1", "ASG-4")
@@ -29,7 +30,7 @@ def test_a_skill_is_a_directory_with_a_file_named_exactly_skill_md(tmp_path: Pat
 
 
 @pytest.mark.requirement("AS-21")
-@pytest.mark.parametrize("name", ["skill.md", "Skill.md", "SKILL.MD"])
+@each_row("name", ["skill.md", "Skill.md", "SKILL.MD"])
 def test_another_spelling_of_skill_md_is_told_with_the_mend(tmp_path: Path, name: str) -> None:
     plant(tmp_path, {f"one/{name}": skill_md("one")} | skills("two"))
     registry = loaded(tmp_path)
@@ -104,7 +105,7 @@ def test_a_root_that_is_a_skill_goes_by_its_name_and_what_is_nested_lies_below(t
     assert codes(registry) == ["name-mismatch"]
 
 
-@pytest.mark.parametrize("text", ["no frontmatter", skill_md("'../x'"), skill_md("''")])
+@each_row("text", ["no frontmatter", skill_md("'../x'"), skill_md("''")])
 def test_a_root_without_a_usable_name_goes_by_its_directory(tmp_path: Path, text: str) -> None:
     registry = loaded(plant(tmp_path / "kit", {"SKILL.md": text}))
     assert list(registry.snapshot.skills) == ["kit"]
@@ -137,7 +138,7 @@ def test_the_path_of_the_root_itself_may_hold_ignored_names(tmp_path: Path) -> N
 
 
 @pytest.mark.requirement("X-2", "S40-5")
-@pytest.mark.parametrize(
+@each_row(
     ("text", "code", "standing"),
     [
         (b"no frontmatter", "frontmatter-missing", Standing.UNUSABLE),
@@ -158,7 +159,7 @@ def test_a_broken_skill_leaves_its_neighbours_served(
     assert [(problem.path, problem.skill) for problem in seen] == [(str(tmp_path / "bad/SKILL.md"), "bad")]
 
 
-@pytest.mark.parametrize("target", ["../two/SKILL.md", "nowhere", "SKILL.md", "sub", "/etc/passwd", ".hidden.md"])
+@each_row("target", ["../two/SKILL.md", "nowhere", "SKILL.md", "sub", "/etc/passwd", ".hidden.md"])
 def test_a_skill_md_that_is_a_link_out_of_the_skill_is_unusable(tmp_path: Path, target: str) -> None:
     plant(tmp_path, skills("two") | {"one/sub/x": "x", "one/.hidden.md": skill_md("one")})
     (tmp_path / "one/SKILL.md").symlink_to(target)

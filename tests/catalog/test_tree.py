@@ -20,6 +20,7 @@ from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import ignored
 from mcp_skills_server.model import SkillFile
+from tables import each_row
 
 
 def walk(top: Path, *, depth: int = 6, most_files: int = 512) -> tree.Directory:
@@ -28,7 +29,7 @@ def walk(top: Path, *, depth: int = 6, most_files: int = 512) -> tree.Directory:
 
 
 @pytest.mark.requirement("ASG-5")
-@pytest.mark.parametrize(
+@each_row(
     "name",
     [
         ".git",
@@ -48,7 +49,7 @@ def test_names_of_tools_and_editors_are_ignored(name: str) -> None:
     assert tree.is_ignored(name)
 
 
-@pytest.mark.parametrize("name", ["SKILL.md", "a.git", "node_modules2", "swp", "notes..md", "a b", "ä", "git"])
+@each_row("name", ["SKILL.md", "a.git", "node_modules2", "swp", "notes..md", "a b", "ä", "git"])
 def test_other_names_are_not_ignored(name: str) -> None:
     assert not tree.is_ignored(name)
 
@@ -176,7 +177,7 @@ def test_what_is_noted_of_a_directory_costs_once_each(tmp_path: Path) -> None:
     assert len(set(kept)) <= 2  # the one that is there at first, and the one that grows
 
 
-@pytest.mark.parametrize(("most", "found"), [(1, 1), (4, 4), (5, 5), (6, 5)])
+@each_row(("most", "found"), [(1, 1), (4, 4), (5, 5), (6, 5)])
 def test_ignored_names_are_looked_for_among_so_many_names(tmp_path: Path, most: int, found: int) -> None:
     plant(tmp_path, {f"a/.{number}": "x" for number in range(5)})
     assert len(tree.ignored_in(str(tmp_path), "a", most_names=most)) == found

@@ -14,6 +14,7 @@ import pytest
 
 import forkserver
 from mcp_skills_server.dialects import acp
+from tables import each_row
 from wire import COMMAND, DEADLINE, ROOT, write_skill
 
 ECHO = [sys.executable, "-c", "import sys; sys.stdout.write(sys.stdin.read())"]
@@ -38,7 +39,7 @@ def test_what_stands_behind_the_dashes_is_the_agent_s(tmp_path: Path) -> None:
     assert done.stdout.decode().strip() == "['--max-files', 'x', '--', '--help']"
 
 
-@pytest.mark.parametrize("words", [["x"], ["x", "--"], []])
+@each_row("words", [["x"], ["x", "--"], []])
 def test_without_an_agent_it_says_how_to_name_one(words: list[str]) -> None:
     done = run(*words)
     assert (done.returncode, done.stdout) == (2, b"") and done.stderr.count(b"\n") == 1 and b"behind --" in done.stderr

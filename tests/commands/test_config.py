@@ -26,6 +26,7 @@ from mcp_skills_server.commands.config_option import configuration_of, oauth_of
 from mcp_skills_server.commands.fields import variables_of
 from mcp_skills_server.commands.serve import serve
 from mcp_skills_server.errors import UsageError
+from tables import each_row
 from web.http_wire import refused
 from wire import ROOT, write_skill
 
@@ -166,7 +167,7 @@ def test_all_faults_are_found_at_once_and_no_value_is_shown() -> None:
     assert "(and 2 more; see 'mcp-skills-server config check')" in str(error)
 
 
-@pytest.mark.parametrize("key", parameters())
+@each_row("key", parameters())
 def test_every_option_can_stand_in_a_file(key: str) -> None:
     parameter = parameters()[key]
     text = {

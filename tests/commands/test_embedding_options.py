@@ -13,10 +13,11 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.runtime_options import KEY_VARIABLE, EmbeddingOptions, make_embeddings
 from mcp_skills_server.errors import UsageError
 from runtime.embeddings import tiny
+from tables import each_row
 from wire import serving, write_skill
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("embeddings", "model", "said"),
     [
         ("http://example.org/v1", "m", "with https, or with http on this machine"),
@@ -38,7 +39,7 @@ def test_wrong_use_is_one_line(embeddings: str | None, model: str | None, said: 
     assert "\n" not in str(raised.value) and "s3cret" not in str(raised.value)
 
 
-@pytest.mark.parametrize("key", ["", " ", "two\nlines", "\u00fcber"])
+@each_row("key", ["", " ", "two\nlines", "\u00fcber"])
 def test_a_key_that_cannot_be_sent_is_refused(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_VARIABLE, key)
     options = EmbeddingOptions(embeddings="https://example.org/v1", embeddings_model="m")

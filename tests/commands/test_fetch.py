@@ -14,6 +14,7 @@ import pytest
 
 import forkserver
 from sources.publishers import INDEX, Publisher, answer, redirect, skill_md
+from tables import each_row
 from web.http_wire import http_serving
 from wire import COMMAND, DEADLINE, FIXTURES
 
@@ -128,7 +129,7 @@ def test_a_broken_entry_is_listed_as_refused(site: Publisher) -> None:
     assert "refused: billing: its digest" in done.stderr and "warning: later: its type 'bundle'" in done.stderr
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "said"),
     [
         ([], "--output DIR"),

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from mcp_skills_server.cli import COMMANDS, cli
 from mcp_skills_server.commands.fields import Grouped, Options, flag, many, option, switch, takes, traits_of
+from tables import each_row
 
 
 class ColourOptions(Options):
@@ -55,7 +56,7 @@ def type_of(parameter: click.Option) -> object:
     return kind if parameter.required or parameter.is_flag or parameter.default is not None else kind | None
 
 
-@pytest.mark.parametrize("name", commands())
+@each_row("name", commands())
 def test_each_field_has_the_type_of_its_option(name: str) -> None:
     command = commands()[name]
     assert command.callback is not None

@@ -21,6 +21,7 @@ from mcp_skills_server.commands.install import install
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.hosts import edit, jsontext
 from mcp_skills_server.hosts.table import HOSTS, Platform, location
+from tables import each_row
 from wire import DEADLINE, FIXTURES, Wire
 
 OTHER = "other"
@@ -140,7 +141,7 @@ SAMPLES = {
     "opencode": OPENCODE,
     "antigravity": ANTIGRAVITY,
 }
-EVERY_HOST = pytest.mark.parametrize("host", HOSTS)
+EVERY_HOST = each_row("host", HOSTS)
 
 
 @pytest.fixture
@@ -212,7 +213,7 @@ def beside(path: Path) -> list[str]:
 # Where the files are.
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("host", "wanted"),
     [
         ("claude-code", ".mcp.json"),
@@ -462,7 +463,7 @@ def test_trust_is_a_switch_of_its_own(platform: Platform, skills: Path) -> None:
     assert path.read_text(encoding="utf-8") == GEMINI
 
 
-@pytest.mark.parametrize("host", [host for host in HOSTS if host != "gemini-cli"])
+@each_row("host", [host for host in HOSTS if host != "gemini-cli"])
 def test_trust_is_refused_where_the_entry_has_none(platform: Platform, skills: Path, host: str) -> None:
     said = refused(platform, host, skills, "--trust")
     assert HOSTS[host].title in said and "docs/hosts.md" in said
@@ -506,7 +507,7 @@ def test_a_dry_run_prints_a_difference_that_applies(platform: Platform, skills: 
 # Uninstall.
 
 
-@EVERY_HOST
+@pytest.mark.parametrize("host", HOSTS)
 def test_uninstall_of_nothing_is_fine(platform: Platform, host: str) -> None:
     path = location(HOSTS[host], platform)
     assert "nothing to remove" in told(platform, host, "--uninstall")
@@ -525,8 +526,8 @@ def test_the_server_of_somebody_else_stays(platform: Platform, skills: Path, hos
     assert location(HOSTS[host], platform).read_text(encoding="utf-8") == SAMPLES[host]
 
 
-@pytest.mark.parametrize("more", [["--uninstall"], []])
-@pytest.mark.parametrize(
+@each_row("more", [["--uninstall"], []])
+@each_row(
     "foreign",
     [
         {"command": "npx", "args": ["-y", "filesystem", "/home/me/mcp-skills-server"]},
@@ -572,8 +573,8 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", BROKEN)
-@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+@each_row("case", BROKEN)
+@each_row("more", [[], ["--dry-run"]])
 def test_a_broken_file_is_left_alone(platform: Platform, skills: Path, case: str, more: list[str]) -> None:
     host, content, words = BROKEN[case]
     path = placed(platform, host, content)
@@ -613,7 +614,7 @@ def test_not_a_regular_file(platform: Platform, skills: Path, tmp_path: Path) ->
         assert said.startswith(str(tmp_path / name)) and said.endswith("; name the host's file with --config")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "words"),
     [
         (["cursor"], "folders to serve"),
@@ -759,7 +760,7 @@ REMOTE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("host", REMOTE)
+@each_row("host", REMOTE)
 def test_a_host_reaches_a_server_by_url_in_its_own_shape(platform: Platform, skills: Path, host: str) -> None:
     path = placed(platform, host)
     before = parsed(host, path)
@@ -774,7 +775,7 @@ def test_a_host_reaches_a_server_by_url_in_its_own_shape(platform: Platform, ski
     assert entry(host, path) == REMOTE[host]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "said"),
     [
         (["claude-desktop", "--url", URL], "connector"),

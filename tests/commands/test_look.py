@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from mcp_skills_server.cli import cli
 from mcp_skills_server.errors import UsageError
+from tables import each_row
 from wire import FIXTURES, write_skill
 
 
@@ -27,7 +28,7 @@ def test_no_skill_anywhere_names_each_folder(tmp_path: Path, command: str) -> No
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("target", "hint"),
     [
         (".", "remove the link, since the folder it leads to is part of this root"),
@@ -78,7 +79,7 @@ def test_list_install_show_and_validate_have_one_list_of_problems(tmp_path: Path
     assert installed == table and installed.endswith(f"'mcp-skills-server validate {broken}' shows each")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("asked", "said"),
     [
         ("dup", "Several skills are named 'dup'; ask for one of: a/dup, b/dup"),

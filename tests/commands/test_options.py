@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from mcp_skills_server.cli import COMMANDS, cli
 from mcp_skills_server.commands.fields import variables_of
+from tables import each_row
 from wire import ROOT
 
 SCRIPTS = (ROOT / "docs" / "scripts.md").read_text(encoding="utf-8")
@@ -23,8 +24,8 @@ def default(command: str, option: str) -> object:
     return found.default
 
 
-@pytest.mark.parametrize("command", ["serve", "rpc"])
-@pytest.mark.parametrize("option", ["--script-timeout", "--script-output", "--script-memory", "--script-concurrency"])
+@each_row("command", ["serve", "rpc"])
+@each_row("option", ["--script-timeout", "--script-output", "--script-memory", "--script-concurrency"])
 def test_the_limits_of_scripts_are_those_of_the_page(command: str, option: str) -> None:
     row = next(line for line in SCRIPTS.splitlines() if line.startswith("|") and line.endswith(f"| `{option}` |"))
     said = re.match(r"(\d+)(?: ([KMG]iB|s))?\b", row.split("|")[2].strip())
@@ -59,7 +60,7 @@ def test_every_option_of_every_command_is_read_from_the_variable_of_its_name(mon
     assert not passed_over
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     ["lock", "outdated", "update", "diff", "list", "show", "validate", "publish", "push", "approve", "verify"],
 )

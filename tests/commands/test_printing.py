@@ -11,7 +11,6 @@ import textwrap
 from pathlib import Path
 
 import click
-import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +20,7 @@ import mcp_skills_server
 from mcp_skills_server.commands.logs import Seldom
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
 from mcp_skills_server.errors import REPEATS
+from tables import each_row
 
 EVIL = "a\x1b[2Jb\rc\x9bd\u202ee\x7ff\U000e0041g"
 
@@ -36,7 +36,7 @@ def printed(*work: object) -> str:
     return CliRunner().invoke(command).output
 
 
-@pytest.mark.parametrize("function", [say, say_lines, remark])
+@each_row("function", [say, say_lines, remark])
 def test_nothing_steers_a_terminal(function: object) -> None:
     """Escapes, C1 controls and direction overrides are written out."""
     out = printed(function, EVIL)
@@ -112,7 +112,7 @@ Body with an escape: @[31m
 """.replace("@", "\x1b")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "words",
     [
         ("list", "."),
@@ -125,7 +125,6 @@ Body with an escape: @[31m
         ("list", "no\x1b[2Jsuch"),
         ("install", "cursor", "folder\x1b[2J", "--print", "--command", "x"),
     ],
-    ids=" ".join,
 )
 def test_no_command_hands_on_what_steers_a_terminal(words: tuple[str, ...], tmp_path: Path) -> None:
     """Whatever a skill's fields, its body and a folder's name hold."""

@@ -12,6 +12,7 @@ from mcp_skills_server.cli import cli
 from mcp_skills_server.codes import problem
 from mcp_skills_server.commands.look import shortened
 from mcp_skills_server.model import Problem
+from tables import each_row
 from wire import write_skill
 
 MOST = 20
@@ -21,7 +22,7 @@ def of(skill: str, count: int, code: str = "link-outside", folder: str = "top") 
     return [problem(code, "it is one").at(f"{folder}/{skill}/d/{number:05}", skill) for number in range(count)]
 
 
-@pytest.mark.parametrize("count", [0, 1, MOST, MOST + 1])
+@each_row("count", [0, 1, MOST, MOST + 1])
 def test_a_few_are_all_there(count: int) -> None:
     assert list(shortened(of("a", count))) == of("a", count)
 
@@ -46,7 +47,7 @@ def test_of_places_with_nothing_in_common_there_is_a_line_too() -> None:
     assert rest.path == "." and rest.message.startswith("40 more ")
 
 
-@pytest.mark.parametrize("form", ["text", "github", "json"])
+@each_row("form", ["text", "github", "json"])
 def test_a_skill_of_many_bad_files_is_a_few_lines(tmp_path: Path, form: str) -> None:
     folder = write_skill(tmp_path / "a")
     for number in range(600):

@@ -26,6 +26,7 @@ from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.serve import serve
 from mcp_skills_server.telemetry.events import Events, observe
 from mcp_skills_server.telemetry.log import log_requests
+from tables import each_row
 from web.http_wire import HELLO, HttpClient, Reply, Server, Stream, http_serving
 from wire import COMMAND, DEADLINE, serving, write_skill
 
@@ -84,9 +85,7 @@ def test_tokens_are_read_again_and_only_who_lost_one_is_disconnected(tmp_path: P
         assert OLD not in server.stderr and NEW not in server.stderr
 
 
-@pytest.mark.parametrize(
-    ("broken", "said"), [("a=short\n", "fewer than 16"), ("", "there is no token"), (None, "No such file")]
-)
+@each_row(("broken", "said"), [("a=short\n", "fewer than 16"), ("", "there is no token"), (None, "No such file")])
 def test_a_broken_file_of_tokens_is_one_line_and_the_old_ones_stay(
     tmp_path: Path, broken: str | None, said: str
 ) -> None:

@@ -19,6 +19,7 @@ import pytest
 import forkserver
 from mcp_skills_server.rpc.server import MAX_MESSAGE
 from rpc.build import ACTIONS, toml, write
+from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, write_skill
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -115,7 +116,7 @@ def actions() -> Iterator[Lines]:
 
 
 @pytest.mark.requirement("SP-3", "SP-4", "SP-5", "SP-10", "SP-11", "SP-12", "SP-16", "SP-18")
-@pytest.mark.parametrize("name", ["list", "describe", "read"])
+@each_row("name", ["list", "describe", "read"])
 def test_the_requests_of_the_specification_have_its_answers(actions: Lines, name: str) -> None:
     golden = json.loads((GOLDEN / f"skills_protocol.{name}.json").read_text(encoding="utf-8"))
     actions.send(golden["request"])
@@ -290,7 +291,7 @@ def test_what_runs_is_ended_with_the_process_and_leaves_nothing(tmp_path: Path, 
     assert not [*temporary.iterdir()]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "environment", "said"),
     [
         (["--allow-code"], {}, "--allow-code says what scripts may do; give --allow-scripts too"),

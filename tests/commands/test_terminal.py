@@ -13,6 +13,7 @@ from time import monotonic
 import pytest
 
 import forkserver
+from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, write_skill
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
@@ -85,7 +86,7 @@ def test_acp_says_that_it_waits() -> None:
         assert "an editor" in person.read("Ctrl-C")
 
 
-@pytest.mark.parametrize("words", [["serve"], ["rpc"], ["acp", "--", "cat"]])
+@each_row("words", [["serve"], ["rpc"], ["acp", "--", "cat"]])
 def test_a_host_is_told_nothing_of_that(words: list[str]) -> None:
     given = [words[0], str(FIXTURES), *words[1:]]
     done = forkserver.run([*COMMAND, *given], input=b"", capture_output=True, check=True, timeout=DEADLINE, cwd=ROOT)

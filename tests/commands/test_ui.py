@@ -6,13 +6,12 @@ import signal
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from forkserver import Popen, run
+from tables import each_row
 from wire import COMMAND, DEADLINE, ROOT, write_skill
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "said"),
     [
         (["ui"], "there is nothing to serve"),

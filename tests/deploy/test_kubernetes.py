@@ -18,6 +18,7 @@ from tools.interop.places import MODULES
 
 from deploy.variables import known, used
 from mcp_skills_server.commands.config_file import parse
+from tables import each_row
 from wire import DEADLINE, ROOT
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
@@ -228,9 +229,7 @@ def test_the_monitor_asks_where_the_service_answers_and_the_component_has_metric
     assert change["value"]["name"] in known()
 
 
-@pytest.mark.parametrize(
-    "file", ["config.toml", "kubernetes/base/config.toml", "kubernetes/overlays/example/config.toml"]
-)
+@each_row("file", ["config.toml", "kubernetes/base/config.toml", "kubernetes/overlays/example/config.toml"])
 def test_the_source_that_a_configuration_suggests_is_one(file: str) -> None:
     text = (ROOT / "deploy" / file).read_text()
     before, _, suggested = text.partition("# [[source]]\n")

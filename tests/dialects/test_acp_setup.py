@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import acp
+from tables import each_row
 
 ADDED: dict[str, Any] = {"name": "skills", "command": "/bin/x", "args": ["serve"], "env": []}
 
@@ -18,7 +18,7 @@ def make(name: str) -> dict[str, Any]:
     return {**ADDED, "name": name}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("before", "after"),
     [
         ({"mcpServers": []}, {"mcpServers": [ADDED]}),

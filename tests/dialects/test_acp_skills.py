@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dialects.build import skill, snapshot
 from mcp_skills_server.dialects import acp
 from mcp_skills_server.model import ORIGIN, Standing
+from tables import each_row
 from wire import ROOT
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -54,7 +55,7 @@ def test_empty_fields_are_left_out() -> None:
 
 
 @pytest.mark.requirement("ACP-6")
-@pytest.mark.parametrize(
+@each_row(
     ("text", "tools"),
     [
         ("Bash Read", ["Bash", "Read"]),
@@ -82,7 +83,7 @@ def test_splitting_loses_nothing_but_separators(text: str) -> None:
 
 
 @pytest.mark.requirement("ACP-1", "ACP-2", "ACP-3", "ACP-5", "ACP-6", "ACPX-1")
-@pytest.mark.parametrize(
+@each_row(
     ("change", "word"),
     [
         ({"name": "a--b"}, "name"),

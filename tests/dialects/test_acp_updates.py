@@ -11,6 +11,7 @@ from dialects.build import skill, snapshot
 from mcp_skills_server.dialects import acp
 from mcp_skills_server.dialects.acp import Takes
 from mcp_skills_server.model import Snapshot
+from tables import each_row
 from wire import ROOT
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -55,7 +56,7 @@ def test_who_does_not_know_the_draft_gets_commands_with_meta_and_what_it_asked_f
 
 
 @pytest.mark.requirement("ACPX-4", "ACP-13", "X-31", "X-32")
-@pytest.mark.parametrize(
+@each_row(
     ("version", "capabilities", "expected"),
     [
         (1, None, Takes()),

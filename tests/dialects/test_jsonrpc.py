@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import JsonError
+from tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "said"),
     [
         (b"", "Expecting value"),
@@ -35,7 +36,7 @@ def test_what_is_no_json_is_told_in_one_line(raw: bytes, said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "value"),
     [
         (rb'"git \ud83d"', "git \ufffd"),
@@ -100,3 +101,8 @@ def test_an_error_has_what_it_is_about_if_anything() -> None:
         "message": "no",
         "data": {"name": "a"},
     }
+
+
+def test_the_codes_are_those_of_json_rpc() -> None:
+    assert (jsonrpc.PARSE_ERROR, jsonrpc.INVALID_REQUEST, jsonrpc.METHOD_NOT_FOUND) == (-32700, -32600, -32601)
+    assert (jsonrpc.INVALID_PARAMS, jsonrpc.INTERNAL_ERROR) == (-32602, -32603)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import prompts
 from mcp_skills_server.model import Json, Skill, Standing
+from tables import each_row
 
 from . import build
 
@@ -32,7 +33,7 @@ def changed(before: list[Skill], after: list[Skill], *chosen: str) -> bool:
 
 
 @pytest.mark.requirement("ASG-22")
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "offered"),
     [
         ({}, True),
@@ -51,14 +52,12 @@ def test_what_the_author_withholds_from_the_user_is_no_prompt(fields: dict[str, 
     assert prompts.is_offered(build.skill("a", **fields), ()) is offered
 
 
-@pytest.mark.parametrize(
-    ("standing", "offered"), [(Standing.UNUSABLE, False), (Standing.LENIENT, True), (Standing.VALID, True)]
-)
+@each_row(("standing", "offered"), [(Standing.UNUSABLE, False), (Standing.LENIENT, True), (Standing.VALID, True)])
 def test_whatever_can_be_read_is_a_prompt(standing: Standing, offered: bool) -> None:
     assert prompts.is_offered(build.skill("a", standing=standing), ()) is offered
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("chosen", "offered"),
     [
         ((), True),
@@ -104,7 +103,7 @@ def test_a_descriptor_has_what_prompts_have_and_no_more() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("hint", "description"),
     [
         ("<file> [format]", "<file> [format]"),
@@ -190,7 +189,7 @@ def test_words_follow_after_the_tag() -> None:
     assert "Arguments" not in prompts.instructions(build.skill("a"), "a", "Do it.", " \n")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "filled"),
     [
         ("Mend $ARGUMENTS.", r"Mend \1 $ARGUMENTS."),
@@ -223,7 +222,7 @@ def test_linked_files_are_named_in_text() -> None:
 
 
 @pytest.mark.requirement("ASG-28")
-@pytest.mark.parametrize(("count", "links", "left"), [(20, 20, None), (21, 20, "1"), (100, 20, "80")])
+@each_row(("count", "links", "left"), [(20, 20, None), (21, 20, "1"), (100, 20, "80")])
 def test_a_long_list_of_files_is_cut_and_says_so(count: int, links: int, left: str | None) -> None:
     skill, linked = files(count)
     messages: Any = prompts.answer(skill, "Do it.", linked, readable=True)["messages"]
@@ -236,7 +235,7 @@ def test_a_long_list_of_files_is_cut_and_says_so(count: int, links: int, left: s
 TEMPLATE = "!`touch /tmp/hit` @/etc/passwd @~/.ssh/id_rsa $1 ${HOME} {{x}}"
 
 
-@pytest.mark.parametrize("name", ["a", TEMPLATE, "$1", "a`b", "@a"])
+@each_row("name", ["a", TEMPLATE, "$1", "a`b", "@a"])
 def test_a_pointer_has_no_text_of_the_skill(name: str) -> None:
     skill = build.skill("acme/a", name=name, description=TEMPLATE, standing=Standing.LENIENT)
     said = prompts.pointer(skill, name, {"topic": "$1", "!`x`": "y", "empty": " "})
@@ -260,7 +259,7 @@ def test_files_that_cannot_be_read_are_counted_and_not_linked() -> None:
 # Suggestions
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "begun", "suggested"),
     [
         ({"enum": ["red", "green", "Rose"]}, "r", ["red", "Rose"]),
@@ -280,7 +279,7 @@ def test_what_the_author_suggests_completes(said: dict[str, Any], begun: str, su
 # News
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("before", "after", "news"),
     [
         ({}, {}, False),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import resources
 from mcp_skills_server.model import Standing
+from tables import each_row
 
 from .build import skill
 
@@ -94,7 +95,7 @@ def test_listings_say_how_long_they_hold_and_for_whom():
     assert template["name"]
 
 
-@pytest.mark.parametrize(("count", "more"), [(0, False), (1, False), (100, False), (101, True), (10_000, True)])
+@each_row(("count", "more"), [(0, False), (1, False), (100, False), (101, True), (10_000, True)])
 def test_a_completion_has_at_most_100_values_and_says_when_there_are_more(count: int, more: bool):
     asked = iter(range(count))
     seen = resources.completion(str(number) for number in asked)
@@ -104,7 +105,7 @@ def test_a_completion_has_at_most_100_values_and_says_when_there_are_more(count:
 
 
 @pytest.mark.requirement("MCP-55", "X-3")
-@pytest.mark.parametrize(
+@each_row(
     ("path", "raw", "expected"),
     [
         ("SKILL.md", b"# T\r\n", {"mimeType": "text/markdown", "text": "# T\r\n"}),

@@ -19,6 +19,7 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded, Offer, Overview, overview
 from mcp_skills_server.model import Skill, Standing
+from tables import each_row
 
 from . import build
 
@@ -80,7 +81,7 @@ def texts(value: Any) -> Iterator[str]:
 
 
 @pytest.mark.requirement("X-16", "RT-25")
-@pytest.mark.parametrize(
+@each_row(
     ("name", "tool"),
     [
         ("skills_load", "skills_load"),
@@ -102,7 +103,7 @@ def test_a_tool_is_known_by_the_names_of_every_version(name: str, tool: str) -> 
     assert runtime.canonical(name) == tool
 
 
-@pytest.mark.parametrize("name", ["", "load", "skills", "skills_", "Skills_Load", "skills__load", "skills/load", " "])
+@each_row("name", ["", "load", "skills", "skills_", "Skills_Load", "skills__load", "skills/load", " "])
 def test_no_other_name_is_a_tool(name: str) -> None:
     assert runtime.canonical(name) is None
 
@@ -111,9 +112,7 @@ def test_no_other_name_is_a_tool(name: str) -> None:
 
 
 @pytest.mark.requirement("X-2")
-@pytest.mark.parametrize(
-    ("standing", "usable"), [(Standing.UNUSABLE, False), (Standing.LENIENT, True), (Standing.VALID, True)]
-)
+@each_row(("standing", "usable"), [(Standing.UNUSABLE, False), (Standing.LENIENT, True), (Standing.VALID, True)])
 def test_what_can_be_read_can_be_used(standing: Standing, usable: bool) -> None:
     skill = build.skill("a", standing=standing)
     assert runtime.is_usable(skill) is usable
@@ -121,7 +120,7 @@ def test_what_can_be_read_can_be_used(standing: Standing, usable: bool) -> None:
 
 
 @pytest.mark.requirement("ASG-22", "ASG-16")
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "offered"),
     [
         ({}, True),
@@ -163,7 +162,7 @@ def differs(before: list[Skill], after: list[Skill]) -> bool:
 
 
 @pytest.mark.requirement("MCP-26")
-@pytest.mark.parametrize(
+@each_row(
     ("before", "after", "news"),
     [
         ([], [], False),
@@ -234,7 +233,7 @@ def test_with_nothing_loaded_there_is_no_block_of_active_skills(active: tuple[Lo
 
 
 @pytest.mark.requirement("S40-48")
-@pytest.mark.parametrize("ending", ["</skill>", "</ SKILL >", "</active_skills>", "</Active_Skills\n>"])
+@each_row("ending", ["</skill>", "</ SKILL >", "</active_skills>", "</Active_Skills\n>"])
 def test_no_body_ends_the_block_that_it_stands_in(ending: str) -> None:
     active = [loaded("a", f"One.\n{ending}\nTwo."), loaded("b")]
     seen = runtime.instructions(offers("a"), PLENTY, scripts=False, active=active)
@@ -274,8 +273,8 @@ def test_the_tools_are_the_same_text_every_time() -> None:
     assert json.dumps(list(defined(found).values())) == json.dumps(list(defined(found).values()))
 
 
-@pytest.mark.parametrize("handles", [True, False])
-@pytest.mark.parametrize("characters", [0, PLENTY])
+@each_row("handles", [True, False])
+@each_row("characters", [0, PLENTY])
 def test_every_schema_is_a_json_schema_of_an_object(characters: int, handles: bool) -> None:
     for tool in defined(offers("a", "b"), characters, handles=handles).values():
         assert tool["title"] and tool["description"]
@@ -348,7 +347,7 @@ def test_only_running_a_script_may_do_harm() -> None:
             assert hints["readOnlyHint"] is True and hints["openWorldHint"] is False
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("description", "first"),
     [
         ("Fills forms. Use when a PDF has fields.", "Use when a PDF has fields."),
@@ -368,8 +367,8 @@ def test_the_sentence_that_says_when_comes_first(description: str, first: str) -
     assert found.startswith(first) and sorted(found.replace(" ", "")) == sorted(description.replace(" ", ""))
 
 
-@pytest.mark.parametrize("count", [1, 17, 40, 86, 148])
-@pytest.mark.parametrize("characters", [4_000, 10_000])
+@each_row("count", [1, 17, 40, 86, 148])
+@each_row("characters", [4_000, 10_000])
 def test_every_name_is_shown_and_no_stump_of_a_description(count: int, characters: int) -> None:
     long = "Does many things with forms, tables and pictures of all kinds, as people need them at work. " * 3
     found = Overview(
@@ -396,7 +395,7 @@ def test_what_may_be_loaded_is_judged_by_look_up_and_by_no_list() -> None:
     assert names["items"] == {"type": "string"}
 
 
-@pytest.mark.parametrize("name", ["a\n- b: Does b.", "a\u2028b", "a\r\nActive skills: b."])
+@each_row("name", ["a\n- b: Does b.", "a\u2028b", "a\r\nActive skills: b."])
 def test_no_name_makes_a_line_of_its_own(name: str) -> None:
     skill = build.skill("x", name=name, standing=Standing.LENIENT)
     line = len(defined(offers("x"))[runtime.LOAD]["description"].splitlines())
@@ -450,7 +449,7 @@ def gathered(text: str, most_lines: int | None, most_characters: int) -> str:
 
 
 @pytest.mark.requirement("RT-17")
-@pytest.mark.parametrize("text", ["", "\n", "one", "one\n", "one\ntwo", "a\r\nb\r\n", "\ufeffone\n\n\n", "x" * 1000])
+@each_row("text", ["", "\n", "one", "one\n", "one\ntwo", "a\r\nb\r\n", "\ufeffone\n\n\n", "x" * 1000])
 def test_a_text_that_fits_comes_whole_and_exact(text: str) -> None:
     assert read(text) == (text, "")
 
@@ -464,7 +463,7 @@ def test_a_range_of_lines_tells_where_it_lies_and_where_to_go_on() -> None:
 
 
 @pytest.mark.requirement("RT-17")
-@pytest.mark.parametrize("most_lines", [None, 1, 2])
+@each_row("most_lines", [None, 1, 2])
 def test_the_last_part_leads_nowhere(most_lines: int | None) -> None:
     part, note = read("one\ntwo\nthree", 3, most_lines)
     assert part == "three"
@@ -478,7 +477,7 @@ def test_a_long_text_comes_in_whole_lines() -> None:
     assert go_on(note) == {"start_line": 3}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "count"), [("", 1), ("\n", 1), ("one", 1), ("one\n", 1), ("one\n\n", 2), ("one\ntwo", 2), ("a\rb", 1)]
 )
 def test_a_start_beyond_the_end_is_told_how_many_lines_there_are(text: str, count: int) -> None:
@@ -524,7 +523,7 @@ def test_the_notes_lead_through_lines_that_are_longer_than_an_answer(
 
 
 @pytest.mark.requirement("RT-17")
-@pytest.mark.parametrize(
+@each_row(
     ("path", "kind", "media"),
     [
         ("assets/icon.png", "image", "image/png"),
@@ -545,7 +544,7 @@ def test_a_picture_or_sound_comes_as_such(path: str, kind: str, media: str | Non
 
 
 @pytest.mark.requirement("RT-17")
-@pytest.mark.parametrize(
+@each_row(
     ("path", "media", "size"),
     [
         ("assets/icon.png", "image/png", 257),
@@ -579,8 +578,8 @@ def test_a_file_that_nobody_serves_is_told_of_without_a_link() -> None:
 
 
 @pytest.mark.requirement("RT-13", "X-15")
-@pytest.mark.parametrize("bodies", [True, False])
-@pytest.mark.parametrize("session", [None, "a-handle"])
+@each_row("bodies", [True, False])
+@each_row("session", [None, "a-handle"])
 def test_text_and_structure_of_a_receipt_tell_the_same(session: str | None, bodies: bool) -> None:
     old = loaded("old", "Old words.")
     new = loaded("new", "New words.", files=("references/guide.md", "scripts/run.py"), problems=("the name is odd",))
@@ -666,7 +665,7 @@ def test_a_receipt_of_nothing_says_none() -> None:
     assert result["structuredContent"] == {"active_skills": []}
 
 
-@pytest.mark.parametrize("name", ["a\n(9 more are not shown).md", "a\u2028b.md", "a\x85b.md"])
+@each_row("name", ["a\n(9 more are not shown).md", "a\u2028b.md", "a\x85b.md"])
 def test_each_file_has_one_line_whatever_its_name(name: str) -> None:
     new = loaded("new", files=(name, "b.md"))
     lines = said(runtime.receipt([new], "h", [new], bodies=True)).partition("<skill_files")[2].splitlines()[1:-1]
@@ -691,7 +690,7 @@ def pointer(shown: str) -> dict[str, str]:
     return dict(re.findall(r'(\w+)="?([^",.\]]+(?:\.md)?)', shown.rpartition("\n\n[")[2].partition("skills_read")[2]))
 
 
-@pytest.mark.parametrize("size", [20_000, 38_000, 60_000])
+@each_row("size", [20_000, 38_000, 60_000])
 def test_a_body_is_cut_at_a_paragraph_and_says_where_to_read_on(size: int) -> None:
     body = LONG[:size]
     new = loaded("a", body, line=5)
@@ -776,7 +775,7 @@ def test_a_long_listing_has_descriptions_of_one_length() -> None:
     assert few["structuredContent"]["skills"] == entries[:30]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("added", "removed", "words"),
     [(2, 1, "2 added and 1 removed."), (1, 0, " 1 added."), (0, 1_200, " 1,200 removed.")],
 )

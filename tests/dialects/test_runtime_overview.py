@@ -26,6 +26,7 @@ from mcp_skills_server.dialects.runtime.overview import (
     within,
 )
 from mcp_skills_server.runtime.runtime import Runtime
+from tables import each_row
 from wire import FIXTURES, ROOT
 
 from .overviews import CUT, FIRST_LINE, made_up
@@ -72,13 +73,13 @@ def names_in(text: str, size: int) -> set[str]:
 # The golden texts, and what is left of them
 
 
-@pytest.mark.parametrize("size", SIZES)
+@each_row("size", SIZES)
 def test_the_texts_are_the_golden_ones(size: int) -> None:
     assert "\n\n=====\n\n".join(texts(size)) + "\n" == golden(size).read_text(encoding="utf-8")
 
 
 @pytest.mark.requirement("RT-5", "ASG-21")
-@pytest.mark.parametrize("size", SIZES)
+@each_row("size", SIZES)
 def test_a_host_that_cuts_at_240_characters_shows_how_many_there_are_and_what_to_call(size: int) -> None:
     shown = texts(size)[0][:FIRST_LINE]
     assert shown.startswith(f"{size:,} skills here")
@@ -87,7 +88,7 @@ def test_a_host_that_cuts_at_240_characters_shows_how_many_there_are_and_what_to
 
 
 @pytest.mark.requirement("ASG-20")
-@pytest.mark.parametrize("size", SIZES)
+@each_row("size", SIZES)
 def test_a_host_that_cuts_at_4096_characters_cuts_nothing(size: int) -> None:
     for text in texts(size):
         assert text[:CUT] == text and len(text) <= OVERVIEW_CHARACTERS

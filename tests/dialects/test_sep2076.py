@@ -12,6 +12,7 @@ from mcp_skills_server.dialects import sep2076
 from mcp_skills_server.format.dependencies import Served, resolve
 from mcp_skills_server.format.uris import segments
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Standing
+from tables import each_row
 
 from .build import skill, snapshot
 
@@ -70,7 +71,7 @@ def test_what_a_skill_does_not_say_leaves_no_key():
     assert entry(skill("a", only={}, standing=Standing.LENIENT), least=Standing.LENIENT) == {"name": "a"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "heading", "expected"),
     [
         ({"title": "Top", "metadata": {"title": "Meta"}}, "Heading", "Top"),
@@ -86,7 +87,7 @@ def test_the_title_is_the_first_that_is_said(fields: dict[str, Any], heading: st
 
 
 @pytest.mark.requirement("S76-19", "X-14")
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "expected"),
     [
         ({"version": "2", "metadata": {"version": "1"}}, "2"),
@@ -106,7 +107,7 @@ def test_the_version_comes_from_the_top_level_or_from_metadata(fields: dict[str,
 
 
 @pytest.mark.requirement("S76-19", "X-14")
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "expected"),
     [
         ({"tags": ["a", "b"]}, ["a", "b"]),
@@ -128,7 +129,7 @@ def test_tags_come_from_the_top_level_or_from_metadata(fields: dict[str, Any], e
 
 
 @pytest.mark.requirement("S76-4")
-@pytest.mark.parametrize(
+@each_row(
     ("icons", "expected"),
     [
         ([{"src": "i.png"}], [{"src": "skill://a/i.png", "mimeType": "image/png"}]),
@@ -145,7 +146,7 @@ def test_icons_of_the_bundle_become_uris(icons: Json, expected: list[Json] | Non
 
 
 @pytest.mark.requirement("S76-4")
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "expected"),
     [
         ([{"name": "a"}], [{"name": "a"}]),
@@ -196,7 +197,7 @@ def test_prompts_that_the_server_does_not_serve_are_left_out():
 
 
 @pytest.mark.requirement("S76-11", "X-14")
-@pytest.mark.parametrize(
+@each_row(
     ("target", "resolves"),
     [
         ("file:///data/{id}", True),
@@ -236,9 +237,7 @@ def test_what_is_served_depends_on_the_dialect_that_is_pinned():
     assert dependencies(declared, lenient, least=Standing.LENIENT)[1] == []
 
 
-@pytest.mark.parametrize(
-    "declared", [None, [], "search", {}, {"tools": []}, {"tools": "search", "prompts": 1, "x": ["y"]}]
-)
+@each_row("declared", [None, [], "search", {}, {"tools": []}, {"tools": "search", "prompts": 1, "x": ["y"]}])
 def test_without_dependencies_there_is_no_key(declared: Json):
     assert dependencies(declared, served=Served(tools=["search"])) == ({}, [])
     assert "dependencies" not in entry(skill("a", dependencies=declared))

@@ -16,6 +16,7 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.uris import segments, uri
 from mcp_skills_server.model import SKILL_MD, Skill, Standing
+from tables import each_row
 
 from .build import skill, snapshot
 
@@ -77,7 +78,7 @@ def test_an_entry_that_a_caller_changes_leaves_the_skill_alone():
 
 
 @pytest.mark.requirement("S40-14", "S40-6")
-@pytest.mark.parametrize("path", ["a", "acme/refunds", "acme/billing/refunds"])
+@each_row("path", ["a", "acme/refunds", "acme/billing/refunds"])
 def test_the_skill_path_of_the_uri_ends_with_the_name(path: str):
     seen = entry(skill(path))
     directory, _, file = seen["uri"].rpartition("/")
@@ -129,7 +130,7 @@ def test_every_valid_skill_is_found_by_the_uri_of_its_skill_md():
 
 
 @pytest.mark.requirement("S40-24", "S40C-5")
-@pytest.mark.parametrize(
+@each_row(
     "target",
     [
         "skill://absent/SKILL.md",

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.dialects.skills_protocol import BlobRequest
 from mcp_skills_server.errors import RequestError
+from tables import each_row
 
 READERS = {
     dialect.LIST: dialect.listing,
@@ -59,7 +60,7 @@ def test_a_blob_is_sampled_at_its_head_unless_told_otherwise() -> None:
     assert dialect.blob_request({"blob_id": "b", "mode": "full"}) == BlobRequest("b", "full", None)
 
 
-@pytest.mark.parametrize("method", READERS)
+@each_row("method", READERS)
 def test_null_counts_as_left_out_and_other_names_are_passed_over(method: str) -> None:
     empty = dict.fromkeys(
         ("namespace", "detail", "limit", "cursor", "version", "args", "input_blobs", "timeout_ms", "mode", "max_bytes",
@@ -69,7 +70,7 @@ def test_null_counts_as_left_out_and_other_names_are_passed_over(method: str) ->
     assert read({**empty, "of the future": 1, **ENOUGH[method]}) == read(ENOUGH[method])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("method", "params", "said"),
     [
         (dialect.LIST, {"detail": "full"}, "detail must be names or summary, not 'full'"),
@@ -117,3 +118,14 @@ def test_any_params_are_read_or_refused(method: str, params: dict[str, Any]) -> 
         READERS[method](params)
     except RequestError:
         return
+
+
+def test_a_limit_and_a_namespace_are_taken_as_they_are_up_to_the_largest_page() -> None:
+    assert [dialect.listing({"limit": limit}).limit for limit in (1, 999, 1000, 1001)] == [1, 999, 1000, 1000]
+    assert dialect.listing({"namespace": "acme"}).namespace == "acme"
+    assert dialect.listing({"namespace": ""}).namespace is None
+
+
+def test_a_blob_is_plain_text_unless_told_otherwise() -> None:
+    assert dialect.blob_content({"content": "x"}) == ("x", "text/plain")
+    assert dialect.blob_content({"content": "x", "kind": "text/csv"}) == ("x", "text/csv")

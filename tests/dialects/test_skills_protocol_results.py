@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.dialects.skills_protocol import BlobRequest, Run
 from mcp_skills_server.format import manifest
+from tables import each_row
 
 FOUND = manifest.read(
     b'name = "a.b"\nversion = "1.0.0"\ndescription = "D."\nkind = "instruction"\nx = 1\n', {"name": "b"}, "a/b"
@@ -41,7 +42,7 @@ def test_a_run_has_all_its_fields_and_an_error_only_if_it_failed() -> None:
 
 
 @pytest.mark.requirement("SP-28")
-@pytest.mark.parametrize(
+@each_row(
     ("mode", "most", "content", "truncated"),
     [
         ("sample_head", 3, "aé", True),

@@ -10,6 +10,7 @@ from mcp_skills_server.dialects import table
 from mcp_skills_server.dialects.dialect import Dialect
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import Standing
+from tables import each_row
 
 SKILLS = {"skills": {"listChanged": True}}
 EXTENSION = "io.modelcontextprotocol/skills"
@@ -51,7 +52,7 @@ def test_capabilities_are_added_to_what_is_there() -> None:
 
 
 @pytest.mark.requirement("X-8", "S76-8")
-@pytest.mark.parametrize(
+@each_row(
     ("choice", "params", "answer"),
     [
         ("auto", {"uri": "u", "name": "n"}, ("sep-2640", "u")),
@@ -98,3 +99,10 @@ def test_a_listing_has_a_cursor_only_where_it_goes_on() -> None:
 
 def test_an_entry_of_several_has_the_keys_of_all_and_the_values_of_the_last() -> None:
     assert table.union([{"a": 1, "b": 1}, {"b": 2, "c": 2}]) == {"a": 1, "b": 2, "c": 2}
+
+
+def test_a_host_shows_skills_by_itself_once_it_declares_the_extension() -> None:
+    auto = table.spoken("auto")
+    assert auto.shown_by("claude-code", [EXTENSION]) is Standing.VALID
+    assert auto.shown_by("claude-code", ["other"]) is None
+    assert auto.shown_by("mcp-inspector", [EXTENSION]) is None

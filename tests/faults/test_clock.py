@@ -11,6 +11,7 @@ import pytest
 import mcp_skills_server
 from catalog.forest import plant, skill_md
 from mcp_skills_server.catalog.registry import Registry
+from tables import each_row
 
 SOURCE = Path(mcp_skills_server.__file__).parent
 YEAR_NS = 365 * 86_400 * 10**9
@@ -64,7 +65,7 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
     }
 
 
-@pytest.mark.parametrize("jump", [-YEAR_NS, -60 * 10**9, 60 * 10**9, YEAR_NS])
+@each_row("jump", [-YEAR_NS, -60 * 10**9, 60 * 10**9, YEAR_NS])
 def test_an_edit_is_found_whatever_the_clock_says(jump: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = Registry([plant(tmp_path, {"a/SKILL.md": skill_md("a", "version: 1")})])
     registry.load()

@@ -34,6 +34,7 @@ from mcp_skills_server.format.archive import (
     tree,
     unpack,
 )
+from tables import each_row
 
 from .archives import (
     GOOD,
@@ -181,7 +182,7 @@ def test_a_zip_holds_sorted_plain_files_and_nothing_of_the_machine():
 
 
 @pytest.mark.requirement("X-4")
-@pytest.mark.parametrize(
+@each_row(
     ("path", "suffix"),
     [
         ("a" * 100, TAR_GZ),
@@ -208,9 +209,7 @@ def test_an_empty_tree_is_an_empty_archive():
 
 
 @pytest.mark.requirement("WK-24")
-@pytest.mark.parametrize(
-    "path", ["../a", "a/../b", "/a", "C:/a", "a\\b", "a\nb", "a\0b", "", "a//b", "./a", "a/", ".", "\ud800"]
-)
+@each_row("path", ["../a", "a/../b", "/a", "C:/a", "a\\b", "a\nb", "a\0b", "", "a//b", "./a", "a/", ".", "\ud800"])
 def test_no_archive_is_made_with_a_name_that_could_lead_out(path: str):
     with pytest.raises(ArchiveRefusedError) as caught:
         pack({path: (b"", False)})
@@ -306,14 +305,14 @@ def test_what_zip_streams_is_read(on_disk: Path):
 
 
 @pytest.mark.requirement("WK-25", "WK-26")
-@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@each_row("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_what_python_makes_is_read(form: int):
     files = {"SKILL.md": SKILL_MD, "scripts/a.sh": b"", "x" * (99 if form == tarfile.USTAR_FORMAT else 150): b"!" * 600}
     assert {path: raw for path, (raw, _) in unpack(by_tarfile(files.items(), form)).items()} == files
     assert {path: raw for path, (raw, _) in unpack(by_zipfile(files.items())).items()} == files
 
 
-@pytest.mark.parametrize(
+@each_row(
     "raw",
     [
         tar_gz(block("./", kind=b"5"), block("./a/", kind=b"5", mode=0o755), block("./a/b", b"!")),
@@ -353,7 +352,7 @@ def test_a_header_has_64_kib_at_most(more: int) -> None:
 
 
 @pytest.mark.requirement("WK-28", "WK-29", "WK-30", "WK-61")
-@pytest.mark.parametrize("what", HOSTILE)
+@each_row("what", HOSTILE)
 def test_a_hostile_archive_is_refused_with_its_reason(what: str):
     raw, said = HOSTILE[what]
     with pytest.raises(ArchiveRefusedError) as caught:
@@ -364,7 +363,7 @@ def test_a_hostile_archive_is_refused_with_its_reason(what: str):
 
 
 @pytest.mark.requirement("WK-30")
-@pytest.mark.parametrize("what", [what for what in HOSTILE if "bomb" in what or "large" in what or "huge" in what])
+@each_row("what", [what for what in HOSTILE if "bomb" in what or "large" in what or "huge" in what])
 def test_a_bomb_takes_no_memory(what: str):
     raw, _ = HOSTILE[what]
     tracemalloc.start()
@@ -377,7 +376,7 @@ def test_a_bomb_takes_no_memory(what: str):
 
 
 @pytest.mark.requirement("WK-30", "WKN-2")
-@pytest.mark.parametrize(
+@each_row(
     ("limits", "said"),
     [
         (UnpackLimits(files=3), "more than 3 files"),
@@ -385,7 +384,7 @@ def test_a_bomb_takes_no_memory(what: str):
         (UnpackLimits(file=153_599), "has 153600 bytes, at most 153599"),
     ],
 )
-@pytest.mark.parametrize("made", ["tar", "zip"])
+@each_row("made", ["tar", "zip"])
 def test_each_limit_holds_to_the_byte(limits: UnpackLimits, said: str, made: str):
     raw = pack(TREE)[1] if made == "tar" else by_zipfile((path, raw) for path, (raw, _) in TREE.items())
     with pytest.raises(ArchiveRefusedError, match=said):
@@ -425,7 +424,7 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("which", SMALL)
+@each_row("which", SMALL)
 def test_a_truncated_archive_is_refused_wherever_it_ends(which: str):
     raw = SMALL[which]
     unpack(raw)
@@ -434,7 +433,7 @@ def test_a_truncated_archive_is_refused_wherever_it_ends(which: str):
             unpack(raw[:length])
 
 
-@pytest.mark.parametrize("which", SMALL)
+@each_row("which", SMALL)
 def test_a_damaged_byte_is_refused_or_does_no_harm(which: str):
     raw = SMALL[which]
     for position in range(len(raw)):
@@ -468,7 +467,7 @@ def test_wild_bytes_raise_nothing_else(start: bytes, rest: bytes):
 
 
 @pytest.mark.requirement("WK1-8")
-@pytest.mark.parametrize("paths", [["../a"], ["a", "A"], ["a", "a"], ["a", "a/b"], ["aux"], ["a/"]])
+@each_row("paths", [["../a"], ["a", "A"], ["a", "a"], ["a", "a/b"], ["aux"], ["a/"]])
 def test_paths_that_cannot_be_written_are_refused(paths: list[str]):
     with pytest.raises(ArchiveRefusedError):
         check_paths(paths)

@@ -15,6 +15,7 @@ from mcp_skills_server.format import arguments
 from mcp_skills_server.format.arguments import MOST_ADDED
 from mcp_skills_server.model import Json
 from steps import growth
+from tables import each_row
 
 TOPIC: dict[str, Json] = {"name": "topic", "required": True}
 TONE: dict[str, Json] = {"name": "tone", "default": "calm"}
@@ -26,7 +27,7 @@ def filled(text: str, given_values: dict[str, Any], *declared: dict[str, Json]) 
 
 
 @pytest.mark.requirement("S76-6", "S76-7")
-@pytest.mark.parametrize(
+@each_row(
     ("text", "values", "expected"),
     [
         ("{{topic}}", {"topic": "tea"}, "tea"),
@@ -77,13 +78,13 @@ def test_an_argument_that_is_not_declared_is_refused_and_named():
         filled("", {"colour": "red"})
 
 
-@pytest.mark.parametrize("value", [None, 1, True, ["tea"], {"a": "b"}])
+@each_row("value", [None, 1, True, ["tea"], {"a": "b"}])
 def test_an_argument_that_is_no_text_is_refused_and_named(value: Any):
     with pytest.raises(RequestError, match="Argument 'topic' of skill 'letters' must be a string"):
         filled("{{topic}}", {"topic": value}, TOPIC)
 
 
-@pytest.mark.parametrize("default", [None, 3, ["x"]])
+@each_row("default", [None, 3, ["x"]])
 def test_a_default_that_is_no_text_is_empty(default: Json):
     assert filled("[{{a}}]", {}, {"name": "a", "default": default}) == "[]"
 
@@ -126,7 +127,7 @@ def test_a_body_longer_than_the_bound_is_filled_in_as_well():
     assert _filled(body, {"topic": "tea"}, "topic").endswith("xtea")
 
 
-@pytest.mark.parametrize("shape", ["{{a}}", "{{", "{{{{a}}", "}}", "{{a", "{{a}", "{{no}}"])
+@each_row("shape", ["{{a}}", "{{", "{{{{a}}", "}}", "{{a", "{{a}", "{{no}}"])
 def test_filling_in_takes_steps_as_long_as_the_body_whatever_is_declared(shape: str):
     def call(times: int) -> Callable[[], object]:
         names = ["a", *(f"n{each}" for each in range(times))]

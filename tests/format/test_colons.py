@@ -10,10 +10,11 @@ from mcp_skills_server.codes import standing
 from mcp_skills_server.format.frontmatter import parse
 from mcp_skills_server.model import Standing
 from steps import growth
+from tables import each_row
 
 
 @pytest.mark.requirement("ASG-13")
-@pytest.mark.parametrize(
+@each_row(
     "value",
     [
         "Two steps: first this, then that.",
@@ -44,7 +45,7 @@ def test_every_such_line_is_reported() -> None:
 
 
 @pytest.mark.requirement("ASG-13")
-@pytest.mark.parametrize(
+@each_row(
     "lines",
     [
         "description: a: b\n  more",
@@ -76,6 +77,6 @@ def test_what_is_read_is_what_is_written(one: str, other: str) -> None:
         assert read.frontmatter["description"] == value.strip()
 
 
-@pytest.mark.parametrize("shape", ["a: b: c\n", "a: b: c", "a: ", ":", "a:\t", " \n", "a: '' "])
+@each_row("shape", ["a: b: c\n", "a: b: c", "a: ", ":", "a:\t", " \n", "a: '' "])
 def test_it_takes_steps_as_long_as_the_text(shape: str) -> None:
     assert growth(lambda times: lambda: parse(f"---\n{shape * times}\n---\n".encode()), 300) <= 6

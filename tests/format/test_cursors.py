@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import cursors
+from tables import each_row
 
 
 def coded(raw: bytes) -> str:
@@ -28,7 +29,7 @@ def test_a_key_comes_back_for_its_own_list_alone(kind: str, key: str) -> None:
 
 
 @pytest.mark.requirement("MCP-21")
-@pytest.mark.parametrize("raw", [b"[" * 12_000, b'{"a":' * 2_000, b'["kind","key"] ', b"[1,2]", b"\xff", b"9" * 9_000])
+@each_row("raw", [b"[" * 12_000, b'{"a":' * 2_000, b'["kind","key"] ', b"[1,2]", b"\xff", b"9" * 9_000])
 def test_what_is_none_of_ours_is_refused_in_one_line(raw: bytes) -> None:
     with pytest.raises(RequestError, match="Invalid cursor: ") as caught:
         cursors.decode(coded(raw))

@@ -7,6 +7,7 @@ import pytest
 from dialects.build import skill, snapshot
 from mcp_skills_server.format.dependencies import Dependencies, Served, resolve
 from mcp_skills_server.model import Json, Standing
+from tables import each_row
 
 SERVED = Served(tools={"search"}, prompts={"reply"}, resources=["file:///data/{id}"])
 
@@ -38,6 +39,6 @@ def test_a_skill_that_stands_too_low_is_no_resource() -> None:
     assert resolved(declared, Standing.LENIENT).resources == ("skill://c/SKILL.md",)
 
 
-@pytest.mark.parametrize("declared", [None, "search", ["search"], {}, {"tools": "search", "prompts": 1}])
+@each_row("declared", [None, "search", ["search"], {}, {"tools": "search", "prompts": 1}])
 def test_what_is_of_another_shape_depends_on_nothing(declared: Json) -> None:
     assert resolved(declared) == Dependencies()

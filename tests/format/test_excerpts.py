@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.format.excerpts import excerpt, literal, quoted
+from tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "short", "code", "named"),
     [
         ("plain", "plain", "'plain'", "'plain'"),

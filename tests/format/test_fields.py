@@ -7,10 +7,11 @@ import pytest
 from mcp_skills_server.format import fields, manifest
 from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.model import Json
+from tables import each_row
 
 
 @pytest.mark.requirement("X-14")
-@pytest.mark.parametrize(
+@each_row(
     ("frontmatter", "tags"),
     [
         ({}, []),
@@ -28,7 +29,7 @@ def test_tags_are_the_same_in_every_protocol(frontmatter: dict[str, Json], tags:
     assert found is not None and found.fields.get("tags", []) == tags
 
 
-@pytest.mark.parametrize(("value", "text"), [("a", "a"), ("", None), (1, None), (None, None), (["a"], None)])
+@each_row(("value", "text"), [("a", "a"), ("", None), (1, None), (None, None), (["a"], None)])
 def test_a_text_says_something(value: Json, text: str | None) -> None:
     assert fields.text(value) == text
 
@@ -39,7 +40,7 @@ def test_metadata_is_looked_into_where_it_is_a_mapping() -> None:
     assert fields.metadata({"metadata": ["a"]}, "a") is fields.metadata({}, "a") is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "entries"),
     [
         ([{"name": "a", "x": 1}, {"name": "b"}, {"name": "a", "x": 2}], [{"name": "a", "x": 1}, {"name": "b"}]),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mcp_skills_server.codes import standing
 from mcp_skills_server.format.frontmatter import Document, parse
 from mcp_skills_server.model import Json, Standing
+from tables import each_row
 
 from .skill_md import codes, document, each_parser
 
@@ -39,7 +40,7 @@ def test_a_file_is_frontmatter_between_two_fences_and_a_body():
 
 
 @pytest.mark.requirement("ASG-12", "S76-19")
-@pytest.mark.parametrize(
+@each_row(
     ("rest", "body", "line"),
     [
         ("Text", "Text", 4),
@@ -72,9 +73,9 @@ def test_a_closing_fence_may_end_the_file(raw: bytes):
 
 
 @pytest.mark.requirement("AS-2")
-@pytest.mark.parametrize("opening", ["---", "--- ", "---\t", "--- \t  "])
-@pytest.mark.parametrize("closing", ["---", "---  ", "---\t"])
-@pytest.mark.parametrize("rest", ["", "\n", "\nText\n", "\n\n--- \nText\n"])
+@each_row("opening", ["---", "--- ", "---\t", "--- \t  "])
+@each_row("closing", ["---", "---  ", "---\t"])
+@each_row("rest", ["", "\n", "\nText\n", "\n\n--- \nText\n"])
 def test_blanks_may_follow_a_fence(opening: str, closing: str, rest: str):
     """As YAML's own markers have it; 24 of 31,753 real files do."""
     plain = parse(f"---\nname: a\nmetadata:\n  b: c\n---{rest}".encode())
@@ -88,9 +89,7 @@ def test_the_fields_of_metadata_keep_their_lines_and_what_was_written():
 
 
 @pytest.mark.requirement("AS-2")
-@pytest.mark.parametrize(
-    "raw", [b"---\n---\n", b"---\n---", b"---\n\n---\nText", b"---\n# note\n---\n", b"---\n~\n---\n"]
-)
+@each_row("raw", [b"---\n---\n", b"---\n---", b"---\n\n---\nText", b"---\n# note\n---\n", b"---\n~\n---\n"])
 def test_empty_frontmatter_is_a_problem_of_its_own(raw: bytes):
     found = parse(raw)
     assert found.frontmatter is None
@@ -99,7 +98,7 @@ def test_empty_frontmatter_is_a_problem_of_its_own(raw: bytes):
 
 
 @pytest.mark.requirement("AS-2")
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "words"),
     [
         (b"", "empty"),
@@ -121,7 +120,7 @@ def test_a_file_that_does_not_begin_with_a_fence_has_no_frontmatter(raw: bytes, 
 
 
 @pytest.mark.requirement("AS-2", "ASG-12")
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "line"),
     [
         (b"---", 1),
@@ -139,7 +138,7 @@ def test_a_frontmatter_that_never_ends_is_told_with_the_line_that_nearly_ends_it
 
 
 @pytest.mark.requirement("ASG-12", "S40-13")
-@pytest.mark.parametrize(
+@each_row(
     ("lines", "expected"),
     [
         ("description: first --- then", "first --- then"),

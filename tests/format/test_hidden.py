@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.format import hidden
 from mcp_skills_server.format.invisible import HIDDEN
+from tables import each_row
 
 WILD = st.text(
     alphabet=st.one_of(
@@ -19,7 +20,7 @@ WILD = st.text(
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "A\U000e0041\U000e0042",  # tag characters
@@ -48,7 +49,7 @@ def test_hidden_text_is_found_and_stripped(text: str) -> None:
     assert hidden.without(text) != text
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "plain text\twith a tab\r\nand lines",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dialects.build import skill, snapshot
 from mcp_skills_server.dialects import prompts, sep2076
 from mcp_skills_server.format import fields
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Standing
+from tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "fine"),
     [
         ("https://example.com/i.png", True),

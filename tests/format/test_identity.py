@@ -12,6 +12,7 @@ from dialects.build import skill, snapshot
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import LONGEST_PATH, Standing
+from tables import each_row
 
 VALID = Standing.VALID
 
@@ -26,9 +27,7 @@ def test_a_skill_is_found_by_its_name_or_by_its_path():
 
 
 @pytest.mark.requirement("S76-8")
-@pytest.mark.parametrize(
-    "name", ["", "acme", "Refunds", "refunds/", "/acme/refunds", "acme/refunds/SKILL.md", "../refunds"]
-)
+@each_row("name", ["", "acme", "Refunds", "refunds/", "/acme/refunds", "acme/refunds/SKILL.md", "../refunds"])
 def test_an_unknown_name_is_refused_and_named(name: str):
     with pytest.raises(RequestError) as caught:
         identity.find(snapshot(skill("acme/refunds")), name, VALID)
@@ -110,7 +109,7 @@ def test_a_name_longer_than_any_path_is_none():
     assert identity.known(there, "a", VALID) is long
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "heading", "expected"),
     [
         ({"title": "Top", "metadata": {"title": "Meta"}}, "Heading", "Top"),
@@ -127,7 +126,7 @@ def test_a_title_is_the_author_s_or_the_first_heading(
 
 
 @pytest.mark.requirement("S76-19", "X-14")
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "expected"),
     [
         ({"version": "2", "metadata": {"version": "1"}}, "2"),
@@ -141,7 +140,7 @@ def test_a_version_is_that_of_the_top_level_or_of_metadata(fields: dict[str, Any
     assert identity.version(fields) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "seen"),
     [
         ("/srv/private/team.zip", "team.zip"),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mcp_skills_server.format.lfs import is_pointer
+from tables import each_row
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12345\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "expected"),
     [(POINTER, True), (b"", False), (b"The " + POINTER, False), (POINTER + b"x" * 1024, False), (POINTER[:30], False)],
 )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.format import links
 from mcp_skills_server.format.links import Reference, heading, headings, linked_files, references
+from tables import each_row
 
 FILES = ("SKILL.md", "a.md", "assets/logo.png", "references/b c.md", "references/ü.md", "scripts/run.py", "100%.md")
 
@@ -23,7 +24,7 @@ def linked(body: str) -> dict[str, str]:
 
 
 @pytest.mark.requirement("S76-19")
-@pytest.mark.parametrize(
+@each_row(
     ("body", "expected"),
     [
         ("[A](a.md)", Reference("a.md", "A", 0, "link")),
@@ -53,7 +54,7 @@ def test_a_reference_tells_target_text_line_and_kind(body: str, expected: Refere
     assert expected in references(body)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         "[A](https://example.org/a.md)",
@@ -141,7 +142,7 @@ def test_no_body_is_too_odd(body: str):
 # The heading
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "expected"),
     [
         ("# Title", "Title"),
@@ -184,7 +185,7 @@ def test_a_heading_is_found_behind_many_comments():
     assert heading(comments + "Long title\n==========\n") == "Long title"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         "#" + " " * 1_000_000 + "*x",
@@ -194,7 +195,6 @@ def test_a_heading_is_found_behind_many_comments():
         "> # a\n" * 150_000,
         "# " + "[" * 1_000_000,
     ],
-    ids=["blanks", "words", "comments", "underlines", "quotes", "brackets"],
 )
 def test_a_heading_is_looked_for_in_bounded_time(body: str):
     """Every scan asks for it, so a body of a megabyte must not take minutes."""
@@ -213,7 +213,7 @@ def test_the_quick_way_to_a_heading_agrees_with_the_parser(title: str):
 # All headings
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "expected"),
     [
         ("# Title", ("Title",)),
@@ -247,9 +247,7 @@ def test_so_many_headings_are_told_and_so_long():
     assert [len(each) for each in headings(f"# {'x' * 9_000}")] == [2_000]
 
 
-@pytest.mark.parametrize(
-    "shape", ["![", "[", "<!--", '[a](b "', "[a](<", "[a\n", "`a``b```", "*_", "- ", "|a|[b](c)|\n"]
-)
+@each_row("shape", ["![", "[", "<!--", '[a](b "', "[a](<", "[a\n", "`a``b```", "*_", "- ", "|a|[b](c)|\n"])
 def test_what_a_body_costs_is_bounded_whatever_it_holds(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The parser is given so many brackets and no more, in pieces that are never longer than it can look ahead."""
     given: list[str] = []
@@ -308,7 +306,7 @@ def test_what_leads_to_known_paths_without_parsing_does_so_when_parsed(body: str
         assert {found.target for found in references(body) if found.kind != "code"} <= {"a.md"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     ["plain", "[x](a.md)", "![x]( ./a.md#part)", '[x](a.md "title")', "[x](https://e.org/b.md)", "[x](/b.md)",
      "y[0]: b", "[x]()", "[x](../../b.md)", "`b.md`"],

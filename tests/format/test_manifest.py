@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mcp_skills_server.codes import CODES
 from mcp_skills_server.format import manifest
 from mcp_skills_server.format.manifest import Findings, Manifest
+from tables import each_row
 
 ACTION = b"""
 name = "acme.refunds"
@@ -92,7 +93,7 @@ def test_times_become_text_and_a_byte_order_mark_is_passed_over() -> None:
     assert (fields["made"], fields["at"], fields["on"]) == ("2026-01-02T03:04:05+00:00", "12:30:00", "2026-01-02")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "said", "line"),
     [
         (b"name = ", "no TOML", 1),
@@ -118,7 +119,7 @@ def test_what_cannot_be_read_is_told_with_its_line(raw: bytes, said: str, line: 
     assert (problem.code, problem.line) == ("manifest-syntax", line) and said in problem.message and problem.hint
 
 
-@pytest.mark.parametrize(
+@each_row(
     "fields",
     [
         {"name": "Two words"}, {"name": ".a"}, {"name": "a..b"}, {"name": "a/b"}, {"name": ""}, {"name": 3},
@@ -134,7 +135,7 @@ def test_a_field_that_is_not_what_it_must_be_makes_the_manifest_unsound(fields: 
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "code"),
     [
         ({"version": "1.0"}, "manifest-form"),
@@ -174,7 +175,7 @@ def test_an_entry_point_that_is_not_there_is_told() -> None:
     assert codes(read(raw)) == ["manifest-runtime"] and "code/gone.py" in read(raw).problems[0].message
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("frontmatter", "fields"),
     [
         ({"metadata": {"version": "2.0.0"}}, {}),
@@ -189,7 +190,7 @@ def test_skill_toml_counts_and_the_difference_is_told(frontmatter: dict[str, Any
     assert found.manifest.fields["version"] == "1.0.0" and found.manifest.name == "acme.refunds"
 
 
-@pytest.mark.parametrize("title", ["Acme Refunds", "refunds", "acme-refunds"])
+@each_row("title", ["Acme Refunds", "refunds", "acme-refunds"])
 def test_a_title_or_the_last_part_is_no_other_name(title: str) -> None:
     assert read(toml(), {**SOUND, "name": title}).problems == ()
 
@@ -203,7 +204,7 @@ def test_a_version_directory_and_skill_toml_must_agree() -> None:
 
 
 @pytest.mark.requirement("X-25")
-@pytest.mark.parametrize(
+@each_row(
     ("frontmatter", "path", "expected"),
     [
         ({}, "refunds", ("refunds", "", "0.0.0")),
@@ -243,7 +244,7 @@ def test_a_directory_and_a_frontmatter_with_two_versions_are_told() -> None:
     assert codes(found) == ["manifest-disagrees"]
 
 
-@pytest.mark.parametrize("tags", ["a b", "a, b", ["a", "b", 3]])
+@each_row("tags", ["a b", "a, b", ["a", "b", 3]])
 def test_tags_are_taken_from_wherever_they_stand(tags: Any) -> None:
     for frontmatter in ({"tags": tags}, {"metadata": {"tags": tags}}):
         assert sound(None, {**SOUND, **frontmatter}).fields["tags"] == ["a", "b"]

@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.format.media import MARKDOWN, as_text, is_text, media_type
+from tables import each_row
 
 
 @pytest.mark.requirement("S40-10")
@@ -16,7 +17,7 @@ def test_markdown_is_text_markdown():
     assert media_type("SKILL.md") == MARKDOWN == "text/markdown"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "expected"),
     [
         ("references/a.MD", "text/markdown"),
@@ -50,7 +51,7 @@ def test_no_table_of_the_machine_is_asked(monkeypatch: pytest.MonkeyPatch):
     assert media_type("SKILL.md") == "text/markdown"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("media", "expected"),
     [
         (None, True),
@@ -68,7 +69,7 @@ def test_types_tell_whether_there_may_be_text(media: str | None, expected: bool)
     assert is_text(media) is expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "media", "expected"),
     [
         (b"text", "text/plain", "text"),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.format.nearest import nearest
+from tables import each_row
 
 NAMES = ["csv-profiling", "commit-messages", "colour-palettes", "sql-migrations", "references/guide.md"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wanted", "found"),
     [
         ("csv-profilng", "csv-profiling"),
@@ -26,7 +26,7 @@ def test_a_slip_is_understood(wanted: str, found: str) -> None:
     assert nearest(wanted, NAMES)[0] == found
 
 
-@pytest.mark.parametrize("wanted", ["", "zzz", "quite-another-thing"])
+@each_row("wanted", ["", "zzz", "quite-another-thing"])
 def test_what_is_like_none_gets_none(wanted: str) -> None:
     assert nearest(wanted, NAMES) == []
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.format import plain_yaml
 from mcp_skills_server.format.yaml_reader import YamlReader
+from tables import each_row
 
 _KEYS = st.sampled_from(
     ["name", "description", "metadata", "license", "on", "Null", "true", "a-b", "_x", "a" * 101, "1", "-a", "é", "a b"]
@@ -84,7 +84,7 @@ def test_the_frontmatter_that_nearly_every_skill_has_is_read_without_yaml():
     assert plain.metadata == {"author": (6, "me"), "version": (7, "1.0")}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "",

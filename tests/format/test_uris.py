@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from mcp_skills_server.format.uris import LONGEST, SCHEME, canonical, segments, uri
 from mcp_skills_server.model import DEEPEST_PATH, LONGEST_PATH
 from steps import growth
+from tables import each_row
 
 
 @pytest.mark.requirement("S40-6", "S40-8")
-@pytest.mark.parametrize(
+@each_row(
     ("skill", "file", "expected"),
     [
         ("refunds", "SKILL.md", "skill://refunds/SKILL.md"),
@@ -40,7 +41,7 @@ def test_a_uri_escapes_what_rfc_3986_reserves(skill: str, file: str, expected: s
 
 
 @pytest.mark.requirement("S40-6", "MCP-55")
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("skill://refunds/SKILL.md", ("refunds", "SKILL.md")),
@@ -65,7 +66,7 @@ def test_a_uri_is_split_first_and_decoded_once(text: str, expected: tuple[str, .
 
 
 @pytest.mark.requirement("MCP-55", "S40-30")
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "",
@@ -171,7 +172,7 @@ def test_a_doubly_escaped_name_is_decoded_once(name: str):
     assert segments("skill://a/" + quote(once, safe="")) == ("a", once)
 
 
-@pytest.mark.parametrize("character", ["a", "%41", "\u20ac", "%E2%82%AC", "/a", "%2e"])
+@each_row("character", ["a", "%41", "\u20ac", "%E2%82%AC", "/a", "%2e"])
 def test_a_uri_over_the_longest_is_unknown(character: str):
     text = SCHEME + "a/" + character * (LONGEST // len(character) + 1)
     assert segments(text) is None
@@ -184,7 +185,7 @@ def test_the_longest_path_has_a_uri_that_is_read():
     assert segments(SCHEME + "a" + "/a" * DEEPEST_PATH) is None
 
 
-@pytest.mark.parametrize("shape", ["/a", "a", "%41", "%", "%e2%82%ac", "/%41", "/..", "\u20ac"])
+@each_row("shape", ["/a", "a", "%41", "%", "%e2%82%ac", "/%41", "/..", "\u20ac"])
 def test_reading_a_uri_takes_steps_as_long_as_it_is(shape: str):
     def call(times: int) -> Callable[[], object]:
         text = SCHEME + "a/" + shape.lstrip("/") + shape * times
@@ -193,7 +194,7 @@ def test_reading_a_uri_takes_steps_as_long_as_it_is(shape: str):
     assert growth(call, DEEPEST_PATH // 4 - 2) <= 5
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("skill://a/%53KILL.md", "skill://a/SKILL.md"),

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.format.versions import Version, parse
+from tables import each_row
 
 NUMBERS = st.integers(0, 10**6).map(str)
 WORDS = st.from_regex(r"(0|[1-9][0-9]{0,5}|[0-9]{0,5}[a-zA-Z-][0-9a-zA-Z-]{0,5})", fullmatch=True)
@@ -35,7 +36,7 @@ def parsed(text: str) -> Version:
 
 
 @pytest.mark.requirement("SP-9")
-@pytest.mark.parametrize(
+@each_row(
     "ascending",
     [
         "1.0.0 2.0.0 2.1.0 2.1.1",
@@ -51,13 +52,13 @@ def test_the_order_is_that_of_semantic_versioning(ascending: str) -> None:
     assert all(one < other for one, other in itertools.pairwise(keys))
 
 
-@pytest.mark.parametrize("text", ["", "v1.0.0", "1.0.0.0", "01.0.0", "1.0.0-", "1.0.0-01", "1.0.0+", "1.0.0-a..b", "a",
+@each_row("text", ["", "v1.0.0", "1.0.0.0", "01.0.0", "1.0.0-", "1.0.0-01", "1.0.0+", "1.0.0-a..b", "a",
     "1.0.0\n", "1.0.0 ", "\uff11.0.0", "1" * 20, "1.0.0-" + "a" * 200])  # fmt: skip
 def test_what_is_no_version_is_none(text: str) -> None:
     assert parse(text) is None
 
 
-@pytest.mark.parametrize(("text", "loose"), [("1", True), ("1.0", True), ("1.0.0", False), ("1.0-rc.1", True)])
+@each_row(("text", "loose"), [("1", True), ("1.0", True), ("1.0.0", False), ("1.0-rc.1", True)])
 def test_numbers_that_are_left_out_count_as_zero_and_are_told(text: str, loose: bool) -> None:
     assert (parsed(text).loose, parsed(text).text) == (loose, text)
     assert parsed("1").key[:3] == parsed("1.0.0").key[:3]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mcp_skills_server.format.frontmatter import parse
 from mcp_skills_server.format.yaml_reader import MAX_DEPTH, MAX_NODES, MAX_PROBLEMS, MAX_YAML
 from mcp_skills_server.model import Json
+from tables import each_row
 
 from .skill_md import codes, document, each_parser, fatal
 
@@ -38,7 +39,7 @@ def typed(given_value: Any) -> Any:
 
 @pytest.mark.requirement("S40-13")
 @each_parser
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("text", "text"),
@@ -85,7 +86,7 @@ def test_plain_values_follow_the_core_schema(text: str, expected: Json):
 
 @pytest.mark.requirement("S40-13")
 @each_parser
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("yes", "yes"),
@@ -126,7 +127,7 @@ def test_values_that_yaml_1_1_reads_otherwise_follow_the_core_schema_and_are_war
 
 
 @pytest.mark.requirement("S40-13")
-@pytest.mark.parametrize("text", ["yes", "0755", "12:30", "2024-05-01", "1e3", "1_000", "08", ".nan", ".inf", "<<"])
+@each_row("text", ["yes", "0755", "12:30", "2024-05-01", "1e3", "1_000", "08", ".nan", ".inf", "<<"])
 def test_quotes_settle_every_such_value(text: str):
     found = document(f"single: '{text}'\ndouble: \"{text}\"\nblock: |-\n  {text}")
     assert (found.frontmatter, codes(found)) == ({"single": text, "double": text, "block": text}, [])
@@ -134,7 +135,7 @@ def test_quotes_settle_every_such_value(text: str):
 
 @pytest.mark.requirement("S40-13")
 @each_parser
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [".nan", ".NaN", ".inf", "-.inf", "+.INF", "1e400", "-1.5e999", "9" * 301, "0x" + "f" * 300, "1" * 400 + ".5"],
 )
@@ -167,7 +168,7 @@ def test_whatever_pyyaml_reads_otherwise_is_warned_of(text: str):
 
 
 @pytest.mark.requirement("S40-13")
-@pytest.mark.parametrize(
+@each_row(
     ("lines", "expected"),
     [
         ("v: |\n  one\n  two", "one\ntwo\n"),
@@ -213,7 +214,7 @@ def test_fields_keep_their_order_and_none_is_dropped_or_added():
 
 
 @pytest.mark.requirement("S40-13")
-@pytest.mark.parametrize("mark", ["\x85", "\u2028", "\u2029"])
+@each_row("mark", ["\x85", "\u2028", "\u2029"])
 def test_a_character_that_only_yaml_1_1_takes_for_a_line_break_is_warned_of(mark: str):
     found = document(f"name: a\nvalue: 'one{mark} two'")
     assert [(each.code, each.line) for each in found.problems] == [("yaml-ambiguous", 3)]
@@ -224,7 +225,7 @@ def test_a_character_that_only_yaml_1_1_takes_for_a_line_break_is_warned_of(mark
 
 
 @pytest.mark.requirement("S40-13")
-@pytest.mark.parametrize("key", ["on", "YES", "true", "null", "~", "1", "0x1F", "1.5", "-1e3", ".inf"])
+@each_row("key", ["on", "YES", "true", "null", "~", "1", "0x1F", "1.5", "-1e3", ".inf"])
 def test_keys_are_text_as_written_and_warned_of_where_readers_disagree(key: str):
     found = document(f"name: a\n{key}: b")
     assert found.frontmatter == {"name": "a", key: "b"}
@@ -242,7 +243,7 @@ def test_the_merge_key_is_a_plain_key_and_warned_of():
 
 
 @pytest.mark.requirement("S40-13")
-@pytest.mark.parametrize(
+@each_row(
     ("lines", "line"),
     [
         ("name: a\nname: b", 3),
@@ -258,14 +259,14 @@ def test_a_key_that_stands_twice_is_refused_with_the_line_of_the_second(lines: s
     assert [each.line for each in found.problems if each.code == "yaml-duplicate-key"] == [line]
 
 
-@pytest.mark.parametrize("key", ["[a]", "{a: b}", "? [a]\n"])
+@each_row("key", ["[a]", "{a: b}", "? [a]\n"])
 def test_a_key_that_is_no_text_is_refused(key: str):
     found = document(f"name: a\n{key}: b")
     assert found.frontmatter is None
     assert fatal(found) == ["yaml-value"]
 
 
-@pytest.mark.parametrize("anchored", ["1", "[x]", "null"])
+@each_row("anchored", ["1", "[x]", "null"])
 def test_an_alias_of_what_is_no_text_cannot_be_a_key(anchored: str):
     found = document(f"name: &a {anchored}\n*a : b")
     assert fatal(found) == ["yaml-value"]
@@ -285,7 +286,7 @@ def test_lines_are_those_of_the_top_level_fields():
 
 @pytest.mark.requirement("S40-13")
 @each_parser
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["!!str 1", "!!python/object/apply:os.system ['true']", "!local x", "! x", "!!binary aGk=", "!!set {a, b}"],
 )
@@ -311,7 +312,7 @@ def test_an_alias_stands_for_its_anchor():
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("lines", "words"),
     [("a: *nowhere", "no anchor"), ("a: &a [*a]", "itself"), ("a: &a {b: {c: *a}}", "itself")],
 )
@@ -331,7 +332,7 @@ def test_the_end_of_the_document_may_be_marked():
 
 
 @pytest.mark.requirement("AS-2")
-@pytest.mark.parametrize("lines", ["- a\n- b", "just text", "42", "'name: a'"])
+@each_row("lines", ["- a\n- b", "just text", "42", "'name: a'"])
 def test_frontmatter_that_is_no_mapping_is_refused(lines: str):
     found = document(lines)
     assert (found.frontmatter, codes(found), found.problems[0].line) == (None, ["frontmatter-not-mapping"], 2)
@@ -342,7 +343,7 @@ def test_frontmatter_that_is_no_mapping_is_refused(lines: str):
 
 @pytest.mark.requirement("ASG-17")
 @each_parser
-@pytest.mark.parametrize(
+@each_row(
     ("lines", "line", "hint"),
     [
         ("name: a\nmetadata:\n  use: Use when: always", 4, "quotes"),
@@ -365,7 +366,7 @@ def test_yaml_that_cannot_be_read_names_a_line_and_a_hint(lines: str, line: int,
 
 
 @each_parser
-@pytest.mark.parametrize("escape", ["\\ud800", "\\uDFFF", "\\U00110000", "\\UFFFFFFFF"])
+@each_row("escape", ["\\ud800", "\\uDFFF", "\\U00110000", "\\UFFFFFFFF"])
 def test_an_escape_that_stands_for_no_character_is_refused(escape: str):
     found = document(f'name: a\nvalue: "{escape}"')
     assert found.frontmatter is None
@@ -428,7 +429,7 @@ def test_values_may_be_nested_up_to_the_bound(depth: int):
 
 
 @each_parser
-@pytest.mark.parametrize("opening", ["[" * 100_000, "{a: " * 30_000, "{" * 100_000, "- " * 50_000, "? " * 50_000])
+@each_row("opening", ["[" * 100_000, "{a: " * 30_000, "{" * 100_000, "- " * 50_000, "? " * 50_000])
 def test_boxes_in_boxes_are_refused(opening: str):
     found = document(f"v:\n  {opening}")
     assert found.frontmatter is None
@@ -484,7 +485,7 @@ def test_characters_of_the_frontmatter_are_counted():
     assert (found.frontmatter, codes(found), found.body) == (None, ["yaml-size"], "Read on.")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("junk", "code"),
     [
         (b"x" * 5_000_000, "frontmatter-missing"),
@@ -504,7 +505,7 @@ def test_five_megabytes_of_junk_are_one_problem(junk: bytes, code: str):
     assert (found.frontmatter, codes(found)) == (None, [code])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "1" + "_" * 130_000 + "x",
@@ -514,7 +515,6 @@ def test_five_megabytes_of_junk_are_one_problem(junk: bytes, code: str):
         "." + "_" * 130_000,
         "-" * 130_000,
     ],
-    ids=lambda text: text[:6],
 )
 def test_what_is_nearly_a_number_is_read_in_one_pass(text: str):
     """Patterns that look at each digit again for every other take minutes here, and a scan waits for them."""
@@ -522,7 +522,7 @@ def test_what_is_nearly_a_number_is_read_in_one_pass(text: str):
 
 
 @each_parser
-@pytest.mark.parametrize("digits", [300, 301, 100_000])
+@each_row("digits", [300, 301, 100_000])
 def test_huge_numbers_are_held_or_refused(digits: int):
     found = document("v: " + "9" * digits)
     assert codes(found) == (["yaml-ambiguous"] if digits == 300 else ["yaml-value"])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mcp_skills_server.hosts.edit import starts_this_server, words_of
+from tables import each_row
 
 NOW = ["/opt/app/bin/mcp-skills-server"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "mcp-skills-server serve /skills",
@@ -31,7 +30,7 @@ def test_ours(line: str) -> None:
     assert starts_this_server(line.split(), NOW)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "",
@@ -61,7 +60,7 @@ def test_the_command_that_is_meant_now_is_ours_only_as_it_is_written_here() -> N
     assert not starts_this_server(["/opt/python", "-m", "other", "serve"], python)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entry", "wanted"),
     [
         ({"command": "a", "args": ["b", "c"]}, ["a", "b", "c"]),

@@ -11,9 +11,10 @@ from mcp_skills_server.cli import cli
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.hosts import edit, jsontext
 from mcp_skills_server.hosts.table import HOSTS, FilePlace, Host, Platform, location
+from tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("system", "host", "wanted"),
     [
         ("linux", "claude-desktop", ".config/Claude/claude_desktop_config.json"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.hosts import tomltext
+from tables import each_row
 
 OURS = {"command": "mcp-skills-server", "args": ["serve", '/a "b" \\ \x7f ü\n']}
 
@@ -68,7 +69,7 @@ def test_a_value_of_two_hundred_lines_that_may_be_its_end_is_the_longest(before:
         tomltext.put(text(201), "mcp_servers", "skills", {"command": "y"})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("old", "new"),
     [
         ('command = "x" # why\n', 'command = "y" # why\n'),

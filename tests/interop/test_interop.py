@@ -20,6 +20,7 @@ from tools.interop.runs import Run
 from tools.interop.server import TOOLS, bundles, server_checks
 
 from mcp_skills_server.dialects import runtime
+from tables import each_row
 
 
 def check(status: str, identifier: str = "one", scenario: str = "tools-list") -> Check:
@@ -41,13 +42,13 @@ def test_checks_are_parsed() -> None:
     ]
 
 
-@pytest.mark.parametrize("raw", [[], {}, None, ["one"], [{"id": "one"}], [{"status": "SUCCESS", "id": 1}]])
+@each_row("raw", [[], {}, None, ["one"], [{"id": "one"}], [{"status": "SUCCESS", "id": 1}]])
 def test_results_without_checks_are_no_results(raw: object) -> None:
     with pytest.raises(ValueError, match="tools-list"):
         parse_checks("tools-list", raw)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("directory", "scenario"),
     [
         ("server-tools-list-2026-11-20T11-22-36-213Z", "tools-list"),
@@ -83,7 +84,7 @@ def test_a_scenario_that_gave_up_is_a_failure() -> None:
     assert (short.status, short.message) == ("FAILURE", "2 of 3 checks")
 
 
-@pytest.mark.parametrize("status", ["FAILURE", "WARNING", "SKIPPED", "SOMETHING-NEW"])
+@each_row("status", ["FAILURE", "WARNING", "SKIPPED", "SOMETHING-NEW"])
 def test_what_did_not_pass_needs_an_expectation(status: str) -> None:
     verdict = judge("base", [check(status, "two")], BASELINE)
     assert [each.id for each in verdict.unexpected] == ["two"]
@@ -171,7 +172,7 @@ def test_a_verified_skill_passes_with_its_files() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "fault",
     [
         {"ok": False},

@@ -18,6 +18,7 @@ from urllib.parse import urlencode, urljoin
 import pytest
 from tools.interop.places import MODULES, NODE
 
+from tables import each_row
 from web.http_wire import Server
 from web.test_oauth import free_port
 from web.ui.serving import page_serving, words
@@ -84,10 +85,9 @@ class Browser:
         return self.get(urljoin(url, found[1]), {**dict(_HIDDEN.findall(text)), **fields})
 
 
-@pytest.mark.parametrize(
+@each_row(
     "more",
     ["", "scopes = ['skills:read']", "scopes = ['skills:read']\nrequest-scopes = ['openid', 'skills:read']"],
-    ids=["no scope", "scope", "openid too"],
 )
 def test_a_person_signs_in_at_a_certified_provider(tmp_path: Path, more: str) -> None:
     browser = Browser()

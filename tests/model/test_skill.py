@@ -15,6 +15,7 @@ from mcp_skills_server.model import (
     SkillFile,
     Standing,
 )
+from tables import each_row
 
 
 def skill(
@@ -46,7 +47,7 @@ def test_standings_rise_from_unusable_to_valid():
     assert Standing.UNUSABLE < Standing.LENIENT < Standing.VALID
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "name", "description"),
     [
         ({"name": "n", "description": "d"}, "n", "d"),

@@ -20,6 +20,7 @@ from mcp_skills_server.model import (
     Snapshot,
     Standing,
 )
+from tables import each_row
 
 
 def skill(
@@ -211,7 +212,7 @@ def test_replacing_gives_what_building_anew_would(skills: dict[str, Skill], data
     assert old.problems == (at("old"),)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "changed",
     [
         skill("a", name="other"),
@@ -220,7 +221,6 @@ def test_replacing_gives_what_building_anew_would(skills: dict[str, Skill], data
         skill("a", Standing.VALID, "more.md"),
         skill("c"),
     ],
-    ids=["renamed", "lenient", "unusable", "edited", "added"],
 )
 def test_what_was_remembered_does_not_outlive_its_truth(changed: Skill):
     old = snapshot(skill("a"), skill("b"))
@@ -261,7 +261,7 @@ def test_files_of_an_inner_skill_that_stands_too_low_are_the_outer_ones():
 
 
 @pytest.mark.requirement("S40-30")
-@pytest.mark.parametrize(
+@each_row(
     "segments", [(), ("a",), (SKILL_MD,), ("a", "b"), ("", "a", SKILL_MD), ("a", "", SKILL_MD), ("b", "a", SKILL_MD)]
 )
 def test_what_names_no_file_is_not_found(segments: tuple[str, ...]):
@@ -333,7 +333,7 @@ def _cost(segments: tuple[str, ...]) -> int:
     return skills.looked_at
 
 
-@pytest.mark.parametrize("name", ["a", "no", "\u00e9" * 7])
+@each_row("name", ["a", "no", "\u00e9" * 7])
 def test_a_path_of_many_segments_costs_as_many_looks_as_a_skill_path_has_segments(name: str):
     long = LONGEST_PATH // (len(name) + 1)
     assert _cost((name,) * long) <= 2 * 3 * 3 * (len(name) + 1)
@@ -374,7 +374,8 @@ def test_a_snapshot_knows_where_it_differs_from_those_that_it_came_from() -> Non
     first = Snapshot({path: skill(path) for path in ("a", "b", "c")})
     second = first.replacing({"a": skill("a")}, (), ())
     third = second.replacing({"d": skill("d")}, ("b",), ())
-    assert set(third.differing(second)) == {"b", "d"}
+    assert set(third.differing(second)) == set(third.differing_since(second.token) or ()) == {"b", "d"}
+    assert third.differing_since(object()) is None
     assert set(third.differing(first)) == {"a", "b", "d"}
     assert set(third.differing(Snapshot(dict(first.skills)))) == {"a", "b", "d"}
     last = third
@@ -382,3 +383,12 @@ def test_a_snapshot_knows_where_it_differs_from_those_that_it_came_from() -> Non
         last = last.replacing({"c": skill("c")}, (), ())
     assert set(last.differing(first)) == {"a", "b", "c", "d"}
     assert not last.differing(last)
+
+
+def test_a_change_of_many_skills_is_as_one_of_few() -> None:
+    old = snapshot(*(skill(f"old/{number:03}") for number in range(150)), skill("stays"))
+    assert len(old.paths(Standing.VALID)) == len(old.named("stays", Standing.VALID)) + 150
+    came = {f"new/{number:03}": skill(f"new/{number:03}") for number in range(120)}
+    new = old.replacing(came, [f"old/{number:03}" for number in range(149)], ())
+    assert new.paths(Standing.VALID) == [*came, "old/149", "stays"]
+    assert set(new.differing(old)) == old.skills.keys() ^ new.skills.keys()

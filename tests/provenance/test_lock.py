@@ -12,6 +12,7 @@ from hypothesis import strategies as some
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.provenance.lock import LockedSource, parse, read, text_of, write
+from tables import each_row
 
 DIGEST = "sha256:" + 64 * "a"
 TEXT = some.text(some.characters(exclude_categories=["Cs"]), max_size=30)
@@ -43,7 +44,7 @@ def test_a_lock_file_is_lines_that_a_reviewer_can_read() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "words"),
     [
         ("", "version"),

@@ -12,6 +12,7 @@ from mcp_skills_server.model import SIGNATURE_FILE
 from mcp_skills_server.provenance.signature_gate import Proofs, SignatureGate
 from mcp_skills_server.provenance.signatures import Verifier, sign
 from provenance.test_signatures import certified, keys
+from tables import each_row
 from wire import write_skill
 
 
@@ -24,7 +25,7 @@ def test_a_proof_is_of_one_skill_and_one_question(tmp_path: Path) -> None:
     assert not proofs.has("other keys", "digest") and not proofs.has("keys", "another")
 
 
-@pytest.mark.parametrize("what", ["folder", "file", "link"])
+@each_row("what", ["folder", "file", "link"])
 def test_what_others_could_have_written_proves_nothing(what: str, tmp_path: Path) -> None:
     proofs = Proofs(tmp_path / "kept")
     proofs.keep("keys", "digest")

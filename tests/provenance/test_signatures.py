@@ -25,6 +25,7 @@ from mcp_skills_server.model import SIGNATURE_FILE
 from mcp_skills_server.provenance.lock import read as read_lock
 from mcp_skills_server.provenance.signature_gate import SignatureGate
 from mcp_skills_server.provenance.signatures import Identity, UnsignedError, Verifier, sign
+from tables import each_row
 from wire import COMMAND, Wire, serving, write_skill
 
 SKILL = {"SKILL.md": b"---\nname: thing\n---\n", "scripts/run.py": b"print(1)\n", "notes/a.md": b""}
@@ -107,7 +108,7 @@ def test_one_of_several_keys_is_enough(tmp_path: Path, pair: tuple[Path, Path]) 
     Verifier([pair[1], other]).check(signed)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "change",
     [
         {"SKILL.md": b"---\nname: other\n---\n"},
@@ -227,7 +228,7 @@ def test_a_signature_with_a_part_that_is_something_else_is_refused_with_a_line(
     assert refused(Verifier([module_pair[1]]), {**SKILL, SIGNATURE_FILE: raw}) == "signature-invalid"
 
 
-@pytest.mark.parametrize("payload", [{}, {"predicate": 3}, {"predicate": {"resources": 3}}, [], 3])
+@each_row("payload", [{}, {"predicate": 3}, {"predicate": {"resources": 3}}, [], 3])
 def test_a_signature_of_something_else_is_refused(pair: tuple[Path, Path], payload: Any) -> None:
     bundle = json.loads(sign(SKILL, pair[0]))
     bundle["dsseEnvelope"]["payload"] = base64.b64encode(json.dumps(payload).encode()).decode()
@@ -248,7 +249,7 @@ def test_a_signature_that_would_have_the_library_print_is_refused(
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("content", [b"", b"no key", b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n"])
+@each_row("content", [b"", b"no key", b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n"])
 def test_a_key_that_cannot_be_used_is_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "key.pem"
     path.write_bytes(content)
@@ -355,7 +356,7 @@ def test_a_link_in_the_signatures_place_is_not_followed(tmp_path: Path, pair: tu
     assert not (root / SIGNATURE_FILE).is_symlink()
 
 
-@pytest.mark.parametrize("more", [[], ["--identity", "me"], ["--issuer", "i"]])
+@each_row("more", [[], ["--identity", "me"], ["--issuer", "i"]])
 def test_verify_wants_a_key_or_an_identity(more: list[str]) -> None:
     done = CliRunner().invoke(cli, ["verify", "x", *more])
     assert isinstance(done.exception, UsageError)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.publish.publication import Publication
+from tables import each_row
 from wire import write_skill
 
 
-@pytest.mark.parametrize(
-    ("signed", "asked", "published"), [(False, False, False), (False, True, True), (True, False, True)]
-)
+@each_row(("signed", "asked", "published"), [(False, False, False), (False, True, True), (True, False, True)])
 def test_evals_are_left_out_of_what_is_published(tmp_path: Path, signed: bool, asked: bool, published: bool) -> None:
     place = write_skill(tmp_path / "a", references__guide_md="x", evals__evals_json="{}")
     if signed:  # its signature is about all files

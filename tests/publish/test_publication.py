@@ -16,6 +16,7 @@ from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.format import archive
 from mcp_skills_server.publish.publication import Publication
 from publish.editions import SITE, Clock, complete, fetched, offered, published
+from tables import each_row
 from wire import FIXTURES, write_skill
 
 
@@ -273,7 +274,7 @@ def test_editions_stay_whole_while_a_writer_and_many_readers_are_at_work(tmp_pat
 
 
 @pytest.mark.requirement("WK-4", "WK1-3")
-@pytest.mark.parametrize("name", ["-ahead", "behind-", "two--hyphens", "Upper", "other-than-its-directory"])
+@each_row("name", ["-ahead", "behind-", "two--hyphens", "Upper", "other-than-its-directory"])
 def test_only_sound_names_are_published(tmp_path: Path, name: str) -> None:
     """A name that the format refuses, or that is not its directory's, is in neither index."""
     write_skill(tmp_path / "good")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mcp_skills_server.publish.artifacts import Spool
+from tables import each_row
 
 
 def open_files() -> int:
@@ -55,7 +56,7 @@ def test_a_file_of_mostly_waste_is_given_up_but_not_under_a_reader() -> None:
     assert spool.tidy(kept) == {}
 
 
-@pytest.mark.parametrize(("kept", "moved"), [(4, 4), (5, 0), (10, 0)])
+@each_row(("kept", "moved"), [(4, 4), (5, 0), (10, 0)])
 def test_a_file_is_given_up_when_less_than_half_of_it_is_used(kept: int, moved: int) -> None:
     spool = Spool(segment=100)
     slots = {str(number): spool.write(b"%10d" % number) for number in range(10)}

@@ -24,6 +24,7 @@ from mcp_skills_server.runtime.scripts.approvals import Approval
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from rpc.build import ACTIONS, CallFailedError, Desk, toml, write
 from runtime.scripts import zoo
+from tables import each_row
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="POSIX processes")]
 
@@ -141,7 +142,7 @@ async def test_a_program_finds_its_blobs_and_prints_its_output(box: Any) -> None
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("printed", "output"),
     [("'{\"a\": [1]}'", {"a": [1]}), ("7", 7), ("two words", "two words\n"), ("", "\n"), ("NaN", "NaN\n")],
 )
@@ -164,7 +165,7 @@ async def test_a_function_is_given_the_arguments_and_finds_its_neighbours(box: A
     assert reported["output"] == {"got": {"a": "é"}, "near": 5} and reported["logs_preview"] == "said\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "kind", "said"),
     [
         ("def main(args):\n    raise KeyError('order')\n", "KeyError", "'order'"),
@@ -187,7 +188,7 @@ async def test_a_function_that_fails_is_a_result(box: Any, tmp_path: Path, code:
     assert reported[0] == kind and said in reported[1]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "kind", "said"),
     [
         ("echo oops >&2; exit 3", "execution_failed", "oops"),
@@ -223,13 +224,13 @@ async def test_a_run_has_its_share_of_memory(box: Any, tmp_path: Path) -> None:
     assert (await failed(desk(box, tmp_path, memory_bytes=256 << 20), name="thing"))[0] == "MemoryError"
 
 
-@pytest.mark.parametrize("timeout_ms", [600_001, 10**9, 10**400])  # the last one is no number of floating point
+@each_row("timeout_ms", [600_001, 10**9, 10**400])  # the last one is no number of floating point
 async def test_a_time_over_the_operators_is_refused(box: Any, timeout_ms: int) -> None:
     kind, said = await failed(desk(box, ACTIONS), name="text.line-count", timeout_ms=timeout_ms)
     assert kind == "not_run" and "at most 600 seconds" in said
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("runtime", "kind", "said"),
     [
         ('entrypoint = "code/gone.py"', "not_executable", "is no file of the skill"),
@@ -250,7 +251,7 @@ async def test_what_cannot_run_is_told(tmp_path: Path, runtime: str, kind: str, 
     assert reported[0] == kind and said in reported[1]
 
 
-@pytest.mark.parametrize("name", ["weather", "writing.tone", "skills.protocol.guide"])
+@each_row("name", ["weather", "writing.tone", "skills.protocol.guide"])
 async def test_an_instruction_is_not_executed(name: str) -> None:
     assert (await failed(desk("off", ACTIONS), name=name))[0] == "not_executable"
 
@@ -334,7 +335,7 @@ async def test_neither_links_nor_pipes_nor_directories_become_blobs(box: Any, tm
     assert (await served.call("read_blob", blob_id=blob))["content"] == "f\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "left",
     [
         "ln -s /etc/passwd result.json",
@@ -365,7 +366,7 @@ async def test_a_function_may_return_a_mib_of_json(tmp_path: Path, more: int, st
     assert reported["status"] == status and (reported["output"] is None or len(reported["output"]) == length)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("message", "summary"),
     [("' \\n'", "ValueError"), ("'two\\n lines'", "two lines"), ("'x' * 300", "x" * 200)],
 )
@@ -513,7 +514,7 @@ async def test_code_of_others_needs_a_leave_of_its_own() -> None:
 
 
 @pytest.mark.requirement("SP-26")
-@pytest.mark.parametrize(
+@each_row(
     ("language", "code", "entrypoint", "output"),
     [
         ("python", "print(1 + 1)", None, 2),
@@ -561,7 +562,7 @@ async def test_code_sees_the_skills_that_are_mounted_and_its_blobs(box: Any) -> 
     }, reported
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("params", "kind", "said"),
     [
         ({"language": "cobol"}, "unsupported_runtime", "'cobol' is not run here; there are .*py"),

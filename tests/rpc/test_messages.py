@@ -8,10 +8,11 @@ import pytest
 
 from mcp_skills_server.rpc import messages
 from mcp_skills_server.rpc.messages import CallError
+from tables import each_row
 
 
 @pytest.mark.requirement("SP-16")
-@pytest.mark.parametrize(
+@each_row(
     "raw",
     [
         b"",
@@ -33,14 +34,14 @@ def test_what_is_no_json_is_a_parse_error(raw: bytes) -> None:
 
 
 @pytest.mark.requirement("SP-18")
-@pytest.mark.parametrize("identifier", ["1", "", "é", 0, -7, 1.5, 10**30, None])
+@each_row("identifier", ["1", "", "é", 0, -7, 1.5, 10**30, None])
 def test_an_id_of_any_type_is_kept(identifier: Any) -> None:
     call = messages.call({"jsonrpc": "2.0", "id": identifier, "method": "m"})
     assert (call.id, call.answered, call.params) == (identifier, True, {})
     assert messages.id_of({"id": identifier}) == identifier
 
 
-@pytest.mark.parametrize("identifier", [True, False, [], {}, [1]])
+@each_row("identifier", [True, False, [], {}, [1]])
 def test_an_id_of_another_type_is_refused_and_answered_with_null(identifier: Any) -> None:
     message = {"jsonrpc": "2.0", "id": identifier, "method": "m"}
     with pytest.raises(CallError, match="id must be a string, a number or null") as caught:
@@ -48,7 +49,7 @@ def test_an_id_of_another_type_is_refused_and_answered_with_null(identifier: Any
     assert caught.value.code == -32600 and messages.id_of(message) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "message",
     [None, 1, "a", True, [], [[]], {}, {"jsonrpc": "2.0"}, {"jsonrpc": "1.0", "method": "m"}, {"method": "m"},
      {"jsonrpc": 2.0, "method": "m"}, {"jsonrpc": "2.0", "method": 1}, {"jsonrpc": "2.0", "id": 1, "result": {}},

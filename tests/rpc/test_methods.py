@@ -13,6 +13,7 @@ import pytest
 
 from mcp_skills_server.rpc import guide
 from rpc.build import ACTIONS, CallFailedError, Desk, toml, write
+from tables import each_row
 from wire import FIXTURES, write_skill
 
 pytestmark = pytest.mark.anyio
@@ -49,7 +50,7 @@ async def test_a_list_is_in_the_order_of_names_and_versions(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("SP-1", "SP-8")
-@pytest.mark.parametrize(
+@each_row(
     ("namespace", "names"),
     [
         ("salesforce", ["salesforce.contacts.export 0.2.1", "salesforce.leads.sync 0.1.0"]),
@@ -64,7 +65,7 @@ async def test_a_namespace_is_an_exact_filter(desk: Desk, namespace: str, names:
 
 
 @pytest.mark.requirement("SP-1", "SP-2", "SP-6")
-@pytest.mark.parametrize("size", [1, 3, 8, 100])
+@each_row("size", [1, 3, 8, 100])
 async def test_pages_make_up_the_list(desk: Desk, size: int) -> None:
     seen: list[str] = []
     cursor = None
@@ -100,7 +101,7 @@ async def test_a_page_goes_on_where_it_stopped_whatever_changed(tmp_path: Path) 
     assert await desk.names(cursor=cursor) == ["e 0.0.0", "f 0.0.0", GUIDE]
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "é", "W10", "W1tdXQ", "a" * 20_000])
+@each_row("cursor", ["", "x", "é", "W10", "W1tdXQ", "a" * 20_000])
 async def test_a_cursor_that_is_none_of_ours_is_refused(desk: Desk, cursor: str) -> None:
     with pytest.raises(CallFailedError, match="Invalid cursor") as caught:
         await desk.call("list_skills", cursor=cursor)
@@ -117,7 +118,7 @@ async def test_a_cursor_of_another_list_is_refused(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("SP-9")
-@pytest.mark.parametrize(
+@each_row(
     ("version", "expected"),
     [(None, "1.2.0"), ("1.0.0", "1.0.0"), ("1.2.0-rc.1", "1.2.0-rc.1")],
 )
@@ -139,7 +140,7 @@ async def test_a_version_may_stand_in_the_manifest_alone(tmp_path: Path) -> None
 
 
 @pytest.mark.requirement("SP-10", "SP-11")
-@pytest.mark.parametrize(
+@each_row(
     ("detail", "fields"),
     [
         ("manifest", {"manifest"}),
@@ -202,7 +203,7 @@ async def test_a_file_is_text(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("SP-13", "SP-14", "SP-15", "X-28")
-@pytest.mark.parametrize(
+@each_row(
     "path",
     ["gone.md", "../leads-sync/SKILL.md", "../contacts-export/SKILL.md", "..", ".", "/etc/passwd", "./SKILL.md", "code",
      "code/../SKILL.md", "SKILL.md/", "skill.md", "C:\\x", "..\\SKILL.md", "SKILL.md\0", "%2e%2e/SKILL.md", "~/x",
@@ -241,7 +242,7 @@ async def test_what_is_no_text_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("X-28", "SP-35")
-@pytest.mark.parametrize(
+@each_row(
     ("method", "params", "said", "data"),
     [
         ("describe_skill", {"name": "gone"}, "Unknown skill 'gone'", {"name": "gone"}),
@@ -271,7 +272,7 @@ async def test_what_is_not_there_is_told_with_what_was_asked_for(
 
 
 @pytest.mark.requirement("SP-21", "SP-22", "X-28")
-@pytest.mark.parametrize(
+@each_row(
     "method",
     ["", "LIST_SKILLS", "skills/list", "tools/list", "initialize", "salesforce.leads.sync", "__class__", "call"],
 )
@@ -285,7 +286,7 @@ async def test_there_is_no_other_method_and_no_skill_is_one(desk: Desk, method: 
 
 
 @pytest.mark.requirement("X-27", "SP-20")
-@pytest.mark.parametrize(
+@each_row(
     ("method", "params"),
     [
         ("execute_skill", {"name": "salesforce.leads.sync"}),

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.model import Json
 from mcp_skills_server.rpc.execution import MAX_SUMMARY, ended, failed
 from mcp_skills_server.runtime.scripts.launch import NOT_STARTED
 from mcp_skills_server.runtime.scripts.outcome import OURS, Outcome
+from tables import each_row
 
 GOOD = Outcome(
     "code/main.sh", 0, "", "", 5, timed_out=False, stdout_truncated=False, stderr_truncated=False, sandbox="off"
@@ -25,14 +24,14 @@ def test_a_program_s_output_is_what_it_printed() -> None:
     assert done.summary == "t completed in 5 ms."
 
 
-@pytest.mark.parametrize("output", [None, 0, "", [1], {"a": None}])
+@each_row("output", [None, 0, "", [1], {"a": None}])
 def test_a_function_s_output_is_what_it_returned_and_what_it_printed_is_its_log(output: Json) -> None:
     result = b'{"output": %s}' % jsonrpc.dump(output)
     done = ended("t", replace(GOOD, stdout="printed\n"), result, (), called=True, remark="")
     assert (done.output, done.logs_preview, done.error) == (output, "printed\n", None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("outcome", "result", "called", "expected"),
     [
         ({"timed_out": True, "exit_code": None}, None, False, ("timeout", "the run was ended after its time limit")),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mcp_skills_server.rpc import server
 from mcp_skills_server.rpc.messages import MAX_BATCH
 from rpc.build import ACTIONS, Desk
+from tables import each_row
 
 LIST = {"jsonrpc": "2.0", "id": 1, "method": "list_skills", "params": {"limit": 1}}
 NOTE = {"jsonrpc": "2.0", "method": "list_skills"}
@@ -35,7 +36,7 @@ def code(answer: Any) -> int:
 
 
 @pytest.mark.requirement("SP-16", "SP-20")
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "expected"),
     [
         (b"{", -32700),

@@ -18,6 +18,7 @@ from mcp_skills_server.runtime import active_skills
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
 from runtime.workshop import NAMES, PDF, WORKSHOP, Held, active, ask, forbidden, listed, long_md, refused, text
+from tables import each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -123,7 +124,7 @@ FORMS = [
 
 
 @pytest.mark.requirement("RT-1", "RT-11")
-@pytest.mark.parametrize("form", FORMS)
+@each_row("form", FORMS)
 async def test_a_skill_is_found_by_name_path_and_location(session: Session, form: str) -> None:
     (entry,) = (await ask(session, "skills_load", names=[form]))["structuredContent"]["active_skills"]
     assert entry["name"] == "refunds"
@@ -131,7 +132,7 @@ async def test_a_skill_is_found_by_name_path_and_location(session: Session, form
     assert entry["root_dir"] == "skill://acme/billing/refunds"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "form",
     [
         "",
@@ -288,7 +289,7 @@ async def test_what_is_named_is_unloaded_and_what_is_absent_is_no_error(session:
 
 
 @pytest.mark.requirement("RT-14")
-@pytest.mark.parametrize("arguments", [{"all": True}, {"all": True, "names": ["refunds"]}, {"all": True, "names": []}])
+@each_row("arguments", [{"all": True}, {"all": True, "names": ["refunds"]}, {"all": True, "names": []}])
 async def test_all_are_unloaded(session: Session, arguments: dict[str, Any]) -> None:
     await ask(session, "skills_load", names=["refunds", "pdf-processing"])
     assert active(await ask(session, "skills_unload", **arguments)) == []
@@ -296,7 +297,7 @@ async def test_all_are_unloaded(session: Session, arguments: dict[str, Any]) -> 
 
 
 @pytest.mark.requirement("RT-14")
-@pytest.mark.parametrize("arguments", [{}, {"all": False}, {"names": []}, {"all": False, "names": []}])
+@each_row("arguments", [{}, {"all": False}, {"names": []}, {"all": False, "names": []}])
 async def test_unloading_nothing_is_told_what_it_takes(session: Session, arguments: dict[str, Any]) -> None:
     await ask(session, "skills_load", names=["refunds"])
     words = await refused(session, "skills_unload", arguments)
@@ -305,7 +306,7 @@ async def test_unloading_nothing_is_told_what_it_takes(session: Session, argumen
 
 
 @pytest.mark.requirement("RT-11", "RT-14")
-@pytest.mark.parametrize("form", FORMS)
+@each_row("form", FORMS)
 async def test_what_loads_a_skill_unloads_it_too(session: Session, form: str) -> None:
     await ask(session, "skills_load", names=[form])
     assert active(await ask(session, "skills_unload", names=[form])) == []
@@ -382,7 +383,7 @@ async def test_calls_at_once_keep_to_the_cap(tmp_path: Path, monkeypatch: pytest
     assert [answer.get("isError", False) for answer in answers].count(True) == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("tool", "arguments", "then"),
     [
         ("skills_load", {"names": ["b"]}, ["b"]),

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.runtime.quota import Quota, QuotaError, owner_of
+from tables import each_row
 
 
 def test_beyond_its_share_an_owner_gives_up_its_own_oldest() -> None:
@@ -102,7 +103,7 @@ def test_no_claim_costs_another_owner_anything(claims: list[tuple[str | None, in
             assert quota.used(name) <= quota.limit(name)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("token", "address", "owner"),
     [
         ("ann", "192.0.2.1", "ann"),

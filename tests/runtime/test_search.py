@@ -20,6 +20,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Skill, Snapshot, Standing
 from mcp_skills_server.runtime.search import Search
 from mcp_skills_server.runtime.search_index import SearchIndex
+from tables import each_row
 from wire import FIXTURES
 
 
@@ -95,7 +96,7 @@ def fixtures() -> Search:
     return Search(loaded(FIXTURES))
 
 
-@pytest.mark.parametrize(("query", "expected"), QUERIES)
+@each_row(("query", "expected"), QUERIES)
 def test_what_is_meant_is_among_the_first_three(fixtures: Search, query: str, expected: str) -> None:
     assert expected in ask(fixtures, query, 3)
 
@@ -136,7 +137,7 @@ def test_skills_of_equal_rank_come_by_path() -> None:
     assert found("equal", *among) == ["a/tool", "b/tool", "c/tool"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("query", "word"),
     [
         ("INVOICES", "invoice"),
@@ -174,14 +175,12 @@ def test_not_every_word_must_be_there_but_more_are_better() -> None:
     assert found("paint my fence green tomorrow", *among) == ["two", "one"]
 
 
-@pytest.mark.parametrize(
-    "query", ["comit", "commmit", "comitt", "ocmmit", "commti", "kommit", "commitmessages", "commt"]
-)
+@each_row("query", ["comit", "commmit", "comitt", "ocmmit", "commti", "kommit", "commitmessages", "commt"])
 def test_a_slip_in_a_name_is_forgiven(query: str) -> None:
     assert found(query, skill("commit-messages"), skill("other"), skill("third"))[0] == "commit-messages"
 
 
-@pytest.mark.parametrize("query", ["xyzzy", "qqqqqqqq", "cmt", "zebra giraffe"])
+@each_row("query", ["xyzzy", "qqqqqqqq", "cmt", "zebra giraffe"])
 def test_what_is_near_to_nothing_finds_nothing(query: str) -> None:
     assert found(query, skill("commit-messages"), skill("other")) == []
 
@@ -218,7 +217,7 @@ def test_the_opening_of_a_body_follows_an_edit_on_disk(tmp_path: Path) -> None:
     assert (ask(search, "zebra"), ask(search, "giraffe")) == ([], ["a"])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("query", "description"),
     [
         ("Phylogenetik", "Draws phylogenetic trees."),
@@ -231,7 +230,7 @@ def test_a_word_in_another_form_or_language_is_found_by_what_it_looks_like(query
     assert found(query, *CROWD, skill("one", description=description)) == ["one"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "query",
     [
         "Wie kann ich das mit dem Zebra machen",
@@ -388,7 +387,7 @@ def test_after_a_failure_the_index_is_built_anew(monkeypatch: pytest.MonkeyPatch
 # Any question
 
 
-@pytest.mark.parametrize(
+@each_row(
     "query",
     [
         "",

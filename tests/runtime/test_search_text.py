@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from dialects import build
 from mcp_skills_server.runtime.search_index import WEIGHTS
 from mcp_skills_server.runtime.search_text import names_of, spelt_words, texts_of, words_of
+from tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "words"),
     [
         ("Release-Notes, v2!", ["release", "notes", "v2"]),

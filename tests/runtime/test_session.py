@@ -30,6 +30,7 @@ from mcp_skills_server.runtime.scripts.outcome import Outcome
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import Sessions
 from runtime.workshop import PDF, PNG, WORKSHOP, active, ask, forbidden, listed, refused, text
+from tables import each_row
 from wire import FIXTURES
 
 pytestmark = pytest.mark.anyio
@@ -235,9 +236,7 @@ async def test_only_loaded_skills_are_read(session: Session) -> None:
 
 
 @pytest.mark.requirement("RT-17")
-@pytest.mark.parametrize(
-    ("path", "raw"), [("references/guide.md", None), ("scripts/extract.py", None), (SKILL_MD, PDF.encode())]
-)
+@each_row(("path", "raw"), [("references/guide.md", None), ("scripts/extract.py", None), (SKILL_MD, PDF.encode())])
 async def test_any_text_of_a_skill_is_read_exactly(session: Session, path: str, raw: bytes | None) -> None:
     await ask(session, "skills_load", names=["pdf-processing"])
     wanted = WORKSHOP[f"pdf-processing/{path}"]
@@ -279,7 +278,7 @@ async def test_lines_of_a_text_are_chosen(session: Session) -> None:
 
 
 @pytest.mark.requirement("RT-17")
-@pytest.mark.parametrize(
+@each_row(
     "path",
     [
         "references/my notes.md",
@@ -300,7 +299,7 @@ async def test_a_directory_is_told_what_it_holds(session: Session) -> None:
         assert "is a directory; there is: references/guide.md, references/my notes.md" in words
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "near"),
     [
         ("references/giude.md", "references/guide.md"),
@@ -400,7 +399,7 @@ async def test_what_never_holds_still_is_to_be_tried_again(
 # Wrong arguments
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("tool", "arguments", "wrong", "takes"),
     [
         ("skills_load", None, "'names' is a required property", "names (required), mode"),
@@ -431,7 +430,7 @@ async def test_wrong_arguments_are_told_what_the_tool_takes(
     assert f"{tool} takes: {takes}" in words
 
 
-@pytest.mark.parametrize(
+@each_row(
     "arguments",
     [
         {"path": "x", "env": {"a\nb": 1}},
@@ -456,7 +455,7 @@ async def test_arguments_of_any_depth_are_refused(session: Session) -> None:
     assert "skills_load takes: " in await refused(session, "skills_load", {"names": deep})
 
 
-@pytest.mark.parametrize("name", ["", "skills", "skills_delete", "Skills_Load", "x" * 10_000, "a\nb", "\ud800"])
+@each_row("name", ["", "skills", "skills_delete", "Skills_Load", "x" * 10_000, "a\nb", "\ud800"])
 async def test_an_unknown_tool_is_told_the_tools(session: Session, name: str) -> None:
     words = await refused(session, name, {})
     assert words.startswith("Unknown tool") and "skills_load" in words
@@ -689,7 +688,7 @@ async def test_only_scripts_of_loaded_skills_are_run(able: Session, scripts: Scr
 
 
 @pytest.mark.requirement("RT-18", "X-29")
-@pytest.mark.parametrize(
+@each_row(
     "path",
     [
         "extract.py",

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.runtime.session_record import SessionRecord, SessionRecordError, parsed
+from tables import each_row
 
 TEXTS = st.text(max_size=50)
 RECORDS = st.builds(
@@ -45,7 +46,7 @@ def test_any_text_is_a_record_or_an_error_of_one_line(text: str) -> None:
     assert len(said) < 100 and said.isprintable()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "change",
     [
         {"version": 2},

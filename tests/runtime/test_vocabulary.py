@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.runtime.vocabulary import Vocabulary
+from tables import each_row
 
 
 def vocabulary(*words: str, letters: int = 2) -> Vocabulary:
@@ -17,7 +17,7 @@ def vocabulary(*words: str, letters: int = 2) -> Vocabulary:
     return known
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("word", "alike"),
     [
         ("phylogenetik", ["phylogenetic"]),
@@ -44,7 +44,7 @@ def test_the_most_alike_comes_first_and_there_are_no_more_than_four() -> None:
 KNOWN = ("commit", "release", "refund", "palette", "color", "notes")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("typed", "meant"),
     [
         ("comit", ["commit"]),  # one too few
@@ -63,7 +63,7 @@ def test_the_words_with_the_fewest_slips_are_meant(typed: str, meant: list[str])
     assert vocabulary(*KNOWN).meant(typed) == meant
 
 
-@pytest.mark.parametrize("typed", ["grpah", "rgaph", "garph", "graoh", "gaph", "grraph", "gitt", "lnit"])
+@each_row("typed", ["grpah", "rgaph", "garph", "graoh", "gaph", "grraph", "gitt", "lnit"])
 def test_one_slip_is_found_among_many_words(typed: str) -> None:
     many = (f"{first}{rest}" for first in "abcdefghijklmnop" for rest in ("alpha", "graphs", "itch", "rapid", "lint"))
     known = vocabulary("graph", "gits", "lint", *many)

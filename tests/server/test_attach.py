@@ -24,6 +24,7 @@ from mcp_skills_server import Registry, Settings, attach
 from mcp_skills_server.catalog import outline
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SkillFile
+from tables import each_row
 from wire import DEADLINE, EXTENSION, META, ROOT, Era, Wire, WireError, write_skill
 
 pytestmark = pytest.mark.anyio
@@ -400,7 +401,7 @@ async def test_a_list_of_tools_that_the_scan_corrects_is_announced(
             assert (await client.list_tools()).tools != before.tools
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "times"),
     [("codex-mcp-client", 1), ("claude-code", 1), ("github-copilot-developer", 1), ("another", 1), ("mcp", 2)],
 )
@@ -415,7 +416,7 @@ async def test_a_host_gets_the_body_once(tmp_path: Path, name: str, times: int) 
             assert str(got.model_dump()).count("This is how it is done.") == times
 
 
-@pytest.mark.parametrize("server", [object(), None, Server, "mine"])
+@each_row("server", [object(), None, Server, "mine"])
 def test_what_is_no_server_is_refused_in_one_line(tmp_path: Path, server: Any) -> None:
     with pytest.raises(TypeError, match=r"^attach\(\) takes no builtins\.\w+; give it a Server .* FastMCP .*$"):
         attach(server, Registry([tmp_path]))
@@ -435,7 +436,7 @@ async def test_a_server_that_keeps_its_lowlevel_server_as_fastmcp_does_is_taken(
         assert [each.name for each in (await client.list_prompts()).prompts] == ["a"]
 
 
-@pytest.mark.parametrize("name", ["Cline", "cline-cli", "qwen-code-mcp-client", "copilot-cli"])
+@each_row("name", ["Cline", "cline-cli", "qwen-code-mcp-client", "copilot-cli"])
 async def test_a_host_that_cuts_results_gets_a_long_body_in_short_parts(tmp_path: Path, name: str) -> None:
     lines = [f"{number}. Do step {number} of many, and look at what it did." for number in range(600)]
     write_skill(tmp_path / "a", body="\n".join(lines))
@@ -459,7 +460,7 @@ async def test_a_host_that_cuts_results_gets_a_long_body_in_short_parts(tmp_path
     assert all(line in seen for line in lines)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "in_instructions", "in_tools"),
     [
         ("gemini-cli-mcp-client", 0, 1),

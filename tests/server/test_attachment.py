@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from programs import LOOSE, loose
+from tables import each_row
 from wire import EXTENSION, FIXTURES, META, Era, Wire, serving, write_skill
 
 
@@ -24,7 +25,7 @@ def test_both_handshakes_declare_skills_the_extension_and_resources(era: Era) ->
 
 
 @pytest.mark.requirement("X-9")
-@pytest.mark.parametrize(("dialect", "skills", "extension"), [("sep-2076", True, False), ("sep-2640", False, True)])
+@each_row(("dialect", "skills", "extension"), [("sep-2076", True, False), ("sep-2640", False, True)])
 def test_a_pinned_dialect_declares_itself_alone(era: Era, dialect: str, skills: bool, extension: bool) -> None:
     with serving(FIXTURES, "--dialect", dialect, era=era, opened=False) as wire:
         capabilities = wire.open()["capabilities"]
@@ -49,7 +50,7 @@ def test_discover_tells_versions_and_how_long_it_holds() -> None:
 
 
 @pytest.mark.requirement("MCP-6")
-@pytest.mark.parametrize(
+@each_row(
     ("method", "params"),
     [
         ("server/discover", None),

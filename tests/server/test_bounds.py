@@ -21,6 +21,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server import prompts, resources, skills
 from mcp_skills_server.server.requests import Caller, Settings
 from steps import growth
+from tables import each_row
 from wire import Era, WireError, serving, write_skill
 
 ANYBODY = Caller()
@@ -53,8 +54,8 @@ _METHODS: dict[str, Callable[[Registry, str], object]] = {
 }
 
 
-@pytest.mark.parametrize("shape", ["/a", "%2e", "%E2%82%AC/", "acme/", "\u20ac"])
-@pytest.mark.parametrize("method", _METHODS)
+@each_row("shape", ["/a", "%2e", "%E2%82%AC/", "acme/", "\u20ac"])
+@each_row("method", _METHODS)
 def test_a_method_takes_steps_as_long_as_what_it_is_asked(registry: Registry, method: str, shape: str):
     def call(times: int) -> Callable[[], object]:
         return lambda: _METHODS[method](registry, "skill://acme" + shape * times)
@@ -62,7 +63,7 @@ def test_a_method_takes_steps_as_long_as_what_it_is_asked(registry: Registry, me
     assert growth(call, 400) <= 5
 
 
-@pytest.mark.parametrize("tool", ["skills_load", "skills_unload", "skills_read"])
+@each_row("tool", ["skills_load", "skills_unload", "skills_read"])
 def test_a_tool_takes_steps_as_many_as_it_has_names(registry: Registry, tool: str):
     session = Runtime(registry).session()
     anyio.run(session.call, "skills_load", {"names": ["s00"]})

@@ -13,6 +13,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.server.stdio import Dispatcher, PendingRequest
 from scripted import Script, hold, talk
+from tables import each_row
 from wire import DEADLINE, FIXTURES
 
 LISTEN = {"notifications": {"skillsListChanged": True}, "_meta": ENVELOPE}
@@ -45,7 +46,7 @@ class Deaf(Script):
         return super().send_now(raw)
 
 
-@pytest.mark.parametrize("after", [0, 1, 2])
+@each_row("after", [0, 1, 2])
 def test_a_client_that_went_is_no_bug_of_ours(registry: Registry, caplog: pytest.LogCaptureFixture, after: int) -> None:
     lines = said(*[{"id": number, "method": "subscriptions/listen", "params": LISTEN} for number in range(3)])
 

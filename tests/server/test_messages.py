@@ -16,12 +16,13 @@ from malformed import CALL, HALVES, MALFORMED, Case, raw, without
 from mcp_skills_server.server import messages
 from mcp_skills_server.server.messages import InvalidMessage, Message, duplicate, judge
 from mcp_skills_server.transport.framing import MAX_LINE
+from tables import each_row
 from wire import DEADLINE, FIXTURES, SLOW_LOAD, Era, Wire, serving
 
 # Pure
 
 
-@pytest.mark.parametrize("case", MALFORMED, ids=lambda case: case.title)
+@each_row("case", MALFORMED)
 def test_what_is_no_message_is_refused_with_its_id_where_it_could_be_read(case: Case) -> None:
     found = judge(case.raw)
     assert isinstance(found, InvalidMessage)
@@ -35,7 +36,7 @@ def test_what_is_no_message_is_refused_with_its_id_where_it_could_be_read(case: 
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("message", "kind"),
     [
         (raw(), "request"),

@@ -9,6 +9,7 @@ import pytest
 from conversations import CAPABILITIES, CLIENT, ENVELOPE, HANDSHAKE, REQUESTS
 from mcp_skills_server.server import eras
 from mcp_skills_server.server.eras import LEGACY, MODERN, Era, wrong
+from tables import each_row
 
 REFERENCE = {"type": "ref/prompt", "name": "b"}
 ARGUMENT = {"name": "x", "value": ""}
@@ -29,7 +30,7 @@ def test_what_clients_say_fits(era: Era) -> None:
         assert reason(era, method, given) is None, (method, params)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("method", "params", "said"),
     [
         ("resources/read", None, "params.uri is missing"),
@@ -56,7 +57,7 @@ def test_what_does_not_fit_is_named(method: str, params: dict[str, Any] | None, 
     assert found is said or (said is not None and found is not None and said in found)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("meta", "said"),
     [
         ({CAPABILITIES: {"sampling": 5}}, "sampling must be an object"),

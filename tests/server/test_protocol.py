@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tables import each_row
 from wire import EXTENSION, FIXTURES, META, ROOT, Era, Wire, WireError, serving, write_skill
 
 EVERY_METHOD: list[tuple[str, dict[str, Any]]] = [
@@ -56,7 +57,7 @@ def modern() -> Iterator[Wire]:
 
 
 @pytest.mark.requirement("MCP-10")
-@pytest.mark.parametrize(("method", "params"), EVERY_METHOD)
+@each_row(("method", "params"), EVERY_METHOD)
 def test_a_modern_request_relies_on_no_earlier_one(method: str, params: dict[str, Any]) -> None:
     with serving(FIXTURES, era="modern", opened=False) as wire:
         first = wire.request(method, params)
@@ -95,7 +96,7 @@ def test_a_client_without_the_extension_is_answered_all_the_same(era: Era) -> No
 
 
 @pytest.mark.requirement("MCP-16", "MCP-20", "S40-30")
-@pytest.mark.parametrize(("method", "params"), WRONG)
+@each_row(("method", "params"), WRONG)
 def test_errors_have_the_protocol_s_own_codes(wire: Wire, method: str, params: dict[str, Any]) -> None:
     with pytest.raises(WireError) as caught:
         wire.request(method, params)
@@ -104,7 +105,7 @@ def test_errors_have_the_protocol_s_own_codes(wire: Wire, method: str, params: d
 
 
 @pytest.mark.requirement("MCP-23", "MCP-25", "S40-20", "S40-23")
-@pytest.mark.parametrize(
+@each_row(
     ("method", "params"),
     [each for each in EVERY_METHOD if each[0] not in {"completion/complete", "tools/call", "prompts/get"}],
 )

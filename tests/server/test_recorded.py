@@ -16,6 +16,7 @@ from mcp_skills_server.server.messages import Message, judge
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.transport.framing import MAX_LINE
 from scripted import talk
+from tables import each_row
 from wire import FIXTURES, ROOT
 
 FILE = ROOT / "tests" / "server" / "recorded.jsonl"
@@ -57,7 +58,7 @@ def by_referee(rows: Iterable[dict[str, Any]]) -> list[Any]:
     out: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         out[row["by"]].append(row)
-    return [pytest.param(rows, id=by) for by, rows in out.items()]
+    return list(out.values())
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def registry() -> Registry:
     return out
 
 
-@pytest.mark.parametrize("rows", by_referee(ROWS))
+@each_row("rows", by_referee(ROWS))
 def test_every_request_is_answered_as_the_models_of_the_sdk_want_it(
     rows: list[dict[str, Any]], registry: Registry
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tables import each_row
 from wire import FIXTURES, Era, Wire, WireError, read, serving, write_skill
 
 INVALID_PARAMS = -32602
@@ -61,7 +62,7 @@ def test_text_comes_as_text_and_the_rest_as_blob(wire: Wire) -> None:
 
 
 @pytest.mark.requirement("S40-30", "MCP-16", "MCP-17", "MCP-18", "MCP-55", "X-13")
-@pytest.mark.parametrize(
+@each_row(
     "uri",
     [
         "skill://csv-profiling/none.md",
@@ -174,7 +175,7 @@ def test_a_directory_comes_in_pages_and_an_empty_one_is_empty(tmp_path: Path, er
 
 
 @pytest.mark.requirement("S40-28")
-@pytest.mark.parametrize(
+@each_row(
     "uri",
     [
         "skill://csv-profiling/SKILL.md",
@@ -212,7 +213,7 @@ def test_the_template_s_path_can_be_completed(wire: Wire) -> None:
         assert read(wire, f"skill://{uri}")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "params",
     [
         {"ref": {"type": "ref/prompt", "name": "x"}, "argument": {"name": "a", "value": ""}},

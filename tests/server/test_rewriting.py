@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tables import each_row
 from wire import Era, Wire, WireError, serving, write_skill
 
 _EVERY_S = 0.002
@@ -76,7 +77,7 @@ def answers(wire: Wire, uri: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("work", [truncate, rename, unlink])
+@each_row("work", [truncate, rename, unlink])
 def test_a_skill_that_is_rewritten_all_the_time_is_never_missing_and_never_unknown(
     tmp_path: Path, work: Callable[[Path, str], None]
 ) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from mcp_skills_server.runtime.scripts.processes import ask
 from programs import LOOSE, loose
+from tables import each_row
 from web.http_wire import Stream, client, http_serving
 from wire import DEADLINE, Era, Wire, serving, write_skill
 
@@ -111,7 +112,7 @@ def test_a_script_runs_and_its_end_is_told_whole(folder: Path, era: Era, sandbox
 
 @loose
 @pytest.mark.requirement("RT-15", "RT-18", "X-29", "X-30")
-@pytest.mark.parametrize(
+@each_row(
     ("path", "more", "words"),
     [
         ("references/a.py", {}, "scripts/hello.py"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tables import each_row
 from wire import FIXTURES, Era, Wire, WireError, read, serving, write_skill
 
 INVALID_PARAMS = -32602
@@ -83,8 +84,8 @@ def test_a_cursor_outlives_a_change_of_the_catalogue(tmp_path: Path, era: Era) -
 
 
 @pytest.mark.requirement("MCP-21")
-@pytest.mark.parametrize("method", ["skills/list", "resources/list", "resources/templates/list"])
-@pytest.mark.parametrize("cursor", ["", "x", "!!!!", "W10", "5", "é", "bnVsbA", "WyJvdGhlciIsImEiXQ", "A" * 20_000])
+@each_row("method", ["skills/list", "resources/list", "resources/templates/list"])
+@each_row("cursor", ["", "x", "!!!!", "W10", "5", "é", "bnVsbA", "WyJvdGhlciIsImEiXQ", "A" * 20_000])
 def test_a_cursor_that_is_none_is_refused_and_named(wire: Wire, method: str, cursor: str) -> None:
     with pytest.raises(WireError) as caught:
         wire.request(method, {"cursor": cursor})
@@ -92,7 +93,7 @@ def test_a_cursor_that_is_none_is_refused_and_named(wire: Wire, method: str, cur
     assert "cursor" in caught.value.message
 
 
-@pytest.mark.parametrize("cursor", [5, None, [], {}, True])
+@each_row("cursor", [5, None, [], {}, True])
 def test_a_cursor_of_a_wrong_type_is_refused(wire: Wire, cursor: Any) -> None:
     if cursor is None:
         assert wire.request("skills/list", {"cursor": None})["skills"]
@@ -113,7 +114,7 @@ def test_get_by_name_answers_instructions_without_frontmatter(wire: Wire) -> Non
 
 
 @pytest.mark.requirement("S76-7")
-@pytest.mark.parametrize("name", ["windows-paths", "text-encodings", "polite-greetings"])
+@each_row("name", ["windows-paths", "text-encodings", "polite-greetings"])
 def test_instructions_are_utf8_with_lf_whatever_the_file_has(wire: Wire, name: str) -> None:
     text = wire.request("skills/get", {"name": name})["instructions"]
     assert "\r" not in text and not text.startswith("\ufeff")
@@ -129,7 +130,7 @@ def test_arguments_are_filled_in_and_others_left_alone(wire: Wire) -> None:
 
 
 @pytest.mark.requirement("S76-8")
-@pytest.mark.parametrize(
+@each_row(
     ("params", "named"),
     [
         ({}, "name"),
@@ -169,7 +170,7 @@ def test_with_uri_and_name_the_uri_counts(wire: Wire) -> None:
 
 
 @pytest.mark.requirement("S40-24", "S40C-5")
-@pytest.mark.parametrize(
+@each_row(
     "uri",
     [
         "skill://nothing/SKILL.md",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, SLOW_LOAD, SOON, Era, Wire, WireError, serving, write_skill
 
 
@@ -110,7 +111,7 @@ def test_requests_that_came_before_the_end_of_stdin_are_answered() -> None:
             assert wire.finish(identifier, 1)["skills"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@each_row("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_process_with_0_and_waits_for_nobody(era: Era, number: signal.Signals) -> None:
     with serving(FIXTURES, era=era) as wire:
         wire.request("skills/list")
@@ -165,7 +166,7 @@ def test_a_client_that_stops_reading_does_not_keep_the_process(tmp_path: Path) -
         process.stdin.close()
 
 
-@pytest.mark.parametrize("size", ["nothing", "small", "large"])
+@each_row("size", ["nothing", "small", "large"])
 def test_a_client_that_no_longer_reads_ends_the_process_quietly(size: str) -> None:
     """As `mcp-skills-server serve ... | head -1` does; stdin stays open."""
     process = subprocess.Popen(
@@ -237,7 +238,7 @@ def test_a_modern_connection_refuses_the_old_handshake() -> None:
 
 
 @pytest.mark.requirement("MCP-8")
-@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
+@each_row("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
 def test_every_older_version_is_spoken(version: str) -> None:
     with serving(FIXTURES, opened=False) as wire:
         seen = wire.request(

@@ -17,6 +17,7 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from mcp_skills_server.telemetry.usage_store import Batch, Count, Sum, UsageStore, day_of
+from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES, Era, Wire, WireError, serving, write_skill
 
 TOOLS = "notifications/tools/list_changed"
@@ -125,7 +126,7 @@ def test_what_is_loaded_is_delivered_every_time(tools: Wire) -> None:
 
 
 @pytest.mark.requirement("X-16", "RT-25", "MCP-28")
-@pytest.mark.parametrize("name", ["skills.load", "skills-load", "skills_load"])
+@each_row("name", ["skills.load", "skills-load", "skills_load"])
 def test_the_other_spellings_of_a_tool_are_understood(tools: Wire, name: str) -> None:
     assert active(call(tools, name, names=["beta"])) == ["beta"]
 
@@ -142,7 +143,7 @@ def test_a_skill_that_breaks_a_rule_can_be_loaded_and_says_so(tools: Wire) -> No
 
 
 @pytest.mark.requirement("X-30", "RT-9")
-@pytest.mark.parametrize(
+@each_row(
     ("name", "arguments", "words"),
     [
         ("skills_launch", {}, "skills_load"),

@@ -8,11 +8,12 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.shared.address import RedisSettings, redis_settings
+from tables import each_row
 
 SECRET = "very-secret-indeed"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "wanted"),
     [
         ("redis://cache", RedisSettings("cache")),
@@ -29,7 +30,7 @@ def test_an_address_says_where_redis_is(url: str, wanted: RedisSettings) -> None
     assert redis_settings(url) == wanted
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url",
     [
         "",

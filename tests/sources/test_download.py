@@ -22,6 +22,7 @@ from sources.publishers import (
     redirect,
     then_close,
 )
+from tables import each_row
 
 
 def test_what_comes_is_given_as_it_is(site: Publisher) -> None:
@@ -90,7 +91,7 @@ def test_not_modified_only_when_that_was_asked(site: Publisher) -> None:
         get(f"{site.url}/a")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "kind", "said"),
     [
         (404, AbsentError, "is not there"),
@@ -119,14 +120,14 @@ def test_when_to_come_again_is_said(site: Publisher) -> None:
 
 
 @pytest.mark.requirement("WK-39")
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@each_row("status", [301, 302, 303, 307, 308])
 def test_redirects_are_followed(site: Publisher, status: int) -> None:
     site.routes |= {"/a": redirect("b/c", status), "/b/c": redirect("/d?e", status), "/d": answer(b"d")}
     got = get(f"{site.url}/a")
     assert (got.body, got.url) == (b"d", f"{site.url}/d?e")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("to", "said"),
     [
         ("/a", "more than 5 redirects"),
@@ -173,7 +174,7 @@ def test_another_origin_needs_leave_and_gets_no_token(site: Publisher) -> None:
 # Time
 
 
-@pytest.mark.parametrize(
+@each_row(
     "said",
     [
         answer(b"x" * 1000),
@@ -199,7 +200,7 @@ def test_redirects_share_the_time_of_one_download(site: Publisher) -> None:
 # Bytes
 
 
-@pytest.mark.parametrize(
+@each_row(
     "route",
     [
         answer(b"x" * 1001),
@@ -241,7 +242,7 @@ def test_a_compressed_body_stays_compressed(site: Publisher) -> None:
 # Lies and garbage
 
 
-@pytest.mark.parametrize(
+@each_row(
     "said",
     [
         b"",
@@ -286,7 +287,7 @@ def test_nobody_listens() -> None:
         get(f"{url}/a")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("route", "expected"),
     [
         (answer(b"x", content_type="text/html; charset=utf-8"), True),

@@ -17,6 +17,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, SkillState
 from mcp_skills_server.sources.records import IndexRecord, SkillRecord, read_indexes, read_records
+from tables import each_row
 
 SOURCE = "https://example.com/.well-known/agent-skills/index.json"
 FILES: Files = {
@@ -77,7 +78,7 @@ def test_the_very_same_files_are_not_written_again(tmp_path: Path) -> None:
     assert read_records(tmp_path)[0].digest == "sha256:2"
 
 
-@pytest.mark.parametrize("edit", ["changed", "added", "deleted", "link", "linked-folder", "file-for-directory"])
+@each_row("edit", ["changed", "added", "deleted", "link", "linked-folder", "file-for-directory"])
 def test_an_edited_skill_stays_unless_forced(tmp_path: Path, edit: str) -> None:
     put(tmp_path)
     skill = tmp_path / "a"
@@ -112,7 +113,7 @@ def test_what_systems_leave_behind_is_no_edit(tmp_path: Path) -> None:
     assert state(tmp_path) is SkillState.KEPT
 
 
-@pytest.mark.parametrize("kind", ["directory", "empty", "file", "link", "dangling"])
+@each_row("kind", ["directory", "empty", "file", "link", "dangling"])
 def test_what_was_not_fetched_is_never_touched(tmp_path: Path, kind: str) -> None:
     place = tmp_path / "skills"
     place.mkdir()
@@ -250,7 +251,7 @@ def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
     assert not os.listdir(tmp_path / "elsewhere")
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"null", b'{"name": "a"}', b"\xff"])
+@each_row("raw", [b"", b"{", b"[]", b"null", b'{"name": "a"}', b"\xff"])
 def test_a_record_that_cannot_be_read_is_none(tmp_path: Path, raw: bytes) -> None:
     put(tmp_path)
     (tmp_path / ".mcp-skills" / "skills" / "a.json").write_bytes(raw)
@@ -272,9 +273,7 @@ def test_sources_are_remembered_for_their_owner_alone(tmp_path: Path) -> None:
         assert file.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize(
-    "changed", [{"name": "../../outside"}, {"name": "b"}, {"files": {"../../outside/precious": "0" * 64}}]
-)
+@each_row("changed", [{"name": "../../outside"}, {"name": "b"}, {"files": {"../../outside/precious": "0" * 64}}])
 def test_a_record_that_names_another_place_is_not_believed(tmp_path: Path, changed: dict[str, Any]) -> None:
     seen = {"name": "a", "source": "s", "url": "u", "digest": "", "fetched_at": 0, "files": {}, "former": None}
     folder = tmp_path / "skills" / ".mcp-skills" / "skills"

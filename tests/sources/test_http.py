@@ -20,6 +20,7 @@ from sources.publishers import (
     answer,
     redirect,
 )
+from tables import each_row
 
 # Addresses
 
@@ -39,7 +40,7 @@ def test_plain_http_needs_leave() -> None:
             get("http://skills.example/a", trust)
 
 
-@pytest.mark.parametrize("found", [["10.0.0.1"], ["1.1.1.1", "127.0.0.1"], ["::ffff:127.0.0.1"], ["169.254.169.254"]])
+@each_row("found", [["10.0.0.1"], ["1.1.1.1", "127.0.0.1"], ["::ffff:127.0.0.1"], ["169.254.169.254"]])
 def test_a_name_that_leads_to_a_private_address_is_refused(found: list[str]) -> None:
     async def resolver(host: str, port: int) -> list[str]:
         return found
@@ -193,7 +194,7 @@ def test_no_proxy_is_honoured(site: Publisher, monkeypatch: pytest.MonkeyPatch) 
     assert get(f"{site.url}/a").body == b"a"
 
 
-@pytest.mark.parametrize("proxy", ["gopher://127.0.0.1:1", "http://", "http://127.0.0.1:99999", "socks5://127.0.0.1:1"])
+@each_row("proxy", ["gopher://127.0.0.1:1", "http://", "http://127.0.0.1:99999", "socks5://127.0.0.1:1"])
 def test_a_proxy_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
     monkeypatch.setenv("https_proxy", proxy)
     monkeypatch.setattr("mcp_skills_server.sources.http.find_spec", lambda _: None)

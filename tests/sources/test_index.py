@@ -28,6 +28,7 @@ from sources.publishers import (
     skill_md,
     then_close,
 )
+from tables import each_row
 
 # Cache headers
 
@@ -227,7 +228,7 @@ IN_AN_HOUR = "Wed, 15 Jul 2026 11:00:00 GMT"
 
 
 @pytest.mark.requirement("WK-40")
-@pytest.mark.parametrize(
+@each_row(
     ("headers", "expected"),
     [
         ({}, None),
@@ -260,7 +261,7 @@ def test_no_store_is_not_stored() -> None:
     assert may_store({"cache-control": "max-age=5"}) and not may_store({"cache-control": "private, NO-STORE"})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [("", None), ("120", 120), ("soon", None), (IN_AN_HOUR, 3600), (DATE, 0), ("9" * 99, LONGEST_S)],
 )

@@ -16,9 +16,10 @@ from mcp_skills_server.sources.kinds import open_source
 from mcp_skills_server.sources.oci.source import Oci
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.site import Site
+from tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "kind"),
     [
         ("https://example.com", Site),
@@ -40,7 +41,7 @@ def test_the_text_decides_the_kind(
     assert type(open_source(given, SourceSettings(tmp_path / "cache"))) is kind
 
 
-@pytest.mark.parametrize("given", ["https://example.com", "oci://registry.example/skills", "git+https://example.com/a"])
+@each_row("given", ["https://example.com", "oci://registry.example/skills", "git+https://example.com/a"])
 def test_what_cannot_be_had_is_tried_again_within_five_minutes(given: str, tmp_path: Path) -> None:
     for refresh_s, longest in ((1.0, 300.0), (60.0, 300.0), (900.0, 900.0)):
         source = open_source(given, SourceSettings(tmp_path / "cache", refresh_s=refresh_s))
@@ -48,7 +49,7 @@ def test_what_cannot_be_had_is_tried_again_within_five_minutes(given: str, tmp_p
         assert source.pace.last_retry_s == (300.0 if source.refresh_s is None else longest)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "said"),
     [
         ("git@git.example:acme/skills.git", "write git+ssh://git@git.example/acme/skills.git"),

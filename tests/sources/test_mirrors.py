@@ -22,6 +22,7 @@ from mcp_skills_server.commands.options import RootType
 from mcp_skills_server.sources.mirrors import Mirrors
 from mcp_skills_server.sources.settings import SourceSettings
 from sources.publishers import INDEX, Asked, Publisher, answer
+from tables import each_row
 from web.http_wire import Server, client, http_serving
 from wire import COMMAND, DEADLINE, FIXTURES, Era, Wire, serving, write_skill
 
@@ -199,7 +200,7 @@ def test_where_an_archive_lies_on_the_disk_reaches_no_client(tmp_path: Path) -> 
         assert str(tmp_path) not in json.dumps(seen) and "one.zip" in json.dumps(seen)
 
 
-@pytest.mark.parametrize("kind", ["zip", "tar.gz", "tgz"])
+@each_row("kind", ["zip", "tar.gz", "tgz"])
 def test_an_archive_is_served_and_followed(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"team.{kind}"
     path.write_bytes(packed(kind, {"repo/skills/alpha/SKILL.md": skill("alpha"), "repo/README.md": "no skill"}))
@@ -214,7 +215,7 @@ def test_an_archive_is_served_and_followed(tmp_path: Path, kind: str) -> None:
         assert wire.close() == 0
 
 
-@pytest.mark.parametrize("raw", [b"", b"PK no archive", packed("zip", {"../evil/SKILL.md": skill("evil")})])
+@each_row("raw", [b"", b"PK no archive", packed("zip", {"../evil/SKILL.md": skill("evil")})])
 def test_an_archive_that_is_refused_is_one_line_and_exit_code_2(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / "bad.zip"
     path.write_bytes(raw)
@@ -232,7 +233,7 @@ def test_every_command_takes_an_archive(tmp_path: Path) -> None:
     assert command("validate", str(path), "--strict").returncode == 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "roots"),
     [
         ("/a:/b", ["/a", "/b"]),

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.addresses import is_loopback, is_public, literal, refused
 from mcp_skills_server.sources.urls import bare, check_fetchable, relative_to_site, shown
+from tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "plain"),
     [
         ("https://example.com", "https://example.com"),
@@ -39,14 +40,14 @@ def test_whatever_is_given_is_shown_in_one_short_line(text: str) -> None:
     assert len(shown(text)) <= 120 and shown(text).isprintable()
 
 
-@pytest.mark.parametrize("url", ["https://user:secret@example.com", "ftp://a?secret", "https://?secret", "x?secret"])
+@each_row("url", ["https://user:secret@example.com", "ftp://a?secret", "https://?secret", "x?secret"])
 def test_what_cannot_be_fetched_from_is_refused_without_its_secret(url: str) -> None:
     with pytest.raises(UsageError, match="give the URL of a site") as caught:
         check_fetchable(url)
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("site", "said", "left"),
     [
         ("https://a.example", "https://a.example/x/index.json is gone", "/x/index.json is gone"),
@@ -68,7 +69,7 @@ def test_behind_the_name_of_a_site_its_addresses_are_paths(site: str, said: str,
     assert relative_to_site(site, said) == left
 
 
-@pytest.mark.parametrize(
+@each_row(
     "address",
     [
         "0.0.0.0", "10.1.2.3", "100.64.0.1", "127.0.0.1", "127.8.8.8", "169.254.169.254", "172.16.0.1",
@@ -86,7 +87,7 @@ def test_what_is_not_public_is_refused(address: str) -> None:
     assert refused(["8.8.8.8", address]) == address
 
 
-@pytest.mark.parametrize(
+@each_row(
     "address",
     [
         "1.1.1.1",
@@ -104,7 +105,7 @@ def test_what_is_public_is_not(address: str) -> None:
     assert is_public(address) and refused([address]) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("host", "address"),
     [
         ("127.0.0.1", "127.0.0.1"),
@@ -123,19 +124,17 @@ def test_every_spelling_of_an_address_is_seen(host: str, address: str) -> None:
         assert socket.inet_ntoa(socket.inet_aton(host)) == address
 
 
-@pytest.mark.parametrize(
-    "host", ["example.com", "a", "1.2.3.4.5", "256.1.1.1", "4294967296", "0x", "08.1", "é", "1.b", "1 2"]
-)
+@each_row("host", ["example.com", "a", "1.2.3.4.5", "256.1.1.1", "4294967296", "0x", "08.1", "é", "1.b", "1 2"])
 def test_a_name_is_no_address(host: str) -> None:
     assert literal(host) in {None, "0.0.0.0"}
 
 
-@pytest.mark.parametrize("host", ["0x-1", "0x+1", "0x1_0", "1_0", "-1", "+1"])
+@each_row("host", ["0x-1", "0x+1", "0x1_0", "1_0", "-1", "+1"])
 def test_what_only_python_reads_as_a_number_is_a_name(host: str) -> None:
     assert literal(host) is None and not is_loopback(host)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("host", "expected"),
     [
         ("localhost", True),

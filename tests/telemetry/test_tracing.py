@@ -29,6 +29,7 @@ from mcp_skills_server.telemetry import events, trace_context, tracing
 from mcp_skills_server.telemetry.events import Event, Events, Use
 from mcp_skills_server.telemetry.trace_context import Trace
 from mcp_skills_server.telemetry.tracing import Tracing
+from tables import each_row
 from web.http_wire import client, http_serving
 from wire import DEADLINE, serving, write_skill
 
@@ -185,7 +186,7 @@ def test_another_span_around_it_is_the_parent(
     assert inner.parent is not None and inner.parent.span_id == outer.get_span_context().span_id
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("meta", "kept"),
     [
         (PARENT, PARENT),
@@ -286,7 +287,7 @@ def test_a_collector_gets_one_span_a_request_and_what_is_left_at_the_end(tmp_pat
     assert BODY not in repr(found)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("transport", "era", "version"),
     [
         ("stdio", "legacy", "2025-11-25"),

@@ -21,6 +21,7 @@ from mcp_skills_server.telemetry import usage as usage_module
 from mcp_skills_server.telemetry.events import Event, Outcome, Use
 from mcp_skills_server.telemetry.usage import Usage
 from mcp_skills_server.telemetry.usage_store import KEPT_DAYS, OTHER, NotStoredError, UsageStore, spark
+from tables import each_row
 from wire import COMMAND, DEADLINE, ROOT, write_skill
 
 DAY = 24 * 3600.0
@@ -270,7 +271,7 @@ def shown(*words: str) -> str:
     ).stdout
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "said"),
     [
         (("--usage", "sqlite:/no/such/file.db"), "there are no counts"),

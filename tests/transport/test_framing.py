@@ -5,11 +5,11 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Iterable, Iterator
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.transport.framing import MAX_LINE, LineBuffer
+from tables import each_row
 
 PIECES = st.binary(min_size=1, max_size=12) | st.text(alphabet="a \r\n", min_size=1, max_size=9).map(str.encode)
 CHUNKS = st.lists(PIECES)
@@ -59,7 +59,7 @@ def test_blocks_are_the_stream_and_whole_ones_are_lines_that_are_short_enough(
     assert b"".join(block for block, whole in found if whole) == b"".join(line + b"\n" for line in short)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("chunks", "expected"),
     [
         ([b"one\ntwo\n"], [b"one", b"two"]),
@@ -69,7 +69,6 @@ def test_blocks_are_the_stream_and_whole_ones_are_lines_that_are_short_enough(
         ([b"one\n \t"], [b"one"]),
         ([], []),
     ],
-    ids=["line feeds", "carriage returns", "no line feed at the end", "blank lines", "a blank rest", "nothing"],
 )
 def test_lines_end_with_a_line_feed_or_with_the_stream(chunks: list[bytes], expected: list[bytes]) -> None:
     assert lines(chunks) == expected
@@ -93,7 +92,7 @@ def test_a_line_that_is_too_long_passes_in_pieces_and_the_next_one_is_whole() ->
     assert buffer.rest() == b"j"
 
 
-@pytest.mark.parametrize("chunk", [1 << 16, 4096, 21 << 20])
+@each_row("chunk", [1 << 16, 4096, 21 << 20])
 def test_a_line_of_20_mb_is_whole_where_it_may_be(chunk: int) -> None:
     line = b"x" * (20 << 20)
     stream = line + b"\nnext\n"

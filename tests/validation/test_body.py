@@ -6,18 +6,19 @@ import pytest
 
 from mcp_skills_server.format.frontmatter import parse
 from mcp_skills_server.validation.rules import check_deeply
+from tables import each_row
 
 from .build import SOUND, codes, deep, document
 
 
 @pytest.mark.requirement("AS-2")
-@pytest.mark.parametrize("body", ["", "\n\n", "  \n"])
+@each_row("body", ["", "\n\n", "  \n"])
 def test_a_skill_without_instructions_is_warned_of(body: str):
     assert codes(SOUND, body=body) == ["body-empty"]
 
 
 @pytest.mark.requirement("AS-16")
-@pytest.mark.parametrize(
+@each_row(
     ("body", "long"),
     [
         ("x\n" * 500, False),
@@ -26,7 +27,6 @@ def test_a_skill_without_instructions_is_warned_of(body: str):
         ("x" * 20_001, True),
         ("\n" * 600 + "x", False),
     ],
-    ids=["500 lines", "501 lines", "20000 characters", "20001 characters", "blank lines"],
 )
 def test_a_body_of_more_than_500_lines_or_5000_tokens_is_long(body: str, long: bool):
     assert codes(SOUND, body=body) == (["body-long"] if long else [])
@@ -58,7 +58,7 @@ def test_a_reference_two_levels_deep_is_advised_against():
 
 
 @pytest.mark.requirement("AS-17")
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         "`npm run build`",
@@ -71,7 +71,7 @@ def test_what_does_not_point_into_the_skill_is_no_missing_reference(body: str):
     assert deep(body) == []
 
 
-@pytest.mark.parametrize("target", ["../other/a.md", "%2e%2e/b/a.md", "references/../../a.md"])
+@each_row("target", ["../other/a.md", "%2e%2e/b/a.md", "references/../../a.md"])
 def test_a_reference_that_leaves_the_skill_is_said(target: str):
     assert deep(f"[up]({target})") == [("reference-outside", 5)]
 

@@ -6,11 +6,11 @@ import pytest
 
 from dialects.build import skill, snapshot
 from mcp_skills_server.model import SKILL_MD, Skill, Standing
-from mcp_skills_server.validation.rules import check_catalog
+from mcp_skills_server.validation.catalog import RULES
 
 
 def found(*skills: Skill) -> list[tuple[str, str, str]]:
-    return [(each.code, each.skill, each.path) for each in check_catalog(snapshot(*skills))]
+    return [(each.code, each.skill, each.path) for each in RULES.check(snapshot(*skills), deep=True)]
 
 
 @pytest.mark.requirement("S40-37")
@@ -23,7 +23,7 @@ def test_a_skill_that_is_not_listed_shares_no_name() -> None:
 
 
 def test_of_very_many_that_share_a_name_a_few_are_named() -> None:
-    first, *_ = check_catalog(snapshot(*(skill(f"{number}/x") for number in range(9))))
+    first, *_ = RULES.check(snapshot(*(skill(f"{number}/x") for number in range(9))), deep=True)
     assert first.message == "the name x is also that of 1/x, 2/x, 3/x, 4/x, 5/x and 3 more"
 
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from mcp_skills_server.validation.text import comments as find
 from mcp_skills_server.validation.text import comments_in_text as in_text
 from steps import growth
+from tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("markdown", "expected"),
     [
         ("# A\n\n<!-- one -->\n", [(2, "one")]),
@@ -53,7 +54,7 @@ def test_every_comment_has_its_line(markdown: str) -> None:
         assert "<!--" in markdown.split("\n")[line]
 
 
-@pytest.mark.parametrize("shape", ["<!-- ", "`", "<!--`", "` <!-- ` ", "<!-- -->\n\n", "a <!-- b --> ` "])
+@each_row("shape", ["<!-- ", "`", "<!--`", "` <!-- ` ", "<!-- -->\n\n", "a <!-- b --> ` "])
 def test_looking_takes_steps_as_long_as_the_text(shape: str) -> None:
     assert growth(lambda times: lambda: list(find(shape * times)), 500) <= 6
 

@@ -9,6 +9,7 @@ import pytest
 from mcp_skills_server.codes import standing
 from mcp_skills_server.model import Standing
 from mcp_skills_server.validation.rules import check_deeply
+from tables import each_row
 
 from .build import SOUND, codes, document, problems
 
@@ -18,7 +19,7 @@ def named(name: Any, directory: str | None = None) -> list[str]:
     return codes(SOUND | {"name": name}, str(name) if directory is None else directory)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "said"),
     [
         ({}, "there is no description"),
@@ -46,13 +47,13 @@ def test_all_six_fields_may_be_there_and_only_two_must():
 
 
 @pytest.mark.requirement("AS-3", "AS-4", "AS-5", "AS-6", "AS-7")
-@pytest.mark.parametrize("name", ["a", "7", "a-b", "a1-b2-c3", "2-fast", "a" * 64, "-".join("a" * 32)])
+@each_row("name", ["a", "7", "a-b", "a1-b2-c3", "2-fast", "a" * 64, "-".join("a" * 32)])
 def test_a_good_name_is_let_through(name: str):
     assert named(name) == []
 
 
 @pytest.mark.requirement("AS-3")
-@pytest.mark.parametrize("name", ["", None, 7, True, 1.5, ["a"], {"a": "b"}])
+@each_row("name", ["", None, 7, True, 1.5, ["a"], {"a": "b"}])
 def test_a_name_that_is_empty_or_not_text_is_missing(name: Any):
     assert named(name) == ["name-missing"]
 
@@ -64,13 +65,13 @@ def test_a_name_that_is_not_there_is_told_at_the_opening_fence():
 
 
 @pytest.mark.requirement("AS-3")
-@pytest.mark.parametrize(("length", "expected"), [(63, []), (64, []), (65, ["name-length"]), (500, ["name-length"])])
+@each_row(("length", "expected"), [(63, []), (64, []), (65, ["name-length"]), (500, ["name-length"])])
 def test_a_name_has_at_most_64_characters(length: int, expected: list[str]):
     assert named("a" * length) == expected
 
 
 @pytest.mark.requirement("AS-4")
-@pytest.mark.parametrize(
+@each_row(
     "name",
     ["A", "pdf_tools", "pdf tools", "pdf.tools", "pdf/tools", "über", "café", "ﬁ", "日本", "a\n", " a", "²", "a\0b"],
 )
@@ -84,19 +85,19 @@ def test_a_bad_character_is_named():
 
 
 @pytest.mark.requirement("AS-5")
-@pytest.mark.parametrize("name", ["-a", "a-", "-a-", "-"])
+@each_row("name", ["-a", "a-", "-a-", "-"])
 def test_a_name_has_no_hyphen_at_an_end(name: str):
     assert named(name) == ["name-hyphens"]
 
 
 @pytest.mark.requirement("AS-6")
-@pytest.mark.parametrize("name", ["a--b", "a---b", "a--b--c", "--"])
+@each_row("name", ["a--b", "a---b", "a--b--c", "--"])
 def test_a_name_has_no_two_hyphens_in_a_row(name: str):
     assert named(name) == ["name-hyphens"]
 
 
 @pytest.mark.requirement("AS-7")
-@pytest.mark.parametrize("directory", ["", "Sound-Skill", "sound", "sound-skill-2", "skills"])
+@each_row("directory", ["", "Sound-Skill", "sound", "sound-skill-2", "skills"])
 def test_a_name_is_that_of_the_directory(directory: str):
     found = problems(SOUND, directory)
     assert [(each.code, each.line) for each in found] == [("name-mismatch", 2)]
@@ -109,7 +110,7 @@ def test_all_that_is_wrong_with_a_name_is_told_at_once():
 
 
 @pytest.mark.requirement("AS-8")
-@pytest.mark.parametrize("description", ["", " ", "\n\t ", None, 7, False, ["text"], {"a": "b"}])
+@each_row("description", ["", " ", "\n\t ", None, 7, False, ["text"], {"a": "b"}])
 def test_a_description_that_is_blank_or_not_text_is_missing(description: Any):
     found = problems(SOUND | {"description": description})
     assert [(each.code, each.line) for each in found] == [("description-missing", 3)]
@@ -121,7 +122,7 @@ def test_a_description_that_is_not_there_is_told_at_the_opening_fence():
 
 
 @pytest.mark.requirement("AS-8")
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("x" * 1024, []),
@@ -135,42 +136,40 @@ def test_a_description_that_is_not_there_is_told_at_the_opening_fence():
         ("x" * 1023 + "\n", []),
         ("x" * 1024 + "\n", ["description-length"]),
     ],
-    ids=lambda value: f"{len(value)} of {value[:1]}",
 )
 def test_a_description_has_at_most_1024_characters_and_better_no_more_utf16_units(text: str, expected: list[str]):
     assert codes(SOUND | {"description": text}) == expected
 
 
 @pytest.mark.requirement("AS-9")
-@pytest.mark.parametrize(("text", "expected"), [("x", True), ("x" * 19, True), ("x" * 20, False), (" x " * 9, False)])
+@each_row(("text", "expected"), [("x", True), ("x" * 19, True), ("x" * 20, False), (" x " * 9, False)])
 def test_a_description_of_a_word_or_two_says_too_little(text: str, expected: bool):
     assert (codes(SOUND | {"description": text}) == ["description-vague"]) is expected
 
 
 @pytest.mark.requirement("AS-10")
-@pytest.mark.parametrize("value", ["MIT", "Complete terms in LICENSE.txt", ""])
+@each_row("value", ["MIT", "Complete terms in LICENSE.txt", ""])
 def test_a_license_is_text(value: str):
     assert codes(SOUND | {"license": value}) == []
 
 
 @pytest.mark.requirement("AS-10")
-@pytest.mark.parametrize("value", [None, 2, ["MIT"], {"name": "MIT"}])
+@each_row("value", [None, 2, ["MIT"], {"name": "MIT"}])
 def test_a_license_that_is_not_text_is_warned_of(value: Any):
     assert codes(SOUND | {"license": value}) == ["license-type"]
 
 
 @pytest.mark.requirement("AS-11")
-@pytest.mark.parametrize(
+@each_row(
     ("value", "good"),
     [("x", True), ("x" * 500, True), ("🦀" * 500, True), ("", False), ("x" * 501, False), (None, False), (3, False)],
-    ids=repr,
 )
 def test_compatibility_has_1_to_500_characters(value: Any, good: bool):
     assert codes(SOUND | {"compatibility": value}) == ([] if good else ["compatibility-length"])
 
 
 @pytest.mark.requirement("AS-14")
-@pytest.mark.parametrize(
+@each_row(
     ("value", "good"),
     [
         ("Read", True),
@@ -186,14 +185,13 @@ def test_compatibility_has_1_to_500_characters(value: Any, good: bool):
         (["Read"], False),
         ("(" * 100_000, True),
     ],
-    ids=lambda value: str(value)[:30],
 )
 def test_allowed_tools_is_one_text_without_commas_outside_parentheses(value: Any, good: bool):
     assert codes(SOUND | {"allowed-tools": value}) == ([] if good else ["allowed-tools-form"])
 
 
 @pytest.mark.requirement("AS-14", "S40-5")
-@pytest.mark.parametrize("value", [None, {"Read": True}, 5, ["Read", 5]])
+@each_row("value", [None, {"Read": True}, 5, ["Read", 5]])
 def test_allowed_tools_of_another_type_keeps_a_skill_off_the_listing(value: Any):
     """FastMCP's client refuses a whole list for such an entry."""
     assert codes(SOUND | {"allowed-tools": value}) == ["allowed-tools-type"]
@@ -201,18 +199,18 @@ def test_allowed_tools_of_another_type_keeps_a_skill_off_the_listing(value: Any)
 
 
 @pytest.mark.requirement("AS-20")
-@pytest.mark.parametrize("key", ["version", "title", "tags", "author", "argument-hint", "Name", "LICENSE", ""])
+@each_row("key", ["version", "title", "tags", "author", "argument-hint", "Name", "LICENSE", ""])
 def test_a_field_that_the_specification_lacks_is_warned_of(key: str):
     found = problems(SOUND | {key: "x"})
     assert [(each.code, each.severity, each.line) for each in found] == [("field-unknown", "warning", 4)]
 
 
-@pytest.mark.parametrize("value", ["x", {"start": "x"}, None])
+@each_row("value", ["x", {"start": "x"}, None])
 def test_hooks_are_warned_of(value: Any):
     assert codes(SOUND | {"hooks": value}) == ["hooks"]
 
 
-@pytest.mark.parametrize("key", ["disable-model-invocation", "user-invocable", "argument-hint"])
+@each_row("key", ["disable-model-invocation", "user-invocable", "argument-hint"])
 def test_a_field_that_hosts_read_at_the_top_is_not_sent_away(key: str) -> None:
     """Below `metadata:` it would be switched off, here and in the hosts."""
     (found,) = (each for each in problems(SOUND | {key: "x"}) if each.code == "field-unknown")
@@ -220,7 +218,7 @@ def test_a_field_that_hosts_read_at_the_top_is_not_sent_away(key: str) -> None:
 
 
 @pytest.mark.requirement("S40-51")
-@pytest.mark.parametrize(
+@each_row(
     ("tools", "broad"),
     [
         ("Bash", True),
@@ -244,7 +242,6 @@ def test_a_field_that_hosts_read_at_the_top_is_not_sent_away(key: str) -> None:
         ({"Bash": True}, False),
         ("Bash(" + " " * 100_000 + "x", False),
     ],
-    ids=lambda value: str(value)[:30],
 )
 def test_tools_that_allow_every_command_are_found(tools: Any, broad: bool):
     found = check_deeply(document(SOUND | {"allowed-tools": tools}), ())

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dialects.build import skill
 from mcp_skills_server.model import SKILL_MD, Standing
 from mcp_skills_server.validation.lint import lint_file, lint_names
+from tables import each_row
 
 HEAD = "---\nname: a\ndescription: Shows what is found in a file, when asked.\n---\n"
 
@@ -32,7 +31,7 @@ def test_of_a_skill_md_that_cannot_be_used_only_the_text_is_read() -> None:
     ]
 
 
-@pytest.mark.parametrize(("path", "found"), [("b.md", ["hidden-comment"]), ("b.txt", []), ("b.html", [])])
+@each_row(("path", "found"), [("b.md", ["hidden-comment"]), ("b.txt", []), ("b.html", [])])
 def test_comments_count_in_markdown(path: str, found: list[str]) -> None:
     assert [code for code, *_ in codes(path, "Text.\n<!-- x -->\n")] == found
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mcp_skills_server.validation.template import DESCRIPTION, is_placeholder
+from tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("description", "found"),
     [
         ("[TODO: say what it does]", True),

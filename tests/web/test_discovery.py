@@ -19,6 +19,7 @@ from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.format import archive
 from mcp_skills_server.publish.static import StaticSite
 from publish.test_static import files, publication
+from tables import each_row
 from web.http_wire import Reply, Server, client, http_serving, refused
 from wire import COMMAND, DEADLINE, FIXTURES, write_skill
 
@@ -134,7 +135,7 @@ def test_live_and_static_publishers_send_the_same_bytes(server: Server, tmp_path
 
 
 @pytest.mark.requirement("WK-36", "WK1-11")
-@pytest.mark.parametrize(
+@each_row(
     "path",
     [
         "/.well-known/agent-skills",
@@ -163,7 +164,7 @@ def test_what_is_not_there_is_not_found(server: Server, path: str) -> None:
 
 
 @pytest.mark.requirement("WK-35", "WK1-11")
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+@each_row("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_other_methods_are_told_which_are_answered(server: Server, method: str) -> None:
     for path in (INDEX, OLD_INDEX, entries(server)[0]["url"]):
         reply = server.send(method, path, body=b"")

@@ -14,6 +14,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.server.callers import counted
 from mcp_skills_server.web.forwarded import PREFIX, RootPath, checked_prefix, trusted_networks
+from tables import each_row
 
 PROXY = "10.0.0.1"
 TRUSTED = trusted_networks(["10.0.0.0/8", "fd00::/8"])
@@ -49,7 +50,7 @@ def owner(*lines: str, peer: str = PROXY) -> str | None:
 # Whom
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "client"),
     [
         (REAL, REAL),
@@ -80,7 +81,7 @@ def test_lines_are_one_list() -> None:
     assert owner(*lines) == f"address {REAL}"
 
 
-@pytest.mark.parametrize("peer", ["203.0.113.9", "11.0.0.1", "2001:db8::5", "fe80::1%eth0", "", "testclient", None])
+@each_row("peer", ["203.0.113.9", "11.0.0.1", "2001:db8::5", "fe80::1%eth0", "", "testclient", None])
 def test_who_is_no_trusted_proxy_is_not_believed(peer: str | None) -> None:
     lines = (f"X-Forwarded-For: {REAL}", "X-Forwarded-Proto: https")
     for trusted in (TRUSTED, ()):
@@ -96,7 +97,7 @@ def test_a_proxy_is_known_by_any_form_of_its_address() -> None:
     assert seen_of(f"X-Forwarded-For: {REAL}", peer="192.0.2.6", trusted=alone)["client"] == ("192.0.2.6", 5)
 
 
-@pytest.mark.parametrize("scheme", ["", "ftp", "javascript", "https://evil", "https x"])
+@each_row("scheme", ["", "ftp", "javascript", "https://evil", "https x"])
 def test_another_scheme_is_none(scheme: str) -> None:
     assert seen_of(f"X-Forwarded-Proto: {scheme}")["scheme"] == "http"
     assert seen_of("X-Forwarded-Proto: https")["scheme"] == "https"
@@ -105,7 +106,7 @@ def test_another_scheme_is_none(scheme: str) -> None:
 # By which path
 
 
-@pytest.mark.parametrize(
+@each_row(
     "prefix",
     [
         "skills",
@@ -136,14 +137,14 @@ def test_a_root_path_has_no_slash_at_its_end() -> None:
     ]
 
 
-@pytest.mark.parametrize("given", ["", "proxy", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.1/8", "::/129", "1.2.3", "unix"])
+@each_row("given", ["", "proxy", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.1/8", "::/129", "1.2.3", "unix"])
 def test_what_is_no_network_is_refused_in_one_line(given: str) -> None:
     with pytest.raises(UsageError, match="--trusted-proxy takes an address or a network") as caught:
         trusted_networks([given])
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("sent", "seen"),
     [
         ("/skills/mcp", "/mcp"),
@@ -177,7 +178,7 @@ def test_nothing_that_a_client_sends_hides_what_its_proxy_adds(sent: str) -> Non
     assert owner(f"X-Forwarded-For: {sent}", f"X-Forwarded-For: {REAL}") == f"address {REAL}"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value",
     [
         "6.6.6.6, " * 100_000 + REAL,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tables import each_row
 from web.http_wire import Server, http_serving
 from wire import DEADLINE, FIXTURES
 
@@ -30,9 +31,9 @@ def answers(server: Server, *said: bytes) -> bytes:
         return out
 
 
-@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
-@pytest.mark.parametrize("first", [b"Content-Length", b"Transfer-Encoding"])
-@pytest.mark.parametrize("case", [bytes.lower, bytes.upper])
+@each_row("version", [b"1.0", b"1.1"])
+@each_row("first", [b"Content-Length", b"Transfer-Encoding"])
+@each_row("case", [bytes.lower, bytes.upper])
 def test_both_headers_are_one_400_and_the_end(server: Server, version: bytes, first: bytes, case: object) -> None:
     body = b"0\r\n\r\n" + HIDDEN
     lines = [b"Content-Length: %d" % len(body), b"Transfer-Encoding: chunked"]

@@ -21,6 +21,7 @@ from mcp_skills_server.telemetry.events import Events
 from mcp_skills_server.web import guards
 from mcp_skills_server.web.bearer import secret_of
 from mcp_skills_server.web.guards import Policy, Token, is_loopback, make_policy
+from tables import each_row
 
 SECRET = "not-a-real-secret-0123456789"
 OTHER = "another-made-up-one-0123456789"
@@ -31,7 +32,7 @@ def local(*hosts: str, origins: tuple[str, ...] = (), tokens: tuple[Token, ...] 
     return make_policy("127.0.0.1", hosts, origins, tokens)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("host", "loopback"),
     [
         ("127.0.0.1", True),
@@ -50,7 +51,7 @@ def test_only_addresses_of_this_machine_are_loopback(host: str, loopback: bool) 
     assert is_loopback(host) is loopback
 
 
-@pytest.mark.parametrize(
+@each_row(
     "header",
     [
         "localhost",
@@ -112,13 +113,13 @@ NOT_A_HOST = [
 ]
 
 
-@pytest.mark.parametrize("header", NOT_A_HOST)
+@each_row("header", NOT_A_HOST)
 def test_any_other_host_is_refused(header: str | None) -> None:
     assert not local().host_allowed(header)
 
 
 @pytest.mark.requirement("MCP-45")
-@pytest.mark.parametrize("header", [f"http://{each}" for each in NOT_A_HOST if each is not None])
+@each_row("header", [f"http://{each}" for each in NOT_A_HOST if each is not None])
 def test_an_origin_of_another_host_is_refused(header: str) -> None:
     assert not local().origin_allowed(header)
 
@@ -133,7 +134,7 @@ def test_no_header_trips_the_guards(header: str) -> None:
     assert secret is None or find(policy.tokens, secret) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("allowed", "header"),
     [
         ("mcp.example.com", "mcp.example.com"),
@@ -165,7 +166,7 @@ def test_an_allow_list_on_loopback_adds_to_the_names_of_this_machine() -> None:
     assert local("mcp.example.com").host_allowed("localhost")
 
 
-@pytest.mark.parametrize("header", [None, "", "anything", "evil@x", "[::1"])
+@each_row("header", [None, "", "anything", "evil@x", "[::1"])
 def test_a_star_serves_every_host(header: str | None) -> None:
     assert make_policy("0.0.0.0", ["*"], [], []).host_allowed(header)
     assert local("*", "mcp.example.com").host_allowed(header)
@@ -175,7 +176,7 @@ def test_a_star_for_hosts_lets_no_browser_in() -> None:
     assert not make_policy("0.0.0.0", ["*"], [], []).origin_allowed("https://evil.example")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "host", ["https://mcp.example.com", "mcp.example.com/mcp", "user@mcp.example.com", "*.example.com", "", "a b", "[x"]
 )
 def test_an_allowed_host_that_no_header_could_have_is_wrong_usage(host: str) -> None:
@@ -184,7 +185,7 @@ def test_an_allowed_host_that_no_header_could_have_is_wrong_usage(host: str) -> 
 
 
 @pytest.mark.requirement("MCP-46")
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "mcp.example.com", "localhost.example"])
+@each_row("host", ["0.0.0.0", "::", "192.0.2.7", "mcp.example.com", "localhost.example"])
 def test_listening_for_others_wants_an_allow_list_or_tokens(host: str) -> None:
     with pytest.raises(UsageError, match=r"--allowed-host .* --token-file"):
         make_policy(host, [], ["https://app.example"], [])
@@ -200,7 +201,7 @@ def test_a_request_without_origin_comes_from_no_browser() -> None:
     assert make_policy("0.0.0.0", ["mcp.example.com"], [], []).origin_allowed(None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("header", "allowed"),
     [
         ("http://localhost", True),
@@ -237,7 +238,7 @@ def test_origins(header: str, allowed: bool) -> None:
     assert policy.origin_allowed(header) is allowed
 
 
-@pytest.mark.parametrize("header", ["https://evil.example", "null", "", "http://[::1"])
+@each_row("header", ["https://evil.example", "null", "", "http://[::1"])
 def test_a_star_lets_every_origin_in(header: str) -> None:
     assert local(origins=("*",)).origin_allowed(header)
 
@@ -266,7 +267,7 @@ def asked(policy: Policy, path: str = "/mcp", **headers: str) -> int:
     return status
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("headers", "status", "said"),
     [
         ({}, 403, "refused Host None; --allowed-host admits it"),
@@ -325,7 +326,7 @@ async def hand_over(scope: Any, _receive: Any, send: Any) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": [], "who": scope.get(PRINCIPAL)})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("headers", "query", "status"),
     [
         ([f"Bearer {SECRET}"], b"", 200),

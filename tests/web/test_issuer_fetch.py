@@ -11,6 +11,7 @@ import pytest
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.web import issuer_fetch
 from sources.publishers import Asked, Publisher, answer, redirect
+from tables import each_row
 
 
 def fetched(url: str) -> tuple[int, bytes]:
@@ -27,7 +28,7 @@ def test_an_answer_comes_with_its_status() -> None:
         assert {each.headers["accept-encoding"] for each in site.asked} == {"identity"}
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@each_row("status", [301, 302, 303, 307, 308])
 def test_nobody_is_led_elsewhere(status: int) -> None:
     with Publisher() as site:
         site.routes = {"/a": redirect(f"{site.url}/b", status), "/b": answer(b"{}")}
@@ -41,7 +42,7 @@ def endless(_: Asked) -> Iterator[bytes]:
         yield b" " * 65536
 
 
-@pytest.mark.parametrize("route", [answer(b"", length=100 << 20), answer(b" " * ((1 << 20) + 1)), endless])
+@each_row("route", [answer(b"", length=100 << 20), answer(b" " * ((1 << 20) + 1)), endless])
 def test_more_than_a_mebibyte_is_not_read(route: Any) -> None:
     with Publisher() as site:
         site.routes["/a"] = route
@@ -55,7 +56,7 @@ def test_a_mebibyte_is() -> None:
         assert len(fetched(f"{site.url}/a")[1]) == 1 << 20
 
 
-@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200", b"HTTP/1.1 200 Said\r\ncontent-length: 9\r\n\r\n{"])
+@each_row("said", [b"", b"HTTP/1.1 200", b"HTTP/1.1 200 Said\r\ncontent-length: 9\r\n\r\n{"])
 def test_an_issuer_that_says_nothing_more_is_left(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(issuer_fetch, "_TIMEOUT_S", 0.2)
     with Publisher() as site:
@@ -78,9 +79,7 @@ def test_an_issuer_that_drips_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
             fetched(f"{site.url}/a")
 
 
-@pytest.mark.parametrize(
-    "raw", [b"nonsense\r\n\r\n", b"\x16\x03\x01\r\n\r\n", b"HTTP/1.1 200\r\ncontent-length: x\r\n\r\n"]
-)
+@each_row("raw", [b"nonsense\r\n\r\n", b"\x16\x03\x01\r\n\r\n", b"HTTP/1.1 200\r\ncontent-length: x\r\n\r\n"])
 def test_what_is_no_http_is_an_error_of_ours(raw: bytes) -> None:
     with Publisher() as site:
         site.routes["/a"] = raw

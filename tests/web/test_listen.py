@@ -9,6 +9,7 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.web.listen import Budget, budget
+from tables import each_row
 from wire import DEADLINE
 
 
@@ -42,7 +43,7 @@ NEEDED = 1000 + 8 + 16 + 128
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such limit there")
-@pytest.mark.parametrize(
+@each_row(
     ("soft", "hard", "raised", "places"),
     [
         (NEEDED, NEEDED, NEEDED, 1000),

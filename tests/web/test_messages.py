@@ -17,6 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from malformed import CALL, HALVES, MALFORMED
 from mcp_skills_server.web.messages import Messages
+from tables import each_row
 from web.http_wire import HttpClient, Reply, Server, client, http_serving
 from wire import DEADLINE, FIXTURES, SLOW_LOAD, Era
 
@@ -53,7 +54,7 @@ def test_the_skills_protocol_answers_alike_what_json_rpc_does_not_leave_open(ser
             assert reply.status in {200, 204}
 
 
-@pytest.mark.parametrize(("method", "params"), HALVES)
+@each_row(("method", "params"), HALVES)
 def test_a_request_with_half_a_character_is_answered_alike_in_both_eras(
     server: Server, method: str, params: dict[str, Any]
 ) -> None:
@@ -152,7 +153,7 @@ class Slow:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("id_", [7, "7", 'a"b'])
+@each_row("id_", [7, "7", 'a"b'])
 async def test_an_id_may_be_used_again_once_its_answer_went_out(id_: Any) -> None:
     slow = Slow()
     app = Messages(slow)

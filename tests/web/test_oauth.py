@@ -32,6 +32,7 @@ from pydantic import AnyUrl
 from access.signing import claims, private, public, signed
 from mcp_skills_server.telemetry.usage_store import UsageStore
 from sources.publishers import Publisher, answer, redirect
+from tables import each_row
 from web.authorization_server import authorization_server
 from web.http_wire import BOTH, HELLO, HttpClient, Reply, Server, client, http_serving, refused
 from wire import COMMAND, DEADLINE, serving, write_skill
@@ -300,7 +301,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@each_row("name", BAD)
 def test_claims_that_let_nobody_in(server: Server, steady: Publisher, name: str) -> None:
     token = signed(good(server, steady, **BAD[name]))
     assert ask(server, token).error[:2] == (401, -32600)
@@ -308,7 +309,7 @@ def test_claims_that_let_nobody_in(server: Server, steady: Publisher, name: str)
     assert token not in server.stderr and token.split(".")[1] not in server.stderr
 
 
-@pytest.mark.parametrize(
+@each_row(
     "headers",
     [
         {"kid": "../../../etc/passwd"},

@@ -15,6 +15,7 @@ from time import monotonic
 import pytest
 
 from mcp_skills_server.web import connections
+from tables import each_row
 from web.http_wire import Server, client, http_serving
 from wire import DEADLINE, FIXTURES, write_skill
 
@@ -37,7 +38,7 @@ def rest(server: Server, said: bytes, answers: int = 0) -> bytes:
         return out
 
 
-@pytest.mark.parametrize("said", [b"", b"POST /mc", HEAD[:-2], HEAD, HEAD + b'{"jsonrpc"'])
+@each_row("said", [b"", b"POST /mc", HEAD[:-2], HEAD, HEAD + b'{"jsonrpc"'])
 def test_a_connection_without_a_whole_request_is_closed(said: bytes) -> None:
     with http_serving(FIXTURES, "--request-timeout", "0.2", "--log-level", "info") as server:
         assert rest(server, said) == b""

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tables import each_row
 from web.http_wire import BOTH, HELLO, MODERN_META, HttpClient, Reply, Server, client, http_serving
 from wire import DEADLINE, FIXTURES, META, SOON, VERSIONS, Era, write_skill
 
@@ -51,7 +52,7 @@ def without(meta: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("MCP-3")
-@pytest.mark.parametrize("version", ["2031-01-01", "2026-07-27", "draft", "1"])
+@each_row("version", ["2031-01-01", "2026-07-27", "draft", "1"])
 def test_an_unknown_version_is_refused_with_those_that_are_known(modern: HttpClient, version: str) -> None:
     message = modern.message("skills/list", {"_meta": {META + "protocolVersion": version}})
     reply = modern.post(message, {"MCP-Protocol-Version": version})
@@ -60,7 +61,7 @@ def test_an_unknown_version_is_refused_with_those_that_are_known(modern: HttpCli
 
 
 @pytest.mark.requirement("MCP-2")
-@pytest.mark.parametrize(
+@each_row(
     "params",
     [
         {"_meta": without(MODERN_META, "clientCapabilities")},
@@ -71,7 +72,6 @@ def test_an_unknown_version_is_refused_with_those_that_are_known(modern: HttpCli
         {},
         None,
     ],
-    ids=["no-capabilities", "no-version", "empty", "null", "array", "no-meta", "no-params"],
 )
 def test_a_missing_envelope_is_refused(modern: HttpClient, params: dict[str, Any] | None) -> None:
     message: dict[str, Any] = {"jsonrpc": "2.0", "id": "half", "method": "skills/list"}
@@ -87,7 +87,7 @@ def test_the_name_of_the_client_may_be_left_out(modern: HttpClient) -> None:
 
 
 @pytest.mark.requirement("MCP-42")
-@pytest.mark.parametrize(
+@each_row(
     ("method", "params", "headers"),
     [
         ("skills/list", {}, {"Mcp-Method": "skills/get"}),
@@ -120,7 +120,7 @@ def test_headers_that_disagree_with_the_body_are_refused(
 
 
 @pytest.mark.requirement("MCP-42")
-@pytest.mark.parametrize(
+@each_row(
     ("name", "other"),
     [
         ("MCP-Protocol-Version", VERSIONS["modern"]),
@@ -131,7 +131,7 @@ def test_headers_that_disagree_with_the_body_are_refused(
         ("mcp-name", "skill://x"),
     ],
 )
-@pytest.mark.parametrize("first", [True, False])
+@each_row("first", [True, False])
 def test_a_header_that_stands_twice_is_refused(modern: HttpClient, name: str, other: str, first: bool) -> None:
     message = modern.message("resources/read", {"uri": ANYTHING})
     headers = list(modern.headers(message).items())
@@ -179,7 +179,7 @@ def test_a_legacy_request_that_quotes_the_envelope_is_no_modern_one(server: Serv
 
 
 @pytest.mark.requirement("MCP-7", "MCP-32", "MCP-43", "MCP-52")
-@pytest.mark.parametrize(
+@each_row(
     "method",
     [
         "skills/none",
@@ -199,7 +199,7 @@ def test_a_method_that_is_unknown_or_gone_is_not_found(modern: HttpClient, metho
 
 
 @pytest.mark.requirement("MCP-44")
-@pytest.mark.parametrize(
+@each_row(
     "message",
     [
         {"method": "notifications/anything"},
@@ -226,14 +226,14 @@ def test_there_are_no_sessions_in_the_modern_era(modern: HttpClient) -> None:
 
 
 @pytest.mark.requirement("MCP-15")
-@pytest.mark.parametrize("identifier", ["text", "", 0, -5, 2**53])
+@each_row("identifier", ["text", "", 0, -5, 2**53])
 def test_ids_come_back_as_they_were_sent(asked: HttpClient, identifier: str | int) -> None:
     (answer,) = asked.post({**asked.message("skills/list"), "id": identifier}).messages
     assert answer["id"] == identifier and answer["result"]["skills"]
 
 
 @pytest.mark.requirement("MCP-15")
-@pytest.mark.parametrize("identifier", [None, 1.5, True, {}, []])
+@each_row("identifier", [None, 1.5, True, {}, []])
 def test_an_id_that_is_none_is_refused(modern: HttpClient, identifier: object) -> None:
     assert modern.post({**modern.message("skills/list"), "id": identifier}).error == (400, -32600, None)
 
@@ -241,17 +241,17 @@ def test_an_id_that_is_none_is_refused(modern: HttpClient, identifier: object) -
 # Both eras: what is no request
 
 
-@pytest.mark.parametrize("accept", ["application/json", "text/event-stream", "text/html", ""])
+@each_row("accept", ["application/json", "text/event-stream", "text/html", ""])
 def test_a_client_that_takes_no_streams_or_no_json_is_told(asked: HttpClient, accept: str) -> None:
     assert asked.post(asked.message("skills/list"), {"Accept": accept}).status == 406
 
 
-@pytest.mark.parametrize("accept", ["*/*", "application/*, text/*", "text/event-stream;q=0.5 , APPLICATION/JSON"])
+@each_row("accept", ["*/*", "application/*, text/*", "text/event-stream;q=0.5 , APPLICATION/JSON"])
 def test_accept_may_have_wild_cards(asked: HttpClient, accept: str) -> None:
     assert asked.post(asked.message("skills/list"), {"Accept": accept}).messages[0]["result"]["skills"]
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "", None])
+@each_row("kind", ["text/plain", "application/x-www-form-urlencoded", "", None])
 def test_a_body_of_another_type_is_refused(asked: HttpClient, kind: str | None) -> None:
     assert asked.post(asked.message("skills/list"), {"Content-Type": kind}).status in {400, 415}
 
@@ -281,7 +281,7 @@ BAD_BODIES = {
 }
 
 
-@pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES)
+@each_row("body", BAD_BODIES.values())
 def test_a_body_that_is_no_request_is_a_bad_request(server: Server, era: Era, body: bytes) -> None:
     with client(server, era) as one:
         status, code, _ = server.send(body=body, headers=one.headers()).error
@@ -327,7 +327,7 @@ def test_headers_without_end_are_refused(asked: HttpClient) -> None:
     assert asked.request("skills/list")["skills"]
 
 
-@pytest.mark.parametrize("raw", [b"\x16\x03\x01\x02\x00\x01\x00", b"junk\r\n\r\n", b"GET / SPDY/9\r\n\r\n", b"\0" * 99])
+@each_row("raw", [b"\x16\x03\x01\x02\x00\x01\x00", b"junk\r\n\r\n", b"GET / SPDY/9\r\n\r\n", b"\0" * 99])
 def test_what_is_no_http_is_refused(server: Server, raw: bytes) -> None:
     with server.connect() as bare:
         bare.sendall(raw + b"\r\n\r\n")
@@ -337,8 +337,8 @@ def test_what_is_no_http_is_refused(server: Server, raw: bytes) -> None:
 # Clients that behave badly, and the others
 
 
-@pytest.mark.parametrize("abruptly", [False, True])
-@pytest.mark.parametrize("sent", [b"", b'{"jsonrpc":"2.0","id":1,"method":"skills/li'])
+@each_row("abruptly", [False, True])
+@each_row("sent", [b"", b'{"jsonrpc":"2.0","id":1,"method":"skills/li'])
 def test_a_client_that_leaves_in_the_middle_of_its_request_harms_nobody(
     asked: HttpClient, sent: bytes, abruptly: bool
 ) -> None:
@@ -472,7 +472,7 @@ def test_one_connection_too_many_closes_the_one_that_was_idle_longest() -> None:
         alive(kept[2])
 
 
-@pytest.mark.parametrize("method", ["PUT", "PATCH", "OPTIONS", "TRACE"])
+@each_row("method", ["PUT", "PATCH", "OPTIONS", "TRACE"])
 def test_other_methods_are_not_allowed(server: Server, method: str) -> None:
     reply = server.send(method, headers={"Accept": BOTH})
     assert reply.status == 405 and "POST" in reply.headers["Allow"]

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tables import each_row
 from web.http_wire import HELLO, HttpClient, Server, Stream, client, http_serving, refused
 from web.proxies import SPREAD, Edits, HaProxy, Nginx, Proxy, free_port, running, until
 from wire import DEADLINE, FIXTURES, Era, write_skill
@@ -115,7 +116,7 @@ def test_sessions_of_one_client_behind_a_proxy_cost_no_other_its_session() -> No
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8")
-@pytest.mark.parametrize("options", [(), ("--trusted-proxy", "10.0.0.0/8"), ("--trusted-proxy", "127.0.0.2")])
+@each_row("options", [(), ("--trusted-proxy", "10.0.0.0/8"), ("--trusted-proxy", "127.0.0.2")])
 def test_who_is_no_proxy_is_counted_by_its_own_address_whatever_it_sends(options: tuple[str, ...]) -> None:
     with http_serving(FIXTURES, "--max-sessions", "4", *options) as server, ExitStack() as stack:
         mine = from_address(server, "127.0.0.3")
@@ -147,7 +148,7 @@ def test_a_header_of_a_proxy_makes_no_name_good_or_bad() -> None:
         server.said("refused Host 'evil.example'")
 
 
-@pytest.mark.parametrize("root", ["/skills", "/team/a.b/", "/mcp", "/rpc"])
+@each_row("root", ["/skills", "/team/a.b/", "/mcp", "/rpc"])
 def test_all_is_answered_below_a_root_path_and_without_it(root: str) -> None:
     prefix = root.removesuffix("/")
     lines = {"MCP_SKILLS_TOKENS": f"alpha={TOKEN}"}
@@ -183,7 +184,7 @@ def test_an_artifact_is_where_the_index_says_below_a_prefix_that_is_doubled() ->
                 assert one.every_skill()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("sent", "said", "location"),
     [
         ("/mcp/", {}, "/mcp"),
@@ -198,12 +199,12 @@ def test_a_redirect_names_no_host_and_stays_below_the_prefix(
     assert (reply.status, reply.headers["Location"]) == (307, location)
 
 
-@pytest.mark.parametrize("path", ["//evil.example/", "//evil.example/mcp/", "/mcp2/", "/", "//", "/%2f/mcp/"])
+@each_row("path", ["//evil.example/", "//evil.example/mcp/", "/mcp2/", "/", "//", "/%2f/mcp/"])
 def test_a_path_that_leads_nowhere_is_not_redirected(server: Server, path: str) -> None:
     assert server.send("POST", path, b"{}").status == 404
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "words"),
     [
         (("--trusted-proxy", "10.0.0.1/8"), "it has bits beyond its length"),

@@ -14,6 +14,7 @@ import pytest
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.web.refresh import checked_secret
 from sources.git.remotes import Upstream, skill
+from tables import each_row
 from web.http_wire import Server, client, http_serving
 from wire import DEADLINE, Era, write_skill
 
@@ -46,7 +47,7 @@ def reader(site: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         yield server
 
 
-@pytest.mark.parametrize(
+@each_row(
     "proof",
     [
         {"X-Hub-Signature-256": f"sha256={CODE}"},
@@ -61,7 +62,7 @@ def test_each_host_has_its_own_form_of_proof(reader: Server, proof: dict[str, st
     assert (answer.status, json.loads(answer.body)) == (202, {"sources": 1})
 
 
-@pytest.mark.parametrize(
+@each_row(
     "proof",
     [
         {},
@@ -137,7 +138,7 @@ def test_without_a_secret_there_is_no_such_place(site: Server) -> None:
     assert site.send(path="/refresh", body=BODY, headers={"X-Gitlab-Token": ""}).status == 404
 
 
-@pytest.mark.parametrize("secret", ["short", "x" * 15, "a secret with\na line", "sécrét of some length"])
+@each_row("secret", ["short", "x" * 15, "a secret with\na line", "sécrét of some length"])
 def test_a_secret_that_is_none_is_refused_and_not_shown(secret: str) -> None:
     with pytest.raises(UsageError) as caught:
         checked_secret(secret)

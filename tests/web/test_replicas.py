@@ -20,6 +20,7 @@ from programs import LOOSE, loose
 from shared.redis_servers import RealRedis, answering, free_port, redis_server, slow, until
 from sources.git.remotes import Upstream, skill
 from sources.oci.registries import self_signed
+from tables import each_row
 from web.http_wire import HttpClient, Server, client, http_serving, refused
 from wire import DEADLINE, ROOT, write_skill
 
@@ -175,7 +176,7 @@ def test_files_that_a_script_left_elsewhere_are_said_to_be_there(redis: RealRedi
             assert failed and "ran on another replica" in text and "\n" not in text
 
 
-@pytest.mark.parametrize(
+@each_row(
     "raw",
     [
         "no json",
@@ -294,7 +295,7 @@ NOT_REDIS: dict[str, tuple[Callable[[Any], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", NOT_REDIS)
+@each_row("kind", NOT_REDIS)
 def test_what_is_no_redis_is_one_line(skills: Path, kind: str) -> None:
     answer, words = NOT_REDIS[kind]
     with (
@@ -312,7 +313,7 @@ def test_what_is_no_redis_is_one_line(skills: Path, kind: str) -> None:
         assert SECRET not in a.stderr
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "words"),
     [
         ("redis://127.0.0.1:{port}/0", "it does not let us in .*MCP_SKILLS_REDIS_PASSWORD"),

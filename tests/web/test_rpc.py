@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rpc.build import ACTIONS, toml, write
+from tables import each_row
 from web.http_wire import Reply, Server, client, http_serving, refused
 from web.test_discovery import only_publishing
 from wire import DEADLINE, ROOT, write_skill
@@ -45,7 +46,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.mark.requirement("SP-16", "X-24")
-@pytest.mark.parametrize("name", ["list", "describe", "read"])
+@each_row("name", ["list", "describe", "read"])
 def test_the_requests_of_the_specification_have_its_answers(server: Server, name: str) -> None:
     golden = json.loads((GOLDEN / f"skills_protocol.{name}.json").read_text(encoding="utf-8"))
     reply = post(server, golden["request"])
@@ -70,14 +71,14 @@ def test_what_wants_no_answer_has_no_body(server: Server) -> None:
 
 
 @pytest.mark.requirement("SP-16")
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", None])
+@each_row("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", None])
 def test_only_json_is_taken(server: Server, kind: str | None) -> None:
     message = {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}
     assert post(server, message, {"Content-Type": kind}).status == 415
     assert post(server, message, {"Content-Type": "Application/JSON; charset=utf-8"}).status == 200
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH"])
+@each_row("method", ["GET", "PUT", "DELETE", "PATCH"])
 def test_only_post_is_taken(server: Server, method: str) -> None:
     assert server.send(method, "/rpc", headers={}).status == 405
     assert server.send("POST", "/rpc/more", body=b"{}", headers=dict(JSON)).status == 404
@@ -98,7 +99,7 @@ def test_neither_endpoint_has_the_methods_of_the_other(server: Server) -> None:
 # Who may ask
 
 
-@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Origin": "null"}])
+@each_row("headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Origin": "null"}])
 def test_a_strange_host_or_origin_is_refused(server: Server, headers: dict[str, str | None]) -> None:
     assert post(server, {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}, headers).status == 403
 

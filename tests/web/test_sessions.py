@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tables import each_row
 from web.http_wire import BOTH, HELLO, HttpClient, Server, client, http_serving, refused
 from wire import DEADLINE, FIXTURES, SOON, VERSIONS, Era, write_skill
 
@@ -53,8 +54,8 @@ def test_a_session_is_opened_by_the_handshake_and_its_id_tells_nothing(server: S
         assert len(one.session) >= 32 and one.session.isascii() and one.session.isprintable()
 
 
-@pytest.mark.parametrize("session", ["0" * 32, "x", "../etc", "x" * 4000])
-@pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
+@each_row("session", ["0" * 32, "x", "../etc", "x" * 4000])
+@each_row("method", ["POST", "GET", "DELETE"])
 def test_a_session_that_does_not_exist_is_not_found(server: Server, method: str, session: str) -> None:
     with client(server, "legacy") as one:
         body = b'{"jsonrpc":"2.0","id":1,"method":"skills/list"}' if method == "POST" else None
@@ -63,7 +64,7 @@ def test_a_session_that_does_not_exist_is_not_found(server: Server, method: str,
         assert one.request("skills/list")["skills"]
 
 
-@pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
+@each_row("method", ["POST", "GET", "DELETE"])
 def test_a_request_without_a_session_is_a_bad_request(server: Server, method: str) -> None:
     with client(server, "legacy") as one:
         body = b'{"jsonrpc":"2.0","id":1,"method":"skills/list"}' if method == "POST" else None
@@ -111,7 +112,7 @@ def test_a_handshake_that_fails_leaves_no_session_behind() -> None:
         assert one.request("skills/list")["skills"]
 
 
-@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
+@each_row("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
 @pytest.mark.requirement("MCP-8")
 def test_every_older_version_is_spoken(server: Server, version: str) -> None:
     with client(server, "legacy", opened=False) as one:
@@ -184,7 +185,7 @@ def test_a_token_of_the_file_lets_in(guarded: Server, era: Era) -> None:
             assert one.request("skills/list")["skills"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "authorization",
     [
         None,
@@ -200,7 +201,7 @@ def test_a_token_of_the_file_lets_in(guarded: Server, era: Era) -> None:
         "Bearer \xff\xfe",
     ],
 )
-@pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
+@each_row("method", ["POST", "GET", "DELETE"])
 def test_anything_else_is_unauthorised(guarded: Server, method: str, authorization: str | None) -> None:
     for version in VERSIONS.values():
         headers = {

@@ -46,7 +46,7 @@ class _Steps(NamedTuple):
 def _steps() -> _Steps:
     from mcp_skills_server.format.frontmatter import parse
     from mcp_skills_server.format.links import heading, headings
-    from mcp_skills_server.validation.at_scan import check
+    from mcp_skills_server.validation.rules import check
 
     return _Steps(parse, check, heading, headings)
 

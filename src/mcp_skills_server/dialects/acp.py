@@ -13,7 +13,7 @@ from typing import Any, Final, NotRequired, TypeAlias, TypedDict, cast
 
 from mcp_skills_server.format import hidden, identity
 from mcp_skills_server.model import ORIGIN, Json, Skill, Snapshot, Standing
-from mcp_skills_server.validation import rules
+from mcp_skills_server.validation import fields as limits
 
 OURS: Final = "mcp-skills-server"
 """Under which key of `_meta` in its capabilities a client, or an agent, says that it knows our extensions."""
@@ -308,15 +308,15 @@ def refusal(value: object) -> str | None:
         return "it is no object"
     fields = cast("dict[str, object]", value)
     name, description = fields.get("name"), fields.get("description")
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > rules.MAX_NAME:
-        return f"its name is not 1 to {rules.MAX_NAME} lower-case letters, digits and single hyphens"
-    if not isinstance(description, str) or not 1 <= len(description) <= rules.MAX_DESCRIPTION:
-        return f"its description is not a text of 1 to {rules.MAX_DESCRIPTION} characters"
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > limits.MAX_NAME:
+        return f"its name is not 1 to {limits.MAX_NAME} lower-case letters, digits and single hyphens"
+    if not isinstance(description, str) or not 1 <= len(description) <= limits.MAX_DESCRIPTION:
+        return f"its description is not a text of 1 to {limits.MAX_DESCRIPTION} characters"
     if not isinstance(fields.get("license", ""), str):
         return "its license is no text"
     compatibility = fields.get("compatibility", "")
-    if not isinstance(compatibility, str) or len(compatibility) > rules.MAX_COMPATIBILITY:
-        return f"its compatibility is not a text of at most {rules.MAX_COMPATIBILITY} characters"
+    if not isinstance(compatibility, str) or len(compatibility) > limits.MAX_COMPATIBILITY:
+        return f"its compatibility is not a text of at most {limits.MAX_COMPATIBILITY} characters"
     tools = fields.get("allowedTools", [])
     if not isinstance(tools, list) or not all(isinstance(each, str) for each in cast("list[object]", tools)):
         return "its allowedTools is no list of texts"

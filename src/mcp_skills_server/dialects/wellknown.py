@@ -487,8 +487,8 @@ def _described(fields: Mapping[str, Any]) -> tuple[str, str]:
 
 def _broken(document: Document, name: str) -> Iterator[str]:
     """Yield what is wrong with a name and a description, of which the rules make an error."""
-    for found in rules.check(document, name, about=("name-", "description-")):
-        if found.severity == "error":
+    for found in rules.check(document, name):
+        if found.severity == "error" and found.code.startswith(("name-", "description-")):
             yield found.message
 
 

@@ -13,24 +13,24 @@ from mcp_skills_server.validation.rule import Finding, Rules, SkillMd
 _MAX_LINES: Final = 500
 _MAX_CHARACTERS: Final = 20_000  # about 5,000 tokens
 
-RULES = Rules[SkillMd]("body")
+RULES = Rules[SkillMd]()
 
 
 @RULES.rule("body-empty")
-def _body_empty(skill: SkillMd) -> tuple[Finding, ...]:
-    return () if skill.document.body else (Finding("there are no instructions", skill.document.body_line),)
+def _body_empty(skill: SkillMd) -> Iterator[Finding]:
+    if not skill.document.body:
+        yield Finding("there are no instructions", skill.document.body_line)
 
 
 @RULES.rule("body-long")
-def _body_long(skill: SkillMd) -> tuple[Finding, ...]:
+def _body_long(skill: SkillMd) -> Iterator[Finding]:
     body, line = skill.document.body, skill.document.body_line
     lines = body.count("\n") + 1
     if lines > _MAX_LINES:
-        return (Finding(f"the body has {lines} lines, {_MAX_LINES} are advised", line),)
-    if len(body) > _MAX_CHARACTERS:
+        yield Finding(f"the body has {lines} lines, {_MAX_LINES} are advised", line)
+    elif len(body) > _MAX_CHARACTERS:
         message = f"the body has {len(body)} characters, about {len(body) // 4} tokens; 5,000 are advised"
-        return (Finding(message, line),)
-    return ()
+        yield Finding(message, line)
 
 
 @RULES.rule("reference-deep", deep=True)

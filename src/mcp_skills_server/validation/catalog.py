@@ -11,7 +11,7 @@ from mcp_skills_server.validation.rule import Finding, Rules
 
 _NAMED: Final = 5
 
-RULES = Rules[Snapshot]("catalog")
+RULES = Rules[Snapshot]()
 
 
 @RULES.rule("name-shared", deep=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final, TypeAlias
+from collections.abc import Iterator
+from typing import Final
 
 from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.model import Json
@@ -32,134 +33,116 @@ _CHECKABLE: Final = re.compile(
     r"|claude|codex|cursor|copilot|gemini|opencode|mcp|api|cli|browser|chrome)\b",
     re.IGNORECASE,
 )
-_Result: TypeAlias = tuple[Finding, ...]
-"""Most rules find one thing or nothing, and they run for every skill at every scan: a generator would cost more."""
-
-RULES = Rules[SkillMd]("frontmatter")
+RULES = Rules[SkillMd]()
 
 
 @RULES.rule("name-missing")
-def _name_missing(skill: SkillMd) -> _Result:
-    if skill.name:
-        return ()
-    message = "the name is empty or not text" if "name" in skill.frontmatter else "there is no name"
-    return (Finding(message, skill.line("name")),)
+def _name_missing(skill: SkillMd) -> Iterator[Finding]:
+    if not skill.name:
+        message = "the name is empty or not text" if "name" in skill.frontmatter else "there is no name"
+        yield Finding(message, skill.line("name"))
 
 
 @RULES.rule("name-length")
-def _name_length(skill: SkillMd) -> _Result:
+def _name_length(skill: SkillMd) -> Iterator[Finding]:
     length = len(skill.name)
-    if length <= MAX_NAME:
-        return ()
-    return (Finding(f"the name has {length} characters, at most {MAX_NAME} are allowed", skill.line("name")),)
+    if length > MAX_NAME:
+        yield Finding(f"the name has {length} characters, at most {MAX_NAME} are allowed", skill.line("name"))
 
 
 @RULES.rule("name-characters")
-def _name_characters(skill: SkillMd) -> _Result:
+def _name_characters(skill: SkillMd) -> Iterator[Finding]:
     odd = _ODD_IN_NAME.search(skill.name)
-    return (Finding(f"the name holds {odd[0]!r}", skill.line("name")),) if odd else ()
+    if odd is not None:
+        yield Finding(f"the name holds {odd[0]!r}", skill.line("name"))
 
 
 @RULES.rule("name-hyphens")
-def _name_hyphens(skill: SkillMd) -> _Result:
+def _name_hyphens(skill: SkillMd) -> Iterator[Finding]:
     name = skill.name
-    if not (name.startswith("-") or name.endswith("-") or "--" in name):
-        return ()
-    return (Finding(f"the name {literal(name)} has a hyphen at an end or two in a row", skill.line("name")),)
+    if name.startswith("-") or name.endswith("-") or "--" in name:
+        yield Finding(f"the name {literal(name)} has a hyphen at an end or two in a row", skill.line("name"))
 
 
 @RULES.rule("name-mismatch")
-def _name_mismatch(skill: SkillMd) -> _Result:
-    name = skill.name
-    if not name or name == skill.directory:
-        return ()
-    return (
-        Finding(f"the name is {literal(name)} but the directory is {literal(skill.directory)}", skill.line("name")),
-    )
+def _name_mismatch(skill: SkillMd) -> Iterator[Finding]:
+    if skill.name and skill.name != skill.directory:
+        message = f"the name is {literal(skill.name)} but the directory is {literal(skill.directory)}"
+        yield Finding(message, skill.line("name"))
 
 
 @RULES.rule("description-missing")
-def _description_missing(skill: SkillMd) -> _Result:
+def _description_missing(skill: SkillMd) -> Iterator[Finding]:
     if skill.description:
-        return ()
-    value = skill.frontmatter.get("description")
-    message = "the description is empty" if "description" in skill.frontmatter else "there is no description"
-    if value is not None and not isinstance(value, str):
+        return
+    if "description" not in skill.frontmatter:
+        message = "there is no description"
+    elif isinstance(skill.frontmatter["description"], str | None):
+        message = "the description is empty"
+    else:
         message = "the description is not text"
-    return (Finding(message, skill.line("description")),)
+    yield Finding(message, skill.line("description"))
 
 
 @RULES.rule("description-length")
-def _description_length(skill: SkillMd) -> _Result:
+def _description_length(skill: SkillMd) -> Iterator[Finding]:
     length = len(skill.description)
-    if length <= MAX_DESCRIPTION:
-        return ()
-    message = f"the description has {length} characters, at most {MAX_DESCRIPTION} are allowed"
-    return (Finding(message, skill.line("description")),)
+    if length > MAX_DESCRIPTION:
+        message = f"the description has {length} characters, at most {MAX_DESCRIPTION} are allowed"
+        yield Finding(message, skill.line("description"))
 
 
 @RULES.rule("description-utf16")
-def _description_utf16(skill: SkillMd) -> _Result:
-    description = skill.description
-    if description.isascii() or len(description) > MAX_DESCRIPTION:
-        return ()
-    units = len(description.encode("utf-16-le", "surrogatepass")) // 2
-    if units <= MAX_DESCRIPTION:
-        return ()
-    message = f"the description has {len(description)} characters but {units} UTF-16 units"
-    return (Finding(message, skill.line("description")),)
+def _description_utf16(skill: SkillMd) -> Iterator[Finding]:
+    length = len(skill.description)
+    units = len(skill.description.encode("utf-16-le", "surrogatepass")) // 2
+    if length <= MAX_DESCRIPTION < units:
+        message = f"the description has {length} characters but {units} UTF-16 units"
+        yield Finding(message, skill.line("description"))
 
 
 @RULES.rule("placeholder")
-def _placeholder(skill: SkillMd) -> _Result:
-    if not template.is_placeholder(skill.description):
-        return ()
-    return (Finding("the description is a placeholder", skill.line("description")),)
+def _placeholder(skill: SkillMd) -> Iterator[Finding]:
+    if template.is_placeholder(skill.description):
+        yield Finding("the description is a placeholder", skill.line("description"))
 
 
 @RULES.rule("description-vague")
-def _description_vague(skill: SkillMd) -> _Result:
-    description = skill.description
-    length = len(description.strip())
-    if not 0 < length < _VAGUE or template.is_placeholder(description):
-        return ()
-    return (Finding(f"the description has only {length} characters", skill.line("description")),)
+def _description_vague(skill: SkillMd) -> Iterator[Finding]:
+    length = len(skill.description.strip())
+    if 0 < length < _VAGUE and not template.is_placeholder(skill.description):
+        yield Finding(f"the description has only {length} characters", skill.line("description"))
 
 
 @RULES.rule("license-type")
-def _license_type(skill: SkillMd) -> _Result:
-    if isinstance(skill.frontmatter.get("license", ""), str):
-        return ()
-    return (Finding("the license is not text", skill.line("license")),)
+def _license_type(skill: SkillMd) -> Iterator[Finding]:
+    if not isinstance(skill.frontmatter.get("license", ""), str):
+        yield Finding("the license is not text", skill.line("license"))
 
 
 @RULES.rule("compatibility-length")
-def _compatibility_length(skill: SkillMd) -> _Result:
+def _compatibility_length(skill: SkillMd) -> Iterator[Finding]:
     value = skill.frontmatter.get("compatibility", "none")
-    if isinstance(value, str):
-        if 1 <= len(value) <= MAX_COMPATIBILITY:
-            return ()
-        return (Finding(f"compatibility has {len(value)} characters", skill.line("compatibility")),)
-    return (Finding("compatibility is not text", skill.line("compatibility")),)
+    if not isinstance(value, str):
+        yield Finding("compatibility is not text", skill.line("compatibility"))
+    elif not 1 <= len(value) <= MAX_COMPATIBILITY:
+        yield Finding(f"compatibility has {len(value)} characters", skill.line("compatibility"))
 
 
 @RULES.rule("allowed-tools-form")
-def _allowed_tools_form(skill: SkillMd) -> _Result:
+def _allowed_tools_form(skill: SkillMd) -> Iterator[Finding]:
     tools = skill.frontmatter.get("allowed-tools")
-    if isinstance(tools, str):
-        if "," in tools and "," in _IN_BRACKETS.sub("", tools):
-            return (Finding("allowed-tools separates its tools by commas", skill.line("allowed-tools")),)
-    elif _is_list_of_texts(tools):
-        return (Finding("allowed-tools is a list", skill.line("allowed-tools")),)
-    return ()
+    if _is_list_of_texts(tools):
+        yield Finding("allowed-tools is a list", skill.line("allowed-tools"))
+    elif isinstance(tools, str) and "," in _IN_BRACKETS.sub("", tools):
+        yield Finding("allowed-tools separates its tools by commas", skill.line("allowed-tools"))
 
 
 @RULES.rule("allowed-tools-type")
-def _allowed_tools_type(skill: SkillMd) -> _Result:
+def _allowed_tools_type(skill: SkillMd) -> Iterator[Finding]:
     tools = skill.frontmatter.get("allowed-tools", "")
-    if isinstance(tools, str) or _is_list_of_texts(tools):
-        return ()
-    return (Finding("allowed-tools is not text", skill.line("allowed-tools")),)
+    if not isinstance(tools, str) and not _is_list_of_texts(tools):
+        yield Finding("allowed-tools is not text", skill.line("allowed-tools"))
 
 
 def _is_list_of_texts(value: Json) -> bool:
@@ -167,30 +150,28 @@ def _is_list_of_texts(value: Json) -> bool:
 
 
 @RULES.rule("broad-permission", deep=True)
-def _broad_permission(skill: SkillMd) -> _Result:
+def _broad_permission(skill: SkillMd) -> Iterator[Finding]:
     tools = skill.frontmatter.get("allowed-tools")
     entries = tools if isinstance(tools, list) else [tools]
-    if not any(isinstance(entry, str) and _BROAD.search(entry) for entry in entries):
-        return ()
-    return (Finding("allowed-tools allows every shell command", skill.line("allowed-tools")),)
+    if any(isinstance(entry, str) and _BROAD.search(entry) for entry in entries):
+        yield Finding("allowed-tools allows every shell command", skill.line("allowed-tools"))
 
 
 @RULES.rule("description-when", deep=True)
-def _description_when(skill: SkillMd) -> _Result:
-    if not skill.description or _WHEN.search(skill.description):
-        return ()
-    return (Finding("the description does not say when to use the skill", skill.line("description")),)
+def _description_when(skill: SkillMd) -> Iterator[Finding]:
+    if skill.description and not _WHEN.search(skill.description):
+        yield Finding("the description does not say when to use the skill", skill.line("description"))
 
 
 @RULES.rule("compatibility-form", deep=True)
-def _compatibility_form(skill: SkillMd) -> _Result:
+def _compatibility_form(skill: SkillMd) -> Iterator[Finding]:
     value = skill.frontmatter.get("compatibility")
-    if not isinstance(value, str) or not value or _CHECKABLE.search(value):
-        return ()
-    message = f"compatibility {literal(value)} names nothing that a program can look for"
-    return (Finding(message, skill.line("compatibility")),)
+    if isinstance(value, str) and value and not _CHECKABLE.search(value):
+        message = f"compatibility {literal(value)} names nothing that a program can look for"
+        yield Finding(message, skill.line("compatibility"))
 
 
 @RULES.rule("hooks")
-def _hooks(skill: SkillMd) -> _Result:
-    return (Finding("the skill declares hooks", skill.line("hooks")),) if "hooks" in skill.frontmatter else ()
+def _hooks(skill: SkillMd) -> Iterator[Finding]:
+    if "hooks" in skill.frontmatter:
+        yield Finding("the skill declares hooks", skill.line("hooks"))

@@ -14,16 +14,16 @@ from typing import Final
 from mcp_skills_server.format import hidden
 from mcp_skills_server.format.frontmatter import Document, parse
 from mcp_skills_server.model import Problem
-from mcp_skills_server.validation.at_scan import check
 from mcp_skills_server.validation.fields import HOST_FIELDS
+from mcp_skills_server.validation.rules import check
 
 _FIELD: Final = re.compile(
     r"(?P<start>[ \t]*+(?:[\w.-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+:[ \t]++)(?P<value>[^\n]*+)\Z"
 )
 _KEY: Final = re.compile(r"[A-Za-z][\w-]*+(?=[ \t]*+:)")
 
-Correct = Callable[[list[str], Problem], bool]
-"""Corrects the lines of a file for a finding; returns whether it did."""
+Correct = Callable[[list[str], int], bool]
+"""Corrects the lines of a file for a finding on the line of this 0-based number; returns whether it did."""
 
 
 def corrected(text: str, problems: Sequence[Problem], directory: str) -> tuple[str, list[Problem]]:
@@ -38,10 +38,9 @@ def corrected(text: str, problems: Sequence[Problem], directory: str) -> tuple[s
     # From the end, so that a correction does not move the lines of those that follow.
     for problem in sorted(problems, key=lambda each: -(each.line or 0)):
         correct = _CORRECTIONS.get(problem.code)
-        if correct is None:
-            continue
         lines = text.split("\n")
-        if not correct(lines, problem):
+        number = (problem.line or 0) - 1
+        if correct is None or not 0 <= number < len(lines) or not correct(lines, number):
             continue
         tried = "\n".join(lines)
         if _is_better(text, tried, problem.code, directory):
@@ -66,20 +65,23 @@ def _codes(text: str, directory: str) -> list[str]:
     return [each.code for each in found] + ["hidden-characters"] * hidden.count(text)
 
 
-def _value_in_quotes(lines: list[str], problem: Problem) -> bool:
-    number = (problem.line or 0) - 1
-    found = _FIELD.match(lines[number]) if 0 <= number < len(lines) else None
-    value = found["value"].rstrip() if found else ""
-    if found is None or not value or value[0] in "\"'|>[{&*!":
+def _value_in_quotes(lines: list[str], number: int) -> bool:
+    found = _FIELD.match(lines[number])
+    if found is None:
         return False
-    quoted = "'" + value.replace("'", "''") + "'" if '"' in value or "\\" in value else f'"{value}"'
+    value = found["value"].rstrip()
+    if not value or value[0] in "\"'|>[{&*!":
+        return False
+    if '"' in value or "\\" in value:
+        quoted = "'" + value.replace("'", "''") + "'"
+    else:
+        quoted = f'"{value}"'
     lines[number] = found["start"] + quoted
     return True
 
 
-def _tools_as_text(lines: list[str], problem: Problem) -> bool:
-    number = (problem.line or 0) - 1
-    found = _FIELD.match(f"{lines[number]} ") if 0 <= number < len(lines) else None
+def _tools_as_text(lines: list[str], number: int) -> bool:
+    found = _FIELD.match(f"{lines[number]} ")
     if found is None:
         return False
     value = found["value"].strip()
@@ -93,7 +95,9 @@ def _tools_as_text(lines: list[str], problem: Problem) -> bool:
             last += 1
         tools = [each.strip().removeprefix("-").strip().strip("\"'") for each in lines[number + 1 : last]]
     text = " ".join(filter(None, tools))
-    lines[number:last] = [found["start"] + (json.dumps(text) if re.search(r"[#:&*!]", text) else text)]
+    if re.search(r"[#:&*!]", text):
+        text = json.dumps(text)
+    lines[number:last] = [found["start"] + text]
     return bool(text)
 
 
@@ -109,13 +113,11 @@ def _split_by_commas(text: str) -> list[str]:
     return parts
 
 
-def _field_to_metadata(lines: list[str], problem: Problem) -> bool:
-    number = (problem.line or 0) - 1
-    key = _KEY.match(lines[number]) if 0 <= number < len(lines) else None
-    field = _FIELD.match(lines[number]) if key is not None else None
+def _field_to_metadata(lines: list[str], number: int) -> bool:
+    key, field = _KEY.match(lines[number]), _FIELD.match(lines[number])
     if key is None or field is None or key[0] in HOST_FIELDS or not field["value"] or field["value"][0] in "[{|>&*!":
         return False
-    below = lines[number + 1] if number + 1 < len(lines) else ""
+    below = lines[number + 1]  # the fence at least
     if below[:1] in (" ", "\t", "-") and not below.startswith("---"):  # the value goes on
         return False
     return _move(lines, number, field["value"].rstrip(), key[0])
@@ -125,20 +127,20 @@ def _move(lines: list[str], number: int, value: str, key: str) -> bool:
     text = value if value[0] in "\"'" else json.dumps(value, ensure_ascii=False)
     del lines[number]
     at = next((place for place, line in enumerate(lines) if re.match(r"metadata[ \t]*+:[ \t]*+\Z", line)), None)
-    if at is None:
-        if any(line.startswith("metadata") for line in lines):
-            return False
-        lines[number:number] = ["metadata:", f"  {key}: {text}"]
+    if at is not None:
+        indent = re.match(r"[ \t]++", lines[at + 1])
+        lines.insert(at + 1, f"{indent[0] if indent else '  '}{key}: {text}")
         return True
-    indent = re.match(r"[ \t]*+", lines[at + 1]) if at + 1 < len(lines) else None
-    lines.insert(at + 1, f"{indent[0] if indent and indent[0] else '  '}{key}: {text}")
+    if any(line.startswith("metadata") for line in lines):
+        return False
+    lines[number:number] = ["metadata:", f"  {key}: {text}"]
     return True
 
 
-def _without_hidden(lines: list[str], problem: Problem) -> bool:
+def _without_hidden(lines: list[str], _: int) -> bool:
     before = list(lines)
     lines[:] = [hidden.without(line) for line in lines]
-    return problem.code == "hidden-characters" and lines != before
+    return lines != before
 
 
 _CORRECTIONS: Final[dict[str, Correct]] = {

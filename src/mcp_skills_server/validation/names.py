@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from mcp_skills_server.format.ignored import some_of
 from mcp_skills_server.validation.rule import FileNames, Finding, Rules
 
-RULES = Rules[FileNames]("file names")
+RULES = Rules[FileNames]()
 
 
 @RULES.rule("ignored-file", deep=True)

@@ -8,6 +8,7 @@ row says how bad that is and what to do.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -48,13 +49,11 @@ class Rule(NamedTuple, Generic[T]):
 
     Attributes:
         code: the code of its problems, a row of `codes.CODES`.
-        reads: what it reads, in words.
         deep: whether it runs at `validate` only. The others also run at every scan.
         check: finds what breaks it.
     """
 
     code: str
-    reads: str
     deep: bool
     check: Check[T]
 
@@ -62,8 +61,7 @@ class Rule(NamedTuple, Generic[T]):
 class Rules(Generic[T]):
     """The rules that read one kind of subject, in the order in which they report."""
 
-    def __init__(self, reads: str) -> None:
-        self.reads = reads
+    def __init__(self) -> None:
         self.rows: list[Rule[T]] = []
 
     def rule(self, code: str, *, deep: bool = False) -> Callable[[Check[T]], Check[T]]:
@@ -76,58 +74,47 @@ class Rules(Generic[T]):
             raise KeyError(f"the code {code!r} has no row in codes.py")
 
         def add(check: Check[T]) -> Check[T]:
-            self.rows.append(Rule(code, self.reads, deep, check))
+            self.rows.append(Rule(code, deep, check))
             return check
 
         return add
 
-    def check(self, subject: T, *, deep: bool, about: tuple[str, ...] = ("",)) -> list[Problem]:
-        """Run the deep rules, or all others, of those whose codes begin so. Paths are relative to the skill."""
-        return run(self.chosen(deep=deep, about=about), subject)
-
-    def chosen(self, *, deep: bool, about: tuple[str, ...] = ("",)) -> list[Rule[T]]:
-        """Return the deep rules, or all others, of those whose codes begin so, to `run` together with others."""
-        return [row for row in self.rows if row.deep is deep and row.code.startswith(about)]
-
-
-def run(rules: Iterable[Rule[T]], subject: T) -> list[Problem]:
-    """Return what these rules find. Paths are relative to the skill."""
-    return [_problem(code, found) for code, _, _, check in rules for found in check(subject)]
+    def check(self, subject: T, *, deep: bool) -> list[Problem]:
+        """Run the deep rules, or all others. Paths are relative to the skill."""
+        return [_problem(row.code, found) for row in self.rows if row.deep is deep for found in row.check(subject)]
 
 
 def _problem(code: str, found: Finding) -> Problem:
-    made = problem(code, found.message, found.line, found.hint)
-    return made.at(found.path, found.skill) if found.path or found.skill else made
+    return problem(code, found.message, found.line, found.hint).at(found.path, found.skill)
 
 
+@dataclass(frozen=True)
 class SkillMd:
     """A SKILL.md whose frontmatter could be read.
-
-    Args:
-        document: as below.
-        frontmatter: as below.
-        directory: as below.
-        files: as below.
 
     Attributes:
         document: the file taken apart.
         frontmatter: its fields.
         directory: the name of its directory.
         files: paths of all files of the skill; empty at a scan.
-        name: the name, "" where there is none to judge.
-        description: the description, "" where there is none to judge.
     """
 
-    def __init__(
-        self, document: Document, frontmatter: Mapping[str, Json], directory: str, files: Collection[str] = ()
-    ) -> None:
-        self.document = document
-        self.frontmatter = frontmatter
-        self.directory = directory
-        self.files = files
-        name, description = frontmatter.get("name"), frontmatter.get("description")
-        self.name = name if isinstance(name, str) else ""
-        self.description = description if isinstance(description, str) and description.strip() else ""
+    document: Document
+    frontmatter: Mapping[str, Json]
+    directory: str
+    files: Collection[str] = ()
+
+    @cached_property
+    def name(self) -> str:
+        """Return the name, "" where there is none to judge."""
+        name = self.frontmatter.get("name")
+        return name if isinstance(name, str) else ""
+
+    @cached_property
+    def description(self) -> str:
+        """Return the description, "" where there is none to judge."""
+        description = self.frontmatter.get("description")
+        return description if isinstance(description, str) and description.strip() else ""
 
     def line(self, key: str) -> int:
         """Return the line of a top-level field, or of the opening fence when it is missing."""
@@ -153,25 +140,21 @@ class TextFile(NamedTuple):
     first_line: int = 1
 
 
+@dataclass(frozen=True)
 class FileNames:
     """The names of a skill's files.
-
-    Args:
-        served: as below.
-        unserved: as below.
 
     Attributes:
         served: paths of its files, without those of nested skills.
         unserved: paths of what lies in its directory and is ignored for its name.
     """
 
-    def __init__(self, served: Collection[str], unserved: list[str]) -> None:
-        self.served = served
-        self.unserved = unserved
+    served: Collection[str]
+    unserved: list[str]
 
     @cached_property
     def faults(self) -> list[NameFault]:
-        """What is wrong with the names of served files."""
+        """Return what is wrong with the names of served files."""
         from mcp_skills_server.format import file_names  # a scan asks for none
 
         return list(file_names.faults(self.served))

@@ -1,37 +1,35 @@
-"""The table of all rules, and the ways to run them.
-
-`check` runs at every scan. All else is deep: `validate` alone runs it, through `lint.py`.
-"""
+"""The rules that read a SKILL.md: those that every scan runs, and the deep ones, which `validate` alone runs."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Final
 
 from mcp_skills_server.format.frontmatter import Document
-from mcp_skills_server.model import Problem, Snapshot
-from mcp_skills_server.validation import catalog, names, text
-from mcp_skills_server.validation.at_scan import SKILL_MD_RULES, check
-from mcp_skills_server.validation.fields import MAX_COMPATIBILITY, MAX_DESCRIPTION, MAX_NAME
-from mcp_skills_server.validation.rule import Rule, SkillMd
+from mcp_skills_server.model import Problem
+from mcp_skills_server.validation import body, fields, values
+from mcp_skills_server.validation.rule import Rules, SkillMd
 
-__all__ = ("MAX_COMPATIBILITY", "MAX_DESCRIPTION", "MAX_NAME", "RULES", "check", "check_catalog", "check_deeply")
+SKILL_MD_RULES: Final[tuple[Rules[SkillMd], ...]] = (fields.RULES, values.RULES, body.RULES)
 
-RULES: Final[tuple[Rule[Any], ...]] = tuple(
-    row for rules in (*SKILL_MD_RULES, text.RULES, names.RULES, catalog.RULES) for row in rules.rows
-)
+
+def check(document: Document, directory: str) -> tuple[Problem, ...]:
+    """Return the problems that every scan looks for in a SKILL.md.
+
+    Args:
+        document: the file; nothing is found where its frontmatter could not be read.
+        directory: the name of its directory, which the skill's name must equal.
+    """
+    return _check(document, directory, (), deep=False)
 
 
 def check_deeply(document: Document, files: Collection[str]) -> tuple[Problem, ...]:
     """Return the problems that only `validate` looks for in a SKILL.md. `files` are the paths of the skill's files."""
+    return _check(document, "", files, deep=True)
+
+
+def _check(document: Document, directory: str, files: Collection[str], *, deep: bool) -> tuple[Problem, ...]:
     if document.frontmatter is None:
         return ()
-    skill = SkillMd(document, document.frontmatter, "", files)
-    return tuple(found for rules in SKILL_MD_RULES for found in rules.check(skill, deep=True))
-
-
-def check_catalog(snapshot: Snapshot) -> list[Problem]:
-    """Return the problems that show only among several skills, each with its skill path and the file's path in the
-    skill.
-    """
-    return catalog.RULES.check(snapshot, deep=True)
+    skill = SkillMd(document, document.frontmatter, directory, files)
+    return tuple(found for rules in SKILL_MD_RULES for found in rules.check(skill, deep=deep))

@@ -10,7 +10,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import cache
-from heapq import merge
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -77,7 +76,7 @@ _MADE_UP: Final = re.compile(r"EXAMPLE|example|0{6}|1234567|abcdefg|[xX]{6}|[*]{
 _FOLDED: Final = ("\u0130", "\u0131", "\u017f", "\u212a")
 """What a pattern without regard to case takes for an ASCII letter."""
 
-RULES = Rules[TextFile]("file text")
+RULES = Rules[TextFile]()
 _OPENS: Final = "<!--"
 _CLOSES: Final = "-->"
 _READ: Final = 262_144
@@ -110,20 +109,20 @@ def _pipe_to_shell(file: TextFile) -> Iterator[Finding]:
 @RULES.rule("encoded-command", deep=True)
 def _encoded_command(file: TextFile) -> Iterator[Finding]:
     lower = file.text.lower()
-    if not any(word in lower for word in _OF_ENCODED):
-        return iter(())
-    return _first(file.text, _spans(_ENCODED, file.text), "a command that no reader can see is decoded and run:")
+    if any(word in lower for word in _OF_ENCODED):
+        yield from _first(
+            file.text, _spans(_ENCODED, file.text), "a command that no reader can see is decoded and run:"
+        )
 
 
 @RULES.rule("secret", deep=True)
 def _secret(file: TextFile) -> Iterator[Finding]:
     if not any(mark in file.text for mark in _OF_SECRET):
         return
-    found = [span for span in _spans(_SECRET, file.text) if not _MADE_UP.search(file.text, *span)]
+    found = [each for each in _SECRET.finditer(file.text) if not _MADE_UP.search(file.text, *each.span())]
     if found:
-        start, end = found[0]
-        matched = _SECRET.match(file.text, start)
-        kind = matched.lastgroup if matched is not None and matched.lastgroup else "a secret"
+        start, end = found[0].span()
+        kind = str(found[0].lastgroup)
         # Its beginning alone: a report must not carry the secret further.
         message = (
             f"{kind.replace('_', ' ')} stands here, {end - start} characters from {file.text[start : start + 4]!r} on"
@@ -145,10 +144,9 @@ def _file_mention(file: TextFile) -> Iterator[Finding]:
 def _persistence(file: TextFile) -> Iterator[Finding]:
     text = file.text
     lower = text.lower()
-    may_fit = any(word in lower for word in _OF_PERSISTENCE) or (
-        not text.isascii() and any(letter in text for letter in _FOLDED)
-    )
-    return _first(text, _spans(_PERSISTENCE, text) if may_fit else (), "something is made to start by itself:")
+    may_fit = any(word in lower for word in _OF_PERSISTENCE) or any(letter in text for letter in _FOLDED)
+    if may_fit:
+        yield from _first(text, _spans(_PERSISTENCE, text), "something is made to start by itself:")
 
 
 @RULES.rule("hidden-comment", deep=True)
@@ -176,11 +174,9 @@ def _spans(pattern: re.Pattern[str], text: str) -> Iterator[_Span]:
     return (found.span() for found in pattern.finditer(text))
 
 
-def _piped(text: str) -> Iterator[_Span]:
+def _piped(text: str) -> list[_Span]:
     """Return where a download goes straight into an interpreter, in order."""
-    piped = _after_pipes(text) if "|" in text else ()
-    given = _spans(_GIVEN, text) if "curl" in text or "wget" in text else ()
-    return merge(piped, given, key=itemgetter(1)) if piped and given else iter(piped or given)
+    return sorted((*_after_pipes(text), *_spans(_GIVEN, text)), key=itemgetter(1))
 
 
 def _after_pipes(text: str) -> Iterator[_Span]:
@@ -220,8 +216,10 @@ def comments_in_text(text: str) -> Iterator[tuple[int, str]]:
     while at >= 0:
         begin = at + len(_OPENS)
         end = text.find(_CLOSES, begin)
-        yield at, text[begin : end if end >= 0 else len(text)].strip()
-        at = text.find(_OPENS, end) if end >= 0 else -1
+        if end < 0:
+            end = len(text)
+        yield at, text[begin:end].strip()
+        at = text.find(_OPENS, end)
 
 
 def _placed(text: str, line: int) -> Iterator[tuple[int, str]]:
@@ -248,7 +246,8 @@ def _without_code(text: str) -> str:
         opened = text.rfind(_OPENS, read, start)
         if opened >= 0:
             closed = text.find(_CLOSES, opened)
-            closed = len(text) if closed < 0 else closed
+            if closed < 0:
+                closed = len(text)
             if closed > start:
                 parts.append(text[read:closed])
                 read = closed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from mcp_skills_server.format import fields, hidden
@@ -20,20 +20,16 @@ _NO_PLAIN_KEYS: Final = frozenset(("yes", "no", "on", "off", "true", "false", "n
 _KNOWN_FIELDS: Final = SPECIFIED_FIELDS | EXTENSION_FIELDS | {"hooks"}
 _READ_AT_THE_TOP: Final = "leave it there if hosts are to honour it, since below 'metadata:' no host reads it"
 
-RULES = Rules[SkillMd]("frontmatter")
+RULES = Rules[SkillMd]()
 
 
 @RULES.rule("metadata-type")
-def _metadata_type(skill: SkillMd) -> Iterable[Finding]:
-    metadata = skill.frontmatter.get("metadata", {})
+def _metadata_type(skill: SkillMd) -> Iterator[Finding]:
+    metadata, line = skill.frontmatter.get("metadata", {}), skill.line("metadata")
     if not isinstance(metadata, dict):
-        return (Finding("metadata is not a mapping", skill.line("metadata")),)
+        yield Finding("metadata is not a mapping", line)
+        return
     wrong = {key: value for key, value in metadata.items() if not isinstance(value, str)}
-    return _not_text(skill, wrong) if wrong else ()
-
-
-def _not_text(skill: SkillMd, wrong: Mapping[str, Json]) -> Iterator[Finding]:
-    line = skill.line("metadata")
     for key in list(wrong)[:_MAX_SHOWN]:
         where, written = skill.document.metadata.get(key, (line, None))
         message = f"metadata has {_kind(wrong[key])} where text belongs: {literal(key)}"
@@ -43,13 +39,17 @@ def _not_text(skill: SkillMd, wrong: Mapping[str, Json]) -> Iterator[Finding]:
 
 
 def _kind(value: Json) -> str:
-    if value is None:
-        return "no value"
-    if isinstance(value, bool):
-        return "true or false"
-    if isinstance(value, (dict, list)):
-        return "a list" if isinstance(value, list) else "a mapping"
-    return "a number" if isinstance(value, (int, float)) else "text"
+    match value:
+        case None:
+            return "no value"
+        case bool():
+            return "true or false"
+        case list():
+            return "a list"
+        case dict():
+            return "a mapping"
+        case _:
+            return "a number"
 
 
 def _as_text(key: str, value: Json, written: str | None) -> str:
@@ -62,8 +62,10 @@ def _as_text(key: str, value: Json, written: str | None) -> str:
         text = ", ".join(each if isinstance(each, str) else json.dumps(each) for each in value)
     elif isinstance(value, (dict, list)):
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    elif value is None:
+        text = ""
     else:
-        text = "" if value is None else written if written is not None else json.dumps(value)
+        text = json.dumps(value) if written is None else written
     plain = _PLAIN_KEY.fullmatch(key) is not None and key.lower() not in _NO_PLAIN_KEYS
     shown = key if plain else json.dumps(key, ensure_ascii=False)
     line = f"{shown}: " + (f"'{text}'" if '"' in text and "'" not in text else json.dumps(text, ensure_ascii=False))
@@ -73,29 +75,17 @@ def _as_text(key: str, value: Json, written: str | None) -> str:
 
 
 @RULES.rule("metadata-keys")
-def _metadata_keys(skill: SkillMd) -> Iterable[Finding]:
+def _metadata_keys(skill: SkillMd) -> Iterator[Finding]:
     metadata = skill.frontmatter.get("metadata")
-    if not isinstance(metadata, dict) or len(set(map(str.casefold, metadata))) == len(metadata):
-        return ()
-    return _equal_keys(skill, metadata)
-
-
-def _equal_keys(skill: SkillMd, metadata: Mapping[str, Json]) -> Iterator[Finding]:
     seen: dict[str, str] = {}
-    for key in metadata:
+    for key in metadata if isinstance(metadata, dict) else ():
         other = seen.setdefault(key.casefold(), key)
         if other != key:
             yield Finding(f"metadata has both {literal(other)} and {literal(key)}", skill.line("metadata"))
 
 
 @RULES.rule("field-unknown")
-def _field_unknown(skill: SkillMd) -> Iterable[Finding]:
-    if skill.frontmatter.keys() <= _KNOWN_FIELDS:
-        return ()
-    return _unknown(skill)
-
-
-def _unknown(skill: SkillMd) -> Iterator[Finding]:
+def _field_unknown(skill: SkillMd) -> Iterator[Finding]:
     for key, value in skill.frontmatter.items():
         if key in _KNOWN_FIELDS:
             continue
@@ -107,14 +97,12 @@ def _unknown(skill: SkillMd) -> Iterator[Finding]:
 
 
 @RULES.rule("field-type")
-def _field_type(skill: SkillMd) -> Iterable[Finding]:
-    if EXTENSION_FIELDS.isdisjoint(skill.frontmatter):
-        return ()
+def _field_type(skill: SkillMd) -> Iterator[Finding]:
     return (Finding(message, skill.line(key)) for key, message in _misshapen(skill.frontmatter))
 
 
 def _misshapen(fields: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
-    """Fields that are not of their extension's shape; `format/fields.py` passes over the same values."""
+    """Yield the fields that are not of their extension's shape; `format/fields.py` passes over the same values."""
     for key, required in (("arguments", "name"), ("icons", "src"), ("files", "path")):
         entries = fields.get(key, [])
         if not isinstance(entries, list):
@@ -150,40 +138,20 @@ def _misshapen(fields: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
 
 
 @RULES.rule("hidden-characters")
-def _hidden_characters(skill: SkillMd) -> Iterable[Finding]:
-    """Values as they are read: an escape such as "\\U000E0049" shows no reader of the file what it stands for."""
-    texts: list[str] = []
+def _hidden_characters(skill: SkillMd) -> Iterator[Finding]:
+    """Find them in values as they are read: a reader of the file does not see what an escape stands for."""
     for key, value in skill.frontmatter.items():
-        texts.append(key)
-        if isinstance(value, str):
-            texts.append(value)
-        else:
-            texts += hidden.texts(value)
-    return () if _hides_nothing("".join(texts)) else _hidden(skill)
-
-
-def _hidden(skill: SkillMd) -> Iterator[Finding]:
-    for key, value in skill.frontmatter.items():
-        texts = [each for each in (key, *hidden.texts(value)) if not _hides_nothing(each)]
-        found = [character for text in texts for _, character in hidden.find(text)]
+        found = [character for text in (key, *hidden.texts(value)) for _, character in hidden.find(text)]
         if found:
             more = f" ({len(found)} in this field)" if len(found) > 1 else ""
             message = f"{literal(hidden.without(key))} holds the invisible character U+{ord(found[0]):04X}{more}"
             yield Finding(message, skill.line(key))
 
 
-def _hides_nothing(text: str) -> bool:
-    return text.isascii() and text.isprintable()
-
-
 @RULES.rule("icon-source")
-def _icon_source(skill: SkillMd) -> Iterable[Finding]:
-    return _sources(skill) if "icons" in skill.frontmatter else ()
-
-
-def _sources(skill: SkillMd) -> Iterator[Finding]:
+def _icon_source(skill: SkillMd) -> Iterator[Finding]:
     entries = skill.frontmatter.get("icons")
-    for number, entry in enumerate(entries if isinstance(entries, list) else [], 1):
+    for number, entry in enumerate(entries if isinstance(entries, list) else (), 1):
         source = entry.get("src") if isinstance(entry, dict) else None
         if isinstance(source, str) and not fields.is_allowed_icon(source):
             yield Finding(f"icon {number} comes from {literal(source)}", skill.line("icons"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcp_skills_server.catalog.watch.watcher import Burst
+from tables import each_row
 
 STEP, QUIET, LONGEST = 0.04, 0.25, 3.0
 
@@ -14,7 +15,7 @@ def wait(*paths: str) -> float:
     return round(Burst(paths, 100.0).over() - 100.0, 6)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "paths",
     [
         ["/r/one/SKILL.md"],
@@ -27,7 +28,7 @@ def test_a_save_a_small_skill_or_a_rename_is_lone(paths: list[str]) -> None:
     assert wait(*paths) == STEP
 
 
-@pytest.mark.parametrize(
+@each_row(
     "paths",
     [
         ["/r/one/SKILL.md", "/r/two/SKILL.md"],

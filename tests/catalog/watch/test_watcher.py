@@ -27,6 +27,7 @@ from mcp_skills_server.catalog.watch import watcher as module
 from mcp_skills_server.catalog.watch.events import DirectoryEvents, is_ignored_below
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes, Skill
+from tables import each_row
 
 
 @pytest.fixture
@@ -471,7 +472,7 @@ def test_a_watcher_that_was_never_started_can_be_stopped(tmp_path: Path) -> None
 
 
 @pytest.mark.requirement("ASG-5")
-@pytest.mark.parametrize(
+@each_row(
     ("path", "ignored"),
     [
         ("/r/one/SKILL.md", False),

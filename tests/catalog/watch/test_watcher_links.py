@@ -6,10 +6,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from catalog.following import edit, serves, version, watching
 from catalog.forest import plant, skills
+from tables import each_row
 from wire import serving, write_skill
 
 LINKS: dict[str, Callable[[Path], tuple[Path, Path]]] = {
@@ -24,7 +23,7 @@ LINKS: dict[str, Callable[[Path], tuple[Path, Path]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", LINKS)
+@each_row("kind", LINKS)
 def test_edits_additions_and_deletions_are_noticed_beside_a_link(tmp_path: Path, kind: str) -> None:
     root, other = (
         plant(tmp_path / "root", skills("skills/alpha", "skills/beta")),

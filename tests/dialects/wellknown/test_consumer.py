@@ -26,6 +26,7 @@ from mcp_skills_server.dialects.wellknown import (
 )
 from mcp_skills_server.format import archive
 from mcp_skills_server.model import Json
+from tables import each_row
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
@@ -41,9 +42,7 @@ def test_fields_that_are_not_known_are_passed_over():
 
 
 @pytest.mark.requirement("WK-42", "WK-43", "X-23")
-@pytest.mark.parametrize(
-    "schema", [SCHEMA + "/", SCHEMA.upper(), SCHEMA.replace("0.2.0", "0.3.0"), "\x1b[31m", "", None, 2, []]
-)
+@each_row("schema", [SCHEMA + "/", SCHEMA.upper(), SCHEMA.replace("0.2.0", "0.3.0"), "\x1b[31m", "", None, 2, []])
 def test_of_a_version_that_is_not_known_nothing_is_used(schema: Any):
     index = decode(json.dumps({"$schema": schema, "skills": [fields()]}).encode(), URL)
     assert (index.version, index.entries, index.unusable) == (None, (), ())
@@ -57,7 +56,7 @@ def test_a_version_to_come_may_have_any_shape():
 
 
 @pytest.mark.requirement("WK-44", "WK1-14", "WKO-11", "WK-63")
-@pytest.mark.parametrize("url", [URL, OLD_URL, "https://example.com/docs/.well-known/skills/index.json"])
+@each_row("url", [URL, OLD_URL, "https://example.com/docs/.well-known/skills/index.json"])
 def test_an_index_without_a_schema_is_of_the_old_version(url: str):
     index = read_old(old_fields(files=["SKILL.md", "a b/c%.md"]), url=url)
     (entry,) = index.entries
@@ -69,7 +68,7 @@ def test_an_index_without_a_schema_is_of_the_old_version(url: str):
 
 
 @pytest.mark.requirement("WK-16")
-@pytest.mark.parametrize(
+@each_row(
     ("url", "found"),
     [
         ("/x/a.zip", "https://example.com/x/a.zip"),
@@ -96,7 +95,7 @@ def test_a_relative_url_follows_the_address_that_answered():
 
 
 @pytest.mark.requirement("WK-2", "WK-3", "WK-4", "WK-5", "WK-9", "WK-10", "WK-11", "WK-13", "WKO-3")
-@pytest.mark.parametrize(
+@each_row(
     ("bad", "said"),
     [
         (None, "it is no object"),
@@ -175,7 +174,7 @@ def test_of_entries_that_share_a_name_the_first_that_can_be_used_counts():
 
 
 @pytest.mark.requirement("WK1-3", "WK1-4", "WK1-5", "WK1-7", "WK1-8", "WK1-9")
-@pytest.mark.parametrize(
+@each_row(
     ("bad", "said"),
     [
         ("a", "it is no object"),
@@ -208,7 +207,7 @@ def test_a_bad_old_entry_is_told_and_the_others_arrive(bad: Any, said: str):
     assert unusable.position == 2 and said in unusable.reason
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "said"),
     [
         (b"", "is not JSON"),
@@ -296,7 +295,7 @@ def test_bytes_are_proved_by_their_digest():
     assert digest in str(caught.value) and str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize("digest", ["", HEX, DIGEST, "sha256:" + hashlib.sha256(RAW).hexdigest().upper()])
+@each_row("digest", ["", HEX, DIGEST, "sha256:" + hashlib.sha256(RAW).hexdigest().upper()])
 def test_only_the_very_digest_proves(digest: str):
     with pytest.raises(ProofFailedError):
         prove(RAW, digest)
@@ -310,7 +309,7 @@ def test_the_skill_that_the_entry_tells_of_passes():
 
 
 @pytest.mark.requirement("WK-18", "WK-23", "WKN-3", "WKO-7")
-@pytest.mark.parametrize(
+@each_row(
     ("files", "said"),
     [
         ({}, "it has no SKILL.md"),

@@ -19,6 +19,7 @@ from mcp_skills_server.dialects.wellknown import (
     decode,
 )
 from mcp_skills_server.model import Skill, Snapshot, Standing
+from tables import each_row
 
 
 @pytest.mark.requirement("WK-6", "WK-7", "WK-9", "WK-10", "WK-12", "WK-13", "WK-16", "WK-17", "WK-19", "WK-20", "X-20")
@@ -51,7 +52,7 @@ def test_an_index_of_nothing_is_an_index():
 
 
 @pytest.mark.requirement("WK-16", "X-20")
-@pytest.mark.parametrize(
+@each_row(
     ("base", "start"),
     [
         ("", "/.well-known/"),
@@ -66,7 +67,7 @@ def test_urls_are_path_absolute_or_absolute(base: str, start: str):
 
 
 @pytest.mark.requirement("WK-32", "WK-33", "WK-34", "X-7")
-@pytest.mark.parametrize(
+@each_row(
     ("suffix", "kind", "end", "media_type"),
     [
         ("", "skill-md", "SKILL.md", "text/markdown"),
@@ -129,7 +130,7 @@ def test_an_old_index_lists_files_with_skill_md_first():
 
 
 @pytest.mark.requirement("WK1-8", "WK1-9", "X-19", "WKO-12")
-@pytest.mark.parametrize("bad", ["Grüße.md", "what?.md", "a#b", "a[1].md", "a]", "tab\there", "a\x7f"])
+@each_row("bad", ["Grüße.md", "what?.md", "a#b", "a[1].md", "a]", "tab\there", "a\x7f"])
 def test_a_skill_with_a_file_name_that_0_1_0_does_not_allow_is_left_out_there(bad: str):
     fine, one = skill("fine", ["a b.md", "~!@$%^&*()_+-={}|;:',.<>`\"/x"]), skill("a", [bad])
     choice = wellknown.choose_0_1([fine, one])

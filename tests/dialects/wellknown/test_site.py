@@ -11,10 +11,11 @@ from mcp_skills_server.dialects.wellknown import (
     origin,
 )
 from mcp_skills_server.errors import UsageError
+from tables import each_row
 
 
 @pytest.mark.requirement("WK-41", "WKO-1", "X-18")
-@pytest.mark.parametrize(
+@each_row(
     ("url", "found"),
     [
         ("https://example.com", [URL, OLD_URL]),
@@ -41,7 +42,7 @@ def test_where_an_index_may_be(url: str, found: list[str]):
     assert candidates(url) == found
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url",
     ["", "example.com", "file:///etc/passwd", "ftp://example.com", "https://", "https:///path", "https://a b", "http://[::1",
      "https://user:secret@example.com", "https://example.com:99999", "https://example.com:0", "https://ex\\ample.com",
@@ -54,7 +55,7 @@ def test_what_is_no_address_of_a_site_is_one_line_for_the_operator(url: str):
 
 
 @pytest.mark.requirement("WK-57")
-@pytest.mark.parametrize(
+@each_row(
     ("url", "found"),
     [
         (URL, "https://example.com"),
@@ -69,7 +70,7 @@ def test_an_origin_has_one_spelling(url: str, found: str):
     assert origin(url) == found
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "site"),
     [
         ("https://example.com", True),

@@ -10,6 +10,7 @@ import pytest
 
 from mcp_skills_server.runtime.embeddings.models import Embedder, EmbeddingError, Endpoint, LocalModel
 from runtime.embeddings import tiny
+from tables import each_row
 
 
 def test_a_folder_and_an_endpoint_give_vectors_of_length_one(tmp_path: Path) -> None:
@@ -22,7 +23,7 @@ def test_a_folder_and_an_endpoint_give_vectors_of_length_one(tmp_path: Path) -> 
         assert served.headers[0]["authorization"] == "Bearer s3cret"
 
 
-@pytest.mark.parametrize("path", ["", "/", "/embeddings", "/embeddings/"])
+@each_row("path", ["", "/", "/embeddings", "/embeddings/"])
 def test_an_endpoint_is_given_by_its_own_address_or_that_of_the_api(path: str) -> None:
     with tiny.endpoint() as served:
         Endpoint(served.url + path, "tiny").embed(["car"], 10)
@@ -30,7 +31,7 @@ def test_an_endpoint_is_given_by_its_own_address_or_that_of_the_api(path: str) -
         assert "authorization" not in served.headers[0]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "body"),
     [
         (500, b""),

@@ -12,6 +12,7 @@ import pytest
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.runtime.scripts import approvals
 from mcp_skills_server.runtime.scripts.approvals import Approval, change, read
+from tables import each_row
 
 ADD = """
 import sys
@@ -103,7 +104,7 @@ def test_a_file_is_read_up_to_a_bound(file: Path, monkeypatch: pytest.MonkeyPatc
         read(file)
 
 
-@pytest.mark.parametrize("moment", ["1e400", "NaN", "1e18", "-1"])
+@each_row("moment", ["1e400", "NaN", "1e18", "-1"])
 def test_a_moment_that_is_no_day_makes_it_no_file_of_approvals(tmp_path: Path, moment: str) -> None:
     path = tmp_path / "approvals.json"
     entry = f'{{"origin": "o", "skill": "s", "digest": "d", "approved_at": {moment}}}'

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.scripts.arguments import checked_args, checked_env, declared_env
+from tables import each_row
 
 
 @pytest.mark.requirement("RTI-8")
-@pytest.mark.parametrize(
+@each_row(
     ("args", "said"),
     [(["x"] * 257, "257 elements"), (["a", "x" * 16_385], r"args\[1\]"), (["a\0b"], "NUL"), (["\ud800"], "surrogate")],
 )
@@ -23,7 +24,7 @@ def test_arguments_have_limits(args: list[str], said: str) -> None:
 
 
 @pytest.mark.requirement("RTI-8")
-@pytest.mark.parametrize(
+@each_row(
     ("env", "said"),
     [
         ({f"V{each}": "" for each in range(257)}, "257 variables"),
@@ -46,8 +47,8 @@ def test_variables_have_limits(env: dict[str, str], said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("allowed", [None, ["PATH", "LD_PRELOAD"]])
-@pytest.mark.parametrize(
+@each_row("allowed", [None, ["PATH", "LD_PRELOAD"]])
+@each_row(
     "name",
     ["PATH", "HOME", "SKILL_DIR", "SKILL_RUN", "LD_PRELOAD", "ld_audit", "DYLD_X", "GCONV_PATH", "glibc_tunables"],
 )
@@ -67,7 +68,7 @@ def test_variables_pass_by_an_allow_list() -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("metadata", "names"),
     [
         ({"env": "A, B\nC,,D A"}, ["A", "B", "C", "D"]),

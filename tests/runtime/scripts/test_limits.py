@@ -20,6 +20,7 @@ from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.scripts import limits
 from mcp_skills_server.runtime.scripts.limits import Turns, Usage
 from mcp_skills_server.runtime.scripts.process_tree import family
+from tables import each_row
 
 LINUX = pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="processes are found by /proc")
 PATIENCE_S = 60.0
@@ -117,7 +118,7 @@ def test_memory_that_processes_share_is_counted_and_once(tmp_path: Path) -> None
         os.killpg(started.pid, 9)
 
 
-@pytest.mark.parametrize(("total", "share", "may"), [(1, None, 1), (2, None, 1), (4, None, 3), (4, 9, 4), (4, 2, 2)])
+@each_row(("total", "share", "may"), [(1, None, 1), (2, None, 1), (4, None, 3), (4, 9, 4), (4, 2, 2)])
 def test_one_owner_has_its_share(total: int, share: int | None, may: int) -> None:
     assert Turns(total, share).share == may
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mcp_skills_server.runtime.scripts.outcome import OURS, advice, as_line, outcome_of, remarks_on
 from mcp_skills_server.runtime.scripts.output_files import OutputFile
 from mcp_skills_server.runtime.scripts.processes import Ended
+from tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("stderr", "remark", "shown"),
     [
         ("", "", ""),
@@ -43,7 +42,7 @@ def test_advice_is_for_scripts_that_failed() -> None:
         assert len(remarks_on(ended, None, 1, network_closed=False)) == count
 
 
-@pytest.mark.parametrize(
+@each_row(
     "stderr",
     [
         "OSError: [Errno 101] Network is unreachable",
@@ -58,7 +57,7 @@ def test_a_closed_network_is_named_with_its_option(stderr: str) -> None:
     assert advice(stderr, network_closed=False) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("stderr", "name"),
     [
         ("ModuleNotFoundError: No module named 'numpy.linalg'\n", "numpy.linalg"),
@@ -74,7 +73,7 @@ def test_a_missing_package_is_named_with_the_option_that_helps(stderr: str, name
     assert f"the package {name} is missing" in said and "--interpreter" in said
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("stderr", "name"),
     [
         ("/skills/a/scripts/x.sh: 3: pdftotext: not found\n", "pdftotext"),
@@ -87,6 +86,6 @@ def test_a_missing_program_is_named(stderr: str, name: str) -> None:
     assert f"the program {name} is not there" in said
 
 
-@pytest.mark.parametrize("stderr", ["", "ValueError: x\n", "No such file or directory: '/a/b c.txt'\n"])
+@each_row("stderr", ["", "ValueError: x\n", "No such file or directory: '/a/b c.txt'\n"])
 def test_nothing_is_said_of_other_failures(stderr: str) -> None:
     assert advice(stderr, network_closed=True) == []

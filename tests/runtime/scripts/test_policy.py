@@ -22,6 +22,7 @@ from mcp_skills_server.runtime.scripts.policy import Allowed, ExecutionPolicy, R
 from mcp_skills_server.runtime.scripts.runner import Scripts
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from rpc.build import toml, write
+from tables import each_row
 from wire import write_skill
 
 SITE = "https://example.com"
@@ -141,7 +142,7 @@ def test_approvals_that_no_origin_needs_are_said_not_to_be_used(place: Place, ca
     assert caplog.messages == [f"--approvals {place.file} is not used: --allow-scripts-of says of which origins"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "spelled"),
     [
         ("https://Example.com/", "https://example.com"),

@@ -10,6 +10,7 @@ import pytest
 
 from mcp_skills_server.runtime.scripts import processes
 from mcp_skills_server.runtime.scripts.processes import Capture
+from tables import each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -19,8 +20,8 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.mark.parametrize("windows", [False, True])
-@pytest.mark.parametrize(
+@each_row("windows", [False, True])
+@each_row(
     ("written", "kept", "truncated"),
     [(b"", "", False), (b"abcd", "abcd", False), (b"abcde", "abcd", True), ("äöü".encode(), "äö", True),
      ("aäöü".encode(), "aä", True), (b"\xff", "\ufffd", False)],

@@ -29,6 +29,7 @@ from mcp_skills_server.runtime.scripts.runner import Scripts
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from mcp_skills_server.runtime.scripts.workspace import Workspace, discard, lay_out
 from runtime.scripts import zoo
+from tables import each_row
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="POSIX processes")]
 
@@ -173,9 +174,7 @@ async def test_it_starts_in_the_work_directory_or_below(run: Runner) -> None:
 
 
 @pytest.mark.requirement("X-29")
-@pytest.mark.parametrize(
-    "workdir", ["..", "a/../..", "/", "/tmp", "a\\..\\..", "x" * 300, "a/" * 5000, "nul\0", "\udc80"]
-)
+@each_row("workdir", ["..", "a/../..", "/", "/tmp", "a\\..\\..", "x" * 300, "a/" * 5000, "nul\0", "\udc80"])
 async def test_no_workdir_leads_out(run: Runner, workdir: str) -> None:
     with pytest.raises(RequestError, match="workdir"):
         await run("go.sh", workdir=workdir)
@@ -276,7 +275,7 @@ async def test_an_executable_bit_changes_nothing(run: Runner, registry: Registry
 
 
 @pytest.mark.requirement("RTI-7")
-@pytest.mark.parametrize(("name", "why"), [("crlf", "CR LF"), ("nowhere", "/no/such/interpreter"), ("badformat", "")])
+@each_row(("name", "why"), [("crlf", "CR LF"), ("nowhere", "/no/such/interpreter"), ("badformat", "")])
 async def test_what_cannot_be_started_is_exit_code_127(run: Runner, name: str, why: str) -> None:
     outcome = await run(name)
     assert outcome.exit_code == 127 and why in outcome.stderr and outcome.stdout == ""
@@ -326,9 +325,7 @@ async def test_a_script_finds_the_other_files_of_its_skill(registry: Registry, b
 
 
 @pytest.mark.requirement("RT-18", "X-29")
-@pytest.mark.parametrize(
-    "path", ["scripts/none.py", "scripts/../scripts/three.sh", "/bin/sh", "scripts/three.sh\0", ""]
-)
+@each_row("path", ["scripts/none.py", "scripts/../scripts/three.sh", "/bin/sh", "scripts/three.sh\0", ""])
 async def test_only_a_file_of_the_skill_is_run(run: Runner, path: str) -> None:
     with pytest.raises(RequestError, match=r"has no file .* its scripts are scripts/") as caught:
         await run.scripts.run(run.skill, path, run.space)
@@ -373,7 +370,7 @@ def test_the_operator_cannot_leave_every_variable_to_callers(registry: Registry,
         Scripts(registry, ScriptSettings(sandbox="off", env=(name,)))
 
 
-@pytest.mark.parametrize("seconds", [0, -1, 600.1, 1e308, float("nan"), float("inf"), 10**400, -(10**400)])
+@each_row("seconds", [0, -1, 600.1, 1e308, float("nan"), float("inf"), 10**400, -(10**400)])
 async def test_a_time_limit_out_of_range_is_refused(run: Runner, seconds: float) -> None:
     with pytest.raises(
         RequestError, match=r"^The time limit \(timeout_s\) must be more than 0 and at most 600 seconds$"

@@ -23,6 +23,7 @@ from mcp_skills_server.runtime.scripts.outcome import Outcome
 from mcp_skills_server.runtime.scripts.runner import Scripts
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from runtime.scripts import zoo
+from tables import each_row
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="there is no bubblewrap")]
 
@@ -352,7 +353,7 @@ def test_a_required_sandbox_that_does_not_work_is_refused(
         Scripts(registry, ScriptSettings(sandbox="required"))
 
 
-@pytest.mark.parametrize("text", ["#!/bin/sh\nexit 1\n", "#!/no/such/program\n", "no program"])
+@each_row("text", ["#!/bin/sh\nexit 1\n", "#!/no/such/program\n", "no program"])
 def test_a_broken_one_is_refused_and_never_left_out(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
@@ -381,7 +382,7 @@ async def test_a_result_says_what_the_sandbox_lacks(
     assert len([each for each in caplog.messages if "no filter of system calls" in each]) == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("folder", "why"),
     [
         ("/no/such/folder", "no such folder"),

@@ -6,11 +6,12 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.git.address import GitAddress, is_git, parse_address
+from tables import each_row
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "address"),
     [
         ("git+https://git.example/acme/skills", GitAddress("https://git.example/acme/skills", "https")),
@@ -37,7 +38,7 @@ def test_an_address_is_understood(given: str, address: GitAddress) -> None:
     assert parse_address(address.shown) == address
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "reason"),
     [
         ("git+ext::sh -c touch% /tmp/x", "control character"),
@@ -91,14 +92,12 @@ def test_plain_http_may_be_allowed() -> None:
     assert parse_address("git+http://git.example/a", http=True).protocol == "http"
 
 
-@pytest.mark.parametrize(
-    "given", ["git+x", "https://git.example/a.git", "./git+https", "git@git.example:a", "gitty+a:"]
-)
+@each_row("given", ["git+x", "https://git.example/a.git", "./git+https", "git@git.example:a", "gitty+a:"])
 def test_other_texts_are_none(given: str) -> None:
     assert not is_git(given)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "name"),
     [
         ("git+https://git.example/acme/refunds.git", "refunds"),

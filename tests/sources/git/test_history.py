@@ -12,6 +12,7 @@ from mcp_skills_server.sources.git.history import Histories, History
 from sources.git.conftest import BASE
 from sources.git.remotes import GitServer, Upstream, skill
 from sources.git.test_source import opened, refresh
+from tables import each_row
 
 pytestmark = pytest.mark.needs_program("git")
 
@@ -34,8 +35,8 @@ def asked(given: str, tmp_path: Path, place: str = "skills/alpha", *without: str
     return Histories().of(str(follower.path), follower.source.origin, place, without)
 
 
-@pytest.mark.parametrize("filters", [True, False])
-@pytest.mark.parametrize("kind", ["repository", "folder", "commit"])
+@each_row("filters", [True, False])
+@each_row("kind", ["repository", "folder", "commit"])
 def test_the_commits_of_a_skill_are_told_with_their_differences(kind: str, filters: bool, tmp_path: Path) -> None:
     upstream = Upstream(tmp_path / "a.git", filters=filters)
     upstream.commit(BASE)

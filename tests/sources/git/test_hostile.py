@@ -17,6 +17,7 @@ from sources.git.conftest import BASE
 from sources.git.remotes import SUBMODULE, Content, GitServer, Upstream, link, skill
 from sources.git.test_source import ALL, files, opened, refresh
 from sources.publishers import skill_md
+from tables import each_row
 from wire import DEADLINE
 
 pytestmark = pytest.mark.needs_program("git")
@@ -247,7 +248,7 @@ def silence() -> Iterator[bytes]:
     threading.Event().wait(30)
 
 
-@pytest.mark.parametrize("answers", [_endless_refs, _endless_bytes, silence])
+@each_row("answers", [_endless_refs, _endless_bytes, silence])
 def test_a_server_that_never_ends_is_left(answers: Callable[[], Iterator[bytes]], tmp_path: Path) -> None:
     bounds = FetchSettings(bounds=Bounds(download_s=2))
     for port in said(answers):

@@ -22,6 +22,7 @@ from mcp_skills_server.sources.oci.reference import parse_reference
 from mcp_skills_server.sources.settings import Bounds, OriginPolicy
 from sources.oci.registries import REPOSITORY, Fake, digest
 from sources.publishers import Asked, Publisher, Route, answer, endless, redirect
+from tables import each_row
 
 T = TypeVar("T")
 ADA = Credentials("ada", "s3cret")
@@ -84,7 +85,7 @@ def test_what_is_named_by_a_digest_is_proved_by_it(registry: Fake) -> None:
     assert asking(registry, lambda client: client.blob(blob(b"content"))) == b"content"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("route", "said"),
     [
         (answer(b"another"), "its digest is sha256:"),
@@ -115,7 +116,7 @@ def test_another_manifest_is_refused(registry: Fake) -> None:
         asking(registry, lambda client: client.manifest("1.0"))
 
 
-@pytest.mark.parametrize("said", ["sha256:short", "md5:" + "a" * 32, "../../etc/passwd"])
+@each_row("said", ["sha256:short", "md5:" + "a" * 32, "../../etc/passwd"])
 def test_a_digest_of_a_head_that_is_none_is_not_believed(registry: Fake, said: str) -> None:
     raw = registry.manifest()
     registry.put(raw, "1.0", said=said)
@@ -196,7 +197,7 @@ def test_an_identity_token_goes_in_the_body(registry: Fake) -> None:
     assert asked.headers["content-type"] == "application/x-www-form-urlencoded"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("challenge", "said"),
     [
         ('Bearer realm="https://10.0.0.1/token"', "not of the public internet"),
@@ -229,7 +230,7 @@ def test_a_token_server_is_followed_nowhere(registry: Fake) -> None:
     assert "/elsewhere" not in registry.paths
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         *(b"", b"[]", b"null", b'{"token":""}', b'{"token":7}', b'{"token":"a\\r\\nX: y"}', b'{"token":"a b"}'),
@@ -302,7 +303,7 @@ def test_another_host_gets_the_request_without_what_authorizes(registry: Fake) -
         assert not [each for each in storage.asked if "authorization" in each.headers]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("to", "said"),
     [
         ("http://localhost:1/x", "plain http; --allow-http"),
@@ -338,7 +339,7 @@ def test_this_machine_is_asked_only_where_it_is_named(registry: Fake) -> None:
 # What is pushed
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("place", "said"),
     [("http://localhost:1/up", "plain http"), ("https://10.0.0.1/up", "not of the public"), ("file:///x", "no http")],
 )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.oci.access import Challenge, Credentials, find_credentials, parse_challenges
+from tables import each_row
 
 PAIR = base64.b64encode(b"ada:s3:cret").decode()
 ADA = Credentials("ada", "s3:cret")
@@ -25,7 +26,7 @@ def written(folder: Path, config: Any) -> dict[str, str]:
     return {"DOCKER_CONFIG": str(folder)}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("registry", "key"),
     [
         ("registry.example", "registry.example"),
@@ -57,7 +58,7 @@ def test_the_home_folder_and_the_file_of_podman_are_looked_at(tmp_path: Path) ->
     assert find_credentials("a.example", {}) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("config", "said"),
     [
         ("{", "is not JSON"),
@@ -75,7 +76,7 @@ def test_a_broken_configuration_is_one_line(tmp_path: Path, config: Any, said: s
     assert said in str(caught.value) and str(caught.value).isprintable() and "s3cret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "config", [{}, [], {"auths": 7}, {"auths": {"a.example": 7}}, {"auths": {"a.example": {}}}, {"credHelpers": []}]
 )
 def test_a_configuration_without_an_entry_is_nobody(tmp_path: Path, config: Any) -> None:
@@ -83,7 +84,7 @@ def test_a_configuration_without_an_entry_is_nobody(tmp_path: Path, config: Any)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a script is no program")
-@pytest.mark.parametrize(
+@each_row(
     ("script", "found"),
     [
         ('echo \'{"Username":"ada","Secret":"s3:cret"}\'', ADA),
@@ -118,7 +119,7 @@ def test_a_secret_is_in_no_text() -> None:
 BEARER = {"realm": "https://auth.example/token", "service": "registry.example", "scope": "repository:a:pull,push"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("header", "found"),
     [
         (

@@ -14,6 +14,7 @@ from mcp_skills_server.sources.oci.manifests import TITLE, Descriptor
 from mcp_skills_server.sources.reconcile import Bundle
 from sources.oci.registries import OCI_LAYER, digest, tar
 from sources.publishers import skill_md
+from tables import each_row
 
 A = skill_md("a")
 
@@ -37,7 +38,7 @@ def paths(found: Bundle) -> dict[str, list[str]]:
     return {name: sorted(files) for name, files in found.skills.items()}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "media_type",
     [
         manifests.CONTENT,
@@ -109,7 +110,7 @@ def test_single_files_have_their_titles() -> None:
             read(titled("SKILL.md", A), titled(title, b"x"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "said"),
     [
         ((layer(b"\x28\xb5\x2f\xfdxx", "application/vnd.oci.image.layer.v1.tar+zstd"),), "zstd"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.oci.manifests import Collection, Descriptor, ImageManifest, decode_manifest
+from tables import each_row
 
 D = "sha256:" + "d" * 64
 LAYER = {"mediaType": "a/b", "digest": D, "size": 7}
@@ -32,7 +33,7 @@ def test_a_manifest_is_its_layers() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "said"),
     [
         (b"", "not JSON"),

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.oci.reference import is_oci, parse_reference
+from tables import each_row
 
 D = "sha256:" + "a" * 64
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "base", "wanted"),
     [
         ("oci://registry.example/team/skills:1.0", "https://registry.example/v2/team/skills", "1.0"),
@@ -32,7 +33,7 @@ def test_a_name_says_where_and_what(text: str, base: str, wanted: str) -> None:
     assert parse_reference(str(found)) == found
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "said"),
     [
         ("oci://", "names no registry"),

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from tables import each_row
 from web.http_wire import Reply, Server
 from web.ui.serving import ask, cookie_of, get, names, own_page, page_serving, words
 from web.ui.test_access import ANN, BOB, OPS
@@ -72,9 +73,7 @@ def test_what_another_page_has_a_browser_ask_is_asked_by_nobody(skills: Path, si
         assert asked(origin, "GET", path, Cookie=cookie)[0] == 200, "nobody is signed out by another page"
 
 
-@pytest.mark.parametrize(
-    "named", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "user@localhost"]
-)
+@each_row("named", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "user@localhost"])
 def test_ones_own_page_is_reached_by_no_other_name(skills: Path, named: str) -> None:
     """A name that comes to mean this machine would make a foreign page one of the same origin."""
     with own_page(skills) as address:
@@ -85,7 +84,7 @@ def test_ones_own_page_is_reached_by_no_other_name(skills: Path, named: str) -> 
         assert ask(address)[0] == 303, "the secret is still good"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("method", "path"),
     [("POST", "/ui/"), ("PUT", "/ui/sign-in"), ("POST", "/ui/sign-out/"), ("OPTIONS", "/ui/x"), ("GET", "/ui/enter")],
 )
@@ -97,7 +96,7 @@ def test_what_is_refused_has_the_headers_too(skills: Path, method: str, path: st
         assert headers["Cache-Control"] == "no-store" and headers["X-Content-Type-Options"] == "nosniff"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path", ["//evil.example/", "/%2f%2fevil.example/", "/\\evil.example", "/sign-in/", "/enter/", "/..//evil.example"]
 )
 def test_nobody_is_led_elsewhere(skills: Path, path: str) -> None:

@@ -9,9 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-import pytest
-
 from mcp_skills_server.web.ui.pages.triggers import reasons
+from tables import each_row
 from web.http_wire import Server, client
 from web.ui.serving import get, names, page_serving, words
 from wire import FIXTURES, write_skill
@@ -121,7 +120,7 @@ def test_ten_thousand_skills_come_in_parts_at_once(tmp_path: Path) -> None:
         assert not {*names(found)} & {*names(again)}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("question", "expected"),
     [
         ("refund", {"name": ["refund"], "description": ["refund"]}),

@@ -18,6 +18,7 @@ from mcp_skills_server.access.oauth import ResourceServer
 from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.web.ui.oauth import Flow
 from mcp_skills_server.web.ui.session import SignInError
+from tables import each_row
 
 ISSUER, AUDIENCE = "https://login.example", "https://skills.example/team/mcp"
 METADATA = {
@@ -85,7 +86,7 @@ def test_who_comes_back_is_who_went() -> None:
     run(work)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "browser", "said"),
     [
         ({"state": "other"}, "browser", "did not begin"),
@@ -138,7 +139,7 @@ def test_another_replica_finishes_what_one_began() -> None:
     run(work)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("answer", "status", "said"),
     [
         ({"access_token": Issuer.token(aud="https://other.example")}, 200, "lets nobody in"),
@@ -165,7 +166,7 @@ def test_tokens_of_others_let_nobody_in(answer: dict[str, Any], status: int, sai
     run(work)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "metadata",
     [{}, {**METADATA, "issuer": "https://evil.example"}, {**METADATA, "authorization_endpoint": "http://a.example/x"}],
 )

@@ -9,13 +9,13 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from catalog.forest import plant, skill_md
 from mcp_skills_server.cli import cli
 from mcp_skills_server.codes import problem
 from mcp_skills_server.web.ui.pages import problems
+from tables import each_row
 from web.ui.serving import get, names, page_serving, words
 from web.ui.views import look_at
 from wire import ROOT
@@ -36,7 +36,7 @@ def test_the_lines_are_those_around_the_place() -> None:
     assert problems.lines_around(b"\xff\n", 1)[0].text == "\ufffd"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "file"),
     [
         ("place/a/SKILL.md", "SKILL.md"),

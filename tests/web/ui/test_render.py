@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from mcp_skills_server.web.ui.render import (
     render,
     visible,
 )
+from tables import each_row
 from web.ui.corpus import MARKDOWN, MARKUP
 from web.ui.serving import get, page_serving
 from wire import write_skill
@@ -83,7 +83,7 @@ def check(text: str) -> list[tuple[str, dict[str, str | None]]]:
     return elements
 
 
-@pytest.mark.parametrize("text", [*MARKUP, *MARKDOWN])
+@each_row("text", [*MARKUP, *MARKDOWN])
 def test_hostile_texts_become_nothing_but_text(text: str) -> None:
     check(text)
     check(f"- > # {text}\n\n| {text} |\n|---|\n| {text} |\n")
@@ -167,7 +167,7 @@ def test_headings_follow_each_other_without_a_gap() -> None:
     assert [tag for tag, _ in check("#### A\n# B\n###### C\n## D\n") if tag[0] == "h"] == ["h3", "h3", "h4", "h4"]
 
 
-@pytest.mark.parametrize("text", ["x" * (MOST_RENDERED + 1), "*a" * 10_000, "[" * 10_000, "|" * 10_000, "<" * 10_000])
+@each_row("text", ["x" * (MOST_RENDERED + 1), "*a" * 10_000, "[" * 10_000, "|" * 10_000, "<" * 10_000])
 def test_what_takes_long_to_parse_is_not_rendered(text: str) -> None:
     assert render(text, "x", (), "SKILL.md") is None
 
@@ -201,7 +201,7 @@ def test_a_name_without_markup_has_its_hidden_characters_written_out() -> None:
     assert plain("\ud800") == "?"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "|a" * 500 + "|\n" + "|-" * 500 + "|\n" + "b\n" * 5_000,

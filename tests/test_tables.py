@@ -1,0 +1,51 @@
+"""A table in one test catches what a case for each row catches."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import anyio.lowlevel
+import pytest
+
+from tables import each_row
+
+
+def test_every_row_that_fails_is_named_and_no_other() -> None:
+    @each_row(("number", "double"), [(1, 2), (2, 5), (3, 6), (4, 9)])
+    def doubles(number: int, double: int) -> None:
+        assert 2 * number == double
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        doubles()
+    assert str(caught.value).startswith("2 of 4 rows fail: row 1: (2, 5); row 3: (4, 9)")
+    assert [str(each).partition("\n")[0] for each in caught.value.exceptions] == [
+        "assert (2 * 2) == 5",
+        "assert (2 * 4) == 9",
+    ]
+
+
+def test_a_row_meets_nothing_that_an_earlier_one_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @each_row("name", ["SKILLS_ROW_A", "SKILLS_ROW_B"])
+    def leaves(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert not [*tmp_path.iterdir(), *(each for each in os.environ if each.startswith("SKILLS_ROW"))]
+        (tmp_path / "file").touch()
+        monkeypatch.setenv(name, "1")
+
+    leaves(tmp_path=tmp_path, monkeypatch=monkeypatch)
+    assert "SKILLS_ROW_B" not in os.environ
+
+
+@pytest.mark.anyio
+async def test_rows_are_awaited_one_after_the_other() -> None:
+    seen: list[int] = []
+
+    @each_row("number", [1, 2, 3])
+    async def odd(number: int) -> None:
+        await anyio.lowlevel.checkpoint()
+        seen.append(number)
+        assert number % 2
+
+    with pytest.raises(BaseExceptionGroup, match="1 of 3 rows fail: row 1: 2"):
+        await odd()
+    assert seen == [1, 2, 3]

@@ -14,7 +14,12 @@ _ENCODING: Final = "o200k_base"
 def estimated(text: str | bytes) -> int:
     """Return about how many tokens a text takes, rounded up."""
     raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    return -(-len(raw) // 4)
+    return estimated_size(len(raw))
+
+
+def estimated_size(count: int) -> int:
+    """Return about how many tokens so many bytes of text take, rounded up."""
+    return -(-count // 4)
 
 
 @cache

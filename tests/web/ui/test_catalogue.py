@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import sqlite3
 import time
 from contextlib import closing
@@ -141,3 +142,30 @@ def test_reasons_name_the_texts_that_have_the_words(
     with Registry([tmp_path]) as registry:
         found = dict(reasons(registry.snapshot.skills["refunds"], question))
     assert {key: [*value] for key, value in found.items() if key in {"name", "description"}} == expected
+
+
+def test_the_list_is_sorted_by_a_column_and_tags_lead_to_their_skills(tmp_path: Path) -> None:
+    write_skill(tmp_path / "small", description="Is small.\nmetadata:\n  tags: tiny")
+    write_skill(tmp_path / "big", body="x" * 4_000)
+    write_skill(tmp_path / "many", a_md="a", b_md="b")
+    with page_serving(tmp_path) as server:
+        assert names(get(server, "/ui/?sort=tokens"))[0] == "big"
+        assert names(get(server, "/ui/?sort=files"))[0] == "many"
+        assert (
+            names(get(server, "/ui/?sort=name")) == names(get(server, "/ui/?sort=nonsense")) == ["big", "many", "small"]
+        )
+        first = get(server, "/ui/").body.decode()
+        assert 'href="/ui/?sort=tokens"' in first and 'href="/ui/?tag=tiny"' in first
+        assert names(get(server, "/ui/?tag=tiny")) == ["small"]
+
+
+def test_every_list_has_a_link_to_itself_as_json(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one", description="Makes <b>tea</b>.")
+    write_skill(tmp_path / "two", description="Bakes bread.")
+    with page_serving(tmp_path) as server:
+        assert 'href="/ui/?q=tea&amp;format=json"' in get(server, "/ui/?q=tea").body.decode()
+        answer = get(server, "/ui/?q=tea&format=json")
+        assert answer.headers["Content-Type"] == "application/json"
+        (row,) = json.loads(answer.body)
+        assert (row["path"], row["description"], row["files"]) == ("one", "Makes <b>tea</b>.", 1)
+        assert [row["name"] for row in json.loads(get(server, "/ui/?format=json").body)] == ["one", "two"]

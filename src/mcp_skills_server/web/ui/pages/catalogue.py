@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -13,12 +13,13 @@ from weakref import WeakKeyDictionary
 from anyio import to_thread
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
+from mcp_skills_server.authoring.tokens import estimated_size
 from mcp_skills_server.catalog.checks import Survey
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.fields import tags_of
-from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
+from mcp_skills_server.model import SKILL_MD, Problem, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.match_reasons import reasons
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.telemetry.usage_store import Line
@@ -30,6 +31,12 @@ PART: Final = 100
 _MOST_TAGS: Final = 200
 _MOST_PLACES: Final = 100
 _USED: Final = ("used", "never")
+_SORTS: Final[Mapping[str, Callable[[Skill], Any]]] = {
+    "name": lambda skill: skill.name,
+    "tokens": lambda skill: -tokens_of(skill),
+    "files": lambda skill: -len(skill.files),
+}
+"""What the list can be sorted by, beside the path."""
 LEFT_OUT: Final = "left-out"
 ANY: Final = "any"
 
@@ -44,6 +51,7 @@ class Asked:
         tag: a tag.
         problem: "left-out", "any", or the code of a problem.
         used: "used" or "never".
+        sort: a key of `_SORTS`; a search has its own order.
         start: how many skills were shown before.
     """
 
@@ -52,30 +60,35 @@ class Asked:
     tag: str = ""
     problem: str = ""
     used: str = ""
+    sort: str = ""
     start: int = 0
 
     @classmethod
     def of(cls, given: QueryParams) -> Asked:
         """Return what an address asks for. What makes no sense asks for nothing."""
         start = given.get("from", "")
-        used = given.get("used", "")
+        used, sort = given.get("used", ""), given.get("sort", "")
         return cls(
             given.get("q", "").strip(),
             given.get("source", ""),
             given.get("tag", ""),
             given.get("problem", ""),
             used if used in _USED else "",
+            sort if sort in _SORTS else "",
             int(start) if start.isascii() and start.isdigit() and len(start) < 7 else 0,
         )
 
-    def address(self, start: int) -> str:
-        """Return the address of the part that begins there."""
+    def address(self, start: int = 0, **changes: str) -> str:
+        """Return the address of the part that begins there, with these conditions instead."""
+        if changes:
+            return replace(self, **changes).address(start)
         fields = {
             "q": self.question,
             "source": self.source,
             "tag": self.tag,
             "problem": self.problem,
             "used": self.used,
+            "sort": self.sort,
             "from": str(start or ""),
         }
         given = {key: value.encode("utf-8", "replace") for key, value in fields.items() if value}
@@ -91,6 +104,7 @@ class SkillRow:
         title: its title, "" where it is the name.
         source: where it comes from.
         tags: its tags.
+        tokens: of its SKILL.md, as estimated.
         left_out: why it is not served to everybody, and what to do; None where it is.
         problems: how many problems of it are known.
         line: what was counted of it.
@@ -101,6 +115,7 @@ class SkillRow:
     title: str
     source: str
     tags: Sequence[object]
+    tokens: int
     left_out: Problem | None
     problems: int
     line: Line | None
@@ -150,9 +165,28 @@ async def page(request: Request, look: Look) -> Response:
     following = asked.address(asked.start + PART) if found.more else ""
     before = asked.address(max(0, asked.start - PART)) if asked.start else ""
     values: dict[str, Any] = {"asked": asked, "found": found, "following": following, "before": before}
+    if request.query_params.get("format") == "json":
+        return JSONResponse([_as_json(row) for row in found.rows])
     if "part" in request.query_params:
         return look.page("rows.html", **values)
     return look.page("catalogue.html", **values, facets=facets, counts=look.site.usage.are_kept)
+
+
+def _as_json(row: SkillRow) -> dict[str, Any]:
+    skill = row.skill
+    return {
+        "path": skill.path,
+        "name": skill.name,
+        "title": row.title or None,
+        "description": skill.description,
+        "source": row.source,
+        "tags": [str(tag) for tag in row.tags],
+        "tokens": row.tokens,
+        "files": len(skill.files),
+        "problems": row.problems,
+        "left_out": None if row.left_out is None else row.left_out.message,
+        "loads": 0 if row.line is None else row.line.loads,
+    }
 
 
 def _work(look: Look, asked: Asked) -> tuple[Found, Facets]:
@@ -185,7 +219,7 @@ def find(look: Look, asked: Asked, survey: Survey) -> Found:
         skills = [snapshot.skills[path] for path in paths[asked.start : asked.start + PART + 1]]
     else:
         fitting = (skill for path in snapshot.paths(Standing.UNUSABLE) if accept(skill := snapshot.skills[path]))
-        all_fitting = list(fitting)
+        all_fitting = sorted(fitting, key=_SORTS[asked.sort]) if asked.sort else list(fitting)
         total = len(all_fitting)
         skills = all_fitting[asked.start : asked.start + PART + 1]
     rows = [_row(look, each, asked, used, survey) for each in islice(skills, PART)]
@@ -225,11 +259,18 @@ def _row(look: Look, skill: Skill, asked: Asked, used: Mapping[str, Line] | None
         title if title != skill.name else "",
         source_name(look, skill.root),
         tags_of(skill.frontmatter)[:20],
+        tokens_of(skill),
         None if left_out is None else shown_problem(look, left_out),
         len(survey.by_skill.get(skill.path, ())),
         None if used is None else used.get(skill.path),
         reasons(skill, asked.question) if asked.question else (),
     )
+
+
+def tokens_of(skill: Skill) -> int:
+    """Estimate the tokens of a SKILL.md by its bytes."""
+    file = skill.files.get(SKILL_MD)
+    return 0 if file is None else estimated_size(file.size)
 
 
 def reason_left_out(skill: Skill) -> Problem | None:

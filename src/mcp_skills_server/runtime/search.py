@@ -80,7 +80,7 @@ _COPIES: Final = 10
 """How many times as many hits as are wanted are looked through for copies."""
 _MANY: Final = 20
 """Skills from which on scores tell what fits from what does not."""
-_WEAKEST: Final = 0.5
+_WEAKEST: Final = 0.35
 _WEAKEST_SHARE: Final = 0.3
 """Of the best score. Of the right answers of `bench.search` 97 % are above both."""
 _DISTANT: Final = 0.25
@@ -215,7 +215,7 @@ class _Indexed:
 
         Embeddings correct the ranking of few words, and count as much as that of a sentence.
         """
-        is_sentence = len(telling) >= _SENTENCE
+        is_sentence = len(telling) >= _SENTENCE or len(words) > _SENTENCE
         if is_sentence:
             telling = [word for word in telling if word not in COMMON_WORDS] or telling
         terms = self._terms(telling, words[-1])

@@ -72,7 +72,7 @@ def faults(pattern: re.Pattern[Any], *, searched: bool) -> list[str]:
     """What in the pattern could read one text many times."""
     text = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
     found: list[str] = []
-    for pieces in _ways(parser.parse(text, pattern.flags), pattern.flags, found):
+    for pieces in _ways(parser.parse(text, pattern.flags), int(pattern.flags), found):
         found += _shared(pieces)
         for place, piece in enumerate(pieces):
             fails = any(each.may_fail for each in pieces[place + 1 :])
@@ -112,7 +112,7 @@ def _one(op: str, value: Any, flags: int, found: list[str]) -> list[list[Piece]]
         # Once it fits it is never tried again, but it may read on as far as it likes.
         return [[Piece(takes, 0, any(piece.endless for way in ways for piece in way), False), Piece(frozenset(), 0)]]
     if op not in _REPEATS:
-        return [[Piece(_characters(op, value, flags), 1)]]
+        return [[Piece(_characters(op, tuple(value) if isinstance(value, list) else value, flags), 1)]]
     least, most, inner = value
     ways = _ways(inner, flags, found)
     if most == 1:
@@ -126,6 +126,7 @@ def _one(op: str, value: Any, flags: int, found: list[str]) -> list[list[Piece]]
     return [[loop]] if loop.least or not least else [[*way, loop] for way in ways]  # what comes once comes as it is
 
 
+@cache
 def _characters(op: str, value: Any, flags: int) -> frozenset[str]:
     if op == "ANY":
         return frozenset(each for each in _ALPHABET if flags & re.DOTALL or each != "\n")

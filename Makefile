@@ -42,7 +42,7 @@ test: $(VENV)/.ready  ## run the whole suite
 test-programs: $(VENV)/.ready  ## only the tests that need a program which a machine may lack (ARGS=--skipped: that the last run skipped)
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m needs_program $(ARGS)
 
-fuzz: $(VENV)/.ready  ## the tests whose input is wild, with 50 times as much of it (some minutes)
+fuzz: $(VENV)/.ready  ## the tests whose input is wild, with 100 times as much of it (some minutes)
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m hypothesis --hypothesis-profile=fuzz
 
 lint: $(VENV)/.ready  ## ruff (format and rules) and pyright (strict on src/)

@@ -44,7 +44,7 @@ for _name in ("SIGHUP", "SIGINT"):
     if _number is not None and signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler if _name == "SIGINT" else signal.SIG_DFL)
 
-settings.register_profile("suite", max_examples=100, deadline=None)
+settings.register_profile("suite", max_examples=50, deadline=None)
 settings.register_profile("fuzz", max_examples=5000, deadline=None)
 settings.load_profile("suite")
 

@@ -29,7 +29,7 @@ def each_row(names: str | Sequence[str], table: Iterable[Any]) -> Callable[[Call
                     fresh = _fresh(fixtures, number, stack)
                     yield _noting(failures, f"row {number}: {row!r:.200}"), {**fresh, **values}
             if failures:
-                named = "; ".join(error.__notes__[-1] for error in failures)
+                named = "; ".join(f"{type(error).__name__} in {error.__notes__[-1]}" for error in failures)
                 raise BaseExceptionGroup(f"{len(failures)} of {len(rows)} rows fail: {named}", failures)
 
         @functools.wraps(test)

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,13 +54,19 @@ KNOW_THE_SDK = {
 OPEN_SKILL_FILES = "catalog/"
 
 MODULES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
-TREES = {module: ast.parse((SOURCE / module).read_text(encoding="utf-8")) for module in MODULES}
 
 
+@cache
+def tree_of(module: str) -> ast.Module:
+    """Parse a module: each worker of a run collects this file, and one runs it."""
+    return ast.parse((SOURCE / module).read_text(encoding="utf-8"))
+
+
+@cache
 def imports(module: str) -> set[str]:
     """The dotted names that a module imports, wherever in it."""
     out: set[str] = set()
-    for node in ast.walk(TREES[module]):
+    for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.Import):
             out |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -126,7 +133,7 @@ def test_pure_packages_touch_nothing_outside() -> None:
     for module in MODULES:
         if module.startswith(PURE):
             used = {dotted.split(".")[0] for dotted in imports(module)} & NOT_IN_PURE_PACKAGES
-            nodes = (node for node in ast.walk(TREES[module]) if isinstance(node, ast.Call))
+            nodes = (node for node in ast.walk(tree_of(module)) if isinstance(node, ast.Call))
             called = {node.func.id for node in nodes if isinstance(node.func, ast.Name)}
             used |= called & {"open", "print", "input", "exec", "eval", "__import__"}
             offenders += [f"{module}: {each}" for each in sorted(used)]
@@ -158,7 +165,7 @@ def test_what_answers_a_request_sees_the_view_alone_and_opens_no_file() -> None:
     for module in MODULES:
         if not module.startswith("server/"):
             continue
-        nodes = [*ast.walk(TREES[module])]
+        nodes = [*ast.walk(tree_of(module))]
         owners = {ast.unparse(n.value) for n in nodes if isinstance(n, ast.Attribute) and n.attr == "snapshot"}
         offenders += [
             f"{module}: {each}.snapshot"
@@ -192,7 +199,8 @@ def test_every_name_of_the_public_face_is_there() -> None:
 
 def test_every_module_and_public_name_has_a_docstring() -> None:
     offenders: list[str] = []
-    for module, tree in TREES.items():
+    for module in MODULES:
+        tree = tree_of(module)
         if tree.body and not ast.get_docstring(tree):
             offenders.append(module)
         for node in tree.body:

@@ -77,8 +77,8 @@ def test_a_run_with_all_programs_says_nothing_more(own: Path, tmp_path: Path) ->
 def test_a_second_run_has_what_the_first_skipped_for_want_of_a_program(own: Path, tmp_path: Path) -> None:
     (own / "test_other.py").write_text("import pytest\ndef test_three(): ...\ndef test_four(): pytest.skip('so')\n")
     install(tmp_path / "bin", "xquux")
-    kept = ["-n", "2", "--rootdir", own, "-o", f"cache_dir={tmp_path / 'cache'}"]
-    assert suite(*kept, path=str(tmp_path / "bin"), within=own)[1][-1].startswith("2 passed, 3 skipped")
+    kept = ["--rootdir", own, "-o", f"cache_dir={tmp_path / 'cache'}"]
+    assert suite(*kept, "-n", "2", path=str(tmp_path / "bin"), within=own)[1][-1].startswith("2 passed, 3 skipped")
     (own / "test_other.py").write_text("raise RuntimeError('nothing of it is asked for')\n")
     install(tmp_path / "bin", "xfrob")
     code, lines = suite(*kept, "--skipped", path=str(tmp_path / "bin"), within=own)

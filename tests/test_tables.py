@@ -18,7 +18,9 @@ def test_every_row_that_fails_is_named_and_no_other() -> None:
 
     with pytest.raises(BaseExceptionGroup) as caught:
         doubles()
-    assert str(caught.value).startswith("2 of 4 rows fail: row 1: (2, 5); row 3: (4, 9)")
+    assert str(caught.value).startswith(
+        "2 of 4 rows fail: AssertionError in row 1: (2, 5); AssertionError in row 3: (4, 9)"
+    )
     assert [str(each).partition("\n")[0] for each in caught.value.exceptions] == [
         "assert (2 * 2) == 5",
         "assert (2 * 4) == 9",
@@ -46,6 +48,6 @@ async def test_rows_are_awaited_one_after_the_other() -> None:
         seen.append(number)
         assert number % 2
 
-    with pytest.raises(BaseExceptionGroup, match="1 of 3 rows fail: row 1: 2"):
+    with pytest.raises(BaseExceptionGroup, match="1 of 3 rows fail: AssertionError in row 1: 2"):
         await odd()
     assert seen == [1, 2, 3]

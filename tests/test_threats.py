@@ -47,6 +47,7 @@ def test_a_test_is_as_bad_as_its_worst_case() -> None:
     [
         (Outcome("failed", "AssertionError: 1"), ""),
         (Outcome("failed", "NameError: x"), "breaks the module"),
+        (Outcome("failed", "ExceptionGroup: 2 of 2 rows fail: NameError in row 0: x"), "breaks the module"),
         (Outcome("passed"), "is passed without the defence"),
         (Outcome("skipped", "x"), "is skipped without the defence"),
         (Outcome("absent"), "is absent without the defence"),

@@ -30,7 +30,9 @@ PAGE: Final = ROOT / "docs" / "security.md"
 _AT_ONCE: Final = 2
 _ALL_S: Final = 600
 _ONE_S: Final = 60
-_BROKEN: Final = ("NameError", "UnboundLocalError", "SyntaxError", "IndentationError", "ImportError")
+_BROKEN: Final = re.compile(
+    r"(?:^|rows fail: )(?:NameError|UnboundLocalError|SyntaxError|IndentationError|ImportError)\b"
+)
 
 
 _ROW: Final = re.compile(r"^\| `([a-z0-9-]+)` \| [^|]+ \| [^|]+ \| `([^`]+)` \| `([^`]+)` \|$", re.MULTILINE)
@@ -117,7 +119,7 @@ def verdict(found: Outcome | None) -> str:
         return f"its test does not end within {_ONE_S} s"
     if found.kind != "failed":
         return f"its test is {found.kind} without the defence"
-    return f"its patch breaks the module: {found.why}" if found.why.startswith(_BROKEN) else ""
+    return f"its patch breaks the module: {found.why}" if _BROKEN.search(found.why) else ""
 
 
 def without(runner: Runner, threat: Threat) -> str:

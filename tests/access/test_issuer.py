@@ -498,3 +498,19 @@ def test_where_the_metadata_of_the_resource_stands(url: str, metadata: str) -> N
         "bearer_methods_supported": ["header"],
         "scopes_supported": ["read"],
     }
+
+
+def test_metadata_are_asked_for_once_and_an_issuer_that_is_down_is_told_with_a_time() -> None:
+    web = Web(public())
+    issuer = web.issuer()
+
+    async def work() -> None:
+        for _ in range(2):
+            assert (await issuer.metadata())["jwks_uri"] == KEYS
+        assert web.asked == [META, KEYS]
+        web.breaks()
+        with pytest.raises(UnavailableError) as caught:
+            await web.issuer().metadata()
+        assert caught.value.retry_after_s == 6
+
+    run(work)

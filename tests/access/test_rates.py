@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.access.rates import Rate
 
 
@@ -60,3 +61,15 @@ def test_in_no_minute_more_than_twice_the_rate(per_minute: int, pauses: list[flo
             done.append(clock.now)
     for start in done:
         assert sum(start <= each < start + 60 for each in done) <= 2 * per_minute
+
+
+def test_a_rate_begins_anew_when_its_quota_changes_and_there_is_none_without_one() -> None:
+    quotas = Rates(QuotaSettings())
+    assert quotas.requests is None
+    assert quotas.failed_authentications is not None and quotas.failed_authentications.per_minute == 60
+    failed = quotas.failed_authentications
+    quotas.replace(QuotaSettings(requests_per_minute=6))
+    assert quotas.failed_authentications is failed
+    assert quotas.requests is not None and quotas.requests.per_minute == 6
+    quotas.replace(QuotaSettings(failed_authentications_per_minute=None))
+    assert quotas.requests is None and quotas.failed_authentications is None

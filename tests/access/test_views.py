@@ -267,7 +267,7 @@ NESTED = [
 @example(NESTED, ["alpha"], CHOICES[0], REQUESTS)
 @example([NESTED[0], NESTED[2]], ["alpha"], CHOICES[0], REQUESTS)
 @example(NESTED, ["alpha", "alpha/inner/core"], CHOICES[0], REQUESTS)
-@settings(max_examples=25, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=settings().max_examples // 5, phases=(Phase.explicit, Phase.generate))
 @given(samples(), GRANTS, st.sampled_from(CHOICES), st.permutations(REQUESTS).map(lambda order: order[:80]))
 def test_the_answer_is_that_of_a_server_that_has_these_skills_only(
     found: list[Sample], patterns: list[str], chosen: Settings, asked: list[tuple[str, dict[str, Any]]]

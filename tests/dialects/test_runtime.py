@@ -454,6 +454,11 @@ def test_a_text_that_fits_comes_whole_and_exact(text: str) -> None:
     assert read(text) == (text, "")
 
 
+def test_a_line_that_just_fits_is_shown_with_those_before_it() -> None:
+    assert read("one\ntwo\nthree\n", 1, None, 7)[0] == "one\ntwo\n"
+    assert read("one\ntwo\nthree\n", 1, None, 6)[0] == "one\n"
+
+
 @pytest.mark.requirement("RT-17")
 def test_a_range_of_lines_tells_where_it_lies_and_where_to_go_on() -> None:
     part, note = read("one\ntwo\nthree\nfour\n", 2, 2)

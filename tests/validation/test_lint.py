@@ -46,6 +46,10 @@ def test_a_manifest_is_read_with_the_skill() -> None:
     ]
 
 
+def test_the_manifest_of_a_skill_that_cannot_be_read_is_not_judged() -> None:
+    assert codes("skill.toml", "version = 1.0.0\n", Standing.UNUSABLE) == []
+
+
 def test_version_control_beside_a_skill_belongs_to_its_owner_only_where_it_is_the_root() -> None:
     one = skill("a")
     assert [each.code for each in lint_names(one, [SKILL_MD], [".git", ".envrc"])] == ["ignored-file"]

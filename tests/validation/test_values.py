@@ -158,6 +158,8 @@ def test_what_an_escape_hides_is_found_at_the_scan(lines: str, field: str):
     (hidden,) = (each for each in found if each.code == "hidden-characters")
     assert hidden.line == (3 if not described else 4)
     assert field in hidden.message and "U+" in hidden.message and hidden.message.isprintable()
+    assert ("(2 in this field)" in hidden.message) is (lines.count("\\U") == 2)
+    assert hidden.message.endswith("(2 in this field)") or "in this field" not in hidden.message
 
 
 @pytest.mark.requirement("S76-4")

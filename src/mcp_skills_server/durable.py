@@ -86,24 +86,30 @@ def sync_paths(paths: Collection[str]) -> None:
             os.close(descriptor)
 
 
-def replace_file(path: Path, raw: bytes, mode: int) -> None:
-    """Replace a file whole, on the disk when this returns. Who reads it meanwhile sees the old one or the new one.
+def replace_file(path: Path, raw: bytes, mode: int | None) -> None:
+    """Replace a file atomically, on the disk when this returns.
 
     What processes that were killed have left beside it is removed after an hour.
+
+    Args:
+        path: the file.
+        raw: its new contents.
+        mode: its permissions; None for those of any new file of this user.
 
     Raises:
         OSError: it cannot be written. The old file is untouched.
     """
-    import tempfile  # most who come to this module do not need it
-
-    descriptor, made = tempfile.mkstemp(prefix=f".{path.name}-", suffix=".new", dir=path.parent)
+    made = path.parent / f".{path.name}-{os.urandom(4).hex()}.new"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(made, flags, 0o666 if mode is None else 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(raw)
             file.flush()
             os.fsync(descriptor)
             now = os.fstat(descriptor).st_mtime
-        os.chmod(made, mode)
+        if mode is not None:
+            os.chmod(made, mode)
         os.replace(made, path)
     except BaseException:
         with suppress(OSError):

@@ -103,7 +103,7 @@ def test_install_replaces_a_configuration_by_one_that_is_on_the_disk(tmp_path: P
     opened = len(os.listdir("/dev/fd"))
     done = CliRunner().invoke(cli, ["install", "cursor", str(tmp_path / "skills"), "--config", str(config)])
     assert done.exit_code == 0, done.output
-    assert [name for name, _ in order.names] == ["config.json"]
+    assert [name for name, _ in order.names] == ["config.json.bak", "config.json"]
     assert order.torn() == [] and not order.open
     assert order.is_safe(tmp_path / "config.json.bak")
     assert len(os.listdir("/dev/fd")) == opened

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from mcp_skills_server.commands.printing import say_lines
+
 _VARIABLE = "_MCP_SKILLS_SERVER_COMPLETE"
 """Click looks for this variable of the name of the program."""
 
@@ -24,4 +26,4 @@ def completion(context: click.Context, shell: str) -> None:
     root = context.find_root()
     complete = get_completion_class(shell)
     if complete is not None:
-        click.echo(complete(root.command, {}, root.info_name or "mcp-skills-server", _VARIABLE).source())
+        say_lines(complete(root.command, {}, root.info_name or "mcp-skills-server", _VARIABLE).source())

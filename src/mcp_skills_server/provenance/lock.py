@@ -14,7 +14,6 @@ A source may stand there twice with two revisions; each entry then has the skill
 
 from __future__ import annotations
 
-import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -127,11 +126,9 @@ def write(path: Path, sources: Sequence[LockedSource]) -> None:
         raise UsageError(f"{printable(str(path))}: cannot be written ({error.strerror}); give another path") from None
 
 
-def _mode(path: Path) -> int:
-    """Return the mode of the existing file, or that of a new one: the file is made to be shared."""
+def _mode(path: Path) -> int | None:
+    """Return the mode of the existing file; None for a new one, which is made to be shared."""
     try:
         return path.stat().st_mode & 0o777
     except OSError:
-        mask = os.umask(0)
-        os.umask(mask)
-        return 0o666 & ~mask
+        return None

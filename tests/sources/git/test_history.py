@@ -119,8 +119,6 @@ def test_who_comes_while_it_is_fetched_does_not_wait(upstream: Upstream, tmp_pat
     follower = opened(upstream.url, tmp_path)
     refresh(follower)
     histories, where = Histories(), (str(follower.path), follower.source.origin, "skills/alpha")
-    with histories._lock:
-        assert "in a moment" in histories.of(*where).note
     with history.FileLock(follower.path.parent / "history.lock"):
         assert "in a moment" in histories.of(*where).note
     assert len(histories.of(*where).commits) == 1

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -172,7 +171,6 @@ class Histories:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._lock = threading.Lock()
         self._failed: dict[Path, tuple[str, float, str]] = {}
         """Commit, until when, and why, by the folder of the source."""
 
@@ -195,24 +193,20 @@ class Histories:
         commit, until, why = self._failed.get(source, ("", 0.0, ""))
         if commit == tip.commit and self._now() < until:
             return History(note=why)
-        if not self._lock.acquire(blocking=False):  # waiting would hold a thread
-            return History(note="A history is being fetched just now; load this page again in a moment.")
         try:
             address = parse_address(origin, http=True)  # which the operator allowed when it was opened
             inside = "/".join(each for each in (address.folder, folder) if each)
-            with FileLock(source / "history.lock", timeout=0):
+            with FileLock(source / "history.lock", timeout=0):  # waiting would hold a thread
                 found = _read(source / "history", address, tip, pathspecs(inside, without))
                 return History(found, "" if found else f"None of the last {DEPTH} commits changed it.")
         except Timeout:
-            return History(note="Another process fetches the history just now; load this page again in a moment.")
+            return History(note="The history is being fetched just now; load this page again in a moment.")
         except (SourceError, UsageError, GitFailedError, OSError) as error:
             why = "The history could not be read."
             if isinstance(error, SourceError):
                 why = f"The history could not be fetched: {error}"
             self._failed[source] = tip.commit, self._now() + _AGAIN_S, why
             return History(note=why)
-        finally:
-            self._lock.release()
 
 
 def _folder(served: str, place: str) -> str | None:

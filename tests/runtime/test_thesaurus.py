@@ -48,3 +48,7 @@ def test_every_line_is_a_group_and_every_entry_a_word() -> None:
         for entry in entries:
             assert re.fullmatch(r"[^\W_]+(?:[_+][^\W_]+|\+\+)*\*?", entry), entry
             assert words_of(entry.rstrip("*")), entry
+
+
+def test_a_word_of_any_length_is_looked_up_at_once() -> None:
+    assert not concepts("invoice" * 100_000)

@@ -14,6 +14,8 @@ from typing import Final
 _ENDING: Final = 3
 """Letters that a long word may have beyond its entry: the endings of plurals, cases and tenses."""
 _LONG: Final = 5
+_LONGEST: Final = 40
+"""Letters of a word that is looked up: what is longer is none, and would cost the square of its length."""
 _SHORTEST_PART: Final = 5
 """Letters of a word that may be a part of a compound."""
 
@@ -49,7 +51,7 @@ class Thesaurus:
         """
         for start, word in enumerate(words):
             numbers = self._of(word)
-            if not numbers and parts and len(word) >= 2 * _SHORTEST_PART:
+            if not numbers and parts and 2 * _SHORTEST_PART <= len(word) <= _LONGEST:
                 numbers = self._of_parts(word)
             for phrase, number in self._phrases.get(word, ()):
                 if words[start : start + len(phrase)] == phrase:
@@ -58,6 +60,8 @@ class Thesaurus:
                 yield f"c{number}x"
 
     def _of(self, word: str) -> tuple[int, ...]:
+        if len(word) > _LONGEST:
+            return ()
         numbers = self._words.get(word, ())
         if not numbers and len(word) > _LONG:
             for ending in range(1, _ENDING + 1):

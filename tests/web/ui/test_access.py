@@ -46,7 +46,7 @@ def test_grants_hold_on_every_view(place: Path) -> None:
         assert len(names(get(server, "/ui/", **ops))) == 4
         assert names(get(server, "/ui/?q=refunds", **bob)) == []
         assert names(get(server, "/ui/?q=refunds", **ann))[:1] == ["finance/refunds"]
-        for path in ("?q=refunds&part=1", "?tag=secret-tag", "?problem=left-out", "?problem=any", ""):
+        for path in ("?q=refunds&part=1", "?tag=secret-tag", "?format=json", "?problem=left-out", "?problem=any", ""):
             assert "finance" not in words(get(server, f"/ui/{path}", **bob)), path
         for view in ("skills", "files", "raw", "history"):
             address = f"/ui/{view}/finance/tax?file=notes.md"

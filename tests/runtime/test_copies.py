@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from dialects.build import skill
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.view import View
+from mcp_skills_server.model import Skill
+from mcp_skills_server.runtime import copies
 from mcp_skills_server.runtime.copies import grouped, is_copy
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.search import Search
@@ -34,9 +37,23 @@ def test_copies_have_one_name_and_say_nearly_the_same(tmp_path: Path) -> None:
     assert is_copy(one, skills["b/sheep"]) and is_copy(one, skills["c/sheep"])
     assert not is_copy(one, skills["d/sheep"]) and not is_copy(one, skills["a/lambs"])
     order = [skills[path] for path in ("c/sheep", "d/sheep", "a/lambs", "a/sheep", "b/sheep")]
-    assert [(skill.path, [copy.path for copy in copies]) for skill, copies in grouped(order)] == [
+    assert [(first.path, [copy.path for copy in others]) for first, others in grouped(order)] == [
         ("c/sheep", ["a/sheep", "b/sheep"]), ("d/sheep", []), ("a/lambs", [])
     ]  # fmt: skip
+
+
+def test_many_skills_of_one_name_take_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = 0
+
+    def counted(one: Skill, other: Skill) -> bool:
+        nonlocal compared
+        compared += 1
+        return is_copy(one, other)
+
+    monkeypatch.setattr(copies, "is_copy", counted)
+    many = [skill(f"{number}/sheep", description=f"Sheep number {number} of farm {number}.") for number in range(500)]
+    assert len(list(grouped([*many, *many]))) == 500
+    assert compared < 500 * 20
 
 
 def test_copies_are_one_hit_with_all_their_places(tmp_path: Path) -> None:

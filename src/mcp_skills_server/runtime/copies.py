@@ -11,6 +11,9 @@ from mcp_skills_server.runtime.search_text import words_of
 _ALIKE: Final = 0.8
 """The part of the words of two descriptions that both have, from which on skills of one name are copies."""
 
+_COMPARED: Final = 16
+"""Skills of one name that a further one is compared with."""
+
 
 def is_copy(one: Skill, other: Skill) -> bool:
     """Return whether two skills have one name and say nearly the same of themselves."""
@@ -23,15 +26,25 @@ def is_copy(one: Skill, other: Skill) -> bool:
 
 
 def grouped(skills: Iterable[Skill]) -> Iterator[tuple[Skill, list[Skill]]]:
-    """Yield each skill that is no copy of one before it, with its copies, in order of first places."""
-    groups: dict[str, list[tuple[Skill, list[Skill]]]] = {}
+    """Yield each skill that is no copy of one before it, with its copies, in order of first places.
+
+    Of many skills of one name only the first few are compared word by word, so that the time is linear.
+    """
+    same: dict[tuple[str, str], list[Skill]] = {}
+    firsts: dict[str, list[tuple[Skill, list[Skill]]]] = {}
     order: list[tuple[Skill, list[Skill]]] = []
     for skill in skills:
-        known = groups.setdefault(skill.name, [])
-        copies = next((copies for first, copies in known if is_copy(first, skill)), None)
+        key = skill.name, skill.description
+        copies = same.get(key)
         if copies is None:
-            known.append((skill, []))
-            order.append(known[-1])
-        else:
-            copies.append(skill)
+            known = firsts.setdefault(skill.name, [])
+            copies = next((copies for first, copies in known if is_copy(first, skill)), None)
+            if copies is None:
+                same[key] = []
+                order.append((skill, same[key]))
+                if len(known) < _COMPARED:
+                    known.append(order[-1])
+                continue
+            same[key] = copies
+        copies.append(skill)
     return iter(order)

@@ -33,6 +33,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ConfigDict
 
 from mcp_skills_server.dialects.listed import (
+    LONGEST_URI,
     MOST_BYTES,
     MOST_FILES,
     EntryRefusedError,
@@ -46,7 +47,7 @@ from mcp_skills_server.durable import sync_paths
 from mcp_skills_server.errors import SkillsServerError, UsageError, quoted
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
-from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.model import DEEPEST_PATH, SKILL_MD
 
 __all__ = [
     "EntryRefusedError",
@@ -365,22 +366,30 @@ class SkillsClient:
 
     async def _list_by_resources(self) -> tuple[list[ListedSkill], tuple[str, ...]]:
         """Take each resource named SKILL.md for a skill, and the resources below its folder for the skill's files."""
-        resources = [each for each in await self._pages("resources/list", "resources") if "uri" in each]
-        skills: list[ListedSkill] = []
-        refused: list[str] = []
-        for each in resources:
-            uri: str = each["uri"]
-            if not uri.endswith(f"/{SKILL_MD}"):
-                continue
-            base = uri.removesuffix(SKILL_MD)
-            below = [other for other in resources if other["uri"].startswith(base)][:MOST_FILES]
-            try:
-                files = {path_below(base, other["uri"]): ListedFile(other["uri"]) for other in below}
-            except EntryRefusedError as error:
-                refused.append(str(error))
-                continue
-            skills.append(ListedSkill(base.split("/")[-2], str(each.get("description") or ""), uri, files))
-        return skills, tuple(refused)
+        resources = {
+            str(each["uri"]): each for each in await self._pages("resources/list", "resources") if "uri" in each
+        }
+        found = {uri.removesuffix(SKILL_MD): dict[str, ListedFile]() for uri in resources if _is_skill_md(uri)}
+        refused: dict[str, str] = {}
+        for uri in resources:
+            base = uri
+            for _ in range(DEEPEST_PATH):  # it is a file of each skill that is around it
+                base = base.rstrip("/").rpartition("/")[0] + "/"
+                if len(base) < 2:
+                    break
+                if base in found and len(found[base]) < MOST_FILES:
+                    try:
+                        found[base][path_below(base, uri)] = ListedFile(uri)
+                    except EntryRefusedError as error:
+                        refused[base] = str(error)
+        skills = [
+            ListedSkill(
+                base.split("/")[-2], str(resources[base + SKILL_MD].get("description") or ""), base + SKILL_MD, files
+            )
+            for base, files in found.items()
+            if base not in refused
+        ]
+        return skills, tuple(refused.values())
 
     async def _list_by_tools(self) -> tuple[list[ListedSkill], tuple[str, ...]]:
         skills: list[ListedSkill] = []
@@ -388,6 +397,8 @@ class SkillsClient:
         for _ in range(_MOST_PAGES):
             page = await self._call("skills_list", given)
             for each in page.get("skills") or ():
+                if "name" not in each:
+                    raise UnprovedError("the server's tool skills_list does not say what it should")
                 uri = str(each.get("location") or f"{each['name']}/{SKILL_MD}")
                 skills.append(ListedSkill(str(each["name"]), str(each.get("description") or ""), uri, None))
             if not page.get("next_after"):
@@ -429,6 +440,10 @@ class SkillsClient:
         if result.is_error or not isinstance(said, dict):
             raise UnprovedError(f"the server's tool {tool} does not say what it should")
         return cast("dict[str, Any]", said)
+
+
+def _is_skill_md(uri: str) -> bool:
+    return uri.endswith(f"/{SKILL_MD}") and len(uri) <= LONGEST_URI
 
 
 def _prove(file: ListedFile, raw: bytes) -> None:  # S40-43

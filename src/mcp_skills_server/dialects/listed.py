@@ -16,7 +16,7 @@ MOST_FILES: Final = 512
 MOST_BYTES: Final = 16 << 20
 """Files and bytes of a skill that every host must take, and the most that is taken here (S40-39)."""
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
-_LONGEST_URI: Final = 2048
+LONGEST_URI: Final = 2048
 
 
 class EntryRefusedError(SkillsServerError, ValueError):
@@ -70,7 +70,7 @@ def read_entry(raw: object) -> ListedSkill:
     """
     entry = _mapping(raw, "the entry")
     uri = entry.get("uri")
-    if not isinstance(uri, str) or not uri.endswith(f"/{SKILL_MD}") or len(uri) > _LONGEST_URI:
+    if not isinstance(uri, str) or not uri.endswith(f"/{SKILL_MD}") or len(uri) > LONGEST_URI:
         raise EntryRefusedError(f"its uri is no address of a {SKILL_MD}: {quoted(str(uri))}")
     frontmatter = _mapping(entry.get("frontmatter"), f"{quoted(uri)}: frontmatter")
     name, description = frontmatter.get("name"), frontmatter.get("description")

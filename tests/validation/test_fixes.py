@@ -40,6 +40,7 @@ def test_how_a_field_is_written_is_corrected(fields: str, expected: str) -> None
     "fields",
     [
         "author: [me, you]",
+        "metadata:\n  x: [1, 2]",
         "author:\n  name: me",
         "author: one\n  and two",
         "author: me\nmetadata: {x: y}",

@@ -7,6 +7,7 @@ make grow has a limit: sessions in number and age, bodies in size, connections i
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -15,18 +16,21 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from mcp.server.transport_security import RequestBodyLimitMiddleware
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from mcp_skills_server import __version__
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.dialects.aicatalog import CARD, CARD_MEDIA_TYPE, CATALOG, server_card
 from mcp_skills_server.publish.artifacts import RetentionPolicy
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.rpc.blobs import Blobs
@@ -36,7 +40,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attach import attach, make_server
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web import probes, refresh, rpc
-from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery
+from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery, encoded, site_of
 from mcp_skills_server.web.forwarded import RootPath, redirect_relatively
 from mcp_skills_server.web.guards import Guard
 from mcp_skills_server.web.messages import Messages
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.access.oauth import ResourceServer
     from mcp_skills_server.web.ui.app import Ui
 
+_NAME: Final = "mcp-skills-server"
 _METADATA_MAX_AGE_S: Final = 300
 _Part = tuple[list[Route], Callable[[], AbstractAsyncContextManager[None]], Callable[[], None]]
 """Routes, what runs while the server does, and what ends its open streams."""
@@ -80,10 +85,13 @@ def make_app(
         routes = [*routes, *_discovery(views, http)]
 
     policy = http.policy
+    if http.publish and http.answers_mcp:
+        routes = [Route(CARD, _card, methods=["GET"]), *routes]
+        policy = replace(policy, open_at=policy.open_at | {CARD})
     if policy.oauth is not None:
         metadata = _resource_metadata(policy.oauth)
         routes = [*metadata, *routes]
-        policy = replace(policy, open_at=frozenset(route.path for route in metadata))
+        policy = replace(policy, open_at=policy.open_at | {route.path for route in metadata})
     page: Ui | None = None
     pages: list[BaseRoute] = []
     if http.ui is not None:
@@ -228,8 +236,26 @@ def _discovery(views: Views, http: HttpSettings) -> list[Route]:
             shared=policy.is_open or {*PREFIXES} <= {*policy.open_below},
             origins=policy.origins,
             max_age=min(MAX_AGE_S, int(http.publish_grace)),
+            has_card=http.answers_mcp,
             logged=logged,
         )
 
     discovery = ByGrants(views, make) if views.are_restricted else make(views.registry)
-    return [Route(prefix.rstrip("/") + "{rest:path}", discovery) for prefix in PREFIXES]
+    paths = [*(prefix.rstrip("/") + "{rest:path}" for prefix in PREFIXES), CATALOG]
+    return [Route(path, discovery) for path in paths]
+
+
+def _card(request: Request) -> Response:
+    """Answer with the Server Card, which takes no token and any browser may read."""
+    versions = [*HANDSHAKE_PROTOCOL_VERSIONS, *MODERN_PROTOCOL_VERSIONS]
+    raw = encoded(server_card(f"{site_of(request.scope)}/mcp", _NAME, __version__, versions))
+    etag = f'"{hashlib.sha256(raw).hexdigest()}"'
+    headers = {
+        "ETag": etag,
+        "Cache-Control": f"public, max-age={_METADATA_MAX_AGE_S}",
+        "Access-Control-Allow-Origin": "*",
+        "Access-Control-Expose-Headers": "ETag",
+    }
+    if etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(raw, headers=headers, media_type=CARD_MEDIA_TYPE)

@@ -6,9 +6,11 @@ nothing here compresses them. Whatever is made or read for long is made in a thr
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -20,10 +22,11 @@ from starlette.types import Receive, Scope, Send
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.turns import off_loop
 from mcp_skills_server.catalog.views import BySkillSet, Views
+from mcp_skills_server.dialects.aicatalog import CATALOG, CATALOG_MEDIA_TYPE, CatalogSkill, catalog
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media
-from mcp_skills_server.model import SKILL_MD, printable
+from mcp_skills_server.model import SKILL_MD, Json, printable
 from mcp_skills_server.publish.edition import Edition
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.server.callers import address, principal
@@ -94,6 +97,7 @@ class Discovery:
         shared: whether caches that serve many may keep what is sent, as they may where no token is wanted.
         origins: origins that browsers may come from; "*" for any (WK-38).
         max_age: seconds for which an index may be kept without asking again.
+        has_card: there is an MCP endpoint, too, which the catalog names.
         logged: what others have logged that publish the same skills, where this publishes a part of them.
     """
 
@@ -104,12 +108,14 @@ class Discovery:
         shared: bool,
         origins: Collection[str] = (),
         max_age: int = MAX_AGE_S,
+        has_card: bool = True,
         logged: set[str] | None = None,
     ) -> None:
         self.publication = publication
         self._turn = anyio.Lock()
         self._logged: set[str] = set() if logged is None else logged
         self._max_age = max_age
+        self._has_card = has_card
         self._scope = "public" if shared else "private"
         self._common: _Headers = [*_SAFE, (b"access-control-allow-origin", b"*")] if "*" in origins else [*_SAFE]
         if publication.registry.permissions is not None and not shared:
@@ -139,14 +145,23 @@ class Discovery:
         """Return the resource of a request, and emit the one event of it before the answer."""
         method = scope["method"]
         with events.observe("discovery", method, principal=principal(scope), address=address(scope)) as request:
-            found = await self._find(scope["path"])
+            found = await self._find(scope["path"], site_of(scope))
             if request is not None and found is None:
                 request.outcome = "refused"
             elif request is not None and found is not None and found.use is not None and method == "GET":
                 request.answers(found.use, found.size)
         return found
 
-    async def _find(self, path: str) -> _Found | None:
+    async def _find(self, path: str, site: str) -> _Found | None:
+        if path == CATALOG:
+            edition = await self._edition()
+            skills = (
+                CatalogSkill(each.skill, each.artifact.path, each.artifact.digest, each.artifact.media_type)
+                for each in edition.skills.values()
+            )
+            raw = encoded(catalog(site, DIRECTORY + INDEX, skills, has_card=self._has_card))
+            digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
+            return _Found(CATALOG_MEDIA_TYPE, digest, len(raw), self._max_age, partial(_slice, raw))
         if path == DIRECTORY + INDEX:
             edition = await self._edition()
             return self._index(edition.index, edition.digest)
@@ -305,6 +320,17 @@ class ByGrants:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD."""
         await self._endpoints.of(self._views.of(principal(scope)))(scope, receive, send)
+
+
+def site_of(scope: Scope) -> str:
+    """Return the URL of this server as the client knows it. The guard has proved the host's name."""
+    host = next((value for name, value in scope["headers"] if name == b"host"), b"localhost").decode("latin-1")
+    return f"{scope['scheme']}://{host}{scope.get('root_path', '')}"
+
+
+def encoded(value: Mapping[str, Json]) -> bytes:
+    """Return a document as it is sent."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 _CONDITIONS: Final = frozenset((b"if-match", b"if-none-match", b"if-range", b"range"))

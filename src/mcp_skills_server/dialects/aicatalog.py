@@ -1,0 +1,110 @@
+"""Server Card (SEP-2127) and AI Catalog 1.0: how a directory of services finds this server and its skills. Pure.
+
+A card says nothing about skills, as the SEP demands; the catalog beside it has an entry for the card, one for the index
+of Agent Skills Discovery, and one for each published skill.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from mcp_skills_server.format import identity, media
+from mcp_skills_server.model import Json, Skill
+
+CATALOG: Final = "/.well-known/ai-catalog.json"
+CATALOG_MEDIA_TYPE: Final = "application/ai-catalog+json"
+CARD: Final = "/mcp/server-card"
+CARD_MEDIA_TYPE: Final = "application/mcp-server-card+json"
+MOST_SKILLS: Final = 500
+"""Skills that have an entry of their own; the index has all."""
+_SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/v1/server-card.schema.json"
+_SKILLS_TYPE: Final = "application/agent-skills"
+_NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9.-]")
+_TITLE: Final = "Agent Skills"
+
+
+class CatalogSkill(NamedTuple):
+    """A published skill.
+
+    Attributes:
+        skill: which one.
+        path: of what is downloaded.
+        digest: of its bytes.
+        media_type: what it is downloaded as.
+    """
+
+    skill: Skill
+    path: str
+    digest: str
+    media_type: str
+
+
+def server_card(endpoint: str, name: str, version: str, versions: Sequence[str]) -> dict[str, Json]:
+    """Return the card of the server at an endpoint.
+
+    Args:
+        endpoint: the URL of streamable HTTP.
+        name: what the server calls itself.
+        version: of the server.
+        versions: of the protocol.
+    """
+    host = _NOT_IN_A_NAME.sub("-", urlsplit(endpoint).hostname or "localhost")
+    is_number = host.replace(".", "").isdecimal()
+    place = host if is_number else ".".join(reversed(host.split(".")))  # reverse DNS
+    return {
+        "$schema": _SCHEMA,
+        "name": f"{place}/{name}",
+        "version": version,
+        "title": _TITLE,
+        "description": "Serves Agent Skills (directories with a SKILL.md) to every MCP host.",
+        "remotes": [{"type": "streamable-http", "url": endpoint, "supportedProtocolVersions": [*versions]}],
+    }
+
+
+def catalog(site: str, index: str, skills: Iterable[CatalogSkill], *, has_card: bool) -> dict[str, Json]:
+    """Return the catalog of a site.
+
+    Args:
+        site: the URL below which everything is, without a slash at its end.
+        index: the path of the index of Agent Skills Discovery.
+        skills: the published ones.
+        has_card: there is a server to speak to, too.
+    """
+    host = _host(site)
+    entries: list[Json] = []
+    if has_card:
+        entries.append({"identifier": f"urn:air:{host}:mcp:skills", "type": CARD_MEDIA_TYPE, "url": site + CARD})
+    entries.append(
+        {
+            "identifier": f"urn:air:{host}:skill:index",
+            "type": f"{_SKILLS_TYPE}+json",
+            "url": site + index,
+            "displayName": _TITLE,
+        }
+    )
+    entries += [_entry(site, host, each) for each in islice(skills, MOST_SKILLS)]
+    return {"specVersion": "1.0", "host": {"displayName": host}, "entries": entries}
+
+
+def _entry(site: str, host: str, published: CatalogSkill) -> Json:
+    skill = published.skill
+    form = "md" if published.media_type == media.MARKDOWN else published.media_type.rpartition("/")[2]
+    entry: dict[str, Json] = {
+        "identifier": f"urn:air:{host}:skill:{skill.name}",
+        "type": f"{_SKILLS_TYPE}+{form}",
+        "url": site + published.path,
+        "displayName": identity.title(skill) or skill.name,
+        "description": skill.description,
+        "digest": published.digest,
+    }
+    version = identity.version(skill.frontmatter)
+    return entry if version is None else entry | {"version": version}
+
+
+def _host(url: str) -> str:
+    """Return the name of the host with its port, of characters that a name may have."""
+    return _NOT_IN_A_NAME.sub("-", urlsplit(url).netloc.rpartition("@")[2])

@@ -1,0 +1,89 @@
+"""Server Card and AI Catalog by a real server: what they say, who may read them, and how long they may be kept."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from dialects.build import skill
+from mcp_skills_server.dialects.aicatalog import CARD, CATALOG, MOST_SKILLS, CatalogSkill, catalog, server_card
+from web.http_wire import Reply, http_serving
+from web.test_discovery import BEARER, TOKEN, get
+from wire import FIXTURES, write_skill
+
+
+def read(reply: Reply) -> dict[str, Any]:
+    assert reply.status == 200, reply
+    return json.loads(reply.body)
+
+
+def test_the_card_names_the_endpoint_and_no_skill() -> None:
+    with http_serving(FIXTURES) as server:
+        reply = get(server, CARD)
+        card = read(reply)
+        assert reply.headers["Content-Type"] == "application/mcp-server-card+json"
+        assert reply.headers["Access-Control-Allow-Origin"] == "*" and reply.headers["Cache-Control"].startswith(
+            "public"
+        )
+        assert re.fullmatch(r"[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+", card["name"]) and len(card["description"]) <= 100
+        (remote,) = card["remotes"]
+        assert remote["url"].endswith("/mcp") and "2026-07-28" in remote["supportedProtocolVersions"]
+        assert "csv-profiling" not in reply.body.decode()
+        assert get(server, CARD, if_none_match=reply.headers["ETag"]).status == 304
+
+
+def test_the_catalog_leads_to_the_card_the_index_and_each_skill() -> None:
+    with http_serving(FIXTURES) as server:
+        reply = get(server, CATALOG)
+        entries = {each["identifier"].split(":", 3)[3]: each for each in read(reply)["entries"]}
+        assert reply.headers["Content-Type"] == "application/ai-catalog+json"
+        for each in entries.values():
+            path = "/" + each["url"].split("/", 3)[3]
+            assert get(server, path).status == 200, each
+        kinds = {each["type"] for each in entries.values()}
+        assert {
+            "application/mcp-server-card+json",
+            "application/agent-skills+json",
+            "application/agent-skills+md",
+        } < kinds
+        assert len({each["identifier"] for each in read(reply)["entries"]}) == len(read(reply)["entries"]) > 10
+        assert get(server, CATALOG, if_none_match=reply.headers["ETag"]).status == 304
+
+
+def test_without_publication_there_is_neither() -> None:
+    with http_serving(FIXTURES, "--no-publish") as server:
+        assert [get(server, path).status for path in (CARD, CATALOG)] == [404, 404]
+
+
+def test_a_token_is_wanted_for_the_catalog_and_grants_hold_in_it(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(TOKEN + "\n", encoding="ascii")
+    tokens.chmod(0o600)
+    for name in ("open", "secret"):
+        write_skill(tmp_path / "skills" / name)
+    config = tmp_path / "c.toml"
+    config.write_text('[[grant]]\nwho = ["token:ops"]\nskills = ["open"]\n', encoding="utf-8")
+    with http_serving(tmp_path / "skills", "--token-file", tokens, "--config", config) as server:
+        assert get(server, CARD).status == 200
+        assert get(server, CATALOG).status == 401
+        said = get(server, CATALOG, **BEARER).body.decode()
+        assert ":skill:open" in said and "secret" not in said
+    with http_serving(tmp_path / "skills", "--token-file", tokens, "--publish-open") as server:
+        assert ":skill:secret" in get(server, CATALOG).body.decode()
+
+
+def test_a_name_of_a_host_becomes_one_of_a_card() -> None:
+    def named(url: str) -> object:
+        return server_card(url, "skills", "1", [])["name"]
+
+    assert named("https://skills.example.com/mcp") == "com.example.skills/skills"
+    assert named("http://127.0.0.1:8000/mcp") == "127.0.0.1/skills"
+    assert re.fullmatch(r"[a-zA-Z0-9.-]+/skills", str(named("http://[::1]:8000/mcp")))
+
+
+def test_no_more_skills_have_entries_than_a_reader_wants() -> None:
+    many = [CatalogSkill(skill(f"s{number}"), "/x", "sha256:0", "text/markdown") for number in range(600)]
+    entries = catalog("https://skills.example", "/index.json", many, has_card=False)["entries"]
+    assert isinstance(entries, list) and len(entries) == MOST_SKILLS + 1

@@ -25,10 +25,11 @@ from mcp.client.streamable_http import streamable_http_client
 
 from deploy import composed
 from interop.inspector import INSTALLED, inspect
+from ports import free_port
 from shared.redis_servers import RealRedis, redis_server
 from web.authorization_server import AuthorizationServer, authorization_server
 from web.http_wire import HELLO, HttpClient, Server, Stream, client, proved
-from web.proxies import SPREAD, HaProxy, edited, free_port, running, until, where
+from web.proxies import SPREAD, HaProxy, edited, running, until, where
 from web.test_oauth import Remembered, own, signing_in
 from wire import DEADLINE, Era, write_skill
 

@@ -12,7 +12,7 @@ from typing import IO
 from tools.interop.inspector import PROGRAM
 from tools.interop.places import NODE
 
-from web.proxies import free_port
+from ports import free_port
 
 INSTALLED = PROGRAM.exists() and NODE.exists()
 """By `make interop`."""

@@ -18,9 +18,9 @@ from urllib.parse import urlencode, urljoin
 import pytest
 from tools.interop.places import MODULES, NODE
 
+from ports import free_port
 from tables import each_row
 from web.http_wire import Server
-from web.test_oauth import free_port
 from web.ui.serving import page_serving, words
 from wire import DEADLINE, write_skill
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
+from ports import free_port
+
 DEADLINE = 30.0
 
 
@@ -69,12 +71,6 @@ class RealRedis:
     def all_keys(self) -> list[str]:
         """All keys that are there."""
         return sorted(self.say("--raw", "keys", "*").split())
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
 
 
 @contextmanager

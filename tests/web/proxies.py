@@ -17,6 +17,7 @@ from time import monotonic
 from typing import TypeAlias
 
 from forkserver import Popen
+from ports import free_port
 from web.http_wire import Server
 from wire import DEADLINE, ROOT
 
@@ -43,14 +44,6 @@ http {{
     include {folder}/skills.conf;
 }}
 """
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        return held.getsockname()[1]
 
 
 class Proxy(Server):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ from pydantic import AnyUrl
 
 from access.signing import claims, private, public, signed
 from mcp_skills_server.telemetry.usage_store import UsageStore
+from ports import free_port
 from sources.publishers import Publisher, answer, redirect
 from tables import each_row
 from web.authorization_server import authorization_server
@@ -39,11 +39,6 @@ from wire import COMMAND, DEADLINE, serving, write_skill
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 FILE_TOKEN = "a-made-up-token-0123456789"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 @contextmanager

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from ports import free_port
 from tables import each_row
 from web.http_wire import HELLO, HttpClient, Server, Stream, client, http_serving, refused
-from web.proxies import SPREAD, Edits, HaProxy, Nginx, Proxy, free_port, running, until
+from web.proxies import SPREAD, Edits, HaProxy, Nginx, Proxy, running, until
 from wire import DEADLINE, FIXTURES, Era, write_skill
 
 SKILLS = "notifications/skills/list_changed"
@@ -328,7 +329,10 @@ def is_open(one: HttpClient, streams: list[Stream]) -> bool:
         streams.append(Stream(one.server, "POST" if body else "GET", body, one.headers(wanted if body else None)))
     except http.client.RemoteDisconnected:  # the proxy lost the connection that it would use again
         return False
-    return streams[-1].status == 200
+    if streams[-1].status == 200:
+        return True
+    streams.pop().close()
+    return False
 
 
 def is_answered(one: HttpClient) -> bool:

@@ -16,8 +16,9 @@ import pytest
 
 from mcp_skills_server.shared import records
 from mcp_skills_server.shared.records import hashed
+from ports import free_port
 from programs import LOOSE, loose
-from shared.redis_servers import RealRedis, answering, free_port, redis_server, slow, until
+from shared.redis_servers import RealRedis, answering, redis_server, slow, until
 from sources.git.remotes import Upstream, skill
 from sources.oci.registries import self_signed
 from tables import each_row

@@ -18,7 +18,8 @@ from queue import Empty
 from time import monotonic
 from typing import Final
 
-from shared.redis_servers import RealRedis, free_port
+from ports import free_port
+from shared.redis_servers import RealRedis
 from web.http_wire import Server
 from wire import COMMAND, WireError
 

@@ -97,6 +97,7 @@ async def test_each_byte_of_each_skill_is_read_and_proved(mode: str, transport: 
         await check(f"http://127.0.0.1:{server.port}/mcp")
 
 
+@pytest.mark.requirement("S40-44")
 @MODES
 async def test_changes_tell_what_was_added_changed_and_removed(tmp_path: Path, mode: str) -> None:
     for name in ("stays", "changes", "goes"):
@@ -146,6 +147,7 @@ async def test_a_download_is_whole_and_proved(tmp_path: Path) -> None:
     assert os.listdir(made.parent) == ["csv-profiling"]
 
 
+@pytest.mark.requirement("S40-43")
 @pytest.mark.parametrize(
     ("answers", "why"),
     [
@@ -165,6 +167,7 @@ async def test_what_is_not_what_was_listed_is_not_used(tmp_path: Path, answers: 
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.requirement("S40-45")
 async def test_a_frontmatter_that_is_not_the_announced_one_is_not_used() -> None:
     announced = entry(frontmatter={"name": "one", "description": "The one skill.", "allowed-tools": "Read"})
     async with SkillsClient.connect(lying(lambda _: {"skills": [announced]}, lambda _: SKILL)) as client:
@@ -199,6 +202,7 @@ async def test_files_that_are_not_listed_must_be_allowed(tmp_path: Path) -> None
         assert await client.read(skill) == SKILL
 
 
+@pytest.mark.requirement("S40-34")
 async def test_resources_are_skills_where_there_are_no_methods(tmp_path: Path) -> None:
     contents = {f"{BASE}SKILL.md": SKILL, f"{BASE}notes.md": b"notes", "file:///etc/motd": b"no"}
     server: Server[Any] = Server("resources")
@@ -269,6 +273,7 @@ def test_an_entry_is_read_as_it_is_sent() -> None:
     assert skill.files["notes/a b.md"].size == 5
 
 
+@pytest.mark.requirement("S40-38")
 @pytest.mark.parametrize(
     ("raw", "why"),
     [

@@ -325,7 +325,7 @@ class ByGrants:
 def site_of(scope: Scope) -> str:
     """Return the URL of this server as the client knows it. The guard has proved the host's name."""
     host = next((value for name, value in scope["headers"] if name == b"host"), b"localhost").decode("latin-1")
-    return f"{scope['scheme']}://{host}{scope.get('root_path', '')}"
+    return f"{scope.get('scheme', 'http')}://{host}{scope.get('root_path', '')}"
 
 
 def encoded(value: Mapping[str, Json]) -> bytes:

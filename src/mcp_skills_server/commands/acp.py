@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.commands.config_option import configuration_of
-from mcp_skills_server.commands.fields import Grouped, seconds, switch, takes
+from mcp_skills_server.commands.fields import Grouped, located, seconds, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served
 from mcp_skills_server.commands.options import FollowOptions, RootType
@@ -118,5 +118,4 @@ def _given(context: click.Context) -> Iterator[str]:
             if parameter.is_flag:
                 yield (parameter.opts if each else parameter.secondary_opts)[0]
             else:
-                path = isinstance(parameter.type, click.Path)
-                yield from (parameter.opts[0], os.path.abspath(each) if path else str(each))
+                yield from (parameter.opts[0], located(parameter, str(each), os.getcwd()))

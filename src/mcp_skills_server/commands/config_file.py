@@ -22,7 +22,7 @@ import click
 from mcp_skills_server.access.grants import EVERY_SKILL, MAY, Grant, Pattern, PatternError, is_who
 from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.access.settings import ALGORITHMS, OAuthSettings, is_safe
-from mcp_skills_server.commands.fields import LocatedType, key_of, traits_of
+from mcp_skills_server.commands.fields import key_of, located, traits_of
 from mcp_skills_server.commands.options import RootType
 from mcp_skills_server.commands.printing import and_more
 from mcp_skills_server.durable import read_regular
@@ -35,8 +35,6 @@ from mcp_skills_server.sources.kinds import kind_of
 READERS: Final = ("serve", "rpc", "acp")
 """The commands whose options are keys of the file."""
 _MOST_BYTES: Final = 1 << 20
-_STREAM: Final = "-"
-"""Stands in the place of a path for stdin or stdout."""
 _PAGE: Final = "docs/configuration.md lists the keys"
 _AT: Final = re.compile(r" ?\(at (?:line (\d+), column \d+|end of document)\)$")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600}
@@ -593,10 +591,8 @@ def _from_here(parameter: click.Parameter, value: Any, folder: str) -> Any:
         return [_from_here(parameter, each, folder) for each in cast("list[Any]", value)]
     if isinstance(parameter.type, RootType):
         return _absolute(value, folder)
-    if isinstance(parameter.type, LocatedType):
-        return parameter.type.located(value, folder)
-    if isinstance(parameter.type, click.Path) and value != _STREAM:
-        return os.path.normpath(os.path.join(folder, value))
+    if isinstance(value, str):
+        return located(parameter, value, folder)
     return value
 
 

@@ -23,6 +23,8 @@ from typing import Any, ClassVar, Final, NamedTuple, NoReturn, TypeVar, cast, da
 import click
 
 _T = TypeVar("_T")
+_STREAM: Final = "-"
+"""Stands in the place of a path for stdin or stdout."""
 PREFIX: Final = "MCP_SKILLS_"
 """Of the variables of all options: MCP_SKILLS_PAGE_SIZE for --page-size."""
 
@@ -36,7 +38,8 @@ class Traits:
         is_secret: its value is never shown.
         is_live: a running server takes a new value of the configuration file.
         in_file: a configuration file may give it.
-        if_empty: what to give where its variable is set and empty, which would open the server to everybody.
+        if_empty: what to give where its variable is set and empty, which would open the server to everyone.
+        locate: returns a value with the path in it made absolute, from a folder; None for a value without a path.
     """
 
     heading: str = "Other options"
@@ -44,6 +47,7 @@ class Traits:
     is_live: bool = False
     in_file: bool = True
     if_empty: str = ""
+    locate: Callable[[str, str], str] | None = None
 
     @property
     def is_http_only(self) -> bool:
@@ -172,14 +176,6 @@ class _Option(click.Option):
         return next((value for each in variables_of(self) if (value := os.environ.get(each))), None)
 
 
-class LocatedType(click.ParamType[str]):
-    """A value that may be a path, or hold one."""
-
-    def located(self, value: str, folder: str) -> str:
-        """Return the value as a file in `folder` has it: what is relative in it is so to that folder."""
-        raise NotImplementedError
-
-
 class Grouped(click.Command):
     """A command whose help has its options below headings."""
 
@@ -201,6 +197,16 @@ def traits_of(parameter: click.Parameter) -> Traits:
     if isinstance(parameter, _Option):
         return parameter.traits
     return _OTHERS
+
+
+def located(parameter: click.Parameter, value: str, folder: str) -> str:
+    """Return the value of an option with the path in it, if any, made absolute from `folder`."""
+    locate = traits_of(parameter).locate
+    if locate is not None:
+        return locate(value, folder)
+    if isinstance(parameter.type, click.Path) and value != _STREAM:
+        return os.path.normpath(os.path.join(folder, value))
+    return value
 
 
 def key_of(parameter: click.Parameter) -> str:

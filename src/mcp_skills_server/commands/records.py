@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-from mcp_skills_server.commands.fields import LocatedType, Options, file, flag, option
+from mcp_skills_server.commands.fields import Options, file, flag, option
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,16 +55,11 @@ def start_audit(options: AuditOptions, events: Events, *, stdout_is_free: bool) 
     return audit
 
 
-class StoreType(LocatedType):
-    """The store of the counts: `sqlite:FILE` or `off`."""
-
-    name = "store"
-
-    def located(self, value: str, folder: str) -> str:
-        """Return the store with the path of its file from `folder` on."""
-        if not value.startswith(_SQLITE) or value == _SQLITE:
-            return value
-        return _SQLITE + os.path.normpath(os.path.join(folder, value.removeprefix(_SQLITE)))
+def _locate_store(store: str, folder: str) -> str:
+    """Return `sqlite:FILE` with the absolute path of the file; another value as it is."""
+    if not store.startswith(_SQLITE) or store == _SQLITE:
+        return store
+    return _SQLITE + os.path.normpath(os.path.join(folder, store.removeprefix(_SQLITE)))
 
 
 class UsageOptions(Options):
@@ -75,7 +70,7 @@ class UsageOptions(Options):
         None,
         "Count which skills are used: sqlite:FILE or off. By default in the user's "
         "state directory over HTTP, and off over stdio. The command 'usage' shows the counts.",
-        type=StoreType(),
+        locate=_locate_store,
         metavar="STORE",
     )
     usage_questions: bool = flag("Keep the words of searches that found nothing, too.")

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from mcp_skills_server.commands.fields import LocatedType, Options, choice, count, file, many, option, seconds, switch
+from mcp_skills_server.commands.fields import Options, choice, count, file, many, option, seconds, switch
 from mcp_skills_server.errors import RequestError, UsageError, missing_extra
 
 if TYPE_CHECKING:
@@ -216,20 +216,11 @@ def _refuse_script_options(options: RuntimeOptions, roots: Mapping[str, bool]) -
         raise UsageError("a [[source]] has scripts = true, and scripts are off; give allow-scripts = true too")
 
 
-class ModelType(LocatedType):
-    """A folder, whose path becomes absolute, or an address."""
-
-    name = "model"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        """Return the folder with its absolute path, or the address as it is."""
-        return self.located(value, os.getcwd())
-
-    def located(self, value: str, folder: str) -> str:
-        """Return the folder from `folder` on, or the address as it is."""
-        if "://" in value:
-            return value
-        return os.path.normpath(os.path.join(folder, value))
+def _locate_model(model: str, folder: str) -> str:
+    """Return the absolute path of a model, or its address as it is."""
+    if "://" in model:
+        return model
+    return os.path.normpath(os.path.join(folder, model))
 
 
 class EmbeddingOptions(Options):
@@ -240,7 +231,7 @@ class EmbeddingOptions(Options):
         None,
         "Let skills_search compare meanings too, by a model2vec model in this folder, or by an endpoint that speaks "
         f"OpenAI's embeddings, whose key is in {KEY_VARIABLE}. Needs the extra [embeddings].",
-        type=ModelType(),
+        locate=_locate_model,
         metavar="DIR|URL",
     )
     embeddings_model: str | None = option(None, "The name of the model at an endpoint.", metavar="NAME")

@@ -663,6 +663,16 @@ def test_backups_are_not_written_over(platform: Platform, skills: Path) -> None:
     assert beside(path) == ["mcp.json", "mcp.json.bak", "mcp.json.bak.1"]
 
 
+def test_a_new_file_is_for_whom_the_mask_lets(platform: Platform, skills: Path) -> None:
+    mask = os.umask(0o077)
+    try:
+        path = location(HOSTS["cursor"], platform)
+        assert run(platform, "cursor", skills).exit_code == 0
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o640])
 def test_the_mode_stays(platform: Platform, skills: Path, mode: int) -> None:
     path = placed(platform, "claude-code")

@@ -18,7 +18,6 @@ from mcp_skills_server.durable import read_regular, replace_file
 from mcp_skills_server.errors import UsageError
 
 MAX_SIZE: Final = 16 << 20
-_NEW_MODE: Final = 0o644
 _NAME: Final = "name the host's file with --config"
 
 
@@ -90,10 +89,9 @@ def _back_up(found: HostFile) -> Path | None:
 
 def _write(path: Path, raw: bytes, like: os.stat_result | None) -> None:
     """Replace a file, with the mode and, where that is allowed, the owner of another."""
+    replace_file(path, raw, None if like is None else stat.S_IMODE(like.st_mode))
     if like is None:
-        replace_file(path, raw, _NEW_MODE)
         return
-    replace_file(path, raw, stat.S_IMODE(like.st_mode))
     if sys.platform != "win32" and (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
         with suppress(OSError):
             os.chown(path, like.st_uid, like.st_gid)

@@ -322,6 +322,7 @@ def test_the_first_lists_wait_for_a_source_that_was_never_read(slow: Publisher, 
         assert "alpha" in hello["instructions"]
         assert "alpha" in str(wire.request("tools/list"))
         assert named(wire).keys() == {"alpha"}
+        assert "pending" not in str(wire.request("skills/list")) + hello["instructions"]
         wire.logs(b"serving 1 skill from")
         assert b"serving 0" not in wire.stderr
 
@@ -329,7 +330,7 @@ def test_the_first_lists_wait_for_a_source_that_was_never_read(slow: Publisher, 
 def test_over_http_the_first_lists_wait_too(slow: Publisher, tmp_path: Path, era: Era) -> None:
     with http_serving(slow.url, *options(tmp_path)) as server, client(server, era) as reader:
         assert [each["frontmatter"]["name"] for each in reader.every_skill()] == ["alpha"]
-        assert server.send("GET", "/readyz").status == 200
+        server.until_ready()  # a moment later: the list waits for less
 
 
 def test_a_first_list_waits_no_longer_than_it_may(tmp_path: Path, era: Era) -> None:
@@ -337,9 +338,13 @@ def test_a_first_list_waits_no_longer_than_it_may(tmp_path: Path, era: Era) -> N
         publisher.routes[INDEX] = publisher.stall()
         write_skill(tmp_path / "local/mine")
         where = (publisher.url, tmp_path / "local", *options(tmp_path), "--first-load", "0.3")
-        with serving(*where, era=era) as wire:
+        pending = {"mcp-skills-server/pending": [publisher.url]}
+        with serving(*where, era=era, opened=False) as wire:
+            assert f"Not read yet: {publisher.url}. skills_list shows" in wire.open()["instructions"]
             assert named(wire).keys() == {"mine"}
             wire.logs(b"not read within 0.3 seconds")
+            for method in ("skills/list", "tools/list", "prompts/list", "resources/list"):
+                assert wire.request(method)["_meta"].items() >= pending.items()
         with http_serving(*where) as server, client(server, era) as reader:
             assert [each["frontmatter"]["name"] for each in reader.every_skill()] == ["mine"]
             assert server.send("GET", "/readyz").status == 503

@@ -106,6 +106,12 @@ class Server:
         out.connect(("127.0.0.1", self.port))
         return out
 
+    def until_ready(self) -> None:
+        """Wait until `/readyz` says so."""
+        end = monotonic() + DEADLINE
+        while (reply := self.send("GET", "/readyz")).status != 200:
+            assert monotonic() < end, reply
+
     def send(
         self,
         method: str = "POST",

@@ -33,12 +33,6 @@ def until_scanned(server: Server) -> None:
         assert monotonic() < until
 
 
-def until_ready(server: Server) -> None:
-    until = monotonic() + DEADLINE
-    while asked(server)[0] != 200:
-        assert monotonic() < until, asked(server)
-
-
 def test_a_site_that_never_answered_is_not_ready_and_says_why(tmp_path: Path) -> None:
     write_skill(tmp_path / "local" / "mine")
     with Publisher() as publisher:
@@ -82,7 +76,7 @@ def test_every_root_that_fails_is_counted_whatever_its_kind(tmp_path: Path) -> N
             shown = server.send("GET", "/metrics").body.decode()
             return int(float(re.findall(r"^skills_sources_failing (\S+)$", shown, re.MULTILINE)[0]))
 
-        until_ready(server)
+        server.until_ready()
         assert failing() == 0 and len(one.every_skill()) == 4
         (tmp_path / "gone").rename(tmp_path / "away")
         (tmp_path / "closed").rename(tmp_path / "elsewhere")
@@ -107,20 +101,20 @@ def test_a_start_on_an_empty_folder_is_not_ready_unless_that_is_allowed(tmp_path
         status, lines = asked(server)
         assert status == 503 and "no skill in any root" in lines[0] and "--allow-empty" in lines[0]
         write_skill(tmp_path / "volume" / "a")
-        until_ready(server)
+        server.until_ready()
         server.said("skill a: added")  # or it comes and goes before the watch is armed, which is no difference
         shutil.rmtree(tmp_path / "volume" / "a")
         server.said("a: removed|removed.*a|a.*vanished|gone")
         assert asked(server)[0] == 200  # an alert is for that, and no restart helps
     with http_serving(tmp_path / "volume", "--allow-empty") as server:
-        until_ready(server)
+        server.until_ready()
 
 
 def test_a_site_is_ready_when_its_skills_are_served(tmp_path: Path) -> None:
     with Publisher() as publisher:
         publisher.add("alpha")
         with http_serving(publisher.url, *options(tmp_path)) as server, client(server, "modern") as one:
-            until_ready(server)
+            server.until_ready()
             assert [skill["frontmatter"]["name"] for skill in one.every_skill()] == ["alpha"]
             status, (first, line) = asked(server, "/readyz?verbose")
             assert (status, first) == (200, "ready")
@@ -131,14 +125,14 @@ def test_a_site_that_publishes_nothing_has_answered(tmp_path: Path) -> None:
     with Publisher() as publisher:
         publisher.routes[INDEX] = answer(index_of([]))
         with http_serving(publisher.url, *options(tmp_path)) as server:
-            until_ready(server)
+            server.until_ready()
 
 
 def test_a_site_that_fails_is_ready_by_its_last_copy(tmp_path: Path) -> None:
     with Publisher() as publisher:
         publisher.add("alpha")
         with http_serving(publisher.url, *options(tmp_path)) as server:
-            until_ready(server)
+            server.until_ready()
         publisher.routes[INDEX] = answer(b"", 503)
         with http_serving(publisher.url, *options(tmp_path)) as server:
             until_scanned(server)

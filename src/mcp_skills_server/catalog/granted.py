@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Final
@@ -87,6 +87,10 @@ class Granted:
             return whole
         token, own = self._made
         return own if own is not None and token is whole.token else self._follow()
+
+    def unread_sources(self) -> Sequence[str]:
+        """None: whether they hold anything for this principal is not known."""
+        return ()
 
     def note_request(self) -> None:
         """As `Registry.note_request`."""

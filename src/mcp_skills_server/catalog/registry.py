@@ -88,6 +88,8 @@ class Registry(Reader, Unrestricted):
         self.await_sources: Callable[[], object] | None = None
         """Blocks until each source was read once, or for so long as a first list may wait for it; None where there is
         nothing to wait for. Without it the first scan would find, and say, that there is nothing."""
+        self.unread_sources: Callable[[], Sequence[str]] = tuple
+        """Returns the names of the sources of which nothing was read yet, from any thread."""
 
     # Life
 

@@ -71,6 +71,7 @@ class OpenedRoots:
         self.poll()
         if self.mirrors is not None:
             self.registry.await_sources = self.mirrors.first_read(first_load)
+            self.registry.unread_sources = self.mirrors.unread
 
     def follow(self, options: FollowOptions) -> None:
         """Load the skills and keep them current."""

@@ -170,12 +170,14 @@ class Attachment:
         for key, offered in (("tools", settings.tools), ("prompts", settings.prompts)):
             if offered:
                 _merge(capabilities, key, {"listChanged": True})
-        instructions = None
+        instructions = pending = None
         if settings.tools:
             await self.glimpse()
         if settings.tools and settings.spoken.shown_by(client, extensions) is None:
-            instructions = self.tools.instructions(self.views.of(principal), client)
-        text = "\n\n".join(filter(None, (result.get("instructions"), instructions)))
+            skill_set = self.views.of(principal)
+            instructions = self.tools.instructions(skill_set, client)
+            pending = runtime.pending(skill_set.unread_sources())
+        text = "\n\n".join(filter(None, (result.get("instructions"), instructions, pending)))
         return {**result, "capabilities": capabilities, **({"instructions": text} if text else {})}
 
     def _open(self) -> None:

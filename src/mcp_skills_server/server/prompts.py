@@ -16,7 +16,7 @@ from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.server.pages import Page, keep_page, kept_page
-from mcp_skills_server.server.requests import Caller, Params, Result, Settings, given_arguments
+from mcp_skills_server.server.requests import Caller, Params, Result, Settings, given_arguments, with_pending
 
 _CURSOR: Final = "prompts"
 _MOST_NAMED: Final = 10
@@ -34,7 +34,7 @@ async def list_prompts(view: View, settings: Settings, caller: Caller, params: P
     page = kept_page(view.snapshot, *key)
     if page is None:
         page = keep_page(_page(view.snapshot, settings, after, elsewhere), view.snapshot, *key)
-    return prompts.listing(page, cursors.encode(_CURSOR, page.more), settings.ttl_ms)
+    return with_pending(prompts.listing(page, cursors.encode(_CURSOR, page.more), settings.ttl_ms), view)
 
 
 async def get_prompt(view: View, settings: Settings, caller: Caller, params: Params) -> Result:

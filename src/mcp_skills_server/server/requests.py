@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.view import View
@@ -16,6 +16,8 @@ from mcp_skills_server.runtime.quota import Owner
 
 Params: TypeAlias = Mapping[str, Any]
 Result: TypeAlias = dict[str, Any]
+PENDING: Final = "mcp-skills-server/pending"
+"""Under which key of a list's `_meta` are the sources of which nothing was read yet."""
 
 
 async def _nothing_else(_: View) -> Served:
@@ -87,6 +89,12 @@ class Caller(NamedTuple):
     def owner(self) -> str | None:
         """The key that the caller's sessions are bound to, None where no identity is required."""
         return None if self.principal is None else self.principal.key
+
+
+def with_pending(result: Result, view: View) -> Result:
+    """Return a list with the names of the sources that are not in it yet; a notification follows when they are."""
+    pending = view.skill_set.unread_sources()
+    return {**result, "_meta": {PENDING: pending}} if pending else result
 
 
 Handler: TypeAlias = Callable[[View, Settings, Caller, Params], Coroutine[Any, Any, Result]]

@@ -15,7 +15,7 @@ from mcp_skills_server.format import cursors, identity, uris
 from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
 from mcp_skills_server.model import Json, Skill, Snapshot, Standing
 from mcp_skills_server.server.pages import Page, keep_page, kept_page, page_of
-from mcp_skills_server.server.requests import Caller, Params, Result, Settings
+from mcp_skills_server.server.requests import Caller, Params, Result, Settings, with_pending
 
 _directories: Final[WeakKeyDictionary[Snapshot, dict[str, str]]] = WeakKeyDictionary()
 """By skill path what the URIs of the skill's files begin with, after the scheme."""
@@ -30,7 +30,7 @@ async def list_resources(view: View, settings: Settings, _: Caller, params: Para
     if page is None:
         skills, more = page_of(view.snapshot, settings, after)
         page = keep_page(Page(map(descriptor, skills), more), view.snapshot, *key)
-    return dialect.listing(page, cursors.encode(_CURSOR, page.more), settings.ttl_ms)
+    return with_pending(dialect.listing(page, cursors.encode(_CURSOR, page.more), settings.ttl_ms), view)
 
 
 async def list_templates(_view: View, settings: Settings, _: Caller, params: Params) -> Result:

@@ -14,7 +14,7 @@ from mcp_skills_server.format import arguments, cursors
 from mcp_skills_server.format.dependencies import FIELD, Served
 from mcp_skills_server.model import Skill, Standing
 from mcp_skills_server.server.pages import Page, keep_page, kept_page, page_of
-from mcp_skills_server.server.requests import Caller, Params, Result, Settings, given_arguments
+from mcp_skills_server.server.requests import Caller, Params, Result, Settings, given_arguments, with_pending
 from mcp_skills_server.telemetry import events
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,8 @@ async def list_skills(view: View, settings: Settings, caller: Caller, params: Pa
         page = await _page(view, settings, entries, after)
         if entries.are_fixed:
             keep_page(page, view.snapshot, *key)
-    return settings.spoken.framed(listing(page, cursors.encode(_CURSOR, page.more)), settings.ttl_ms)
+    result = settings.spoken.framed(listing(page, cursors.encode(_CURSOR, page.more)), settings.ttl_ms)
+    return with_pending(result, view)
 
 
 async def _page(view: View, settings: Settings, entries: _Entries, after: str | None) -> Page:

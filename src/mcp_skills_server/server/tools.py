@@ -22,7 +22,7 @@ from mcp_skills_server.runtime.active_skills import change_of_call
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import Sessions, UnknownSessionError
-from mcp_skills_server.server.requests import Caller, Params, Result, Settings
+from mcp_skills_server.server.requests import Caller, Params, Result, Settings, with_pending
 
 _KIND: Final = "tools"
 _FAMILY: Final = "skills"
@@ -67,7 +67,8 @@ class Tools:
         tools = self.definitions(
             view.skill_set, settings.spoken.shown_by(caller.client, caller.extensions), caller.client
         )
-        return {"resultType": "complete", "tools": tools, "ttlMs": settings.ttl_ms, "cacheScope": "private"}
+        result = {"resultType": "complete", "tools": tools, "ttlMs": settings.ttl_ms, "cacheScope": "private"}
+        return with_pending(result, view)
 
     async def call_tool(self, view: View, _: Settings, caller: Caller, params: Params) -> Result:
         """`tools/call`: whatever the model can correct is a result with `isError`.

@@ -411,6 +411,10 @@ class Mirrors:
             thread.start()
             self._thread = thread
 
+    def unread(self) -> list[str]:
+        """Return the names of the sources of which nothing was read yet, from any thread."""
+        return [each.name for each in self.states() if not each.ready and each.current is None]
+
     def first_read(self, seconds: float) -> Callable[[], object] | None:
         """Return what blocks until each source was read once, at most so long from now; None where each has a copy."""
         unread = [each for each in self.followers if not each.read_once.is_set()]

@@ -27,6 +27,7 @@ from mcp_skills_server.dialects.runtime.results import (
     news,
     nothing_fits,
     outcome,
+    pending,
     receipt,
     text_file,
     with_note,
@@ -62,6 +63,6 @@ __all__ = [
     "SCRIPTS", "SEARCH", "SESSION", "UNLOAD", "WORKSPACE", "Loaded", "Offer", "Overview", "Shown", "ToolResult",
     "argument_schemas", "available", "binary_file", "canonical", "changed", "definitions", "entry", "failure",
     "groups", "in_instructions", "in_loading", "in_workspace", "instructions", "is_offered", "is_usable", "listing",
-    "made_file", "news", "nothing_fits", "outcome", "problems", "receipt", "scripts_of", "shown_part", "text_file",
-    "turns", "unseen", "with_note",
+    "made_file", "news", "nothing_fits", "outcome", "pending", "problems", "receipt", "scripts_of", "shown_part",
+    "text_file", "turns", "unseen", "with_note",
 ]  # fmt: skip

@@ -91,6 +91,13 @@ def news(added: int, removed: int, *, uncounted: bool = False) -> str:
     return f"The skills have changed since this session began: {shown}. {LIST} shows what there is now."
 
 
+def pending(sources: Sequence[str]) -> str | None:
+    """Return the words for sources of which nothing was read yet; None for none."""
+    if not sources:
+        return None
+    return f"Not read yet: {', '.join(sources)}. {LIST} shows the skills from there once they have arrived."
+
+
 def text_file(
     path: str, text: str, start: int, most_lines: int | None, most_characters: int, *, start_character: int = 1
 ) -> ToolResult:

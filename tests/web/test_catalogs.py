@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dialects.build import skill
-from mcp_skills_server.dialects.aicatalog import CARD, CATALOG, MOST_SKILLS, CatalogSkill, catalog, server_card
+from mcp_skills_server.dialects.aicatalog import ARD, CARD, CATALOG, MOST_SKILLS, CatalogSkill, catalog, server_card
 from web.http_wire import Reply, http_serving
 from web.test_discovery import BEARER, TOKEN, get
 from wire import FIXTURES, write_skill
@@ -52,9 +52,32 @@ def test_the_catalog_leads_to_the_card_the_index_and_each_skill() -> None:
         assert get(server, CATALOG, if_none_match=reply.headers["ETag"]).status == 304
 
 
-def test_without_publication_there_is_neither() -> None:
+def test_ard_has_the_same_entries_with_the_prompts_of_trigger_sets(tmp_path: Path) -> None:
+    write_skill(tmp_path / "plain")
+    evals = write_skill(tmp_path / "asked") / "evals"
+    evals.mkdir()
+    cases = [{"query": f"Please do {number}", "should_trigger": number != 2} for number in range(8)]
+    (evals / "trigger_queries.json").write_text(json.dumps(cases), encoding="utf-8")
+    (evals / "broken.json").write_text("{", encoding="utf-8")
+    with http_serving(tmp_path) as server:
+        reply = get(server, ARD)
+        entries = read(reply)["entries"]
+        assert reply.headers["Content-Type"] == "application/json"
+        assert all(each.keys() >= {"identifier", "displayName", "type", "url"} for each in entries)
+        queries = {each["identifier"].rpartition(":")[2]: each.pop("representativeQueries", None) for each in entries}
+        assert queries["asked"] == [f"Please do {number}" for number in (0, 1, 3, 4, 5)]
+        assert queries["plain"] is None and entries == read(get(server, CATALOG))["entries"]
+
+
+def test_the_index_and_the_card_lead_to_both_catalogs() -> None:
+    with http_serving(FIXTURES) as server:
+        for path in (CARD, "/.well-known/agent-skills/index.json"):
+            assert get(server, path).headers["Link"] == f'<{CATALOG}>; rel="ai-catalog", <{ARD}>; rel="ard"'
+
+
+def test_without_publication_there_is_none() -> None:
     with http_serving(FIXTURES, "--no-publish") as server:
-        assert [get(server, path).status for path in (CARD, CATALOG)] == [404, 404]
+        assert [get(server, path).status for path in (CARD, CATALOG, ARD)] == [404, 404, 404]
 
 
 def test_a_token_is_wanted_for_the_catalog_and_grants_hold_in_it(tmp_path: Path) -> None:
@@ -67,11 +90,13 @@ def test_a_token_is_wanted_for_the_catalog_and_grants_hold_in_it(tmp_path: Path)
     config.write_text('[[grant]]\nwho = ["token:ops"]\nskills = ["open"]\n', encoding="utf-8")
     with http_serving(tmp_path / "skills", "--token-file", tokens, "--config", config) as server:
         assert get(server, CARD).status == 200
-        assert get(server, CATALOG).status == 401
-        said = get(server, CATALOG, **BEARER).body.decode()
-        assert ":skill:open" in said and "secret" not in said
+        for path in (CATALOG, ARD):
+            assert get(server, path).status == 401
+            said = get(server, path, **BEARER).body.decode()
+            assert ":skill:open" in said and "secret" not in said
     with http_serving(tmp_path / "skills", "--token-file", tokens, "--publish-open") as server:
-        assert ":skill:secret" in get(server, CATALOG).body.decode()
+        for path in (CATALOG, ARD):
+            assert ":skill:secret" in get(server, path).body.decode()
 
 
 def test_a_name_of_a_host_becomes_one_of_a_card() -> None:

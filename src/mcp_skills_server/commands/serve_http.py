@@ -26,7 +26,7 @@ from mcp_skills_server.commands.logs import request_level
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import collect_from_now_on, on_hangup
 from mcp_skills_server.commands.serve import RedisOptions, known_methods
-from mcp_skills_server.dialects.aicatalog import CATALOG
+from mcp_skills_server.dialects.aicatalog import ARD, CATALOG
 from mcp_skills_server.errors import UsageError, missing_extra
 from mcp_skills_server.model import Standing
 from mcp_skills_server.runtime.sessions import Sessions
@@ -124,7 +124,7 @@ def _http_settings(
     if refresh is not None:
         policy = replace(policy, open_below=(PATH,))  # it has a proof of its own
     if options.publish_open:
-        policy = replace(policy, open_below=(*policy.open_below, *PREFIXES), open_at=policy.open_at | {CATALOG})
+        policy = replace(policy, open_below=(*policy.open_below, *PREFIXES), open_at=policy.open_at | {ARD, CATALOG})
     sites = sources.states if sources is not None else list
     metrics = _make_metrics(service, options, reloader, tokens, shared)
 

@@ -1,7 +1,7 @@
-"""Server Card (SEP-2127) and AI Catalog 1.0: how a directory of services finds this server and its skills. Pure.
+"""Server Card (SEP-2127), AI Catalog 1.0 and ARD 0.91: how a directory finds this server and its skills. Pure.
 
 A card says nothing about skills, as the SEP demands; the catalog beside it has an entry for the card, one for the index
-of Agent Skills Discovery, and one for each published skill.
+of Agent Skills Discovery, and one for each published skill. ARD has the same entries, with queries to find them by.
 """
 
 from __future__ import annotations
@@ -17,10 +17,16 @@ from mcp_skills_server.model import Json, Skill
 
 CATALOG: Final = "/.well-known/ai-catalog.json"
 CATALOG_MEDIA_TYPE: Final = "application/ai-catalog+json"
+ARD: Final = "/.well-known/ard.json"
+ARD_MEDIA_TYPE: Final = "application/json"
+LINKS: Final = f'<{CATALOG}>; rel="ai-catalog", <{ARD}>; rel="ard"'
+"""The header by which other documents lead to the two."""
 CARD: Final = "/mcp/server-card"
 CARD_MEDIA_TYPE: Final = "application/mcp-server-card+json"
 MOST_SKILLS: Final = 500
 """Skills that have an entry of their own; the index has all."""
+MOST_QUERIES: Final = 5
+"""Queries of an entry, as ARD recommends."""
 _SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/v1/server-card.schema.json"
 _SKILLS_TYPE: Final = "application/agent-skills"
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9.-]")
@@ -35,12 +41,14 @@ class CatalogSkill(NamedTuple):
         path: of what is downloaded.
         digest: of its bytes.
         media_type: what it is downloaded as.
+        queries: prompts for which a model should load it.
     """
 
     skill: Skill
     path: str
     digest: str
     media_type: str
+    queries: Sequence[str] = ()
 
 
 def server_card(endpoint: str, name: str, version: str, versions: Sequence[str]) -> dict[str, Json]:
@@ -77,7 +85,14 @@ def catalog(site: str, index: str, skills: Iterable[CatalogSkill], *, has_card: 
     host = _host(site)
     entries: list[Json] = []
     if has_card:
-        entries.append({"identifier": f"urn:air:{host}:mcp:skills", "type": CARD_MEDIA_TYPE, "url": site + CARD})
+        entries.append(
+            {
+                "identifier": f"urn:air:{host}:mcp:skills",
+                "type": CARD_MEDIA_TYPE,
+                "url": site + CARD,
+                "displayName": _TITLE,
+            }
+        )
     entries.append(
         {
             "identifier": f"urn:air:{host}:skill:index",
@@ -101,6 +116,8 @@ def _entry(site: str, host: str, published: CatalogSkill) -> Json:
         "description": skill.description,
         "digest": published.digest,
     }
+    if published.queries:
+        entry["representativeQueries"] = [*published.queries[:MOST_QUERIES]]
     version = identity.version(skill.frontmatter)
     return entry if version is None else entry | {"version": version}
 

@@ -30,7 +30,7 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
-from mcp_skills_server.dialects.aicatalog import CARD, CARD_MEDIA_TYPE, CATALOG, server_card
+from mcp_skills_server.dialects.aicatalog import ARD, CARD, CARD_MEDIA_TYPE, CATALOG, LINKS, server_card
 from mcp_skills_server.publish.artifacts import RetentionPolicy
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.rpc.blobs import Blobs
@@ -241,7 +241,7 @@ def _discovery(views: Views, http: HttpSettings) -> list[Route]:
         )
 
     discovery = ByGrants(views, make) if views.are_restricted else make(views.registry)
-    paths = [*(prefix.rstrip("/") + "{rest:path}" for prefix in PREFIXES), CATALOG]
+    paths = [*(prefix.rstrip("/") + "{rest:path}" for prefix in PREFIXES), CATALOG, ARD]
     return [Route(path, discovery) for path in paths]
 
 
@@ -255,6 +255,7 @@ def _card(request: Request) -> Response:
         "Cache-Control": f"public, max-age={_METADATA_MAX_AGE_S}",
         "Access-Control-Allow-Origin": "*",
         "Access-Control-Expose-Headers": "ETag",
+        "Link": LINKS,
     }
     if etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)

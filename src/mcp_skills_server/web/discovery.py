@@ -13,20 +13,31 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Final
 
 import anyio
 from anyio import to_thread
 from starlette.types import Receive, Scope, Send
 
+from mcp_skills_server.authoring.evaluation import own_cases
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.turns import off_loop
 from mcp_skills_server.catalog.views import BySkillSet, Views
-from mcp_skills_server.dialects.aicatalog import CATALOG, CATALOG_MEDIA_TYPE, CatalogSkill, catalog
+from mcp_skills_server.dialects.aicatalog import (
+    ARD,
+    ARD_MEDIA_TYPE,
+    CATALOG,
+    CATALOG_MEDIA_TYPE,
+    LINKS,
+    MOST_SKILLS,
+    CatalogSkill,
+    catalog,
+)
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media
-from mcp_skills_server.model import SKILL_MD, Json, printable
+from mcp_skills_server.model import SKILL_MD, Json, Skill, printable
 from mcp_skills_server.publish.edition import Edition
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.server.callers import address, principal
@@ -153,15 +164,11 @@ class Discovery:
         return found
 
     async def _find(self, path: str, site: str) -> _Found | None:
-        if path == CATALOG:
-            edition = await self._edition()
-            skills = (
-                CatalogSkill(each.skill, each.artifact.path, each.artifact.digest, each.artifact.media_type)
-                for each in edition.skills.values()
-            )
-            raw = encoded(catalog(site, DIRECTORY + INDEX, skills, has_card=self._has_card))
+        if path in (CATALOG, ARD):
+            raw = await self._catalog(await self._edition(), site, with_queries=path == ARD)
             digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
-            return _Found(CATALOG_MEDIA_TYPE, digest, len(raw), self._max_age, partial(_slice, raw))
+            kind = ARD_MEDIA_TYPE if path == ARD else CATALOG_MEDIA_TYPE
+            return _Found(kind, digest, len(raw), self._max_age, partial(_slice, raw))
         if path == DIRECTORY + INDEX:
             edition = await self._edition()
             return self._index(edition.index, edition.digest)
@@ -172,6 +179,24 @@ class Discovery:
             name, _, file_path = path.removeprefix(DIRECTORY_0_1).partition("/")
             return await self._file(name, file_path) if file_path else None
         return await self._artifact(path)
+
+    async def _catalog(self, edition: Edition, site: str, *, with_queries: bool) -> bytes:
+        """Return the AI Catalog of an edition; with the queries of trigger sets, as ARD wants them."""
+        published = [*islice(edition.skills.values(), MOST_SKILLS)]
+        queries: list[list[str]] = [[] for _ in published]
+        if with_queries:
+            queries = await to_thread.run_sync(lambda: [self._queries(each.skill) for each in published])
+        skills = (
+            CatalogSkill(each.skill, each.artifact.path, each.artifact.digest, each.artifact.media_type, its)
+            for each, its in zip(published, queries, strict=True)
+        )
+        return encoded(catalog(site, DIRECTORY + INDEX, skills, has_card=self._has_card))
+
+    def _queries(self, published: Skill) -> list[str]:
+        registry = self.publication.registry
+        skill = registry.snapshot.skills.get(published.path, published)  # with its evals, which are not published
+        cases, _ = own_cases(registry.read, skill, str)
+        return [case.query for _, case in cases if case.should_trigger]
 
     def _index(self, raw: bytes, digest: str) -> _Found:
         return _Found(INDEX_MEDIA_TYPE, digest, len(raw), self._max_age, partial(_slice, raw))
@@ -262,6 +287,8 @@ class Discovery:
             (b"cache-control", f"{self._scope}, max-age={found.age}{immutable}".encode()),
             *self._common,
         ]
+        if found.media_type == INDEX_MEDIA_TYPE:
+            headers.append((b"link", LINKS.encode()))
         if asked and b"if-match" in asked and not _names(asked[b"if-match"], etag, weakly=False):
             await self._refuse(send, scope, 412, "this is not what If-Match names")
             return

@@ -8,6 +8,7 @@ trigger the skill.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, cast
 
 from mcp_skills_server.errors import UsageError
@@ -54,6 +55,12 @@ def read_cases(raw: bytes, place: str) -> list[TriggerCase]:
     if isinstance(found, list):
         return [_case(entry, "query", None, "", f"{place}: entry {at}") for at, entry in _entries(found, place)]
     raise UsageError(f'{place}: holds no trigger set; write [{{"query": "...", "should_trigger": true}}]')
+
+
+def written(cases: Iterable[TriggerCase]) -> bytes:
+    """Return the trigger set of these cases, as a file."""
+    entries = [{"query": each.query, "should_trigger": each.should_trigger} for each in cases]
+    return (json.dumps(entries, ensure_ascii=False, indent=2) + "\n").encode("utf-8", "replace")
 
 
 def _entries(found: Any, place: str) -> list[tuple[int, dict[str, Any]]]:

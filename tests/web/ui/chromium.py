@@ -25,7 +25,7 @@ _HARM = """(plain) => {
     "iframe, object, embed, base, link[href*=leak], form[action*=leak], script:not([src='/ui/static/ui.js'])"
   ) || !plain && (
     [...each.attributes].some((one) => /^on|^style$|^srcdoc$/.test(one.name))
-    || each.matches("a[href]") && !/^(https?|mailto):$/.test(each.protocol)
+    || each.matches("a[href]") && !/^(https?|mailto|vscode|cursor):$/.test(each.protocol)
   );
   const found = [...document.querySelectorAll("*")].filter(harms).map((each) => each.outerHTML.slice(0, 200));
   if (window.hit != null || document.title === "hit") found.push("it ran");

@@ -18,7 +18,8 @@ from web.ui.serving import own_page, page_serving
 from wire import FIXTURES, write_skill
 
 pytestmark = needs_chromium
-VIEWS = ("", "skills/acme/billing/refunds", "files/acme/billing/refunds?file=references/approval-limits.md",
+VIEWS = ("", "skills/acme/billing/refunds", "skills/acme/billing/refunds?text=raw",
+         "files/acme/billing/refunds?file=references/approval-limits.md",
          "history/acme/billing/refunds", "?problem=any", "no/such/page", "?q=nothing-is-like-this")  # fmt: skip
 
 
@@ -86,6 +87,7 @@ def test_a_button_copies_what_stands_beside_it(chromium: Browser) -> None:
     with opened(chromium, FIXTURES, permissions=permissions) as (seen, origin):
         page = seen.page
         page.goto(f"{origin}/ui/skills/acme/billing/refunds")
+        page.get_by_role("link", name="As it is").click()
         page.evaluate("() => { setTimeout = () => 0 }")  # or its words are there for 2 s
         page.locator("button[data-copies=raw]").click()
         expect(page.locator("button[data-copies=raw]")).to_have_text("Copied")
@@ -202,6 +204,6 @@ def test_axe_finds_nothing(chromium: Browser, colours: str) -> None:
 
 def test_nothing_is_wider_than_a_telephone(chromium: Browser) -> None:
     with opened(chromium, FIXTURES, viewport={"width": 320, "height": 600}) as (seen, origin):
-        for view in VIEWS[:5]:
+        for view in VIEWS[:6]:
             seen.page.goto(f"{origin}/ui/{view}")
             assert seen.page.evaluate("() => document.documentElement.scrollWidth") <= 320, view

@@ -301,7 +301,7 @@ def test_what_is_left_out_says_so(tmp_path: Path) -> None:
     with page_serving(tmp_path) as server, following(server) as stream:
         write_skill(tmp_path / "two", name="other")
         assert stream.event() == "change"
-        assert "appeared other two left out" in words(get(server, "/ui/live?part=1"))
+        assert "appeared two left out" in words(get(server, "/ui/live?part=1"))
 
 
 def test_streams_end_with_the_server(tmp_path: Path) -> None:

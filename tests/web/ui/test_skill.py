@@ -83,7 +83,7 @@ def test_it_shows_what_the_skill_says_rendered_and_as_it_is(server: Server, fold
     assert '<a href="/ui/files/refunds?file=references/limits.md">limits</a>' in text
     assert '<img src="/ui/raw/refunds?file=scheme.png" alt="scheme"' in text
     assert '<a href="https://example.org/x" rel="noopener noreferrer nofollow">far</a>' in text
-    raw = re.search(r'<pre id="raw"[^>]*>(.*?)</pre>', text, re.DOTALL)
+    raw = re.search(r'<pre id="raw"[^>]*>(.*?)</pre>', page(server, "/ui/skills/refunds?text=raw"), re.DOTALL)
     assert raw and html.unescape(raw[1]) == (folder / "refunds" / "SKILL.md").read_text(encoding="utf-8")
     digest = hashlib.sha256((folder / "refunds" / "SKILL.md").read_bytes()).hexdigest()
     assert f"sha256:{digest[:16]}" in text

@@ -19,7 +19,9 @@ from wire import FIXTURES, ROOT, write_skill
 
 pytestmark = needs_chromium
 BROKEN = ROOT / "fixtures" / "broken"
-VIEWS = ("usage", "model", "model?era=legacy&dialect=sep-2640", "try?prompt=handle+a+refund+request", "try", "problems",
+VIEWS = ("usage", "model", "model?era=legacy&dialect=sep-2640", "try?prompt=handle+a+refund+request",
+         "try?skill=acme/billing/refunds&prompts=refund%0A-+csv", "try", "tools",
+         "tools?tool=skills_read&arg.skill=refunds&arg.path=SKILL.md&call=1", "problems",
          "live", "sources", "runs", "clients")  # fmt: skip
 
 
@@ -35,6 +37,7 @@ def test_every_view_is_reached_from_every_other_by_its_name(chromium: Browser) -
         for name in (
             "What the model sees",
             "Trigger playground",
+            "Tools",
             "Problems",
             "Usage",
             "Live",
@@ -58,7 +61,7 @@ def test_every_view_is_reached_by_keys_alone_and_keeps_nobody(chromium: Browser)
     with opened(chromium, FIXTURES) as (seen, _):
         page = seen.page
         names = page.get_by_role("navigation", name="Views").get_by_role("link").all_text_contents()
-        assert len(names) == 9
+        assert len(names) == 10
         for name in names:
             for _ in range(15):
                 page.keyboard.press("Tab")

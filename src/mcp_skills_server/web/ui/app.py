@@ -15,10 +15,13 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final, TypeAlias
+from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
@@ -40,7 +43,7 @@ from mcp_skills_server.web.forwarded import PREFIX
 from mcp_skills_server.web.rates import FailedAuthentications
 from mcp_skills_server.web.settings import HttpSettings, UiSettings
 from mcp_skills_server.web.ui.activity import Activity
-from mcp_skills_server.web.ui.entrance import Entrance
+from mcp_skills_server.web.ui.entrance import Entrance, form_of
 from mcp_skills_server.web.ui.live import Live
 from mcp_skills_server.web.ui.look import (
     BASE,
@@ -61,17 +64,20 @@ from mcp_skills_server.web.ui.pages import (
     problems,
     skill,
     sources,
+    tools,
     triggers,
     usage,
 )
 from mcp_skills_server.web.ui.render import marked, plain, visible
 from mcp_skills_server.web.ui.revisions import Revisions
-from mcp_skills_server.web.ui.session import Viewer, Viewers
+from mcp_skills_server.web.ui.session import Viewer, Viewers, is_of_own_page
 
 logger = logging.getLogger(__name__)
 
 _HERE: Final = Path(__file__).parent
-_STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript"}
+_STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript", "mark.svg": "image/svg+xml"}
+_LEAST_COMPRESSED: Final = 1024
+"""Bytes of an answer from which on it is compressed for who takes it."""
 _NOT_THERE: Final = "There is no such page. It may be of a skill that is gone, or that you may not read."
 
 PageOf: TypeAlias = Callable[[Request, Look], Awaitable[Response]]
@@ -107,6 +113,7 @@ VIEWS: Final = (
     _PageView("/history/{path:path}", history.page),
     _PageView("/model", model.page, "What the model sees"),
     _PageView("/try", triggers.page, "Trigger playground"),
+    _PageView("/tools", tools.page, "Tools"),
     _PageView("/problems", problems.page, "Problems"),
     _PageView("/usage", usage.page, "Usage"),
     _PageView("/live", live.page, "Live"),
@@ -159,9 +166,10 @@ class Ui:
     def routes(self) -> list[BaseRoute]:
         """All routes."""
         views = [Route(each.path, self._answer(each), methods=["GET"]) for each in VIEWS]
+        views.append(Route("/try", self._keep, methods=["POST"]))
         other = [Route("/{rest:path}", self._missing, methods=["GET"])]
         static = [Route("/static/{name}", _static, methods=["GET"])]
-        below = _Below(Router([*views, *static, *self._entrance.routes(), *other]))
+        below = _Below(GZipMiddleware(Router([*views, *static, *self._entrance.routes(), *other]), _LEAST_COMPRESSED))
         return [*(Route(path, _to_page, methods=["GET"]) for path in ("/", BASE)), Mount(BASE, below)]
 
     def _prepare(self) -> None:
@@ -212,6 +220,18 @@ class Ui:
             if event is not None:
                 event.outcome = "refused"
             return self._message(self._look(runtime, None, who), words, status)
+
+    async def _keep(self, request: Request) -> Response:
+        """Keep the prompts of the trigger playground in a skill of one's own."""
+        viewer = await self._viewers.viewer(request)
+        if viewer is None or not self.site.local or not is_of_own_page(request):
+            return self._message(self._look(self._runtime, None, None), "This form was sent from another page.", 403)
+        look = self._look(self._runtime_of(viewer.principal), None, viewer.principal)
+        fields = await form_of(request)
+        trouble = "The form is too long." if fields is None else await triggers.keep(look, fields)
+        if trouble or fields is None:
+            return self._message(look, trouble, 400)
+        return RedirectResponse(f"{base()}/try?{urlencode({**fields, 'kept': 1})}#set", 303)
 
     def _runtime_of(self, principal: Principal | None) -> Runtime:
         return self._runtime.over(self._views.of(principal))
@@ -313,9 +333,13 @@ def _templates() -> Environment:
     return made
 
 
-def _moment(seconds: float | None) -> str:
-    """Return a moment of UTC, for people."""
-    return "never" if seconds is None else time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+def _moment(seconds: float | None) -> Markup:
+    """Return a moment of UTC, for people; the script of the page makes it their own time."""
+    if seconds is None:
+        return Markup("never")
+    moment = time.gmtime(seconds)
+    machine, people = time.strftime("%Y-%m-%dT%H:%M:%SZ", moment), time.strftime("%Y-%m-%d %H:%M UTC", moment)
+    return Markup('<time datetime="{}">{}</time>').format(machine, people)
 
 
 def with_headers(send: Send) -> Send:

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 _AWAY: Final = "skills-ui-away"
 """The cookie of a browser that is at the issuer."""
-_LONGEST_FORM: Final = 1 << 14
+_LONGEST_FORM: Final = 1 << 16
 
 
 class Entrance:
@@ -80,7 +80,7 @@ class Entrance:
             return self._form("", 200)
         if not is_of_own_page(request):
             return self._form("This form was sent from another page.", 403)
-        form = await _form_of(request)
+        form = await form_of(request)
         viewer = None if form is None else self._viewers.by_token(form.get("token", "").strip())
         if viewer is None:
             logger.warning("refused a token at the page", extra=REPEATS)
@@ -178,7 +178,7 @@ def _flow_of(policy: Policy) -> Flow | None:
     return Flow(oauth, oauth.settings.ui_client_id, fetch)
 
 
-async def _form_of(request: Request) -> dict[str, str] | None:
+async def form_of(request: Request) -> dict[str, str] | None:
     """Return the fields of a small form, None where it is none."""
     raw = b""
     async for chunk in request.stream():

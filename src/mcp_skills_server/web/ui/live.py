@@ -175,9 +175,12 @@ class Live:
         """Return the changes of a set of skills, the last one first."""
         return [*islice(self._changes(skills), KEPT)]
 
-    def number(self, skills: SkillSet, after: int = 0) -> int:
-        """Return the number of the last change of a set of skills; `after` where there is none beyond that."""
-        last = next(self._changes(skills, after), None)
+    def number(self, skills: SkillSet, after: int = 0, path: str = "") -> int:
+        """Return the number of the last change of a set of skills; `after` where there is none beyond that.
+
+        With `path` only changes of the skill at this path count.
+        """
+        last = next((each for each in self._changes(skills, after) if path in ("", each.what.path)), None)
         if last is None:
             return after
         return max(after, last.number)
@@ -214,7 +217,9 @@ class Live:
         self.is_closing = True
         self.wake()
 
-    def open(self, skills: SkillSet, owner: Owner, after: int, stays: Callable[[], Awaitable[bool]]) -> ChangeStream:
+    def open(
+        self, skills: SkillSet, owner: Owner, after: int, stays: Callable[[], Awaitable[bool]], path: str = ""
+    ) -> ChangeStream:
         """Return a stream of server-sent events: one `change` for whatever happened since the last one.
 
         An owner who opens too many has the oldest one ended, with the event `replaced`.
@@ -224,11 +229,12 @@ class Live:
             owner: among whose streams it counts.
             after: the number of the last change that is known.
             stays: asked before each line; where it says no, the stream ends.
+            path: of the one skill whose changes count; "" for all.
 
         Raises:
             QuotaError: others have left no place.
         """
-        made = ChangeStream(self, skills, after, stays)
+        made = ChangeStream(self, skills, after, stays, path)
         for oldest in self._places.claim(made, owner):
             oldest.is_replaced = True
             self.wake()
@@ -246,11 +252,14 @@ class ChangeStream:
         is_replaced: whether it has to end, since its owner has opened too many after it.
     """
 
-    def __init__(self, live: Live, skills: SkillSet, after: int, stays: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(
+        self, live: Live, skills: SkillSet, after: int, stays: Callable[[], Awaitable[bool]], path: str
+    ) -> None:
         self._live = live
         self._skills = skills
         self._after = after
         self._stays = stays
+        self._path = path
         self.is_replaced = False
 
     def close(self) -> None:
@@ -270,7 +279,7 @@ class ChangeStream:
                 return
             if self._live.is_closing or not await self._stays():
                 return
-            number = self._live.number(self._skills, self._after)
+            number = self._live.number(self._skills, self._after, self._path)
             if number == self._after:
                 yield _HEARTBEAT
                 continue
@@ -282,7 +291,7 @@ class ChangeStream:
         if self.is_replaced or self._live.is_closing:
             return False
         looked_at = self._live.last_number
-        if self._live.number(self._skills, self._after) > self._after:
+        if self._live.number(self._skills, self._after, self._path) > self._after:
             return False
         self._after = max(self._after, looked_at)
         return True

@@ -16,7 +16,7 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.view import View
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import identity
-from mcp_skills_server.model import Problem, Skill, Snapshot
+from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.sources.git.history import Histories
@@ -133,6 +133,22 @@ class Look:
         """All skills that the viewer may read, as they were when the request came."""
         return self.view.snapshot
 
+    @property
+    def number(self) -> int:
+        """Return the number of the last change that the page shows, for the stream that announces the next one."""
+        skills = self.runtime.skill_set
+        number = self.site.live.number(skills)
+        if skills.snapshot is not self.snapshot:
+            return 0  # there are changes that it does not show
+        return number
+
+    @property
+    def folders(self) -> str:
+        """Return the names of the folders of one's own page; "" for the page of a server."""
+        if not self.site.local:
+            return ""
+        return ", ".join(os.path.basename(root.path) for root in self.runtime.registry.roots[:3])
+
     def used(self) -> Mapping[str, Line] | None:
         """Return the counts of the viewer's skills in the last 30 days, by skill path; None if nothing is counted.
 
@@ -174,6 +190,13 @@ def source_name(look: Look, root: int) -> str:
     if found.origin is not None:
         return found.origin if look.site.local else identity.shown_origin(found.origin)
     return found.shown if look.site.local else os.path.basename(found.path) or "folder"
+
+
+def reason_left_out(skill: Skill) -> Problem | None:
+    """Return what keeps a skill from being served to everybody: its first error."""
+    if skill.standing is Standing.VALID:
+        return None
+    return next((each for each in skill.problems if each.severity == "error"), None)
 
 
 def shown_problem(look: Look, problem: Problem) -> Problem:

@@ -10,6 +10,7 @@ from mcp_skills_server.authoring import context, evaluation
 from mcp_skills_server.authoring.evaluation import CaseResult, RankingJudge, Summary
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.model import Skill
+from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.runtime.overlap import Overlap, overlaps
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.web.ui.look import Look
@@ -20,7 +21,6 @@ _SHOWN: Final = 5
 _LEAST: Final = 0.4
 _WORDS: Final = {
     "whole": "with its description",
-    "shortened": "by name, or with a part of its description",
     "absent": "not at all; skills_search finds it",
 }
 
@@ -33,7 +33,7 @@ class AuthorReport:
         summary: of its trigger set; None where it has none.
         failed: the cases that do not come out as expected, each with the reason.
         troubles: why files in its folder evals hold no cases.
-        hosts: each host, and how its model is shown the skill unasked.
+        hosts: the hosts whose models are shown the skill alike, and how they are, unasked.
         neighbours: skills that a model may take it for, the most alike first.
     """
 
@@ -71,9 +71,22 @@ def report_of(look: Look, skill: Skill) -> AuthorReport:
 def _hosts(look: Look, skill: Skill) -> list[tuple[str, str]]:
     if not look.site.settings.tools:
         return []
-    offers = [each for each in look.runtime.briefing.overview.offers if each.path == skill.path]
-    out: list[tuple[str, str]] = []
+    briefing = look.runtime.briefing
+    overview = briefing.overview
+    position = next((at for at, each in enumerate(overview.offers) if each.path == skill.path), None)
+    if position is None:
+        return []
+    out: dict[str, list[str]] = {}
     for key, host in context.HOSTS.items():
-        shown = context.parts_shown(context.unasked(look.runtime, host), offers)
-        out += [(key, _WORDS[part]) for part in shown.values()]
-    return out
+        client = client_of(host.client)
+        (part,) = context.parts_shown(context.unasked(look.runtime, host), [overview.offers[position]]).values()
+        words = _WORDS.get(part, "")
+        if not words:
+            limit = briefing.characters(client)
+            if client.list_in == "tools":
+                shown = runtime.in_loading(overview, limit)
+            else:
+                shown = runtime.in_instructions(overview, limit, scripts=look.runtime.runs_scripts)
+            words = runtime.shown_part(overview, shown, position)
+        out.setdefault(words, []).append(key)
+    return [(", ".join(hosts), words) for words, hosts in out.items()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,11 +25,12 @@ from mcp_skills_server.model import SKILL_MD, Problem, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.match_reasons import reasons
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.telemetry.usage_store import Line
-from mcp_skills_server.web.ui.look import Look, base, shown_problem, source_name
+from mcp_skills_server.web.ui.look import Look, base, reason_left_out, shown_problem, source_name
 from mcp_skills_server.web.ui.pages.problems import survey_of
 
 PART: Final = 100
 """Skills that one answer has."""
+_NEAREST: Final = 6
 _MOST_TAGS: Final = 200
 _MOST_PLACES: Final = 100
 _USED: Final = ("used", "never")
@@ -62,6 +65,11 @@ class Asked:
     used: str = ""
     sort: str = ""
     start: int = 0
+
+    @property
+    def is_filtered(self) -> bool:
+        """Tell whether anything is asked for but a part and an order."""
+        return self != Asked(sort=self.sort, start=self.start)
 
     @classmethod
     def of(cls, given: QueryParams) -> Asked:
@@ -109,6 +117,7 @@ class SkillRow:
         problems: how many problems of it are known.
         line: what was counted of it.
         why: in which texts which words of the question stand.
+        changed: when it changed last since the server started, in seconds since 1970; None where it did not.
     """
 
     skill: Skill
@@ -120,6 +129,7 @@ class SkillRow:
     problems: int
     line: Line | None
     why: Sequence[tuple[str, Sequence[str]]]
+    changed: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +141,14 @@ class Found:
         more: whether there are more.
         total: how many there are in all, None where that was not counted.
         trouble: why nothing could be searched, "" where it could.
+        nearest: where a search found nothing, skills whose names look like words of it.
     """
 
     rows: Sequence[SkillRow]
     more: bool
     total: int | None
     trouble: str = ""
+    nearest: Sequence[Skill] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +159,8 @@ class Facets:
     tags: Sequence[tuple[str, int]]
     codes: Sequence[tuple[str, int]]
     left_out: int
+    tokens: int
+    """Of all SKILL.md together."""
     places: Sequence[Problem]
     """Problems of no skill that is shown: folders that cannot be read, skills that another hides."""
     summary: str
@@ -164,12 +178,20 @@ async def page(request: Request, look: Look) -> Response:
     found, facets = await to_thread.run_sync(_work, look, asked)
     following = asked.address(asked.start + PART) if found.more else ""
     before = asked.address(max(0, asked.start - PART)) if asked.start else ""
-    values: dict[str, Any] = {"asked": asked, "found": found, "following": following, "before": before}
+    new = shlex.join(["mcp-skills-server", "new", os.path.join(look.runtime.registry.roots[0].given, "my-skill")])
+    values: dict[str, Any] = {
+        "asked": asked,
+        "found": found,
+        "facets": facets,
+        "following": following,
+        "before": before,
+        "new": new,
+    }
     if request.query_params.get("format") == "json":
         return JSONResponse([_as_json(row) for row in found.rows])
     if "part" in request.query_params:
         return look.page("rows.html", **values)
-    return look.page("catalogue.html", **values, facets=facets, counts=look.site.usage.are_kept)
+    return look.page("catalogue.html", **values, counts=look.site.usage.are_kept)
 
 
 def _as_json(row: SkillRow) -> dict[str, Any]:
@@ -200,14 +222,18 @@ def find(look: Look, asked: Asked, survey: Survey) -> Found:
     accept = _condition(asked, used, survey)
     total: int | None = None
     trouble = ""
+    nearest: Sequence[Skill] = ()
     if asked.question:
+        search = look.runtime.searches.of(look.runtime.skill_set)
         try:
-            ranked: Iterator[Skill] | list[Skill] = look.runtime.searches.of(look.runtime.skill_set).find(
+            ranked: Sequence[Skill] = search.find(
                 asked.question,
                 asked.start + PART + 1,
                 lambda skill: accept(skill) and skill.path in snapshot.skills,
                 by_meaning=True,
             )
+            if not ranked and not asked.start:
+                nearest = search.nearest(asked.question, _NEAREST, lambda skill: skill.path in snapshot.skills)
         except NoFullTextError as error:
             ranked, trouble = [], str(error)
         # What cannot be read is in no index; it is looked for by its path.
@@ -223,7 +249,7 @@ def find(look: Look, asked: Asked, survey: Survey) -> Found:
         total = len(all_fitting)
         skills = all_fitting[asked.start : asked.start + PART + 1]
     rows = [_row(look, each, asked, used, survey) for each in islice(skills, PART)]
-    return Found(rows, len(skills) > PART, total, trouble)
+    return Found(rows, len(skills) > PART, total, trouble, nearest)
 
 
 def _unread(snapshot: Snapshot) -> Iterator[Skill]:
@@ -264,6 +290,7 @@ def _row(look: Look, skill: Skill, asked: Asked, used: Mapping[str, Line] | None
         len(survey.by_skill.get(skill.path, ())),
         None if used is None else used.get(skill.path),
         reasons(skill, asked.question) if asked.question else (),
+        next((each.time for each in look.site.revisions.of(skill.path)), None),
     )
 
 
@@ -271,13 +298,6 @@ def tokens_of(skill: Skill) -> int:
     """Estimate the tokens of a SKILL.md by its bytes."""
     file = skill.files.get(SKILL_MD)
     return 0 if file is None else estimated_size(file.size)
-
-
-def reason_left_out(skill: Skill) -> Problem | None:
-    """Return what keeps a skill from being served to everybody: its first error."""
-    if skill.standing is Standing.VALID:
-        return None
-    return next((each for each in skill.problems if each.severity == "error"), None)
 
 
 def facets_of(look: Look, survey: Survey) -> Facets:
@@ -299,6 +319,7 @@ def facets_of(look: Look, survey: Survey) -> Facets:
             sorted(tags.most_common(_MOST_TAGS)),
             sorted(codes.items()),
             left_out,
+            sum(map(tokens_of, snapshot.skills.values())),
             [shown_problem(look, each) for each in snapshot.problems[:_MOST_PLACES]],
             survey.summary,
             survey.progress,

@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from mcp_skills_server.model import Standing
+from mcp_skills_server.model import Skill, Standing
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.server.callers import counted
 from mcp_skills_server.web.ui.live import ChangeStream
-from mcp_skills_server.web.ui.look import Look
+from mcp_skills_server.web.ui.look import Look, reason_left_out, shown_problem
 
 _TYPE: Final = "text/event-stream"
 
@@ -24,10 +24,15 @@ async def page(request: Request, look: Look) -> Response:
     found, own = look.site.live, look.runtime.skill_set
     changes, skills = found.latest(own), look.snapshot.skills
     there = {each.what.path for each in changes if each.what.path in skills}
-    left_out = {each for each in there if skills[each].standing < Standing.VALID}
+    left_out = {each: _reason(look, skills[each]) for each in there if skills[each].standing < Standing.VALID}
     template = "changes.html" if "part" in request.query_params else "live.html"
     number = changes[0].number if changes else 0
     return look.page(template, changes=changes, there=there, left_out=left_out, since=found.since, number=number)
+
+
+def _reason(look: Look, skill: Skill) -> str:
+    found = reason_left_out(skill)
+    return "" if found is None else shown_problem(look, found).message
 
 
 async def events(request: Request, look: Look) -> Response:
@@ -39,7 +44,8 @@ async def events(request: Request, look: Look) -> Response:
     if known is None:
         known = look.site.live.number(skills)
     try:
-        stream = look.site.live.open(skills, counted(request.scope), known, look.stays)
+        path = request.query_params.get("skill", "")
+        stream = look.site.live.open(skills, counted(request.scope), known, look.stays, path)
     except QuotaError as error:
         # What is no stream is not asked for again by a browser.
         return PlainTextResponse(f"{error}\n", 429, {"retry-after": "60"})

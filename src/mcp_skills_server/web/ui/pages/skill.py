@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import quote
 
 from anyio import to_thread
 from markupsafe import Markup
@@ -17,12 +19,13 @@ from starlette.responses import Response
 from mcp_skills_server.authoring.tokens import estimated
 from mcp_skills_server.catalog.checks import Survey
 from mcp_skills_server.dialects import prompts, runtime
-from mcp_skills_server.errors import RequestError
+from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format import arguments, frontmatter, hidden, identity, media
 from mcp_skills_server.format.fields import text as text_of
-from mcp_skills_server.hosts.edit import entry_for, snippet
+from mcp_skills_server.hosts.edit import entry_for, remote_entry_for, snippet
 from mcp_skills_server.hosts.table import HOSTS
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, SkillFile, Standing
+from mcp_skills_server.runtime.copies import is_copy
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage_store import Line
 from mcp_skills_server.web.ui.look import Look, prefix, shown_problem, source_name
@@ -32,9 +35,11 @@ from mcp_skills_server.web.ui.render import rendered
 
 _NAME: Final = "skills"
 _PROGRAM: Final = "mcp-skills-server"
+_TOKEN: Final = "SKILLS_TOKEN"  # noqa: S105 - the name of a variable
 GONE: Final = "This skill is not there any more, or you may not read it. It may have been moved, renamed or deleted."
 _MOST_RAW: Final = 200_000
 """Characters of a SKILL.md that are shown; the raw file has all of them."""
+_MOST_COPIES: Final = 20
 _GIVEN: Final = "arg."
 _DEEPEST: Final = 8
 """Folders in each other that the tree of files shows."""
@@ -42,40 +47,50 @@ _DEEPEST: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """Something to copy.
+    """The way to have one host use this server.
 
     Attributes:
         key: a word of its own.
-        title: where it belongs.
-        text: what to copy.
+        title: the host.
+        command: what to type, "" where there is no command.
+        text: its part of the host's file.
+        link: an address that the host opens by itself, "" where it has none.
     """
 
     key: str
     title: str
+    command: str
     text: str
+    link: str = ""
 
 
 def snippets(roots: Sequence[str], url: str = "", *, needs_token: bool = False) -> list[Snippet]:
-    """Return the snippet of each host that starts a server of these roots, or of a server at a URL."""
+    """Return the snippet of each host that starts a server of these roots, or reaches a server at a URL."""
+    token = _TOKEN if needs_token else None
+    given = [*roots]
     if url:
-        entry: dict[str, object] = {"type": "http", "url": url}
-        header = ' --header "Authorization: Bearer YOUR-TOKEN"' if needs_token else ""
-        if needs_token:
-            entry["headers"] = {"Authorization": "Bearer YOUR-TOKEN"}
-        return [
-            Snippet("json", "A host that reads mcpServers", json.dumps({"mcpServers": {_NAME: entry}}, indent=2)),
-            Snippet("claude", "Claude Code", f"claude mcp add --transport http {_NAME} {shlex.quote(url)}{header}"),
-        ]
-    command = Snippet(
-        "install",
-        "By the command line",
-        "\n".join(shlex.join([_PROGRAM, "install", host, *roots]) for host in HOSTS),
-    )
-    entries = [
-        Snippet(key, host.title, snippet(host, _NAME, entry_for(host, [_PROGRAM], roots)))
-        for key, host in HOSTS.items()
-    ]
-    return [command, *entries]
+        given = ["--url", url] if token is None else ["--url", url, "--token-env", token]
+    found: list[Snippet] = []
+    for key, host in HOSTS.items():
+        try:
+            entry = remote_entry_for(host, url, token) if url else entry_for(host, [_PROGRAM], roots)
+        except UsageError:
+            continue  # it has no such entry in its file
+        command = shlex.join([_PROGRAM, "install", key, *given])
+        found.append(Snippet(key, host.title, command, snippet(host, _NAME, entry), _link(key, entry)))
+    return found
+
+
+def _link(key: str, entry: Mapping[str, object]) -> str:
+    """Return the address by which a host offers to add an entry; "" for a host without one."""
+    if "headers" in entry:
+        return ""  # it would hold a variable that only files have
+    if key == "vscode":
+        return f"vscode:mcp/install?{quote(json.dumps({'name': _NAME, **entry}))}"
+    if key == "cursor":
+        config = b64encode(json.dumps(entry).encode()).decode()
+        return f"cursor://anysphere.cursor-deeplink/mcp/install?name={_NAME}&config={quote(config)}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +154,7 @@ class FileTree:
 
 
 async def page(request: Request, look: Look) -> Response:
-    """Return the view of a skill; with `there` in the query nothing but whether there is one."""
+    """Return the view of a skill; with `part` what a change replaces, with `there` whether there is one."""
     skill = skill_of(request, look)
     if "there" in request.query_params:
         events.concerns([skill])
@@ -151,12 +166,14 @@ async def page(request: Request, look: Look) -> Response:
     checks = look.runtime.registry.checks
     is_checked = checks.known(skill) is not None  # asked first: the survey below then has what was found
     survey = await to_thread.run_sync(survey_of, look)
-    listed = await to_thread.run_sync(look.runtime.briefing.shown_part, skill) if look.site.settings.tools else None
     author = await to_thread.run_sync(report_of, look, skill) if runtime.is_offered(skill) else None
     digests = await look.view.digests(skill) if skill.standing > Standing.UNUSABLE else dict[str, str]()
     response = look.page(
-        "skill.html",
+        "about.html" if "part" in request.query_params else "skill.html",
         skill=skill,
+        icon=_icon(skill),
+        as_it_is=request.query_params.get("text") == "raw",
+        copies=_copies(look, skill),
         title=identity.title(skill),
         version=identity.version(skill.frontmatter),
         text=text,
@@ -170,7 +187,6 @@ async def page(request: Request, look: Look) -> Response:
         revision=getattr(look.runtime.registry.roots[skill.root], "revision", ""),
         place=look.runtime.registry.place(skill) if look.site.local else "",
         seen=seen_by(look, skill),
-        listed=listed,
         costs=_costs(skill, text),
         arguments=declared,
         filled=filled,
@@ -184,6 +200,23 @@ async def page(request: Request, look: Look) -> Response:
         checks.begin(look.runtime.skill_set, skill)
         response.headers["refresh"] = REFRESH_S
     return response
+
+
+def _icon(skill: Skill) -> str:
+    """Return the picture in the skill's folder that its frontmatter names as its icon; "" for none."""
+    icons = skill.frontmatter.get("icons")
+    first = icons[0] if isinstance(icons, list) and icons else None
+    named = first.get("src") if isinstance(first, dict) else skill.frontmatter.get("icon")
+    path = named.removeprefix("./") if isinstance(named, str) else ""
+    kind = media.media_type(path) or ""
+    return path if path in skill.files and kind.startswith("image/") and "svg" not in kind else ""
+
+
+def _copies(look: Look, skill: Skill) -> list[Skill]:
+    """Return the same skill at other places."""
+    skills = look.snapshot.skills
+    others = (skills[path] for path in look.snapshot.named(skill.name, Standing.LENIENT)[:_MOST_COPIES])
+    return [each for each in others if each is not skill and is_copy(skill, each)]
 
 
 def _problems(look: Look, skill: Skill, survey: Survey) -> list[tuple[str, Problem]]:

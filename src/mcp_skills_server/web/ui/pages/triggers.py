@@ -1,20 +1,28 @@
-"""The trigger playground: which skills a prompt means, in which order and why, and which could be taken for another."""
+"""The trigger playground: which skills a prompt means, in which order and why, and which could be taken for another.
+
+For one skill it also checks a set of prompts, and on one's own page keeps them as the skill's trigger set.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mcp_skills_server.authoring.evaluation import own_cases
+from mcp_skills_server.authoring.trigger_sets import TriggerCase, written
 from mcp_skills_server.dialects import runtime
-from mcp_skills_server.model import Skill
+from mcp_skills_server.durable import replace_file
+from mcp_skills_server.model import EVALS, Skill
 from mcp_skills_server.runtime.match_reasons import reasons
 from mcp_skills_server.runtime.overlap import Overlap, overlaps
+from mcp_skills_server.runtime.search import Hit
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.web.ui.look import Look
 
@@ -28,6 +36,12 @@ _NEIGHBOURS: Final = 6
 _LEAST: Final = 0.3
 """An overlap that is worth a line."""
 _SHOWN: Final = 3
+_MOST_PROMPTS: Final = 20
+_CLOSE: Final = 0.85
+"""The part of the best score from which on the second place is close."""
+_FILE: Final = "trigger_queries.json"
+_UNWANTED: Final = "-"
+"""Before a prompt for which the skill should not be loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +52,7 @@ class Ranked:
         skill: which skill.
         score: its score, None where its very name was asked for.
         share: its score as a part of the best one, from 0 to 1.
+        words: how it stands beside the others.
         why: in which texts which words of the prompt stand.
         near: skills that say much the same of themselves, the most alike first.
     """
@@ -45,8 +60,24 @@ class Ranked:
     skill: Skill
     score: float | None
     share: float
+    words: str
     why: Sequence[tuple[str, Sequence[str]]]
     near: Sequence[Overlap]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPrompt:
+    """A prompt of a trigger set, and how it comes out.
+
+    Attributes:
+        case: the prompt, and whether the skill should be loaded for it.
+        passed: whether that is so.
+        words: the place of the skill, and by how much.
+    """
+
+    case: TriggerCase
+    passed: bool
+    words: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +96,104 @@ class Ranking:
 
 
 async def page(request: Request, look: Look) -> Response:
-    """Return the view, with the ranking where there is a prompt."""
-    prompt = request.query_params.get("prompt", "").strip()[:LONGEST]
+    """Return the view, with the ranking where there is a prompt, and the check where there is a skill."""
+    query = request.query_params
+    prompt = query.get("prompt", "").strip()[:LONGEST]
     ranking = await to_thread.run_sync(rank, look, prompt) if prompt else Ranking()
-    return look.page("triggers.html", prompt=prompt, ranking=ranking, compared=_COMPARED)
+    skill = look.snapshot.skills.get(query.get("skill", ""))
+    lines, checked = "", list[CheckedPrompt]()
+    if skill is not None:
+        lines = query.get("prompts") or await to_thread.run_sync(_own_prompts, look, skill)
+        checked = await to_thread.run_sync(check, look, skill, cases_of(lines))
+    return look.page(
+        "triggers.html",
+        prompt=prompt,
+        ranking=ranking,
+        compared=_COMPARED,
+        skill=skill,
+        lines=lines,
+        checked=checked,
+        written=written([each.case for each in checked]).decode(),
+        keeps=skill is not None and _may_keep(look, skill),
+        kept="kept" in query,
+    )
+
+
+async def keep(look: Look, fields: Mapping[str, str]) -> str:
+    """Write the prompts of a form into the trigger set of its skill, on one's own page alone.
+
+    Returns:
+        why they cannot be kept; "" where they are.
+    """
+    skill = look.snapshot.skills.get(fields.get("skill", ""))
+    if skill is None or not _may_keep(look, skill):
+        return "Queries are kept in skills of your own folders alone."
+    cases = cases_of(fields.get("prompts", ""))
+    if not cases:
+        return "There is no query."
+    return await to_thread.run_sync(_write, Path(look.runtime.registry.place(skill)), written(cases))
+
+
+def _write(folder: Path, raw: bytes) -> str:
+    evals = folder / EVALS
+    if evals.is_symlink() or folder.is_symlink():
+        return "The folder evals is a link; put the prompts there by hand."
+    try:
+        evals.mkdir(exist_ok=True)
+        replace_file(evals / _FILE, raw, None)
+    except OSError as error:
+        return f"They cannot be written: {error.strerror}."
+    return ""
+
+
+def _may_keep(look: Look, skill: Skill) -> bool:
+    return look.site.local and skill.origin is None
+
+
+def cases_of(lines: str) -> list[TriggerCase]:
+    """Return the cases of a form: a prompt a line, and `-` before one for which the skill should not be loaded."""
+    found: list[TriggerCase] = []
+    for line in lines.splitlines():
+        text = line.strip()
+        prompt = text.removeprefix(_UNWANTED).strip()[:LONGEST]
+        if prompt and len(found) < _MOST_PROMPTS:
+            found.append(TriggerCase(prompt, not text.startswith(_UNWANTED)))
+    return found
+
+
+def _own_prompts(look: Look, skill: Skill) -> str:
+    """Return the cases of a skill's own trigger set as lines."""
+    cases, _ = own_cases(look.runtime.registry.read, skill, str)
+    return "\n".join(f"{'' if each.should_trigger else '- '}{each.query}" for _, each in cases[:_MOST_PROMPTS])
+
+
+def check(look: Look, skill: Skill, cases: Sequence[TriggerCase]) -> list[CheckedPrompt]:
+    """Return how the ranking of `skills_search` takes these prompts."""
+    search, offered = look.runtime.searches.of(look.runtime.skill_set), partial(_is_offered, look)
+    found: list[CheckedPrompt] = []
+    for case in cases:
+        try:
+            hits = search.scored(case.query, MOST, offered, by_meaning=True)
+        except NoFullTextError as error:
+            return [CheckedPrompt(case, False, str(error))]
+        place = next((at for at, hit in enumerate(hits) if hit.skill.path == skill.path), None)
+        found.append(CheckedPrompt(case, (place == 0) == case.should_trigger, _in_words(hits, place)))
+    return found
+
+
+def _in_words(hits: Sequence[Hit], place: int | None) -> str:
+    """Return the place of a skill among hits in words, and the one that is close or before it."""
+    if place is None:
+        return f"not found; first is {hits[0].skill.name}" if hits else "nothing is found"
+    if place:
+        return f"place {place + 1}, behind {hits[0].skill.name}"
+    if len(hits) == 1 or not _is_close(hits[0], hits[1]):
+        return "first, clear"
+    return f"first, close: {hits[1].skill.name}"
+
+
+def _is_close(first: Hit, second: Hit) -> bool:
+    return first.score is not None and second.score is not None and second.score > _CLOSE * first.score
 
 
 def rank(look: Look, prompt: str) -> Ranking:
@@ -90,7 +215,8 @@ def rank(look: Look, prompt: str) -> Ranking:
             share = 1.0
             if hit.score is not None:
                 share = max(0.0, hit.score / best) if best > 0 else 0.0
-            places.append(Ranked(hit.skill, hit.score, share, reasons(hit.skill, prompt), near))
+            words = f"{share:.0%} of the best" if place else _in_words(hits, 0)
+            places.append(Ranked(hit.skill, hit.score, share, words, reasons(hit.skill, prompt), near))
     except NoFullTextError as error:
         return Ranking(trouble=str(error))
     return Ranking(places)

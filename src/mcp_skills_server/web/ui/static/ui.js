@@ -1,6 +1,47 @@
 // What the page does better with a script: it works without. No foreign text ever becomes code or markup here.
 "use strict";
 
+// Buttons that copy what stands in another element.
+const bind = (within) => {
+  for (const button of within.querySelectorAll("button[data-copies]")) {
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      const text = document.getElementById(button.dataset.copies).textContent;
+      const words = button.textContent;
+      try {
+        await navigator.clipboard.writeText(text);
+        button.textContent = "Copied";
+      } catch {
+        const range = document.createRange();
+        range.selectNodeContents(document.getElementById(button.dataset.copies));
+        getSelection().removeAllRanges();
+        getSelection().addRange(range);
+        button.textContent = "Marked: press Ctrl+C";
+      }
+      setTimeout(() => { button.textContent = words; }, 2000);
+    });
+  }
+};
+
+// Moments are of UTC until here.
+const local = (within) => {
+  for (const each of within.querySelectorAll("time[datetime]")) {
+    const moment = new Date(each.dateTime);
+    each.title = each.textContent;
+    each.textContent = moment.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+  }
+};
+
+// Put what the server wrote in the place of what is there.
+const put = (results, html) => {
+  const made = new DOMParser().parseFromString(html, "text/html");
+  results.replaceChildren(...made.body.childNodes);
+  bind(results);
+  local(results);
+};
+bind(document);
+local(document);
+
 (() => {
   // Filter as you type: the server searches, and its rows replace those that are there.
   const form = document.getElementById("search");
@@ -29,8 +70,7 @@
       try {
         const answer = await fetch(`${form.action}?${given}`, { redirect: "manual" });
         if (!answer.ok) { form.submit(); return; }
-        const made = new DOMParser().parseFromString(await answer.text(), "text/html");
-        results.replaceChildren(...made.body.childNodes);
+        put(results, await answer.text());
         history.replaceState(null, "", now ? `${form.action}?${now}` : form.action);
       } catch {
         form.submit();
@@ -44,26 +84,6 @@
         event.preventDefault();
         document.getElementById("q").focus();
       }
-    });
-  }
-
-  // Buttons that copy what stands in another element.
-  for (const button of document.querySelectorAll("button[data-copies]")) {
-    button.hidden = false;
-    button.addEventListener("click", async () => {
-      const text = document.getElementById(button.dataset.copies).textContent;
-      const words = button.textContent;
-      try {
-        await navigator.clipboard.writeText(text);
-        button.textContent = "Copied";
-      } catch {
-        const range = document.createRange();
-        range.selectNodeContents(document.getElementById(button.dataset.copies));
-        getSelection().removeAllRanges();
-        getSelection().addRange(range);
-        button.textContent = "Marked: press Ctrl+C";
-      }
-      setTimeout(() => { button.textContent = words; }, 2000);
     });
   }
 })();
@@ -80,36 +100,65 @@
   });
 })();
 
-// Live parts: the server says that there is something new, and the page asks for it.
+// Live parts: the server says that there is something new, and the page asks for it. A tab that nobody sees follows
+// nothing, since a browser has few connections for all tabs of a server.
 (() => {
   const state = document.querySelector("[data-follows]");
   if (!state || !("EventSource" in window)) return;
   const results = document.getElementById(state.dataset.results);
-  const number = results.querySelector("[data-number]").dataset.number;
-  const source = new EventSource(`${state.dataset.follows}?after=${number}`);
+  const quiet = "quiet" in state.dataset;
   const say = (words) => { if (state.textContent !== words) state.textContent = words; };
+  let source = null;
 
-  const show = async (event) => {
+  const show = async () => {
+    const fields = new URLSearchParams(location.search);
+    fields.set("part", "1");
     try {
-      const answer = await fetch(`${location.pathname}?part=1`, { redirect: "manual" });
+      const answer = await fetch(`${location.pathname}?${fields}`, { redirect: "manual" });
+      const gone = document.getElementById("gone");
+      if (answer.status === 404 && gone) { gone.hidden = false; return; }
       if (!answer.ok) { say("You are signed out, or may not see this any more. Load the page again."); source.close(); return; }
+      const at = document.activeElement;
+      if (results.contains(at) && at.matches("input, textarea, select")) {
+        say("This has changed. Load this page again for what is new.");
+        return;
+      }
       const known = new Set([...results.querySelectorAll("[id]")].map((each) => each.id));
-      const made = new DOMParser().parseFromString(await answer.text(), "text/html");
-      results.replaceChildren(...made.body.childNodes);
+      const unfolded = [...results.querySelectorAll("details")].map((each) => each.open);
+      put(results, await answer.text());
+      const folds = results.querySelectorAll("details");
+      if (folds.length === unfolded.length) folds.forEach((each, place) => { each.open = unfolded[place]; });
+      if (quiet) { say(""); return; }
       for (const each of results.querySelectorAll("[id]")) if (!known.has(each.id)) each.classList.add("flash");
       const last = results.querySelector(".flash");
       if (last) say(`The last change: ${last.textContent.trim().replace(/\s+/g, " ")}`);
     } catch { /* the stream says when the server is back */ }
   };
-  source.addEventListener("open", () => say("Changes show here as they happen."));
-  source.addEventListener("change", show);
-  source.addEventListener("replaced", () => {
+  const follow = () => {
+    const address = new URL(state.dataset.follows, location);
+    address.searchParams.set("after", results.querySelector("[data-number]").dataset.number);
+    source = new EventSource(address);
+    source.addEventListener("open", () => say(quiet ? "" : "Changes show here as they happen."));
+    source.addEventListener("change", show);
+    source.addEventListener("replaced", () => {
+      source.close();
+      say("You opened this view too often; this one follows nothing any more.");
+    });
+    source.addEventListener("error", () => {
+      say(source.readyState === EventSource.CLOSED
+        ? "Changes are not followed here any more. Load the page again."
+        : "The connection is lost; trying again.");
+    });
+  };
+  document.addEventListener("visibilitychange", () => {
     source.close();
-    say("You opened this view too often; this one follows nothing any more.");
+    if (!document.hidden) { show(); follow(); }
   });
-  source.addEventListener("error", () => {
-    say(source.readyState === EventSource.CLOSED
-      ? "Changes are not followed here any more. Load the page again."
-      : "The connection is lost; trying again.");
-  });
+  follow();
+})();
+
+// On a telephone the filters are folded until they are asked for.
+(() => {
+  const filters = document.querySelector("details.filters");
+  if (filters && matchMedia("(max-width: 40rem)").matches && !filters.dataset.used) filters.open = false;
 })();

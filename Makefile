@@ -28,7 +28,7 @@ $(VENV)/.docs: $(VENV)/.ready
 	$(BIN)/python -m pip $(INSTALL) '.[docs]'
 	@touch $@
 
-.PHONY: help demo test test-programs fuzz soak lint format docs requirements mutants threats golden interop hosts image bench-peers clean
+.PHONY: help demo test test-programs fuzz soak lint format docs requirements mutants threats golden interop hosts image bench-peers screenshots clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -83,6 +83,9 @@ image: $(VENV)/.ready  ## build the container image and run it, with buildah and
 
 bench-peers: $(VENV)/.ready  ## measure speed and memory beside other servers and a floor, and write docs/benchmarks.md (npm; ARGS=--quick: minutes)
 	@$(BIN)/python -m bench $(ARGS)
+
+screenshots: $(VENV)/.ready  ## the pictures of docs/images, in the system's Chromium (ARGS="--all DIR": every view, to be looked at)
+	@$(BIN)/python -m tools.screenshots $(ARGS)
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .site .pytest_cache .ruff_cache .hypothesis

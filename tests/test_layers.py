@@ -96,7 +96,7 @@ BUDGETS = {
     "telemetry": 1_500, "publish": 1_000, "rpc": 1_200, "acp": 800, "hosts": 900, "commands": 4_500, "authoring": 1_000,
 }  # fmt: skip
 """Lines of each package in the end; `runtime` has search and scripts in it, `web` the page."""
-LINES_NOW = 57_000
+LINES_NOW = 58_400
 """The package may not become larger than this on the way there."""
 
 

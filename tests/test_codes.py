@@ -76,7 +76,8 @@ EVIDENCE = {
 def _validated(registry: Registry, code: str = "") -> list[Problem]:
     """What `validate` reports: errors and warnings, and the notes of this code."""
     registry.load()
-    noted = [each for each in notes(registry, [*registry.snapshot.skills.values()]) if each.code == code]
+    found = [*notes(registry, [*registry.snapshot.skills.values()]), *registry.snapshot.problems]
+    noted = [each for each in found if each.code == code and each.severity == "note"]
     return [*registry.problems(), *noted]
 
 

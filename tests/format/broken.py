@@ -12,6 +12,7 @@ import pytest
 
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.root_index import Gate, GateRefusal
+from mcp_skills_server.catalog.selection import Selection
 from mcp_skills_server.codes import problem
 from mcp_skills_server.provenance.pins import Pins
 
@@ -112,6 +113,8 @@ def gate_of(code: str) -> Gate | None:
     # Each is made by a real signature in tests/provenance, or by a real source in tests/sources.
     if code.startswith("signature-") or code in {"source-refused", "commit-unsigned"}:
         return lambda *_: GateRefusal(problem(code, "it is not what it should be"))
+    if code == "switched-off":
+        return Selection(exclude=(code,))
     root = str((BROKEN / code).resolve())
     locked: dict[str, dict[str, str]] = {"lock-missing": {}, "lock-differs": {code: "sha256:" + 64 * "0"}}
     return Pins({root: locked[code]}, {}) if code in locked else None

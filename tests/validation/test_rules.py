@@ -123,7 +123,7 @@ FOUND_ON_READING = {
     *("too-many-files", "too-many-bytes", "link-outside", "file-name", "file-name-backslash", "file-irregular"),
     *("hard-link", "too-deep"),
     # Sources and gates, which know what was fetched and what the operator asked for.
-    *("source-refused", "commit-unsigned"),
+    *("source-refused", "commit-unsigned", "switched-off"),
     *("lock-missing", "lock-differs", "signature-missing", "signature-invalid", "signature-files", "signature-expired"),
 }
 """The codes without a rule: whoever reads the bytes finds them, and nobody could look for them afterwards."""

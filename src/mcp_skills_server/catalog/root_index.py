@@ -259,7 +259,7 @@ class RootIndex:
                 )
             if refusal is not None:
                 del found.skills[directory]
-                if skill.standing is Standing.UNUSABLE:  # what is wrong with it is still wrong
+                if skill.standing is Standing.UNUSABLE and refusal.problem is None:  # what is wrong is still wrong
                     found.problems += [(directory, each) for each in skill.problems]
                 refused.append(directory)
                 if refusal.problem is not None:

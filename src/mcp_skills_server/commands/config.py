@@ -187,6 +187,9 @@ def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
             words.append(f"scripts={str(rules.scripts).lower()}")
         if rules.require_signature:
             words.append(f"require-signature={','.join(rules.require_signature)}")
+        for key, patterns in (("include", rules.include), ("exclude", rules.exclude)):
+            if patterns:
+                words.append(f"{key}={','.join(patterns)}")
         if rules.refresh_s is not None:
             words.append(f"refresh={rules.refresh_s:g}")
         rows.append(("source", " ".join(words), f"{configuration.file}:{rules.line}"))

@@ -90,12 +90,16 @@ class SourceRules:
     Attributes:
         scripts: whether its scripts may run; None leaves that to the options.
         require_signature: keys, one of which must have signed its skills.
+        include: patterns of the skills that are served; none for all.
+        exclude: patterns of those that are left out.
         refresh_s: seconds between two polls; None for `--refresh`.
         line: where the file says it.
     """
 
     scripts: bool | None = None
     require_signature: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
     refresh_s: float | None = None
     line: int = field(default=0, compare=False)
 
@@ -293,6 +297,7 @@ def _key(parameter: click.Parameter) -> _Key:
 
 _GRANT_WHO: Final = 'a list of "*", "local", "token:NAME", "user:SUBJECT" or "group:NAME"'
 _GRANT_SKILLS: Final = 'a list of skill paths, such as ["acme/billing/**"]'
+_PATTERNS: Final = 'a list of paths, names or tags of skills, such as ["acme/*", "draft"]'
 _COUNT: Final = _Key("a whole number from 1", _number(click.IntRange(1, 1 << 40)))
 _RATE: Final = _Key("a whole number from 1 to 1,000,000", _number(click.IntRange(1, 1_000_000)))
 _SCOPES: Final = _list_of(_text_that(_SCOPE.fullmatch))
@@ -303,6 +308,8 @@ _TABLES: Final[Mapping[str, _Table]] = {
             "from": _Key("text in quotes, any ROOT", _text, 'from = "ROOT"'),
             "scripts": _Key("true or false", _flag),
             "require-signature": _Key('a list of paths of keys, such as ["keys/team.pub"]', _list_of(_text, least=1)),
+            "include": _Key(_PATTERNS, _list_of(_text, least=1)),
+            "exclude": _Key(_PATTERNS, _list_of(_text, least=1)),
             "refresh": _Key('a number from 1, or "90s", "5m", "1h"', _number(click.FloatRange(min=1))),
         },
         "write a table [[source]] with from = ROOT",
@@ -553,8 +560,14 @@ def _configuration(
     sources: dict[str, SourceRules] = {}
     for number, each in enumerate(tables.get("source", ())):
         keys = tuple(os.path.join(folder, key) for key in each.get("require-signature", ()))
-        line = reading.line("source", number)
-        sources[_absolute(each["from"], folder)] = SourceRules(each.get("scripts"), keys, each.get("refresh"), line)
+        sources[_absolute(each["from"], folder)] = SourceRules(
+            scripts=each.get("scripts"),
+            require_signature=keys,
+            include=tuple(each.get("include", ())),
+            exclude=tuple(each.get("exclude", ())),
+            refresh_s=each.get("refresh"),
+            line=reading.line("source", number),
+        )
     grants = [
         Grant(tuple(each["who"]), tuple(each["skills"]), frozenset(each.get("may", ())))
         for each in tables.get("grant", ())

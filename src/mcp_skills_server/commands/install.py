@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from mcp_skills_server.commands.fields import Options, flag, option, takes
+from mcp_skills_server.commands.fields import Options, flag, many, option, takes
 from mcp_skills_server.commands.printing import remark, say_lines
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.hosts.table import HOSTS, Host, Platform, is_native, location
@@ -48,6 +48,10 @@ class InstallOptions(Options):
     token_env: str | None = option(
         None, "With --url: the environment variable in which the host finds a bearer token.", metavar="VARIABLE"
     )
+    include: tuple[str, ...] = many(
+        "Have only skills served whose path, name or tag fits. May be repeated.", metavar="PATTERN"
+    )
+    exclude: tuple[str, ...] = many("Leave out skills that fit, likewise. May be repeated.", metavar="PATTERN")
     show: bool = flag("Print the entry and write nothing.", "--print")
     dry_run: bool = flag("Print what would change and write nothing.")
     uninstall: bool = flag("Remove the entry and keep the rest.")
@@ -82,6 +86,8 @@ def install(context: click.Context, options: InstallOptions, host: str, roots: t
         ("--project", "--config", options.project and options.config is not None),
         ("--trust", "--uninstall", options.trust and options.uninstall),
         ("--url", "ROOT", options.url is not None and bool(roots)),
+        ("--url", "--include", options.url is not None and bool(options.include)),
+        ("--url", "--exclude", options.url is not None and bool(options.exclude)),
         ("--url", "--command", options.url is not None and options.command is not None),
     ):
         if both:
@@ -97,7 +103,8 @@ def install(context: click.Context, options: InstallOptions, host: str, roots: t
     if options.url is not None and not options.uninstall:
         entry = _remote_entry(row, options.url, options.token_env)
     elif not options.uninstall:
-        entry = _local_entry(row, command, roots)
+        chosen = [f"--{key}={each}" for key in ("include", "exclude") for each in getattr(options, key)]
+        entry = _local_entry(row, command, roots, chosen)
     if entry and options.trust and row.trust:
         entry |= row.trust
     platform = context.find_object(Platform)
@@ -134,8 +141,8 @@ def _report_problems(roots: Sequence[str]) -> None:
     remark_problems(registry)
 
 
-def _local_entry(host: Host, command: list[str], roots: Sequence[str]) -> dict[str, Any]:
-    """Return the entry that has the host start this server.
+def _local_entry(host: Host, command: list[str], roots: Sequence[str], chosen: Sequence[str]) -> dict[str, Any]:
+    """Return the entry that has the host start this server, with the options that choose skills.
 
     Raises:
         UsageError: there is no root, or one is no folder, is an endpoint or has a path that is not UTF-8.
@@ -157,12 +164,12 @@ def _local_entry(host: Host, command: list[str], roots: Sequence[str]) -> dict[s
         if kind.name == "folder" and not os.path.isdir(root):
             raise no_folder(root)
         absolute.append(os.path.abspath(root) if kind.is_path else root)
-    for word in (*command, *absolute):
+    for word in (*command, *absolute, *chosen):
         try:
             word.encode("utf-8")
         except UnicodeEncodeError:
             raise UsageError(f"{printable(word)}: the path is not UTF-8, and the host's file must be") from None
-    return entry_for(host, command, absolute)
+    return entry_for(host, command, [*absolute, *chosen])
 
 
 def _remote_entry(host: Host, url: str, variable: str | None) -> dict[str, Any]:

@@ -181,12 +181,14 @@ def open_roots(
         entries = dict(zip(folders, locked, strict=True))
         gate = Pins(*_pinned(entries))
         gates.append(gate)
+    gates += _selection(options.include, options.exclude)
     gates += _signature_gate(require_signature, options.cache_dir)
-    own = {
-        folder: each
-        for folder, rule in by_folder.items()
-        for each in _signature_gate(rule.require_signature, options.cache_dir)
-    }
+    own: dict[str, Gate] = {}
+    for folder, rule in by_folder.items():
+        signed = _signature_gate(rule.require_signature, options.cache_dir)
+        judge = all_of([*_selection(rule.include, rule.exclude), *signed])
+        if judge is not None:
+            own[folder] = judge
     if own:
         gates.append(by_root(own))
     index = index_of(options.cache_dir) if indexed else None
@@ -283,6 +285,15 @@ def _mirrors(options: RootOptions) -> Mirrors:
         rewritten=options.accept_rewritten,
     )
     return Mirrors(settings)
+
+
+def _selection(include: Sequence[str], exclude: Sequence[str]) -> Sequence[Gate]:
+    """Return the gate of these patterns; none where there are none."""
+    if not include and not exclude:
+        return ()
+    from mcp_skills_server.catalog.selection import Selection
+
+    return [Selection(include, exclude)]
 
 
 def _signature_gate(keys: Sequence[str], cache_dir: str | None) -> Sequence[Gate]:

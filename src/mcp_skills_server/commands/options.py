@@ -94,6 +94,11 @@ class LimitOptions(Options):
     max_files: int = count(512, "Files of one skill.")
     max_bytes: int = count(16 << 20, "Bytes of one skill, all files together.")
     max_depth: int = option(32, "How many levels below a root a skill may lie.", type=click.IntRange(1, 64))
+    include: tuple[str, ...] = many(
+        "Serve only skills whose path, name or one of whose tags fits, such as 'acme/*'. May be repeated.",
+        metavar="PATTERN",
+    )
+    exclude: tuple[str, ...] = many("Leave out skills that fit, likewise. May be repeated.", metavar="PATTERN")
     hidden: bool = switch(
         False,
         "Also look for skills in folders whose names begin with a dot, such as .claude/skills.",

@@ -83,6 +83,9 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     "yaml-colon": Explanation(
         "a colon in a value without quotes", _PARSERS_DIFFER, "description: Two steps: read, then write."
     ),
+    "switched-off": Explanation(
+        "a skill that --include or --exclude leaves out", "It is named so that none is lost in silence."
+    ),
     "lock-missing": Explanation(
         "a skill that the lock file does not name", "Only what was reviewed and locked is served."
     ),

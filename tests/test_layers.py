@@ -48,7 +48,7 @@ NOT_IN_PURE_PACKAGES = {
     "subprocess", "anyio", "mcp", "mcp_types", "starlette", "httpx", "httpx2", "click", "watchfiles", "random",
 }  # fmt: skip
 KNOW_THE_SDK = {
-    "client.py", "server/attach.py", "server/callers.py", "server/entrance.py",
+    "client.py", "commands/doctor.py", "server/attach.py", "server/callers.py", "server/entrance.py",
     "web/app.py", "web/guards.py", "web/messages.py", "web/sessions.py",
 }  # fmt: skip
 OPEN_SKILL_FILES = "catalog/"

@@ -38,6 +38,7 @@ COMMANDS: Final = {
     "ui": ("ui", "ui", "Write and check"),
     "serve": ("serve", "serve", "Serve"),
     "install": ("install", "install", "Serve"),
+    "doctor": ("doctor", "doctor", "Serve"),
     "config": ("config", "config", "Serve"),
     "token": ("token", "token", "Serve"),
     "approve": ("approve", "approve", "Serve"),

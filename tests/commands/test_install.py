@@ -130,6 +130,21 @@ ANTIGRAVITY = """{
   }
 }
 """
+CRUSH = """{
+  "$schema": "https://charm.land/crush.json",
+  "mcp": {
+    "docs": {"type": "http", "url": "https://example.com/mcp"}
+  }
+}
+"""
+ZED = """{
+  // mine
+  "theme": "One Dark",
+  "context_servers": {
+    "docs": {"url": "https://example.com/mcp"},
+  },
+}
+"""
 SAMPLES = {
     "claude-desktop": DESKTOP,
     "claude-code": CODE,
@@ -140,6 +155,13 @@ SAMPLES = {
     "codex": CODEX,
     "opencode": OPENCODE,
     "antigravity": ANTIGRAVITY,
+    "qwen-code": GEMINI,
+    "copilot-cli": DESKTOP,
+    "cline": ANTIGRAVITY,
+    "kiro": ANTIGRAVITY,
+    "lm-studio": DESKTOP,
+    "crush": CRUSH,
+    "zed": ZED,
 }
 EVERY_HOST = each_row("host", HOSTS)
 
@@ -225,6 +247,13 @@ def beside(path: Path) -> list[str]:
         ("claude-desktop", None),
         ("windsurf", None),
         ("antigravity", None),
+        ("qwen-code", ".qwen/settings.json"),
+        ("kiro", ".kiro/settings/mcp.json"),
+        ("crush", "crush.json"),
+        ("zed", ".zed/settings.json"),
+        ("copilot-cli", None),
+        ("cline", None),
+        ("lm-studio", None),
     ],
 )
 def test_a_project_has_its_own_file(platform: Platform, skills: Path, host: str, wanted: str | None) -> None:
@@ -259,8 +288,10 @@ def test_a_new_file(platform: Platform, skills: Path, host: str) -> None:
     path = location(HOSTS[host], platform)
     assert "restart" in told(platform, host, skills, "--command", sys.executable)
     wanted: dict[str, object] = {"command": sys.executable, "args": ["serve", str(skills)]}
-    if host in {"claude-code", "vscode"}:
+    if HOSTS[host].shape == "stdio":
         wanted |= {"type": "stdio"}
+    if host == "copilot-cli":
+        wanted |= {"tools": ["*"]}
     elif host == "opencode":
         wanted = {"type": "local", "command": [sys.executable, "serve", str(skills)], "enabled": True}
     assert parsed(host, path) == {HOSTS[host].section: {"skills": wanted}}
@@ -463,7 +494,7 @@ def test_trust_is_a_switch_of_its_own(platform: Platform, skills: Path) -> None:
     assert path.read_text(encoding="utf-8") == GEMINI
 
 
-@each_row("host", [host for host in HOSTS if host != "gemini-cli"])
+@each_row("host", [name for name, host in HOSTS.items() if host.trust is None])
 def test_trust_is_refused_where_the_entry_has_none(platform: Platform, skills: Path, host: str) -> None:
     said = refused(platform, host, skills, "--trust")
     assert HOSTS[host].title in said and "docs/hosts.md" in said

@@ -34,6 +34,13 @@ from tables import each_row
                 ("codex", ".codex/config.toml"),
                 ("opencode", ".config/opencode/opencode.json"),
                 ("antigravity", ".gemini/config/mcp_config.json"),
+                ("qwen-code", ".qwen/settings.json"),
+                ("copilot-cli", ".copilot/mcp-config.json"),
+                ("cline", ".cline/data/settings/cline_mcp_settings.json"),
+                ("kiro", ".kiro/settings/mcp.json"),
+                ("lm-studio", ".lmstudio/mcp.json"),
+                ("crush", ".config/crush/crush.json"),
+                ("zed", ".config/zed/settings.json"),
             )
         ),
     ],

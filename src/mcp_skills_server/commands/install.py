@@ -40,7 +40,7 @@ class InstallOptions(Options):
         metavar="PATH",
     )
     trust: bool = flag(
-        "Gemini CLI: have it call every tool of this server without asking, as its use without a person needs."
+        "Gemini CLI and Qwen Code: have it call every tool of this server without asking, as its use without a person needs."
     )
     url: str | None = option(
         None, "Have the host reach the server at this MCP endpoint, instead of starting one.", metavar="URL"
@@ -55,14 +55,15 @@ class InstallOptions(Options):
     show: bool = flag("Print the entry and write nothing.", "--print")
     dry_run: bool = flag("Print what would change and write nothing.")
     uninstall: bool = flag("Remove the entry and keep the rest.")
+    listed: bool = flag("Print which hosts are here, and which start this server, and write nothing.", "--list")
 
 
 @click.command(epilog=f"Hosts: {', '.join(HOSTS)}.")
-@click.argument("host", type=click.Choice(tuple(HOSTS)), metavar="HOST")
+@click.argument("host", type=click.Choice(tuple(HOSTS)), metavar="HOST", required=False)
 @click.argument("roots", nargs=-1, metavar="ROOT...", type=click.Path())
 @takes(InstallOptions)
 @click.pass_context
-def install(context: click.Context, options: InstallOptions, host: str, roots: tuple[str, ...]) -> None:
+def install(context: click.Context, options: InstallOptions, host: str | None, roots: tuple[str, ...]) -> None:
     """Have HOST start this server with the skills below each ROOT, or reach one that runs at a URL.
 
     HOST is one of those named at the end. Its configuration file keeps everything else that it holds, and a copy of it
@@ -75,8 +76,17 @@ def install(context: click.Context, options: InstallOptions, host: str, roots: t
       mcp-skills-server install vscode ./skills --project --dry-run
       mcp-skills-server install codex ~/skills --print
       mcp-skills-server install cursor --uninstall
+      mcp-skills-server install --list
       mcp-skills-server install claude-code --url https://skills.example/mcp --token-env SKILLS_TOKEN
     """
+    platform = context.find_object(Platform)
+    if options.listed:
+        from mcp_skills_server.commands.doctor import list_entries
+
+        list_entries(platform or this_platform())
+        return
+    if host is None:
+        raise click.MissingParameter(ctx=context, param=context.command.params[0])
     row, name = HOSTS[host], options.name
     if not _NAME.fullmatch(name):
         raise UsageError(f"--name {name!r}: hosts take 1 to 64 letters, digits, '-' and '_'")
@@ -98,7 +108,7 @@ def install(context: click.Context, options: InstallOptions, host: str, roots: t
         )
     if options.token_env is not None and options.url is None:
         raise UsageError("--token-env is for a server that is reached by URL; give --url too")
-    command = _command(options.command)
+    command = command_of(options.command)
     entry: dict[str, Any] = {}
     if options.url is not None and not options.uninstall:
         entry = _remote_entry(row, options.url, options.token_env)
@@ -107,7 +117,6 @@ def install(context: click.Context, options: InstallOptions, host: str, roots: t
         entry = _local_entry(row, command, roots, chosen)
     if entry and options.trust and row.trust:
         entry |= row.trust
-    platform = context.find_object(Platform)
     path = _path(row, platform, options)
     if entry:
         _warn_of_native(row, roots, platform)
@@ -240,15 +249,22 @@ def _warn_of_native(host: Host, roots: Sequence[str], platform: Platform | None)
 def _path(host: Host, platform: Platform | None, options: InstallOptions) -> Path:
     if options.config is not None:
         return Path(os.path.abspath(options.config))
-    if platform is None:
-        try:
-            platform = Platform.of(sys.platform, Path.home(), Path.cwd(), os.environ)
-        except RuntimeError:
-            raise UsageError("there is no home folder; name the host's file with --config") from None
-    return location(host, platform, project=options.project)
+    return location(host, platform or this_platform(), project=options.project)
 
 
-def _command(given: str | None) -> list[str]:
+def this_platform() -> Platform:
+    """Return the folders of this machine and user.
+
+    Raises:
+        UsageError: there is no home folder.
+    """
+    try:
+        return Platform.of(sys.platform, Path.home(), Path.cwd(), os.environ)
+    except RuntimeError:
+        raise UsageError("there is no home folder; name the host's file with --config") from None
+
+
+def command_of(given: str | None) -> list[str]:
     """Return what the host is to start. Links stay as they are: an update of the program moves what they lead to."""
     if given is not None:
         if os.path.basename(given) == given and given:

@@ -110,6 +110,17 @@ def uninstall(raw: bytes | None, host: Host, name: str, command: Sequence[str], 
     return bom + _checked(new, wanted, host)
 
 
+def entries_of(raw: bytes | None, host: Host, command: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """Return the entries of a file that start this server, by name.
+
+    Raises:
+        UsageError: the file is broken.
+    """
+    _, text = _text(raw)
+    entries = _entries(_read(text, host), host)
+    return {name: entry for name, entry in entries.items() if starts_this_server(words_of(entry), command)}
+
+
 def snippet(host: Host, name: str, entry: Mapping[str, Any]) -> str:
     """Return our part of the file alone."""
     entry = {**entry, **host.new}

@@ -24,7 +24,8 @@ RUN python3 -m compileall -q --invalidation-mode unchecked-hash /app/lib
 FROM ${BASE}
 ARG VERSION=dev
 ARG REVISION=unknown
-LABEL org.opencontainers.image.title="mcp-skills-server" \
+LABEL io.modelcontextprotocol.server.name="io.github.mcp-skills-server/mcp-skills-server" \
+      org.opencontainers.image.title="mcp-skills-server" \
       org.opencontainers.image.description="Serves any folder of Agent Skills to every MCP host." \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \

@@ -52,6 +52,8 @@ COMMANDS: Final = {
     "verify": ("sign", "verify", "Fetch and pin"),
     "publish": ("publish", "publish", "Publish"),
     "push": ("push", "push", "Publish"),
+    "bundle": ("pack", "bundle", "Publish"),
+    "plugin": ("pack", "plugin", "Publish"),
     "sign": ("sign", "sign", "Publish"),
     "rpc": ("rpc", "rpc", "Other protocols"),
     "acp": ("acp", "acp", "Other protocols"),

@@ -40,7 +40,7 @@ class InstallOptions(Options):
         metavar="PATH",
     )
     trust: bool = flag(
-        "Gemini CLI and Qwen Code: have it call every tool of this server without asking, as its use without a person needs."
+        "Gemini CLI and Qwen Code: have every tool of this server called without asking, as use without a person needs."
     )
     url: str | None = option(
         None, "Have the host reach the server at this MCP endpoint, instead of starting one.", metavar="URL"

@@ -1,0 +1,113 @@
+"""Skills as packages of hosts: an MCP Bundle (manifest 0.4) and an Agent Plugin 1.0. Pure.
+
+A bundle starts this server with the skills that are in it; uv installs the server when the host first starts it. A
+plugin is skills that a host reads by itself, and may start this server, too.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from typing import Final
+
+from mcp_skills_server.format.archive import Files
+from mcp_skills_server.model import Json
+
+_PROGRAM: Final = "mcp-skills-server"
+_AUTHOR: Final[Mapping[str, Json]] = {"name": "The mcp-skills-server developers"}
+_PLUGIN_SCHEMAS: Final = "https://agent-plugins.org/schemas/1.0.0"
+_START: Final = '''"""Serve the skills of this bundle."""
+
+import sys
+from pathlib import Path
+
+from mcp_skills_server.__main__ import main
+
+sys.argv[1:] = ["serve", str(Path(__file__).parent.parent / "skills"), *sys.argv[1:]]
+main()
+'''
+_FIRST_DAY: Final = (1980, 1, 1, 0, 0, 0)
+"""The time of every file in a bundle, so that the same skills give the same bytes."""
+
+
+def bundle(skills: Mapping[str, Files], name: str, version: str, program: str) -> bytes:
+    """Return an MCP Bundle of these skills.
+
+    Args:
+        skills: the files of each skill, by name.
+        name: what the host calls the bundle.
+        version: of the bundle.
+        program: the version of this program that it starts.
+    """
+    manifest: dict[str, Json] = {
+        "manifest_version": "0.4",
+        "name": name,
+        "display_name": f"Agent Skills: {name}",
+        "version": version,
+        "description": _counted(skills),
+        "author": dict(_AUTHOR),
+        "license": "Apache-2.0",
+        "server": {
+            "type": "uv",
+            "entry_point": "src/server.py",
+            "mcp_config": {"command": "uv", "args": ["run", "--directory", "${__dirname}", "src/server.py"]},
+        },
+        "compatibility": {"platforms": ["darwin", "win32", "linux"], "runtimes": {"python": ">=3.11"}},
+        "tools_generated": True,
+        "prompts_generated": True,
+    }
+    project = (
+        f'[project]\nname = "{name}-bundle"\nversion = "{version}"\nrequires-python = ">=3.11"\n'
+        f'dependencies = ["{_PROGRAM}=={program}"]\n'
+    )
+    files: dict[str, tuple[bytes, bool]] = {
+        "manifest.json": (_json(manifest), False),
+        "pyproject.toml": (project.encode(), False),
+        "src/server.py": (_START.encode(), False),
+        **_below_skills(skills),
+    }
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, (raw, executable) in sorted(files.items()):
+            member = zipfile.ZipInfo(path, _FIRST_DAY)
+            member.compress_type = zipfile.ZIP_DEFLATED
+            member.external_attr = (0o100755 if executable else 0o100644) << 16
+            archive.writestr(member, raw)
+    return made.getvalue()
+
+
+def plugin(skills: Mapping[str, Files], name: str, version: str, *, server: bool) -> Files:
+    """Return the files of an Agent Plugin of these skills.
+
+    Args:
+        skills: the files of each skill, by name.
+        name: of the plugin.
+        version: of the plugin.
+        server: also have hosts start this server with them, for those that read MCP servers of plugins alone.
+    """
+    about: dict[str, Json] = {
+        "$schema": f"{_PLUGIN_SCHEMAS}/plugin.schema.json",
+        "name": name,
+        "version": version,
+        "description": _counted(skills),
+    }
+    files: dict[str, tuple[bytes, bool]] = {"plugin.json": (_json(about), False), **_below_skills(skills)}
+    if server:
+        entry: Json = {"type": "stdio", "command": "uvx", "args": [_PROGRAM, "serve", "${PLUGIN_ROOT}/skills"]}
+        mcp: dict[str, Json] = {"$schema": f"{_PLUGIN_SCHEMAS}/mcp.schema.json", "mcpServers": {"skills": entry}}
+        files["mcp.json"] = (_json(mcp), False)
+    return files
+
+
+def _below_skills(skills: Mapping[str, Files]) -> dict[str, tuple[bytes, bool]]:
+    return {f"skills/{name}/{path}": each for name, files in skills.items() for path, each in files.items()}
+
+
+def _counted(skills: Mapping[str, Files]) -> str:
+    return f"{len(skills)} Agent Skill{'' if len(skills) == 1 else 's'}"
+
+
+def _json(value: Mapping[str, Json]) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

@@ -169,6 +169,12 @@ class Look:
         return HTMLResponse(self.site.templates.get_template(template).render(look=self, base=base(), **values), status)
 
 
+def start_of(query: Mapping[str, str]) -> int:
+    """Return from which number on an address wants a list; 0 where it says nothing that makes sense."""
+    start = query.get("from", "")
+    return int(start) if start.isascii() and start.isdigit() and len(start) < 7 else 0
+
+
 def base() -> str:
     """Below which path all of it lies, as the browser sees it. Every address on a page begins with it."""
     return prefix.get() + BASE

@@ -25,7 +25,7 @@ from mcp_skills_server.model import SKILL_MD, Problem, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.match_reasons import reasons
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.telemetry.usage_store import Line
-from mcp_skills_server.web.ui.look import Look, base, reason_left_out, shown_problem, source_name
+from mcp_skills_server.web.ui.look import Look, base, reason_left_out, shown_problem, source_name, start_of
 from mcp_skills_server.web.ui.pages.problems import survey_of
 
 PART: Final = 100
@@ -74,7 +74,6 @@ class Asked:
     @classmethod
     def of(cls, given: QueryParams) -> Asked:
         """Return what an address asks for. What makes no sense asks for nothing."""
-        start = given.get("from", "")
         used, sort = given.get("used", ""), given.get("sort", "")
         return cls(
             given.get("q", "").strip(),
@@ -83,7 +82,7 @@ class Asked:
             given.get("problem", ""),
             used if used in _USED else "",
             sort if sort in _SORTS else "",
-            int(start) if start.isascii() and start.isdigit() and len(start) < 7 else 0,
+            start_of(given),
         )
 
     def address(self, start: int = 0, **changes: str) -> str:

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from mcp_skills_server.catalog.checks import Survey
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Problem, Skill
-from mcp_skills_server.web.ui.look import Look, base, shown_problem
+from mcp_skills_server.web.ui.look import Look, base, shown_problem, start_of
 
 PART: Final = 50
 """Problems that one answer has."""
@@ -65,9 +65,8 @@ class ShownProblem:
 async def page(request: Request, look: Look) -> Response:
     """Return the view, for problems of one severity or one code."""
     given = request.query_params
-    severity, code, start = given.get("severity", ""), given.get("code", ""), given.get("from", "")
+    severity, code, first = given.get("severity", ""), given.get("code", ""), start_of(given)
     severity = severity if severity in _SEVERITIES else ""
-    first = int(start) if start.isascii() and start.isdigit() and len(start) < 7 else 0
     survey = await to_thread.run_sync(survey_of, look)
     every = survey.problems
     codes = sorted(Counter(each.code for each in every).items())

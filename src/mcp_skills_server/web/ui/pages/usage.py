@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from mcp_skills_server.model import Standing
 from mcp_skills_server.telemetry.usage_store import Line, Report
-from mcp_skills_server.web.ui.look import USAGE_DAYS, Look, base
+from mcp_skills_server.web.ui.look import USAGE_DAYS, Look, base, start_of
 
 PART: Final = 100
 """Skills on one part."""
@@ -40,8 +40,7 @@ class _CountTable(NamedTuple):
 async def page(request: Request, look: Look) -> Response:
     """Return the view. Other users' searches and uses may tell of skills that the viewer may not read."""
     report = await to_thread.run_sync(look.site.usage.read)
-    start = request.query_params.get("from", "")
-    first = int(start) if start.isascii() and start.isdigit() and len(start) < 7 else 0
+    first = start_of(request.query_params)
     lines = await to_thread.run_sync(lines_of, look, report)
     return look.page(
         "usage.html",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from itertools import islice
-from typing import Final
+from typing import Final, cast
 
 MOST_ECHOED: Final = 200
 """Characters that an error repeats of what it is about: a message must not grow with what was asked for."""
@@ -89,3 +89,10 @@ class StaleFileError(SkillsServerError, OSError):
         super().__init__(f"{reason or 'changed since it was scanned'}: {path}")
         self.path = path
         self.reason = reason
+
+
+def innermost(error: BaseException) -> BaseException:
+    """Return the first error that is no group in an error of a group of tasks."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error

@@ -91,7 +91,7 @@ def test_a_broken_file_and_no_entry_are_said(platform: Platform) -> None:
     path.write_text("{", encoding="utf-8")
     done = run(doctor, platform)
     assert done.return_value == 1 and str(path) in done.stdout
-    assert "correct it there" in " ".join(rows(platform)["zed"])
+    assert "zed/settings.json" in " ".join(rows(platform)["zed"])
 
 
 def test_a_host_is_wanted_without_list(platform: Platform) -> None:

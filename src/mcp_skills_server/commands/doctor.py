@@ -16,7 +16,7 @@ import click
 from mcp_skills_server.commands.fields import Options, seconds, takes
 from mcp_skills_server.commands.install import command_of, this_platform
 from mcp_skills_server.commands.printing import say, say_table
-from mcp_skills_server.errors import UsageError, clipped, plural
+from mcp_skills_server.errors import UsageError, clipped, innermost, plural
 from mcp_skills_server.hosts.table import HOSTS, Host, Platform, location
 from mcp_skills_server.model import printable
 
@@ -173,13 +173,7 @@ async def _try(entry: HostEntry, patience: float) -> tuple[str, int]:
         except TimeoutError:
             reason = f"it did not answer within {patience:g} s"
         except Exception as error:  # whatever a start ends with is the reason
-            reason = clipped(str(_innermost(error))) or type(error).__name__
+            reason = clipped(str(innermost(error))) or type(error).__name__
         log.seek(0)
         said = [line.strip() for line in log if line.strip()][-_SHOWN_LINES:]
     return f"fails: {reason}; it said: {' / '.join(said) or 'nothing'}", 0
-
-
-def _innermost(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
-    return error

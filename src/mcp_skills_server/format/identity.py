@@ -13,7 +13,7 @@ from mcp_skills_server.errors import RequestError, listed, quoted
 from mcp_skills_server.format import fields, hidden
 from mcp_skills_server.model import LONGEST_PATH, Json, Skill, Snapshot, Standing
 
-_ELSEWHERE: Final = re.compile(r"(?:https?|oci(?:\+http)?|git\+[a-z]+)://", re.IGNORECASE)
+_ELSEWHERE: Final = re.compile(r"(?:https?|oci(?:\+http)?|git\+[a-z]+|mcp\+https?)://", re.IGNORECASE)
 """The kinds of addresses that are no place on this disk; a path may hold `://` as well."""
 _ON_DISK: Final = re.compile(r"git\+file:", re.IGNORECASE)
 _BEHIND_PLACE: Final = re.compile("(?=[@#])")

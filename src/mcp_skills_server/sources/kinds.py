@@ -57,7 +57,14 @@ def _open_git(given: str, settings: SourceSettings) -> Source:
     return GitFolder(given, settings)
 
 
+def _open_mcp(given: str, settings: SourceSettings) -> Source:
+    from mcp_skills_server.sources.mcp import McpServer  # with the SDK's client
+
+    return McpServer(given, settings)
+
+
 KINDS: Final[tuple[Kind, ...]] = (
+    Kind("MCP server", lambda given: given.startswith("mcp+"), _open_mcp, is_asked=True),
     Kind("site", is_site, _open_site),
     Kind("oci", is_oci, _open_oci, is_asked=True, keeps_history=True),
     Kind("git", is_git, _open_git, is_asked=True, keeps_history=True),
@@ -91,5 +98,6 @@ def open_source(given: str, settings: SourceSettings, kinds: Sequence[Kind] = KI
 
 def split(texts: str) -> list[str]:
     """Split a list of roots as in PATH, but not within `https://host:8443` nor before a tag of oci://."""
-    found = [each for each in re.split(rf"{re.escape(os.pathsep)}(?!//|\d+(?:[/{os.pathsep}]|$))", texts) if each]
+    between = rf"(?<!mcp\+stdio){re.escape(os.pathsep)}(?!//|\d+(?:[/{os.pathsep}]|$))"
+    found = [each for each in re.split(between, texts) if each]
     return rejoined(found) if os.pathsep == ":" else found

@@ -1,0 +1,199 @@
+"""MCP source: the skills of another MCP server, copied into a folder of the cache, each file proved by its digest.
+
+The server is one that the operator names: an endpoint of streamable HTTP, or a command that is started for each look
+and speaks over its pipes. While nothing is new, a look costs its listing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import anyio
+from anyio import to_thread
+from mcp import MCPError, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+from mcp_skills_server.client import SkillsClient, UnprovedError
+from mcp_skills_server.dialects.listed import EntryRefusedError, ListedSkill
+from mcp_skills_server.errors import UsageError, clipped, innermost
+from mcp_skills_server.format.archive import Files
+from mcp_skills_server.sources.addresses import is_loopback
+from mcp_skills_server.sources.cache import CacheFolder
+from mcp_skills_server.sources.faults import ContentRefusedError, SourceError, UnreachableError
+from mcp_skills_server.sources.folder import FetchedFolder
+from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, fetch_units, held
+from mcp_skills_server.sources.records import IndexRecord
+from mcp_skills_server.sources.settings import SourceSettings
+from mcp_skills_server.sources.source import FetchReport, Pace, Revision
+from mcp_skills_server.sources.urls import shown
+
+PREFIX: Final = "mcp+"
+_COMMAND: Final = "mcp+stdio:"
+_NOT_PROVED: Final = "the server does not list its files with digests, so nothing of it can be proved"
+
+
+class McpServer:
+    """The skills of one server.
+
+    Args:
+        given: `mcp+https://host/mcp`, `mcp+http://` on this machine, or `mcp+stdio:COMMAND`.
+        settings: where the copy is, and how it is fetched.
+
+    Raises:
+        UsageError: it is none of these, or the cache cannot be written.
+    """
+
+    remote: bool = True
+
+    def __init__(self, given: str, settings: SourceSettings) -> None:
+        self._settings = replace(settings.fetch, force=True, prune=True, wanted=None)
+        self._default_refresh_s = settings.refresh_s
+        self.refresh_s: float | None = settings.refresh_s
+        self._words: list[str] = []
+        self._url = ""
+        if given.startswith(_COMMAND):
+            self._words = _words_of(given)
+            self.origin = _COMMAND + os.path.basename(self._words[0])  # arguments may be anybody's secret
+        else:
+            self._url = _url_of(given, http=settings.fetch.trust.http)
+            self.origin = PREFIX + shown(self._url)
+        self._kept = CacheFolder(settings.cache, "mcp", given, "")
+        self.place: Path = self._kept.path
+        FetchedFolder.recover(self.place)
+
+    @property
+    def pace(self) -> Pace:
+        """The polling intervals."""
+        return Pace.every(self.refresh_s or self._default_refresh_s)
+
+    async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
+        """Return the digest of what the server lists.
+
+        Raises:
+            SourceError: it cannot be had now.
+        """
+        async with self._connected() as client:
+            fingerprints = sorted(map(_fingerprint, await client.list()))
+        digest = hashlib.sha256(json.dumps(fingerprints).encode()).hexdigest()
+        return Revision(digest, self.pace.check_s)
+
+    async def bring(self, revision: Revision) -> FetchReport:
+        """Bring its folder up to what the server lists.
+
+        Raises:
+            SourceError: nothing of it can be had.
+            UsageError: the folder cannot be written, or another process fetches into it.
+        """
+        report = await to_thread.run_sync(held, self.place, self.origin, revision.digest)
+        if report is not None:
+            return report
+        with FetchedFolder.opened(self.place) as opened:
+            reconciler = await to_thread.run_sync(
+                partial(Reconciler, opened, self.origin, self._settings, is_cache=True)
+            )
+            deadline = anyio.current_time() + self._settings.limits.total_s
+            async with self._connected() as client:
+                listed = await client.list()
+                units = [Unit(_fingerprint(each), each.name, (each.name,), item=each) for each in listed]
+                missing = await to_thread.run_sync(reconciler.plan, units)
+
+                async def fetch(unit: Unit) -> Callable[[], Bundle]:
+                    files = await self._read(client, unit.item)
+                    return lambda: Bundle({unit.label: files})
+
+                await fetch_units(reconciler, missing, fetch, self._settings, deadline)
+                warnings = client.refused
+            index = IndexRecord(self.origin, self.origin, revision=revision.digest, warnings=warnings)
+            report = await to_thread.run_sync(reconciler.finish, index)
+        if reconciler.failure is not None and not report.unchanged + report.added + report.updated:
+            raise UnreachableError(reconciler.failure.reason)
+        return replace(report, before=reconciler.before)
+
+    async def _read(self, client: SkillsClient, skill: ListedSkill) -> Files:
+        """Return the files of a skill, proved.
+
+        Raises:
+            ContentRefusedError: they are not what was listed, are not listed, or are too many.
+            UnreachableError: the server does not have one.
+        """
+        if not skill.is_proved or skill.files is None:
+            raise ContentRefusedError(_NOT_PROVED)
+        if sum(file.size or 0 for file in skill.files.values()) > self._settings.limits.skill_bytes:
+            raise ContentRefusedError(f"it has more than {self._settings.limits.skill_bytes:,} bytes")
+        try:
+            with anyio.fail_after(self._settings.bounds.download_s):
+                return {path: (await client.read(skill, path), False) for path in skill.files}
+        except UnprovedError as error:
+            raise ContentRefusedError(clipped(str(error))) from None
+        except MCPError as error:
+            raise UnreachableError(f"the server says: {clipped(str(error))}") from None
+        except TimeoutError:
+            raise UnreachableError(f"not read within {self._settings.bounds.download_s:g} s") from None
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncGenerator[SkillsClient]:
+        """Connect, and have whatever ends the connection be one error of a source.
+
+        Raises:
+            SourceError: the server cannot be reached, or refuses.
+        """
+        try:
+            async with AsyncExitStack() as stack:
+                connection: Any = self._url
+                if self._words:
+                    # It is started at each look, and would log each time.
+                    nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: ASYNC230, SIM115
+                    command = StdioServerParameters(command=self._words[0], args=self._words[1:])
+                    connection = stdio_client(command, errlog=nowhere)
+                yield await stack.enter_async_context(SkillsClient.connect(connection))
+        except Exception as error:
+            cause = innermost(error)
+            if isinstance(cause, SourceError | UsageError):
+                raise cause from None
+            if isinstance(cause, EntryRefusedError | UnprovedError):
+                raise ContentRefusedError(clipped(str(cause))) from None
+            raise UnreachableError(f"no answer ({clipped(str(cause)) or type(cause).__name__})") from None
+
+
+def _words_of(given: str) -> list[str]:
+    try:
+        words = shlex.split(given.removeprefix(_COMMAND))
+    except ValueError as error:
+        raise UsageError(f"{given}: the command cannot be read ({error}); close its quotes") from None
+    if not words:
+        raise UsageError(f"{given}: there is no command; write mcp+stdio:COMMAND, such as 'mcp+stdio:server --flag'")
+    return words
+
+
+def _url_of(given: str, *, http: bool) -> str:
+    url = given.removeprefix(PREFIX)
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        raise UsageError("the address of an MCP server cannot be read; write mcp+https://HOST/mcp") from None
+    if parts.username is not None or parts.password is not None:
+        raise UsageError(f"{PREFIX}{parts.scheme}://{host}: an address is no place for a password")
+    if not host or not (parts.scheme == "https" or (parts.scheme == "http" and (http or is_loopback(host)))):
+        raise UsageError(
+            f"{given}: write mcp+https://HOST/mcp, mcp+http:// on this machine (elsewhere with --allow-http), or "
+            "mcp+stdio:COMMAND"
+        )
+    return url
+
+
+def _fingerprint(skill: ListedSkill) -> str:
+    """Return a digest of what is listed of a skill."""
+    files = sorted((path, file.digest, file.size) for path, file in (skill.files or {}).items())
+    listed = json.dumps([skill.uri, skill.name, skill.description, files])
+    return hashlib.sha256(listed.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,162 @@
+"""Another MCP server as a source: proved, followed, and refused where it cannot be proved."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forkserver import run
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources.kinds import kind_of, split
+from mcp_skills_server.sources.mcp import McpServer
+from mcp_skills_server.sources.settings import SourceSettings
+from tables import each_row
+from web.http_wire import http_serving
+from wire import COMMAND, FIXTURES, serving, write_skill
+
+FAKE = """
+import json, sys
+answers = json.loads(sys.argv[1])
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" not in message:
+        continue
+    method = message["method"]
+    key = method if method != "resources/read" else message["params"]["uri"]
+    out = {"jsonrpc": "2.0", "id": message["id"]}
+    if method == "initialize":
+        out["result"] = {"protocolVersion": "2025-11-25", "serverInfo": {"name": "fake", "version": "1"},
+            "capabilities": {"resources": {}, "extensions": {"io.modelcontextprotocol/skills": {}}}}
+    elif key in answers:
+        out["result"] = answers[key]
+    else:
+        out["error"] = {"code": -32601, "message": "no such method"}
+    print(json.dumps(out), flush=True)
+"""
+
+
+def ours(*roots: Path) -> str:
+    """A root that is this program, serving these roots."""
+    return "mcp+stdio:" + shlex.join([*COMMAND, "serve", *map(str, roots)])
+
+
+def skill_md(name: str) -> str:
+    return f"---\nname: {name}\ndescription: Does a thing.\n---\n\n# {name}\n"
+
+
+def fake(tmp_path: Path, files: Mapping[str, Mapping[str, str]], digests: Mapping[str, str] | None = None) -> str:
+    """A root that is a server of these files by skill; `digests` replace the true ones by URI."""
+    answers: dict[str, Any] = {}
+    entries: list[dict[str, Any]] = []
+    for name, texts in files.items():
+        resources: list[dict[str, Any]] = []
+        for path, text in texts.items():
+            uri = f"skill://{name}/{path}"
+            digest = (digests or {}).get(uri, f"sha256:{sha256(text.encode()).hexdigest()}")
+            resources.append({"uri": uri, "digest": digest, "size": len(text.encode())})
+            answers[uri] = {"contents": [{"uri": uri, "text": text}]}
+        frontmatter = {"name": name, "description": "Does a thing."}
+        entries.append({"uri": f"skill://{name}/SKILL.md", "frontmatter": frontmatter, "resources": resources})
+    answers["skills/list"] = {"skills": entries, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+    program = tmp_path / "fake.py"
+    program.write_text(FAKE, encoding="utf-8")
+    return "mcp+stdio:" + shlex.join([sys.executable, str(program), json.dumps(answers)])
+
+
+def listed(tmp_path: Path, root: str, *more: str) -> tuple[int, str, str]:
+    words = [*COMMAND, "list", root, "--cache-dir", str(tmp_path / "cache"), *more]
+    done = run(words, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_skills_of_a_command_are_served_with_the_same_bytes(tmp_path: Path) -> None:
+    with serving(FIXTURES) as direct:
+        wanted = {each["frontmatter"]["name"]: each for each in direct.request("skills/list")["skills"]}
+    with serving(ours(FIXTURES), "--cache-dir", tmp_path / "cache") as wire:
+        found = {each["frontmatter"]["name"]: each for each in wire.request("skills/list")["skills"]}
+        assert found.keys() == wanted.keys()
+        for name, entry in found.items():
+            assert sorted(each["digest"] for each in entry["resources"]) == sorted(
+                each["digest"] for each in wanted[name]["resources"]
+            )
+
+
+def test_an_edit_at_the_other_server_is_followed(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "one")
+    with (
+        http_serving(tmp_path / "skills") as other,
+        serving(f"mcp+http://127.0.0.1:{other.port}/mcp", "--cache-dir", tmp_path / "cache", "--refresh", "1") as wire,
+    ):
+        assert [each["frontmatter"]["name"] for each in wire.request("skills/list")["skills"]] == ["one"]
+        write_skill(tmp_path / "skills" / "two")
+        wire.until("notifications/skills/list_changed")
+        assert len(wire.request("skills/list")["skills"]) == 2
+        shutil.rmtree(tmp_path / "skills" / "one")
+        wire.until("notifications/skills/list_changed")
+        assert [each["frontmatter"]["name"] for each in wire.request("skills/list")["skills"]] == ["two"]
+
+
+def test_the_last_good_copy_stays_while_the_server_is_away(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "one")
+    with http_serving(tmp_path / "skills") as other:
+        root = f"mcp+http://127.0.0.1:{other.port}/mcp"
+        assert listed(tmp_path, root)[0] == 0
+    code, out, said = listed(tmp_path, root)
+    assert code == 0 and "one" in out and "no answer" in said
+    code, _, said = listed(tmp_path / "new", root)
+    assert code == 2 and "there is no copy of it" in said and said.count("\n") == 1
+
+
+def test_a_file_that_is_not_what_was_listed_costs_its_skill_alone(tmp_path: Path) -> None:
+    files = {name: {"SKILL.md": skill_md(name), "a.md": "text"} for name in ("good", "bad")}
+    root = fake(tmp_path, files, {"skill://bad/a.md": f"sha256:{'0' * 64}"})
+    code, out, said = listed(tmp_path, root)
+    assert code == 0 and "good" in out and "bad" not in out
+    assert "mcp+stdio:python/bad: error" in said and "source-refused" in said
+
+
+@each_row("path", ["../../outside.md", "a/../../b.md", "%2e%2e/x.md", "con.md\\..\\x"])
+def test_no_name_leads_out_of_the_cache(tmp_path: Path, path: str) -> None:
+    files = {"good": {"SKILL.md": skill_md("good")}, "evil": {"SKILL.md": skill_md("evil"), path: "x"}}
+    _, out, _ = listed(tmp_path, fake(tmp_path, files))
+    assert "good" in out and not [*tmp_path.rglob("outside.md"), *tmp_path.rglob("x.md"), *tmp_path.rglob("b.md")]
+
+
+@each_row(
+    "given",
+    [
+        "mcp+http://skills.example/mcp",
+        "mcp+https://",
+        "mcp+ftp://a.example/",
+        "mcp+stdio:",
+        'mcp+stdio:server "open',
+        "mcp+https://me:secret@a.example/mcp",
+    ],
+)
+def test_what_is_no_server_is_refused_in_one_line(tmp_path: Path, given: str) -> None:
+    assert kind_of(given).name == "MCP server"
+    with pytest.raises(UsageError) as refused:
+        McpServer(given, SourceSettings(tmp_path))
+    assert "secret" not in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_neither_arguments_nor_queries_are_shown(tmp_path: Path) -> None:
+    settings = SourceSettings(tmp_path)
+    assert McpServer("mcp+stdio:/opt/bin/server --key secret", settings).origin == "mcp+stdio:server"
+    assert "secret" not in McpServer("mcp+https://a.example/mcp?key=secret", settings).origin
+
+
+def test_a_variable_with_roots_may_name_a_server() -> None:
+    assert split("/a:mcp+https://b.example:8443/mcp:mcp+stdio:server x") == [
+        "/a",
+        "mcp+https://b.example:8443/mcp",
+        "mcp+stdio:server x",
+    ]

@@ -127,7 +127,7 @@ class _FirstLook:
     def _note(self, root: Root, directory: str, *, is_skill: bool) -> None:
         if is_skill:
             self.found[root.index].append(directory)
-        else:
+        elif not (root.namespace and directory):  # of a plugin only what lies right below its skills folder
             self._todo.append((root, directory))
 
     def may_hold_skill(self, directory: str) -> bool:
@@ -161,7 +161,7 @@ def _holds_skill(handle: disk.Handle, name: str) -> bool:
 
 def _supposed(root: Root, directories: Collection[str]) -> Iterator[Skill]:
     """Yield a skill for each of these directories, by the rule that it has the directory's name."""
-    namespace = disk.spelled(os.path.basename(root.path)) if "" in directories else ""
+    namespace = disk.spelled(os.path.basename(root.path)) if "" in directories else root.namespace
     for directory in directories:
         path = "/".join(part for part in (namespace, directory) if part) or "root"
         yield Skill(path, root.index, directory, _UNREAD, {}, (), Standing.LENIENT, origin=root.origin)

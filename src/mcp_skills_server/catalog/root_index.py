@@ -109,7 +109,8 @@ class RootIndex:
         """Why the root cannot be read at the moment."""
         self.saved: dict[str, Skill | None] = {}
         """The skills as the index has them, by directory; None for one that is not what it was."""
-        self._limits = limits
+        # Of a plugin only what lies right below its skills folder is a skill.
+        self._limits = limits._replace(depth=1) if root.namespace else limits
         self._grace = grace
         self._judge = judge
         self.unattached_problems: tuple[Problem, ...] = ()
@@ -184,7 +185,7 @@ class RootIndex:
         `stored` is what an earlier process knew of the root; `arm` begins to watch each directory.
         """
         known = {directory: self.skills[directory] for directory in self.skills.below(part)}
-        namespace = self.skills[""].path if "" in self.skills else ""
+        namespace = self.skills[""].path if "" in self.skills else self.root.namespace
         held: set[str] = set()
 
         def hold(directory: str, state: object) -> bool:

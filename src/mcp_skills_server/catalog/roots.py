@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from mcp_skills_server.catalog.disk import spelled
 from mcp_skills_server.catalog.path_index import PathIndex, above
+from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SKILL_MD, Skill
 
 logger = logging.getLogger(__name__)
+
+PLUGIN_NAME: Final = re.compile(r"(?!.*(?:--|\.\.))[a-z0-9](?:[a-z0-9.-]{0,62}[a-z0-9])?")
+_PLUGIN: Final = "plugin.json"
+_PLUGIN_SCHEMA: Final = "https://agent-plugins.org/schemas/1."
+_MOST_OF_PLUGIN: Final = 1 << 20
 
 
 class Limits(NamedTuple):
@@ -85,6 +93,7 @@ class Root:
         given: absolute and not resolved; a link on the way may come to lead elsewhere.
         origin: where its skills come from, if it only holds copies of them.
         revision: what its source has is served as of this one; "" for a folder, and where that is not known.
+        namespace: stands before its skill paths: the name of the Agent Plugin whose `skills` it is; "" for none.
         links: the links to directories that the last scans found outside of skills, by place; `set_link` changes them.
     """
 
@@ -94,6 +103,7 @@ class Root:
     given: str
     origin: str | None = None
     revision: str = ""
+    namespace: str = ""
     links: PathIndex[FolderLink] = field(default_factory=PathIndex[FolderLink])
     _followed: dict[str, str] = field(default_factory=dict[str, str])
     """The places of the links that are followed, by the real paths that they lead to."""
@@ -131,7 +141,7 @@ class Root:
 
     def follow(self) -> None:
         """Look where it leads now: tools that publish a folder whole do it by moving a link."""
-        path = os.path.realpath(self.given)
+        path = _served_of(os.path.realpath(self.given), self.namespace)
         if path != self.path and os.path.isdir(path):
             logger.info("%s now leads to another folder", self.shown)
             self.path = path
@@ -154,8 +164,10 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
             raise UsageError("the path of a folder is empty; give the path of a folder that holds skills")
         if os.path.basename(shown) == SKILL_MD and os.path.isfile(shown):
             shown = os.path.dirname(shown) or "."
-        path = os.path.realpath(shown)
-        if not os.path.isdir(path):
+        folder, real = shown, os.path.realpath(shown)
+        namespace = plugin_name(real) if origin is None else ""
+        path, shown = _served_of(real, namespace), _served_of(shown, namespace)
+        if not os.path.isdir(path) or (namespace and os.path.islink(path)):
             raise no_folder(shown)
         try:
             os.scandir(path).close()
@@ -163,8 +175,37 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
             raise UsageError(f"{shown}: cannot be read ({error.strerror}); check its permissions") from None
         if path not in seen:
             seen.add(path)
-            out.append(Root(len(out), path, origin or spelled(shown), os.path.abspath(shown), origin))
+            given_path = os.path.abspath(folder)
+            out.append(Root(len(out), path, origin or spelled(shown), given_path, origin, namespace=namespace))
     return tuple(out)
+
+
+def plugin_name(folder: str) -> str:
+    """Return the name of the Agent Plugin that a folder is; "" for any other folder.
+
+    Raises:
+        UsageError: it is one whose name breaks the format.
+    """
+    try:
+        raw, _ = read_regular(os.path.join(folder, _PLUGIN), _MOST_OF_PLUGIN)
+        found: Any = json.loads(raw)
+    except (OSError, ValueError, RecursionError):
+        return ""
+    if not isinstance(found, dict):
+        return ""
+    fields = cast("dict[str, object]", found)
+    name = fields.get("name")
+    if not str(fields.get("$schema")).startswith(_PLUGIN_SCHEMA):
+        return ""
+    if not isinstance(name, str) or not PLUGIN_NAME.fullmatch(name):
+        place = os.path.join(folder, _PLUGIN)
+        raise UsageError(f"{place}: its name breaks the format; write 1 to 64 small letters, digits, '-' and '.'")
+    return name
+
+
+def _served_of(folder: str, namespace: str) -> str:
+    """Return the folder that is served of a root: of an Agent Plugin its skills alone."""
+    return os.path.join(folder, "skills") if namespace else folder
 
 
 def no_folder(shown: str) -> UsageError:

@@ -131,7 +131,7 @@ def scan(
     scanner = _Scanner(
         root,
         known,
-        namespace if part else "",
+        namespace if part else root.namespace,
         limits,
         hold=hold,
         stored=stored,

@@ -11,6 +11,7 @@ from typing import Final
 import click
 
 import mcp_skills_server
+from mcp_skills_server.catalog.roots import PLUGIN_NAME
 from mcp_skills_server.commands.fields import flag, option, takes
 from mcp_skills_server.commands.opening import make_registry
 from mcp_skills_server.commands.options import PartialOptions, RootOptions, roots
@@ -19,7 +20,6 @@ from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.model import printable
 
-_NAME: Final = re.compile(r"(?!.*(?:--|\.\.))[a-z0-9](?:[a-z0-9.-]{0,62}[a-z0-9])?")
 _VERSION: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:-[0-9A-Za-z.-]{1,64})?")
 
 
@@ -106,7 +106,7 @@ def _named(options: PackageOptions, given: Sequence[str]) -> tuple[str, str]:
     """
     folder = re.sub(r"[^a-z0-9]+", "-", os.path.basename(os.path.abspath(given[0])).lower()).strip("-")
     name = options.name if options.name is not None else folder[:64].strip("-")
-    if not _NAME.fullmatch(name):
+    if not PLUGIN_NAME.fullmatch(name):
         raise UsageError(f"--name {printable(name)!r}: give 1 to 64 small letters, digits, '-' and '.'")
     if not _VERSION.fullmatch(options.package_version):
         raise UsageError(f"--package-version {printable(options.package_version)}: write three numbers, as in 1.2.0")

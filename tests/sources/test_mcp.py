@@ -11,13 +11,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from forkserver import run
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources.faults import SourceError
 from mcp_skills_server.sources.kinds import kind_of, split
 from mcp_skills_server.sources.mcp import McpServer
-from mcp_skills_server.sources.settings import SourceSettings
+from mcp_skills_server.sources.settings import Bounds, FetchSettings, SourceSettings
 from tables import each_row
 from web.http_wire import http_serving
 from wire import COMMAND, FIXTURES, serving, write_skill
@@ -121,6 +123,13 @@ def test_a_file_that_is_not_what_was_listed_costs_its_skill_alone(tmp_path: Path
     code, out, said = listed(tmp_path, root)
     assert code == 0 and "good" in out and "bad" not in out
     assert "mcp+stdio:python/bad: error" in said and "source-refused" in said
+
+
+def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
+    silent = "mcp+stdio:" + shlex.join([sys.executable, "-c", "import sys; sys.stdin.read()"])
+    settings = SourceSettings(tmp_path, fetch=FetchSettings(bounds=Bounds(download_s=0.3)))
+    with pytest.raises(SourceError, match=r"no answer within 0\.3 s"):
+        anyio.run(McpServer(silent, settings).resolve)
 
 
 @each_row("path", ["../../outside.md", "a/../../b.md", "%2e%2e/x.md", "con.md\\..\\x"])

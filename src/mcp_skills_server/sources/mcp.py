@@ -82,7 +82,7 @@ class McpServer:
         Raises:
             SourceError: it cannot be had now.
         """
-        async with self._connected() as client:
+        async with self._connected(self._settings.bounds.download_s) as client:
             fingerprints = sorted(map(_fingerprint, await client.list()))
         digest = hashlib.sha256(json.dumps(fingerprints).encode()).hexdigest()
         return Revision(digest, self.pace.check_s)
@@ -102,7 +102,7 @@ class McpServer:
                 partial(Reconciler, opened, self.origin, self._settings, is_cache=True)
             )
             deadline = anyio.current_time() + self._settings.limits.total_s
-            async with self._connected() as client:
+            async with self._connected(self._settings.limits.total_s) as client:
                 listed = await client.list()
                 units = [Unit(_fingerprint(each), each.name, (each.name,), item=each) for each in listed]
                 missing = await to_thread.run_sync(reconciler.plan, units)
@@ -141,23 +141,26 @@ class McpServer:
             raise UnreachableError(f"not read within {self._settings.bounds.download_s:g} s") from None
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncGenerator[SkillsClient]:
-        """Connect, and have whatever ends the connection be one error of a source.
+    async def _connected(self, seconds: float) -> AsyncGenerator[SkillsClient]:
+        """Connect for so long at most, and have whatever ends the connection be one error of a source.
 
         Raises:
-            SourceError: the server cannot be reached, or refuses.
+            SourceError: the server cannot be reached, refuses, or takes too long.
         """
         try:
-            async with AsyncExitStack() as stack:
-                connection: Any = self._url
-                if self._words:
-                    # It is started at each look, and would log each time.
-                    nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: ASYNC230, SIM115
-                    command = StdioServerParameters(command=self._words[0], args=self._words[1:])
-                    connection = stdio_client(command, errlog=nowhere)
-                yield await stack.enter_async_context(SkillsClient.connect(connection))
+            with anyio.fail_after(seconds):
+                async with AsyncExitStack() as stack:
+                    connection: Any = self._url
+                    if self._words:
+                        # It is started at each look, and would log each time.
+                        nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: ASYNC230, SIM115
+                        command = StdioServerParameters(command=self._words[0], args=self._words[1:])
+                        connection = stdio_client(command, errlog=nowhere)
+                    yield await stack.enter_async_context(SkillsClient.connect(connection))
         except Exception as error:
             cause = innermost(error)
+            if isinstance(cause, TimeoutError):
+                raise UnreachableError(f"no answer within {seconds:g} s") from None
             if isinstance(cause, SourceError | UsageError):
                 raise cause from None
             if isinstance(cause, EntryRefusedError | UnprovedError):

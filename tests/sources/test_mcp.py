@@ -125,6 +125,37 @@ def test_a_file_that_is_not_what_was_listed_costs_its_skill_alone(tmp_path: Path
     assert "mcp+stdio:python/bad: error" in said and "source-refused" in said
 
 
+def test_a_token_is_sent_to_the_server_that_wants_one_and_shown_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_skill(tmp_path / "skills" / "one")
+    token = "very-secret-0123456789"
+    with http_serving(tmp_path / "skills", environment={"MCP_SKILLS_TOKENS": f"us={token}"}) as other:
+        root = f"mcp+http://127.0.0.1:{other.port}/mcp"
+        config = tmp_path / "c.toml"
+        config.write_text(f'[[source]]\nfrom = "{root}"\ntoken-env = "THEIRS"\n', encoding="utf-8")
+        where = ("--config", config, "--cache-dir", tmp_path / "cache", "--log-level", "debug")
+        monkeypatch.setenv("THEIRS", token)
+        with serving(*where) as wire:
+            assert [each["frontmatter"]["name"] for each in wire.request("skills/list")["skills"]] == ["one"]
+            assert token.encode() not in wire.stderr
+        shown = run([*COMMAND, "config", "show", "--config", str(config)], capture_output=True, text=True).stdout
+        assert "token-env=THEIRS" in shown
+        kept = [each.read_bytes() for each in (tmp_path / "cache").rglob("*") if each.is_file()]
+        assert kept and token.encode() not in b"".join(kept)
+        monkeypatch.delenv("THEIRS")
+        done = run([*COMMAND, "serve", "--config", str(config)], capture_output=True, text=True, input="")
+        assert done.returncode == 2 and "THEIRS" in done.stderr
+        assert listed(tmp_path / "none", root)[0] == 2
+
+
+def test_a_token_is_for_servers_at_an_address_alone(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('[[source]]\nfrom = "https://a.example"\ntoken-env = "X"\n', encoding="utf-8")
+    done = run([*COMMAND, "config", "check", str(config)], capture_output=True, text=True)
+    assert done.returncode == 1 and "c.toml:3: source.token-env" in done.stdout
+
+
 def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
     silent = "mcp+stdio:" + shlex.join([sys.executable, "-c", "import sys; sys.stdin.read()"])
     settings = SourceSettings(tmp_path, fetch=FetchSettings(bounds=Bounds(download_s=0.3)))

@@ -190,6 +190,8 @@ def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
         for key, patterns in (("include", rules.include), ("exclude", rules.exclude)):
             if patterns:
                 words.append(f"{key}={','.join(patterns)}")
+        if rules.token_env:
+            words.append(f"token-env={rules.token_env}")
         if rules.refresh_s is not None:
             words.append(f"refresh={rules.refresh_s:g}")
         rows.append(("source", " ".join(words), f"{configuration.file}:{rules.line}"))

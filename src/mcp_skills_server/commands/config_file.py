@@ -39,6 +39,7 @@ _PAGE: Final = "docs/configuration.md lists the keys"
 _AT: Final = re.compile(r" ?\(at (?:line (\d+), column \d+|end of document)\)$")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 _SECONDS: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h)")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _SCOPE: Final = re.compile(r"[!#-\[\]-~]+")
 _ENDPOINT: Final = "https://skills.example/mcp"
 _REFUSED: Final = "it does not take this value"
@@ -93,6 +94,7 @@ class SourceRules:
         include: patterns of the skills that are served; none for all.
         exclude: patterns of those that are left out.
         refresh_s: seconds between two polls; None for `--refresh`.
+        token_env: the variable that holds the token of an MCP server; "" for none.
         line: where the file says it.
     """
 
@@ -101,6 +103,7 @@ class SourceRules:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     refresh_s: float | None = None
+    token_env: str = ""
     line: int = field(default=0, compare=False)
 
 
@@ -310,6 +313,7 @@ _TABLES: Final[Mapping[str, _Table]] = {
             "require-signature": _Key('a list of paths of keys, such as ["keys/team.pub"]', _list_of(_text, least=1)),
             "include": _Key(_PATTERNS, _list_of(_text, least=1)),
             "exclude": _Key(_PATTERNS, _list_of(_text, least=1)),
+            "token-env": _Key('the name of a variable, such as "SKILLS_TOKEN"', _text_that(_VARIABLE.fullmatch)),
             "refresh": _Key('a number from 1, or "90s", "5m", "1h"', _number(click.FloatRange(min=1))),
         },
         "write a table [[source]] with from = ROOT",
@@ -526,6 +530,9 @@ class _FileReading:
                 self.blame(("source", number, "from"), "this root stands twice", "name it once")
             seen.add(root)
             kind = kind_of(root)
+            if "token-env" in source and not root.startswith("mcp+http"):
+                what = "only an MCP server at an address (mcp+https://) is sent a token"
+                self.blame(("source", number, "token-env"), what, "leave it out")
             if "refresh" in source and not kind.is_asked:
                 what = f"a {kind.name} is not polled: a folder is watched, and a site says how long its index holds"
                 self.blame(("source", number, "refresh"), what, "leave it out")
@@ -566,6 +573,7 @@ def _configuration(
             include=tuple(each.get("include", ())),
             exclude=tuple(each.get("exclude", ())),
             refresh_s=each.get("refresh"),
+            token_env=each.get("token-env", ""),
             line=reading.line("source", number),
         )
     grants = [

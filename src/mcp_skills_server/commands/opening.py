@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import MirroredRoot
     from mcp_skills_server.catalog.root_index import Gate
     from mcp_skills_server.catalog.views import Views
-    from mcp_skills_server.commands.config_file import Configuration
+    from mcp_skills_server.commands.config_file import Configuration, SourceRules
     from mcp_skills_server.provenance.lock import LockedSource
     from mcp_skills_server.provenance.pins import Pins
     from mcp_skills_server.sources.mirrors import Mirrors
@@ -167,7 +167,7 @@ def open_roots(
         if locked is not None:
             pins = [each.revision or None for each in locked]
         roots = [
-            mirrors.root(root, wanted, (rule and rule.refresh_s) or refresh_s)
+            mirrors.root(root, wanted, (rule and rule.refresh_s) or refresh_s, _token_of(root, rule))
             for root, wanted, rule in zip(given, pins, rules, strict=True)
         ]
     folders = [os.path.abspath(each if isinstance(each, str) else each.path) for each in roots]
@@ -285,6 +285,20 @@ def _mirrors(options: RootOptions) -> Mirrors:
         rewritten=options.accept_rewritten,
     )
     return Mirrors(settings)
+
+
+def _token_of(root: str, rule: SourceRules | None) -> str:
+    """Return the token that a root is asked with; "" for none.
+
+    Raises:
+        UsageError: the variable is not set.
+    """
+    if rule is None or not rule.token_env:
+        return ""
+    token = os.environ.get(rule.token_env, "").strip()
+    if not token or not (token.isascii() and token.isprintable()):
+        raise UsageError(f"{root}: the variable {rule.token_env} of its token-env holds no token; set it")
+    return token
 
 
 def _selection(include: Sequence[str], exclude: Sequence[str]) -> Sequence[Gate]:

@@ -19,9 +19,11 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import anyio
+import httpx2
 from anyio import to_thread
 from mcp import MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
 
 from mcp_skills_server.client import SkillsClient, UnprovedError
 from mcp_skills_server.dialects.listed import EntryRefusedError, ListedSkill
@@ -61,6 +63,7 @@ class McpServer:
         self.refresh_s: float | None = settings.refresh_s
         self._words: list[str] = []
         self._url = ""
+        self._token = settings.token
         if given.startswith(_COMMAND):
             self._words = _words_of(given)
             self.origin = _COMMAND + os.path.basename(self._words[0])  # arguments may be anybody's secret
@@ -151,6 +154,10 @@ class McpServer:
             with anyio.fail_after(seconds):
                 async with AsyncExitStack() as stack:
                     connection: Any = self._url
+                    if self._token:
+                        headers = {"Authorization": f"Bearer {self._token}"}  # redirects stay within the origin
+                        http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=seconds))
+                        connection = streamable_http_client(self._url, http_client=http)
                     if self._words:
                         # It is started at each look, and would log each time.
                         nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: ASYNC230, SIM115

@@ -317,18 +317,21 @@ class Mirrors:
         """The followers in the order of the roots."""
         return [follower for _, follower in self._roots]
 
-    def root(self, given: str, pin: str | None = None, refresh_s: float | None = None) -> str | MirroredRoot:
+    def root(
+        self, given: str, pin: str | None = None, refresh_s: float | None = None, token: str = ""
+    ) -> str | MirroredRoot:
         """Return what to give the registry for a root: itself for a folder, the folder with its copies for any other.
 
         Args:
             given: the root.
             pin: the revision that is wanted, None for the newest.
             refresh_s: seconds between two looks at it, None for what the settings say.
+            token: as `SourceSettings` has it.
 
         Raises:
             UsageError: it is none that can be served.
         """
-        settings = replace(self._settings, pin=pin)
+        settings = replace(self._settings, pin=pin, token=token)
         if refresh_s is not None:
             settings = replace(settings, refresh_s=refresh_s)
         source = open_source(given, settings, self._kinds)

@@ -101,6 +101,7 @@ class SourceSettings:
         rewritten: take what a branch was rewritten to, or a tag moved to.
         pin: the revision that is wanted, None for the newest. A source that can still bring an old one brings it, and
             sends no request while it has it; one that cannot brings what it has now, and what differs is refused later.
+        token: what an MCP server at an address is sent as a bearer token; "" for none.
         cache_bytes: what all copies in the cache may take; the longest unused go first.
     """
 
@@ -111,4 +112,5 @@ class SourceSettings:
     signers: Path | None = None
     rewritten: bool = False
     pin: str | None = None
+    token: str = field(default="", repr=False)
     cache_bytes: int = 10 << 30

@@ -203,7 +203,10 @@ def test_axe_finds_nothing(chromium: Browser, colours: str) -> None:
 
 
 def test_nothing_is_wider_than_a_telephone(chromium: Browser) -> None:
+    beyond = """() => [...document.querySelectorAll("main p, main li, main td")].filter(
+      (each) => each.getBoundingClientRect().right > innerWidth && !each.closest("pre, .scroll")).length"""
     with opened(chromium, FIXTURES, viewport={"width": 320, "height": 600}) as (seen, origin):
         for view in VIEWS[:6]:
             seen.page.goto(f"{origin}/ui/{view}")
             assert seen.page.evaluate("() => document.documentElement.scrollWidth") <= 320, view
+            assert seen.page.evaluate(beyond) == 0, view

@@ -12,8 +12,6 @@ import base64
 import hashlib
 import logging
 import os
-import shutil
-import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -43,7 +41,7 @@ from mcp_skills_server.dialects.listed import (
     read_entry,
 )
 from mcp_skills_server.dialects.sep2640 import EXTENSION
-from mcp_skills_server.durable import sync_paths
+from mcp_skills_server.durable import write_folder
 from mcp_skills_server.errors import SkillsServerError, UsageError, quoted
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
@@ -252,15 +250,15 @@ class SkillsClient:
         except ArchiveRefusedError as error:
             raise UnprovedError(f"{quoted(skill.name)}: {error}") from None
         target = Path(folder) / skill.name
-        files: dict[str, bytes] = {}
+        files: dict[str, tuple[bytes, bool]] = {}
         for path in skill.files:
-            files[path] = await self.read(skill, path)
-            if sum(map(len, files.values())) > MOST_BYTES:
+            files[path] = await self.read(skill, path), False
+            if sum(len(raw) for raw, _ in files.values()) > MOST_BYTES:
                 raise UnprovedError(f"{quoted(skill.name)}: it has more than {MOST_BYTES >> 20} MiB")
         if await to_thread.run_sync(os.path.lexists, target):
             raise UsageError(f"{target}: is there already; remove it, or give another folder")
         try:
-            await to_thread.run_sync(_write, target, files)
+            await to_thread.run_sync(write_folder, target, files)
         except OSError as error:
             raise UsageError(f"{target}: cannot be written: {error.strerror or error}") from None
         return target
@@ -450,18 +448,3 @@ def _prove(file: ListedFile, raw: bytes) -> None:  # S40-43
     digest = "sha256:" + hashlib.sha256(raw).hexdigest()
     if digest != file.digest or len(raw) != file.size:
         raise UnprovedError(f"{quoted(file.uri)}: what the server sent is not what it listed; get the skill again")
-
-
-def _write(target: Path, files: Mapping[str, bytes]) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{target.name[:50]}-", dir=target.parent))
-    try:
-        made.chmod(0o755)
-        for path, raw in files.items():
-            (made / path).parent.mkdir(parents=True, exist_ok=True)
-            (made / path).write_bytes(raw)
-        sync_paths([*map(str, made.rglob("*")), str(made)])
-        made.rename(target)
-    except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
-        raise

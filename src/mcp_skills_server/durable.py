@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -123,6 +123,36 @@ def replace_file(path: Path, raw: bytes, mode: int | None) -> None:
             with suppress(OSError):
                 if place.lstat().st_mtime < now - _LEFT_S:
                     place.unlink()
+
+
+def write_folder(path: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:
+    """Write a new folder, whole or not at all, on the disk when this returns.
+
+    Args:
+        path: where nothing is yet.
+        files: by their paths in it: their bytes, and whether they may be executed.
+
+    Raises:
+        OSError: it cannot be written, or something is there.
+    """
+    import shutil  # late: a server starts without them
+    import tempfile
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{path.name[:50]}-", dir=path.parent))
+    try:
+        made.chmod(0o755)
+        for name, (raw, executable) in files.items():
+            place = made / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(raw)
+            if executable:
+                place.chmod(0o755)
+        sync_paths([*map(str, made.rglob("*")), str(made)])
+        made.rename(path)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
 
 
 def leave_in_cache(path: Path, raw: bytes) -> None:

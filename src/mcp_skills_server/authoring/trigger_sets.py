@@ -57,8 +57,8 @@ def read_cases(raw: bytes, place: str) -> list[TriggerCase]:
     raise UsageError(f'{place}: holds no trigger set; write [{{"query": "...", "should_trigger": true}}]')
 
 
-def written(cases: Iterable[TriggerCase]) -> bytes:
-    """Return the trigger set of these cases, as a file."""
+def encode_cases(cases: Iterable[TriggerCase]) -> bytes:
+    """Return these cases as the JSON of a trigger set."""
     entries = [{"query": each.query, "should_trigger": each.should_trigger} for each in cases]
     return (json.dumps(entries, ensure_ascii=False, indent=2) + "\n").encode("utf-8", "replace")
 

@@ -142,7 +142,7 @@ class Root:
     def follow(self) -> None:
         """Look where it leads now: tools that publish a folder whole do it by moving a link."""
         path = _served_of(os.path.realpath(self.given), self.namespace)
-        if path != self.path and os.path.isdir(path):
+        if path != self.path and os.path.isdir(path) and not os.path.islink(path):
             logger.info("%s now leads to another folder", self.shown)
             self.path = path
 
@@ -167,7 +167,7 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
         folder, real = shown, os.path.realpath(shown)
         namespace = plugin_name(real) if origin is None else ""
         path, shown = _served_of(real, namespace), _served_of(shown, namespace)
-        if not os.path.isdir(path) or (namespace and os.path.islink(path)):
+        if not os.path.isdir(path) or os.path.islink(path):  # as the skills of a plugin may be
             raise no_folder(shown)
         try:
             os.scandir(path).close()

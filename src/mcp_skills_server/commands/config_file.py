@@ -22,7 +22,7 @@ import click
 from mcp_skills_server.access.grants import EVERY_SKILL, MAY, Grant, Pattern, PatternError, is_who
 from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.access.settings import ALGORITHMS, OAuthSettings, is_safe
-from mcp_skills_server.commands.fields import key_of, located, traits_of
+from mcp_skills_server.commands.fields import VARIABLE_NAME, key_of, located, traits_of
 from mcp_skills_server.commands.options import RootType
 from mcp_skills_server.commands.printing import and_more
 from mcp_skills_server.durable import read_regular
@@ -39,7 +39,6 @@ _PAGE: Final = "docs/configuration.md lists the keys"
 _AT: Final = re.compile(r" ?\(at (?:line (\d+), column \d+|end of document)\)$")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 _SECONDS: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h)")
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _SCOPE: Final = re.compile(r"[!#-\[\]-~]+")
 _ENDPOINT: Final = "https://skills.example/mcp"
 _REFUSED: Final = "it does not take this value"
@@ -313,7 +312,7 @@ _TABLES: Final[Mapping[str, _Table]] = {
             "require-signature": _Key('a list of paths of keys, such as ["keys/team.pub"]', _list_of(_text, least=1)),
             "include": _Key(_PATTERNS, _list_of(_text, least=1)),
             "exclude": _Key(_PATTERNS, _list_of(_text, least=1)),
-            "token-env": _Key('the name of a variable, such as "SKILLS_TOKEN"', _text_that(_VARIABLE.fullmatch)),
+            "token-env": _Key('the name of a variable, such as "SKILLS_TOKEN"', _text_that(VARIABLE_NAME.fullmatch)),
             "refresh": _Key('a number from 1, or "90s", "5m", "1h"', _number(click.FloatRange(min=1))),
         },
         "write a table [[source]] with from = ROOT",

@@ -15,6 +15,7 @@ every start.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -25,6 +26,8 @@ import click
 _T = TypeVar("_T")
 _STREAM: Final = "-"
 """Stands in the place of a path for stdin or stdout."""
+VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+"""Of an environment variable that the operator names."""
 PREFIX: Final = "MCP_SKILLS_"
 """Of the variables of all options: MCP_SKILLS_PAGE_SIZE for --page-size."""
 

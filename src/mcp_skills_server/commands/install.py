@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from mcp_skills_server.commands.fields import Options, flag, many, option, takes
+from mcp_skills_server.commands.fields import VARIABLE_NAME, Options, flag, many, option, takes
 from mcp_skills_server.commands.printing import remark, say_lines
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.hosts.table import HOSTS, Host, Platform, is_native, location
@@ -20,7 +20,6 @@ from mcp_skills_server.model import printable
 
 _PROGRAM: Final = "mcp-skills-server"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _ENDPOINT: Final = re.compile(r"https?://[^?#]*/mcp/?", re.IGNORECASE)
 """A URL that is an MCP endpoint by its last name, as this server and most others have it."""
 
@@ -199,7 +198,7 @@ def _remote_entry(host: Host, url: str, variable: str | None) -> dict[str, Any]:
         raise UsageError(f"--url {printable(url)}: write the MCP endpoint, such as https://skills.example/mcp")
     if parts.username is not None:
         raise UsageError("--url: the host's file would hold the password; name a variable with --token-env")
-    if variable is not None and not _VARIABLE.fullmatch(variable):
+    if variable is not None and not VARIABLE_NAME.fullmatch(variable):
         raise UsageError(f"--token-env {printable(variable)}: write the name of a variable, such as SKILLS_TOKEN")
     return remote_entry_for(host, url, variable)
 

@@ -167,7 +167,7 @@ def open_roots(
         if locked is not None:
             pins = [each.revision or None for each in locked]
         roots = [
-            mirrors.root(root, wanted, (rule and rule.refresh_s) or refresh_s, _token_of(root, rule))
+            mirrors.root(root, wanted, (rule and rule.refresh_s) or refresh_s, _token_of(rule))
             for root, wanted, rule in zip(given, pins, rules, strict=True)
         ]
     folders = [os.path.abspath(each if isinstance(each, str) else each.path) for each in roots]
@@ -287,7 +287,7 @@ def _mirrors(options: RootOptions) -> Mirrors:
     return Mirrors(settings)
 
 
-def _token_of(root: str, rule: SourceRules | None) -> str:
+def _token_of(rule: SourceRules | None) -> str:
     """Return the token that a root is asked with; "" for none.
 
     Raises:
@@ -297,7 +297,7 @@ def _token_of(root: str, rule: SourceRules | None) -> str:
         return ""
     token = os.environ.get(rule.token_env, "").strip()
     if not token or not (token.isascii() and token.isprintable()):
-        raise UsageError(f"{root}: the variable {rule.token_env} of its token-env holds no token; set it")
+        raise UsageError(f"a [[source]] has token-env = {rule.token_env!r}, and this variable holds no token; set it")
     return token
 
 

@@ -82,6 +82,7 @@ def plugin(options: PluginOptions, roots: tuple[str, ...]) -> int:
     Example:
       mcp-skills-server plugin ~/skills --output acme-plugin --name acme
     """
+    from mcp_skills_server.durable import write_folder
     from mcp_skills_server.publish import packages
 
     name, version = _named(options, roots)
@@ -91,7 +92,7 @@ def plugin(options: PluginOptions, roots: tuple[str, ...]) -> int:
     if skills is None:
         return 1
     try:
-        _write(Path(options.output), packages.plugin(skills, name, version, server=options.server))
+        write_folder(Path(options.output), packages.plugin(skills, name, version, server=options.server))
     except OSError as error:
         raise UsageError(f"--output {printable(options.output)}: cannot be written ({error.strerror})") from None
     remark(f"wrote the plugin {name} with {plural(len(skills), 'skill')} to {printable(options.output)}")
@@ -138,28 +139,3 @@ def _skills(options: PackageOptions, given: Sequence[str]) -> Mapping[str, Files
         files = publication.unpacked(each)
         skills[name] = {path: file for path, file in files.items() if not path.startswith(inside)}
     return skills
-
-
-def _write(folder: Path, files: Files) -> None:
-    """Write a folder whole or not at all: it is made beside its place, and moved there.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    import shutil
-    import tempfile
-
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        for path, (raw, executable) in files.items():
-            place = made / path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(raw)
-            if executable:
-                place.chmod(0o755)
-        made.chmod(0o755)
-        made.rename(folder)
-    except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
-        raise

@@ -169,13 +169,16 @@ class Briefing:
             texts.tools[key] = runtime.definitions(overview, characters, scripts=scripts, handles=handles, words=words)
         return texts.tools[key]
 
-    def shown_part(self, skill: Skill) -> str | None:
-        """Say how much of a skill the instructions show a host that is not known; None if no model is offered it."""
+    def shown_part(self, skill: Skill, client: Client = UNKNOWN) -> str | None:
+        """Return in words how much of a skill the list that a client is sent shows; None if no model is offered it."""
         overview = self.overview
         position = next((at for at, offer in enumerate(overview.offers) if offer.path == skill.path), None)
         if position is None:
             return None
-        shown = runtime.in_instructions(overview, self.characters(UNKNOWN), scripts=self._scripts())
+        if client.list_in == "tools":
+            shown = runtime.in_loading(overview, self.characters(client))
+        else:
+            shown = runtime.in_instructions(overview, self.characters(client), scripts=self._scripts())
         return runtime.shown_part(overview, shown, position)
 
     @property

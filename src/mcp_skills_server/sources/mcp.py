@@ -10,12 +10,12 @@ import hashlib
 import json
 import os
 import shlex
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import anyio
@@ -36,7 +36,7 @@ from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, fetch_units, held
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import FetchReport, Pace, Revision
+from mcp_skills_server.sources.source import FetchReport, Polled, Revision
 from mcp_skills_server.sources.urls import shown
 
 PREFIX: Final = "mcp+"
@@ -44,7 +44,19 @@ _COMMAND: Final = "mcp+stdio:"
 _NOT_PROVED: Final = "the server does not list its files with digests, so nothing of it can be proved"
 
 
-class McpServer:
+class _Listing(NamedTuple):
+    """The listing that a revision is.
+
+    Attributes:
+        skills: those that were listed.
+        refused: why entries were not taken, one line each.
+    """
+
+    skills: Sequence[ListedSkill]
+    refused: tuple[str, ...]
+
+
+class McpServer(Polled):
     """The skills of one server.
 
     Args:
@@ -55,12 +67,10 @@ class McpServer:
         UsageError: it is none of these, or the cache cannot be written.
     """
 
-    remote: bool = True
-
     def __init__(self, given: str, settings: SourceSettings) -> None:
+        super().__init__(settings.refresh_s)
+        # The cache is ours: what was changed in it is put right, what the server no longer lists is gone.
         self._settings = replace(settings.fetch, force=True, prune=True, wanted=None)
-        self._default_refresh_s = settings.refresh_s
-        self.refresh_s: float | None = settings.refresh_s
         self._words: list[str] = []
         self._url = ""
         self._token = settings.token
@@ -74,11 +84,6 @@ class McpServer:
         self.place: Path = self._kept.path
         FetchedFolder.recover(self.place)
 
-    @property
-    def pace(self) -> Pace:
-        """The polling intervals."""
-        return Pace.every(self.refresh_s or self._default_refresh_s)
-
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
         """Return the digest of what the server lists.
 
@@ -86,9 +91,10 @@ class McpServer:
             SourceError: it cannot be had now.
         """
         async with self._connected(self._settings.bounds.download_s) as client:
-            fingerprints = sorted(map(_fingerprint, await client.list()))
+            listing = _Listing(await client.list(), client.refused)
+        fingerprints = sorted(map(_fingerprint, listing.skills))
         digest = hashlib.sha256(json.dumps(fingerprints).encode()).hexdigest()
-        return Revision(digest, self.pace.check_s)
+        return Revision(digest, self.pace.check_s, listing)
 
     async def bring(self, revision: Revision) -> FetchReport:
         """Bring its folder up to what the server lists.
@@ -105,18 +111,17 @@ class McpServer:
                 partial(Reconciler, opened, self.origin, self._settings, is_cache=True)
             )
             deadline = anyio.current_time() + self._settings.limits.total_s
+            listing: _Listing = revision.content
+            units = [Unit(_fingerprint(each), each.name, (each.name,), item=each) for each in listing.skills]
+            missing = await to_thread.run_sync(reconciler.plan, units)
             async with self._connected(self._settings.limits.total_s) as client:
-                listed = await client.list()
-                units = [Unit(_fingerprint(each), each.name, (each.name,), item=each) for each in listed]
-                missing = await to_thread.run_sync(reconciler.plan, units)
 
                 async def fetch(unit: Unit) -> Callable[[], Bundle]:
                     files = await self._read(client, unit.item)
                     return lambda: Bundle({unit.label: files})
 
                 await fetch_units(reconciler, missing, fetch, self._settings, deadline)
-                warnings = client.refused
-            index = IndexRecord(self.origin, self.origin, revision=revision.digest, warnings=warnings)
+            index = IndexRecord(self.origin, self.origin, revision=revision.digest, warnings=listing.refused)
             report = await to_thread.run_sync(reconciler.finish, index)
         if reconciler.failure is not None and not report.unchanged + report.added + report.updated:
             raise UnreachableError(reconciler.failure.reason)
@@ -179,9 +184,9 @@ def _words_of(given: str) -> list[str]:
     try:
         words = shlex.split(given.removeprefix(_COMMAND))
     except ValueError as error:
-        raise UsageError(f"{given}: the command cannot be read ({error}); close its quotes") from None
+        raise UsageError(f"{_COMMAND} the command cannot be read ({error}); close its quotes") from None
     if not words:
-        raise UsageError(f"{given}: there is no command; write mcp+stdio:COMMAND, such as 'mcp+stdio:server --flag'")
+        raise UsageError(f"{_COMMAND} there is no command; write mcp+stdio:COMMAND, such as 'mcp+stdio:server --flag'")
     return words
 
 
@@ -196,8 +201,8 @@ def _url_of(given: str, *, http: bool) -> str:
         raise UsageError(f"{PREFIX}{parts.scheme}://{host}: an address is no place for a password")
     if not host or not (parts.scheme == "https" or (parts.scheme == "http" and (http or is_loopback(host)))):
         raise UsageError(
-            f"{given}: write mcp+https://HOST/mcp, mcp+http:// on this machine (elsewhere with --allow-http), or "
-            "mcp+stdio:COMMAND"
+            f"{PREFIX}{shown(url)}: write mcp+https://HOST/mcp, mcp+http:// on this machine (elsewhere with "
+            "--allow-http), or mcp+stdio:COMMAND"
         )
     return url
 

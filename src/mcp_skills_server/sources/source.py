@@ -160,6 +160,25 @@ class Pace:
         return cls(seconds, min(seconds, _FIRST_RETRY_S), max(seconds, LAST_RETRY_S))
 
 
+class Polled:
+    """A source that is looked at as often as the operator says; what is fetched by no cache headers.
+
+    Args:
+        seconds: between two looks, until the operator says another number.
+    """
+
+    remote: bool = True
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.refresh_s: float | None = seconds
+
+    @property
+    def pace(self) -> Pace:
+        """The polling intervals."""
+        return Pace.every(self.refresh_s or self._seconds)
+
+
 class Source(Protocol):
     """One place that skills come from. Its methods are called one at a time.
 

@@ -13,7 +13,6 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Final
 
 import anyio
@@ -30,7 +29,6 @@ from mcp_skills_server.dialects.aicatalog import (
     CATALOG,
     CATALOG_MEDIA_TYPE,
     LINKS,
-    MOST_SKILLS,
     CatalogSkill,
     catalog,
 )
@@ -165,7 +163,8 @@ class Discovery:
 
     async def _find(self, path: str, site: str) -> _Found | None:
         if path in (CATALOG, ARD):
-            raw = await self._catalog(await self._edition(), site, with_queries=path == ARD)
+            make = partial(self._catalog, await self._edition(), site, with_queries=path == ARD)
+            raw = await to_thread.run_sync(make)
             digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
             kind = ARD_MEDIA_TYPE if path == ARD else CATALOG_MEDIA_TYPE
             return _Found(kind, digest, len(raw), self._max_age, partial(_slice, raw))
@@ -180,15 +179,17 @@ class Discovery:
             return await self._file(name, file_path) if file_path else None
         return await self._artifact(path)
 
-    async def _catalog(self, edition: Edition, site: str, *, with_queries: bool) -> bytes:
-        """Return the AI Catalog of an edition; with the queries of trigger sets, as ARD wants them."""
-        published = [*islice(edition.skills.values(), MOST_SKILLS)]
-        queries: list[list[str]] = [[] for _ in published]
-        if with_queries:
-            queries = await to_thread.run_sync(lambda: [self._queries(each.skill) for each in published])
+    def _catalog(self, edition: Edition, site: str, *, with_queries: bool) -> bytes:
+        """Return the AI Catalog of an edition; with the queries of trigger sets, as ARD wants them. Reads files."""
         skills = (
-            CatalogSkill(each.skill, each.artifact.path, each.artifact.digest, each.artifact.media_type, its)
-            for each, its in zip(published, queries, strict=True)
+            CatalogSkill(
+                skill=each.skill,
+                path=each.artifact.path,
+                digest=each.artifact.digest,
+                media_type=each.artifact.media_type,
+                queries=self._queries(each.skill) if with_queries else (),
+            )
+            for each in edition.skills.values()
         )
         return encoded(catalog(site, DIRECTORY + INDEX, skills, has_card=self._has_card))
 

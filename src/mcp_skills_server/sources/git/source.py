@@ -32,7 +32,7 @@ from mcp_skills_server.sources.grouping import root_name
 from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, held
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import FetchReport, Pace, Revision, SkillRefusal
+from mcp_skills_server.sources.source import FetchReport, Polled, Revision, SkillRefusal
 
 _T = TypeVar("_T")
 _MOST_SIGNERS: Final = 1 << 20
@@ -40,7 +40,7 @@ _PINNED_S: Final = 86_400.0
 """Between two looks at a commit, which never changes; a copy that another process removed comes back."""
 
 
-class GitFolder:
+class GitFolder(Polled):
     """One folder of one repository.
 
     Args:
@@ -51,9 +51,8 @@ class GitFolder:
         UsageError: it is no address, or the cache cannot be written.
     """
 
-    remote: bool = True
-
     def __init__(self, given: str, settings: SourceSettings) -> None:
+        super().__init__(settings.refresh_s)
         self._address = parse_address(given, http=settings.fetch.trust.http)
         self.origin = self._address.shown
         self._settings = settings
@@ -66,7 +65,6 @@ class GitFolder:
         self._directory = self._kept.path
         self._folder = self._directory / "skills"
         self.place: Path = self._folder
-        self.refresh_s: float | None = settings.refresh_s
         self._repository = Repository(
             self._directory / "objects",
             self._address,
@@ -79,11 +77,6 @@ class GitFolder:
             reason = f"the cache cannot be written ({error.strerror or error})"
             raise UsageError(f"{self._folder}: {reason}; choose another --cache-dir") from None
         FetchedFolder.recover(self._folder)  # what is served until the source answers must be whole
-
-    @property
-    def pace(self) -> Pace:
-        """The polling intervals."""
-        return Pace.every(self.refresh_s or self._settings.refresh_s)
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always looked at
         """Resolve the address to a commit.

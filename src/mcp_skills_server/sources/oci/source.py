@@ -31,7 +31,7 @@ from mcp_skills_server.sources.oci.reference import is_digest, parse_reference
 from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, fetch_units, held
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import FetchReport, Pace, Revision
+from mcp_skills_server.sources.source import FetchReport, Polled, Revision
 
 _PINNED_S: Final = 3600.0
 """Between two looks at what a digest names: it never changes, and only what is on the disk could."""
@@ -55,7 +55,7 @@ class _Artifact:
     manifest: ImageManifest | Collection | None = None
 
 
-class Oci:
+class Oci(Polled):
     """One artifact, or what a tag names.
 
     Args:
@@ -66,13 +66,10 @@ class Oci:
         UsageError: it is no name, or the cache cannot be written.
     """
 
-    remote: bool = True
-
     def __init__(self, given: str, settings: SourceSettings) -> None:
+        super().__init__(settings.refresh_s)
         # The cache is ours: what was changed in it is put right, what the manifest no longer has is gone.
         self._settings = replace(settings.fetch, force=True, prune=True, wanted=None)
-        self._default_refresh_s = settings.refresh_s
-        self.refresh_s: float | None = settings.refresh_s
         self._hidden = settings.hidden
         named = parse_reference(given, http=settings.fetch.trust.http)
         if settings.pin is not None and not is_digest(settings.pin):
@@ -87,11 +84,6 @@ class Oci:
         self._kept = CacheFolder(settings.cache, "oci", str(self._reference), str(settings.hidden))
         self.place: Path = self._kept.path
         FetchedFolder.recover(self.place)
-
-    @property
-    def pace(self) -> Pace:
-        """The polling intervals."""
-        return Pace.every(self.refresh_s or self._default_refresh_s)
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
         """Resolve the name to the digest of its manifest, by one HEAD unless it has a digest.

@@ -72,21 +72,12 @@ def _hosts(look: Look, skill: Skill) -> list[tuple[str, str]]:
     if not look.site.settings.tools:
         return []
     briefing = look.runtime.briefing
-    overview = briefing.overview
-    position = next((at for at, each in enumerate(overview.offers) if each.path == skill.path), None)
-    if position is None:
+    offer = next((each for each in briefing.overview.offers if each.path == skill.path), None)
+    if offer is None:
         return []
     out: dict[str, list[str]] = {}
     for key, host in context.HOSTS.items():
-        client = client_of(host.client)
-        (part,) = context.parts_shown(context.unasked(look.runtime, host), [overview.offers[position]]).values()
-        words = _WORDS.get(part, "")
-        if not words:
-            limit = briefing.characters(client)
-            if client.list_in == "tools":
-                shown = runtime.in_loading(overview, limit)
-            else:
-                shown = runtime.in_instructions(overview, limit, scripts=look.runtime.runs_scripts)
-            words = runtime.shown_part(overview, shown, position)
+        (part,) = context.parts_shown(context.unasked(look.runtime, host), [offer]).values()
+        words = _WORDS.get(part) or briefing.shown_part(skill, client_of(host.client)) or ""
         out.setdefault(words, []).append(key)
     return [(", ".join(hosts), words) for words, hosts in out.items()]

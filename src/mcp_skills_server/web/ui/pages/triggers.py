@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mcp_skills_server.authoring.evaluation import own_cases
-from mcp_skills_server.authoring.trigger_sets import TriggerCase, written
+from mcp_skills_server.authoring.trigger_sets import TriggerCase, encode_cases
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.model import EVALS, Skill
@@ -113,7 +113,7 @@ async def page(request: Request, look: Look) -> Response:
         skill=skill,
         lines=lines,
         checked=checked,
-        written=written([each.case for each in checked]).decode(),
+        written=encode_cases([each.case for each in checked]).decode(),
         keeps=skill is not None and _may_keep(look, skill),
         kept="kept" in query,
     )
@@ -131,7 +131,7 @@ async def keep(look: Look, fields: Mapping[str, str]) -> str:
     cases = cases_of(fields.get("prompts", ""))
     if not cases:
         return "There is no query."
-    return await to_thread.run_sync(_write, Path(look.runtime.registry.place(skill)), written(cases))
+    return await to_thread.run_sync(_write, Path(look.runtime.registry.place(skill)), encode_cases(cases))
 
 
 def _write(folder: Path, raw: bytes) -> str:

@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "config": ("config", "config", "Serve"),
     "token": ("token", "token", "Serve"),
     "approve": ("approve", "approve", "Serve"),
+    "proposals": ("proposals", "proposals", "Serve"),
     "usage": ("usage", "usage", "Serve"),
     "completion": ("completion", "completion", "Serve"),
     "fetch": ("fetch", "fetch", "Fetch and pin"),

@@ -17,6 +17,9 @@ _FEW: Final = 64
 """Up to so many paths are synchronized one by one; of more, the whole disk is at once."""
 _LEFT_S: Final = 3600.0
 """A new file that still waits for its name after so long was left by a process that was killed."""
+_AT_FDCWD: Final = -100
+_EXCHANGE: Final = 2
+"""`RENAME_EXCHANGE` of Linux, which `renameat2` takes, and `RENAME_SWAP` of macOS."""
 _CANNOT: Final = frozenset((errno.EINVAL, errno.ENOTSUP))
 
 
@@ -153,6 +156,28 @@ def write_folder(path: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Exchange the names of two folders of one file system atomically.
+
+    Raises:
+        OSError: the system or the file system cannot do that, or a folder is not there. Nothing is changed.
+    """
+    import ctypes
+
+    library = ctypes.CDLL(None, use_errno=True)
+    first, second = os.fsencode(one), os.fsencode(other)
+    if sys.platform == "linux":
+        failed = library.renameat2(_AT_FDCWD, first, _AT_FDCWD, second, _EXCHANGE)
+    elif sys.platform == "darwin":
+        failed = library.renamex_np(first, second, _EXCHANGE)
+    else:
+        raise OSError(errno.ENOTSUP, "this system cannot exchange two folders", os.fspath(one))
+    if failed:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), os.fspath(one))
+    sync_path(one.parent)
 
 
 def leave_in_cache(path: Path, raw: bytes) -> None:

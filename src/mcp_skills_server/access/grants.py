@@ -14,8 +14,8 @@ from typing import Final, Literal, TypeAlias
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.errors import SkillsServerError
 
-May: TypeAlias = Literal["read", "scripts", "code", "admin"]
-MAY: Final[tuple[May, ...]] = ("read", "scripts", "code", "admin")
+May: TypeAlias = Literal["read", "scripts", "code", "propose", "review", "admin"]
+MAY: Final[tuple[May, ...]] = ("read", "scripts", "code", "propose", "review", "admin")
 EVERYBODY: Final = "*"
 LOCAL: Final = "local"
 """Who is at the other end of a pipe: the user who started the server."""

@@ -9,6 +9,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_skills_server.access.grants import LOCAL, Grants
@@ -29,8 +30,10 @@ from mcp_skills_server.errors import UsageError
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import MirroredRoot
     from mcp_skills_server.catalog.root_index import Gate
+    from mcp_skills_server.catalog.roots import Root
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration, SourceRules
+    from mcp_skills_server.proposals.store import ProposalStore
     from mcp_skills_server.provenance.lock import LockedSource
     from mcp_skills_server.provenance.pins import Pins
     from mcp_skills_server.sources.mirrors import Mirrors
@@ -128,6 +131,23 @@ class OpenedRoots:
         for path in self.pins.unserved(self.registry, self.registry.snapshot.skills):
             logger.warning("%s: %s cannot be served", self.lock, path)
         return ""
+
+
+def proposals_at(folder: str | None, roots: Sequence[Root]) -> ProposalStore | None:
+    """Return the store of proposals in a folder; None without one.
+
+    Raises:
+        UsageError: it cannot be used, or a proposal in it would be found as a skill.
+    """
+    if folder is None:
+        return None
+    from mcp_skills_server.proposals.store import ProposalStore
+
+    place = os.path.realpath(folder)
+    for root in roots:
+        if os.path.commonpath([place, root.path]) in {place, root.path}:
+            raise UsageError(f"--proposals {folder}: lies in or around the root {root.shown}; name a folder elsewhere")
+    return ProposalStore(Path(place))
 
 
 def open_roots(

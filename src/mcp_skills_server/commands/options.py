@@ -197,6 +197,19 @@ class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions):
     """How the roots of a command are read and kept current."""
 
 
+class ProposalOptions(Options):
+    """The proposals of models."""
+
+    heading: ClassVar[str] = "Proposals"
+    proposals: str | None = option(
+        None,
+        "Let models propose skills, and changes of skills in your own folders, and keep what they propose in this "
+        "folder. Nothing changes until a person approves it ('proposals', or the page).",
+        type=click.Path(file_okay=False),
+        metavar="DIR",
+    )
+
+
 class PartialOptions(Options):
     """Options for skills that cannot be published."""
 

@@ -27,8 +27,8 @@ from mcp_skills_server.commands.fields import (
     traits_of,
 )
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr, request_level
-from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served
-from mcp_skills_server.commands.options import FollowOptions, roots_or_lock
+from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served, proposals_at
+from mcp_skills_server.commands.options import FollowOptions, ProposalOptions, roots_or_lock
 from mcp_skills_server.commands.records import AuditOptions, Counting, UsageOptions, start_audit, start_usage
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import (
@@ -266,6 +266,7 @@ class ServeOptions(
     ShownOptions,
     FollowOptions,
     EmbeddingOptions,
+    ProposalOptions,
     RuntimeOptions,
     HttpOptions,
     ProxyOptions,
@@ -362,6 +363,8 @@ def _check(options: ServeOptions) -> None:
     Raises:
         UsageError: two options exclude each other.
     """
+    if options.proposals is not None and not options.tools:
+        raise UsageError("--proposals offers tools, and --no-tools none; leave one of them out")
     if options.publish_only and not options.publish:
         raise UsageError("--publish-only and --no-publish leave nothing to serve; give one of them")
     if options.publish_only and options.transport != "http":
@@ -396,6 +399,7 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
         prompts=options.prompts,
         prompt_choice=options.prompt_choice,
         streams=quotas.streams,
+        proposals=proposals_at(options.proposals, registry.roots),
     )
     runtime_settings = RuntimeSettings(
         max_loaded=options.max_loaded,

@@ -14,8 +14,8 @@ import click
 from mcp_skills_server.commands.config_option import configuration_of
 from mcp_skills_server.commands.fields import Grouped, option, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
-from mcp_skills_server.commands.opening import open_served
-from mcp_skills_server.commands.options import FollowOptions, roots_or_lock
+from mcp_skills_server.commands.opening import open_served, proposals_at
+from mcp_skills_server.commands.options import FollowOptions, ProposalOptions, roots_or_lock
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.commands.records import UsageOptions, store_at
 from mcp_skills_server.commands.reloading import Reloader
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _HOST: Final = "127.0.0.1"
 
 
-class UiOptions(FollowOptions, UsageOptions):
+class UiOptions(FollowOptions, UsageOptions, ProposalOptions):
     """All options of `ui`."""
 
     port: int = option(0, "The port; 0 takes one that is free.", type=click.IntRange(0, 65535))
@@ -67,6 +67,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     opened = open_served(roots, options, configuration_of(context))
     opened.fetch(options.first_load)
     registry, mirrors = opened.registry, opened.mirrors
+    settings = Settings(proposals=proposals_at(options.proposals, registry.roots))
     # The user of the page owns the folder, whatever a configuration grants to others.
     views = Views(registry)
     Reloader(context, views, opened).start()
@@ -88,7 +89,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()  # it may wait for a browser
 
     watcher = make_watcher(registry, options)
-    anyio.run(partial(serve_http, listening=listening), Runtime(registry), Settings(), http, watcher, views)
+    anyio.run(partial(serve_http, listening=listening), Runtime(registry), settings, http, watcher, views)
     opened.stop()
     leave()
 

@@ -145,7 +145,7 @@ class Session:
         shared = of or self._runtime
         try:
             tool = runtime.canonical(name)
-            if tool is None:
+            if tool not in _CALLS:
                 there = [each for each in _CALLS if each != runtime.RUN or shared.runs_scripts]
                 return runtime.failure(f"Unknown tool {name[:100]!r}; the tools are {', '.join(there)}")
             given = arguments or {}

@@ -62,7 +62,7 @@ class Attachment:
         self.settings = settings
         self.sessions = sessions(runtime or Runtime(registry))
         self.events = self.sessions.runtime.events
-        self.tools = Tools(self.sessions)
+        self.tools = Tools(self.sessions, settings.proposals)
         self.notifier = Notifier(
             settings.spoken.notifications,
             tools=settings.tools,

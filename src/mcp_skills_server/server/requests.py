@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.view import View
@@ -13,6 +13,9 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Standing
 from mcp_skills_server.runtime.quota import Owner
+
+if TYPE_CHECKING:
+    from mcp_skills_server.proposals.store import ProposalStore
 
 Params: TypeAlias = Mapping[str, Any]
 Result: TypeAlias = dict[str, Any]
@@ -37,6 +40,7 @@ class Settings:
         prompts: offer a prompt for each skill.
         prompt_choice: patterns of the names or paths of skills that appear as prompts; none for all.
         streams: `subscriptions/listen` streams of one client at once; None for a quarter of all.
+        proposals: keeps what callers propose; None where nothing may be proposed.
         spoken: the dialects that `dialect` stands for.
 
     Raises:
@@ -51,6 +55,7 @@ class Settings:
     prompts: bool = True
     prompt_choice: tuple[str, ...] = ()
     streams: int | None = None
+    proposals: ProposalStore | None = None
     spoken: table.Spoken = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ both eras.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from mcp_skills_server.catalog.skill_set import SkillSet
@@ -24,6 +24,10 @@ from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import Sessions, UnknownSessionError
 from mcp_skills_server.server.requests import Caller, Params, Result, Settings, with_pending
 
+if TYPE_CHECKING:
+    from mcp_skills_server.proposals.store import ProposalStore
+    from mcp_skills_server.server.proposing import Proposing
+
 _KIND: Final = "tools"
 _FAMILY: Final = "skills"
 """The prefix of our tools' names."""
@@ -35,10 +39,20 @@ _CHANGES: Final = frozenset((runtime.LOAD, runtime.UNLOAD))
 
 
 class Tools:
-    """The tools for every caller."""
+    """The tools for every caller.
 
-    def __init__(self, sessions: Sessions) -> None:
+    Args:
+        sessions: the sessions of the tools.
+        proposals: keeps what callers propose; None where nothing may be proposed.
+    """
+
+    def __init__(self, sessions: Sessions, proposals: ProposalStore | None = None) -> None:
         self._sessions = sessions
+        self._proposing: Proposing | None = None
+        if proposals is not None:
+            from mcp_skills_server.server.proposing import Proposing  # no start without proposals needs it
+
+            self._proposing = Proposing(sessions.runtime.registry, proposals)
         self._of_connections: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._first_seen: WeakKeyDictionary[Any, tuple[ReferenceType[Runtime], int]] = WeakKeyDictionary()
         """The moment of the skills that an audience saw first: most hosts show their model nothing newer."""
@@ -48,7 +62,8 @@ class Tools:
     ) -> list[dict[str, Json]]:
         """Return the tools as callers with these skills see them. `elsewhere`: see `Briefing.tools`."""
         briefing = self._sessions.runtime.over(skill_set).briefing
-        return briefing.tools(handles=True, elsewhere=elsewhere, client=client_of(client))
+        tools = briefing.tools(handles=True, elsewhere=elsewhere, client=client_of(client))
+        return tools if self._proposing is None else [*tools, *self._proposing.definitions(skill_set)]
 
     def shown(self, skill_set: SkillSet) -> list[list[dict[str, Json]]]:
         """Return the tools as the clients with the shortest and the longest texts see them, to find what changed."""
@@ -86,10 +101,12 @@ class Tools:
         given: dict[str, Any] = dict(cast("Mapping[str, Any]", params.get("arguments") or {}))
         conversation = given.pop(runtime.CONVERSATION, None)
         handle = given.pop(runtime.SESSION, conversation)
-        changes = runtime.canonical(name) in _CHANGES
         shared = self._sessions.runtime.over(view.skill_set)
+        tool = runtime.canonical(name)
+        if self._proposing is not None and tool in self._proposing.tools:
+            return {"resultType": "complete", **await self._proposing.call(tool, given, shared, caller)}
         try:
-            session = await self._session(handle, caller, shared, changes=changes)
+            session = await self._session(handle, caller, shared, changes=tool in _CHANGES)
         except RequestError as error:
             return {"resultType": "complete", **runtime.failure(str(error))}
         result = await session.call(

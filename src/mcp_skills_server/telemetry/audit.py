@@ -1,4 +1,4 @@
-"""Audit log: a line of JSON for each skill that is loaded, read or run, and each client that is admitted or refused.
+"""Audit log: a line of JSON for each skill that is loaded, read, run or proposed, and for each client and decision.
 
 A line has the principal, the address, the skill and the digest of its bytes; no content, no arguments, no token, no
 question. Several processes may append to one file: each line is written whole, by one call.
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 STDOUT: Final = "-"
 _ADMITTING: Final = frozenset(("initialize", "server/discover"))
-_RECORDED: Final = frozenset(("load", "read", "run"))
+_RECORDED: Final = frozenset(("load", "read", "run", "propose", "approve", "reject"))
 _A_MINUTE: Final = 20
 """Lines a minute of one address that is refused for one reason before it has proved anything; then they are counted."""
 _MINUTE_S: Final = 60.0
@@ -116,7 +116,7 @@ class AuditLog:
     @property
     def _recorded_at_end(self) -> frozenset[str]:
         """Return the uses that are recorded when a request is over."""
-        return frozenset(("run",)) if self._required else _RECORDED
+        return _RECORDED - {"load", "read"} if self._required else _RECORDED
 
     def _left_out(self, event: Event) -> int | None:
         """Return how many lines like this one were left out before it; None if it is left out too.
@@ -193,6 +193,7 @@ def _line(event: Event, what: str, use: Use | None, left_out: int = 0) -> bytes:
         "method": event.method,
         "reason": event.reason,
         "left_out": left_out,
+        "proposer": event.proposer,
         **({} if use is None else {"skill": use.skill, "file": use.file, "digest": use.digest}),
     }
     return json.dumps({key: value for key, value in fields.items() if value}, separators=(",", ":")).encode() + b"\n"

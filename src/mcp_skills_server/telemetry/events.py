@@ -23,7 +23,10 @@ from mcp_skills_server.telemetry.trace_context import Trace, trace_of
 logger = logging.getLogger(__name__)
 
 Outcome: TypeAlias = Literal["ok", "refused", "failed", "cancelled", "begun", "appeared", "changed", "vanished"]
-Action: TypeAlias = Literal["", "load", "read", "run", "dropped"]
+Action: TypeAlias = Literal["", "load", "read", "run", "dropped", "propose", "approve", "reject"]
+Decision: TypeAlias = Literal["approve", "reject"]
+PROPOSING: Final = frozenset(("propose", "approve", "reject"))
+"""The actions that are about proposals, and use no skill."""
 CATALOGUE: Final = "catalogue"
 """The `protocol` of an event that no request caused."""
 LIBRARY: Final = "library"
@@ -41,11 +44,12 @@ class Use(NamedTuple):
 
     Attributes:
         action: "load" where it is the SKILL.md, "read" for another file, "run" where it was started, "dropped"
-            where the skill was unloaded before anything else of it was asked for; "" where the request was about the
-            skill and no file was read.
+            where the skill was unloaded before anything else of it was asked for; "propose", "approve" and "reject" for
+            a proposal; "" where the request was about the skill and no file was read.
         skill: the skill path.
-        file: its path in the skill.
-        digest: of its bytes as they were read; of all files of the skill where one was run; "" where it is not known.
+        file: its path in the skill; the id of a proposal.
+        digest: of its bytes as they were read; of all files of the skill where one was run; of the SKILL.md that a
+            proposal changes; "" where it is not known.
     """
 
     action: Action
@@ -91,6 +95,7 @@ class Event(NamedTuple):
         code: of the error of JSON-RPC that it was answered by, None for none.
         trace: where it belongs in a trace, where a reader wants that.
         label: what the issuer calls the principal for people; "" where it does not.
+        proposer: whose proposal is decided on; "" where none is.
     """
 
     time: float
@@ -111,6 +116,7 @@ class Event(NamedTuple):
     code: int | None = None
     trace: Trace | None = None
     label: str = ""
+    proposer: str = ""
 
     @property
     def skills(self) -> tuple[str, ...]:
@@ -187,6 +193,13 @@ class Events:
                 logger.exception("a reader of events failed", extra=REPEATS)
         if unrecorded is not None and event.outcome == "begun":
             raise unrecorded
+
+    def emit_decision(
+        self, what: Decision, use: Use, *, proposer: str, reviewer: str, label: str = "", address: str | None = None
+    ) -> None:
+        """Emit an event for a proposal that a reviewer decided on."""
+        about = time.time(), PAGE, what, "ok", reviewer, address
+        self.emit(Event(*about, uses=(use,), request=request_id.get(), label=label, proposer=proposer))
 
     def emit_before_read(self, make: Callable[[], Event]) -> None:
         """Hand the event of a file that is about to be answered to the reader that must have it before.
@@ -395,6 +408,13 @@ def dropped(skill: str, digest: str) -> None:
     request = _current.get()
     if request is not None:
         request.add("dropped", skill, SKILL_MD, digest)
+
+
+def proposed(skill: str, proposal: str, base: str) -> None:
+    """The current request proposed a skill, or a change of the one whose SKILL.md has the digest `base`."""
+    request = _current.get()
+    if request is not None:
+        request.add("propose", skill, proposal, base)
 
 
 def begins_again() -> None:

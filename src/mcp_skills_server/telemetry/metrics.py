@@ -23,7 +23,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from mcp_skills_server.errors import REPEATS
-from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, Event, Events
+from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, PROPOSING, Event, Events
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -98,6 +98,9 @@ class Metrics:
             ("change",),
             registry=self.registry,
         )
+        self._proposals = Counter(
+            "skills_proposals", "Skills that were proposed, approved or rejected.", ("action",), registry=self.registry
+        )
         self._skills: set[str] = set()
 
     def start(self, events: Events) -> None:
@@ -124,10 +127,13 @@ class Metrics:
             self._operations.labels(method, error).observe(seconds)
         else:
             self._others.labels(event.protocol, method, error).observe(seconds)
+        for use in event.uses:
+            if use.action in PROPOSING and event.outcome == "ok":
+                self._proposals.labels(use.action).inc()
         if event.protocol == PAGE:
             return
         for use in event.uses:
-            if use.action not in ("", "run") and event.outcome == "ok":
+            if use.action not in {"", "run", *PROPOSING} and event.outcome == "ok":
                 self._uses.labels(use.action, self._known(use.skill)).inc()
         if event.found is not None:
             self._searches.labels("found" if event.found else "nothing").inc()

@@ -13,7 +13,7 @@ from typing import Final
 
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.model import Changes
-from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, Event, Events
+from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, PROPOSING, Event, Events
 from mcp_skills_server.telemetry.usage_store import OTHER, Batch, Count, NotStoredError, Sum, UsageStore, day_of
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,11 @@ class Usage:
             self._labels[event.principal] = event.label
         about = event.principal or "", self._known(event.host or "", day_of(event.time)), event.protocol
         for use in event.uses:
-            if use.action and event.outcome == ("begun" if use.action == "run" else "ok"):
+            if (
+                use.action
+                and use.action not in PROPOSING
+                and event.outcome == ("begun" if use.action == "run" else "ok")
+            ):
                 self._add(event.time, use.action, use.skill, use.digest, about)
         if event.found is not None:
             self._add(event.time, "search" if event.found else "empty", "", "", about)

@@ -5,7 +5,7 @@ hold. Of a tool's result the text alone and the structure alone are enough for a
 the one, some only the other.
 """
 
-from mcp_skills_server.dialects.runtime.definitions import argument_schemas, definitions
+from mcp_skills_server.dialects.runtime.definitions import argument_schemas, definitions, proposing
 from mcp_skills_server.dialects.runtime.overview import CHARACTERS as OVERVIEW_CHARACTERS
 from mcp_skills_server.dialects.runtime.overview import (
     Shown,
@@ -28,6 +28,8 @@ from mcp_skills_server.dialects.runtime.results import (
     nothing_fits,
     outcome,
     pending,
+    proposal_kept,
+    proposals_listed,
     receipt,
     text_file,
     with_note,
@@ -37,6 +39,8 @@ from mcp_skills_server.dialects.runtime.words import (
     LIST,
     LIST_CHANGED,
     LOAD,
+    PROPOSALS,
+    PROPOSE,
     READ,
     RUN,
     SCRIPTS,
@@ -59,10 +63,10 @@ from mcp_skills_server.dialects.runtime.words import (
 )
 
 __all__ = [
-    "CONVERSATION", "LIST", "LIST_CHANGED", "LOAD", "OVERVIEW_CHARACTERS", "READ", "RESULT_CHARACTERS", "RUN",
-    "SCRIPTS", "SEARCH", "SESSION", "UNLOAD", "WORKSPACE", "Loaded", "Offer", "Overview", "Shown", "ToolResult",
-    "argument_schemas", "available", "binary_file", "canonical", "changed", "definitions", "entry", "failure",
-    "groups", "in_instructions", "in_loading", "in_workspace", "instructions", "is_offered", "is_usable", "listing",
-    "made_file", "news", "nothing_fits", "outcome", "pending", "problems", "receipt", "scripts_of", "shown_part",
-    "text_file", "turns", "unseen", "with_note",
+    "CONVERSATION", "LIST", "LIST_CHANGED", "LOAD", "OVERVIEW_CHARACTERS", "PROPOSALS", "PROPOSE", "READ",
+    "RESULT_CHARACTERS", "RUN", "SCRIPTS", "SEARCH", "SESSION", "UNLOAD", "WORKSPACE", "Loaded", "Offer", "Overview",
+    "Shown", "ToolResult", "argument_schemas", "available", "binary_file", "canonical", "changed", "definitions",
+    "entry", "failure", "groups", "in_instructions", "in_loading", "in_workspace", "instructions", "is_offered",
+    "is_usable", "listing", "made_file", "news", "nothing_fits", "outcome", "pending", "problems", "proposal_kept",
+    "proposals_listed", "proposing", "receipt", "scripts_of", "shown_part", "text_file", "turns", "unseen", "with_note",
 ]  # fmt: skip

@@ -11,6 +11,8 @@ from mcp_skills_server.dialects.runtime.words import (
     CONVERSATION,
     LIST,
     LOAD,
+    PROPOSALS,
+    PROPOSE,
     READ,
     RUN,
     SEARCH,
@@ -71,8 +73,47 @@ def argument_schemas() -> dict[str, Json]:
         _unload_tool(bound),
         _read_tool(bound),
         _run_tool(bound),
+        *proposing(),
     )
     return {str(tool["name"]): tool["inputSchema"] for tool in tools}
+
+
+def proposing() -> list[dict[str, Json]]:
+    """Return the tools for proposals, for a server that takes them; they need no skill to be there, and no session."""
+    propose = _tool(
+        PROPOSE,
+        "Propose a skill",
+        "Propose a new skill, or a change of one, to the people who look after the skills. Do so when the user "
+        "corrects how a skill has you work, when a skill is wrong or out of date, or when you have worked out a "
+        "procedure that you will need again; tell the user that you did. Do not propose what holds for this "
+        "conversation alone, what a skill says already, or anything secret or personal. Nothing changes until a "
+        f"person approves it. {FAMILY}",
+        {
+            "name": _text(
+                f"The skill to change, as {LIST} names it; or the path of a new one, such as billing/refunds."
+            ),
+            "files": {
+                "type": "object",
+                "additionalProperties": {"type": ["string", "null"]},
+                "minProperties": 1,
+                "description": "The whole text of each new or changed file by its path in the skill, such as SKILL.md; "
+                "null removes a file. Files that are not named stay.",
+            },
+            "reason": _text("Why, for the person who decides: what happened, and what gets better."),
+            "base": _text(f"For a change: the digest that {LOAD} returned for the skill. None for a new skill."),
+        },
+        required=["name", "files", "reason"],
+        output=_PROPOSAL,
+    )
+    propose["annotations"] = {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": False}
+    own = _tool(
+        PROPOSALS,
+        "Your proposals",
+        f"List what you proposed, with its state and what the reviewer said. {FAMILY}",
+        {},
+        output={"type": "object", "properties": {"proposals": {"type": "array", "items": _PROPOSAL}}},
+    )
+    return [propose, own]
 
 
 def _load_tool(found: Overview, characters: int, bound: Mapping[str, Json]) -> dict[str, Json]:
@@ -233,6 +274,22 @@ def _number(description: str, default: int | None, most: int | None) -> dict[str
 
 
 _TEXTS: Final[dict[str, Json]] = {"type": "array", "items": {"type": "string"}}
+_PROPOSAL: Final[dict[str, Json]] = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "name": {"type": "string"},
+        "principal": {"type": "string"},
+        "state": {"type": "string", "enum": ["pending", "approved", "rejected"]},
+        "reason": {"type": "string"},
+        "base": {"type": ["string", "null"]},
+        "proposed": {"type": "string"},
+        "reviewer": {"type": "string"},
+        "message": {"type": "string"},
+        "decided": {"type": "string"},
+    },
+    "required": ["id", "name", "principal", "state", "reason"],
+}
 _RECEIPT: Final[dict[str, Json]] = {
     "type": "object",
     "properties": {

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from mcp_skills_server.dialects.runtime.words import (
     LIST,
+    PROPOSALS,
     READ,
     SESSION,
     WORKSPACE,
@@ -217,6 +218,24 @@ def _left_files(run: Mapping[str, Json]) -> list[str]:
 def failure(message: str) -> ToolResult:
     """Return what went wrong, for the model to put right."""
     return {"content": [{"type": "text", "text": message}], "isError": True}
+
+
+def proposal_kept(proposal: dict[str, Json]) -> ToolResult:
+    """Return the receipt of a proposal."""
+    words = (
+        f"Proposal {proposal['id']} for {proposal['name']} waits for a person to decide. Nothing has changed yet; tell "
+        f"the user. {PROPOSALS} shows its state."
+    )
+    return _result(words, proposal)
+
+
+def proposals_listed(proposals: Sequence[dict[str, Json]]) -> ToolResult:
+    """Return the proposals of a caller, the newest first."""
+    lines = [
+        f"{each['id']} {each['name']}: {each['state']}" + (f", {each['message']}" if each.get("message") else "")
+        for each in proposals
+    ]
+    return _result("\n".join(lines) or "You have proposed nothing here.", {"proposals": [*proposals]})
 
 
 def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:

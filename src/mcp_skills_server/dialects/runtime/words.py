@@ -18,6 +18,8 @@ LOAD: Final = "skills_load"
 UNLOAD: Final = "skills_unload"
 READ: Final = "skills_read"
 RUN: Final = "skills_run_script"
+PROPOSE: Final = "skills_propose"
+PROPOSALS: Final = "skills_proposals"
 LIST_CHANGED: Final = "notifications/tools/list_changed"
 SESSION: Final = "session"
 """The argument that carries a session's handle where no host binds it."""
@@ -27,7 +29,7 @@ SCRIPTS: Final = "scripts/"
 WORKSPACE: Final = "/workspace/"
 """What the paths of files begin with that scripts of the session leave; no path of a skill begins so."""
 
-_NAMES: Final = (LIST, SEARCH, LOAD, UNLOAD, READ, RUN)
+_NAMES: Final = (LIST, SEARCH, LOAD, UNLOAD, READ, RUN, PROPOSE, PROPOSALS)
 _OTHER_NAMES: Final = {"skills_readresource": READ, "skills_read_resource": READ, "skills_runscript": RUN}
 _MOST_PROBLEMS: Final = 10
 _ELLIPSIS: Final = "..."

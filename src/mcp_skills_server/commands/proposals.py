@@ -1,0 +1,219 @@
+"""`proposals`: look at what models proposed, and approve or reject it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
+
+import click
+
+from mcp_skills_server.commands.fields import flag, many, option, output_format, takes
+from mcp_skills_server.commands.opening import proposals_at
+from mcp_skills_server.commands.options import ProposalOptions
+from mcp_skills_server.commands.printing import say, say_json, say_lines, say_table
+from mcp_skills_server.commands.records import AuditOptions, start_audit
+from mcp_skills_server.errors import RequestError, UsageError
+from mcp_skills_server.proposals.proposal import LOCAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.proposals.proposal import Proposal
+    from mcp_skills_server.proposals.store import ProposalStore
+    from mcp_skills_server.telemetry.events import Decision
+
+_T = TypeVar("_T")
+
+
+class ListOptions(ProposalOptions):
+    """All options of `proposals list`."""
+
+    every: bool = flag("List those that are decided, too.", "--all")
+    form: Literal["table", "json"] = output_format("table", "json")
+
+
+class LookOptions(ProposalOptions):
+    """All options of `proposals show` and `proposals diff`."""
+
+    root: tuple[str, ...] = many(
+        "The folder that is served, where it is not the one that the proposal was made for. May be repeated.",
+        metavar="ROOT",
+    )
+    form: Literal["table", "json"] = output_format("table", "json")
+
+
+class DecisionOptions(LookOptions, AuditOptions):
+    """All options of `proposals reject`."""
+
+    heading: ClassVar[str] = "The decision"
+    message: str = option("", "What to tell the proposer.", metavar="TEXT")
+
+
+class ApproveOptions(DecisionOptions):
+    """All options of `proposals approve`."""
+
+    heading: ClassVar[str] = "The decision"
+    scripts: bool = flag("Take the scripts that it brings, too: you have read them.")
+
+
+@click.group()
+def proposals() -> None:
+    """Look at what models proposed to a server with --proposals, and approve or reject it.
+
+    \b
+    Examples:
+      mcp-skills-server serve ~/skills --proposals ~/proposals
+      mcp-skills-server proposals list --proposals ~/proposals
+      mcp-skills-server proposals diff ID --proposals ~/proposals
+      mcp-skills-server proposals approve ID --proposals ~/proposals --message "thank you"
+    """
+
+
+@proposals.command("list")
+@takes(ListOptions)
+def list_(options: ListOptions) -> None:
+    """Print the proposals that wait for a decision, the newest first."""
+    found = [each for each in _store(options).list() if options.every or each.state == "pending"]
+    if options.form == "json":
+        say_json([each.as_json() for each in found])
+    elif found:
+        rows = [(each.id, each.name, each.principal, each.state, " ".join(each.reason.split())) for each in found]
+        say_table([("ID", "SKILL", "PRINCIPAL", "STATE", "REASON"), *rows])
+    else:
+        say("no proposal waits for a decision")
+
+
+@proposals.command()
+@click.argument("id_", metavar="ID")
+@takes(LookOptions)
+def show(options: LookOptions, id_: str) -> None:
+    """Print who proposed ID and why, what is wrong with it, what it could be taken for, and its files in full."""
+    store = _store(options)
+    proposal = _found(store, id_)
+    from mcp_skills_server.proposals.review import review
+
+    with _registry(proposal, options) as registry:
+        found = _tried(lambda: review(registry, store, proposal))
+    texts = {path: raw.decode("utf-8", "replace") for path, raw in store.files(proposal).items()}
+    if options.form == "json":
+        say_json(
+            proposal.as_json()
+            | {
+                "files": {**texts, **dict.fromkeys(proposal.removed)},
+                "problems": found.problems,
+                "scripts": found.scripts,
+                "alike": found.alike,
+                "outdated": found.is_outdated,
+            }
+        )
+        return
+    kind = "a new skill" if proposal.is_new else "a change"
+    say(f"{proposal.id}: {proposal.name}, {kind}, {proposal.state}")
+    say(f"  proposed by {proposal.principal} at {proposal.proposed}, host {proposal.host or 'unknown'}")
+    say(f"  reason: {proposal.reason}")
+    if proposal.reviewer:
+        say(f"  {proposal.state} by {proposal.reviewer} at {proposal.decided}: {proposal.message or 'no message'}")
+    if found.is_outdated:
+        say("  outdated: the skill has changed since; it cannot be approved")
+    for name, lines in (("wrong", found.problems), ("script", found.scripts), ("alike", found.alike)):
+        for line in lines:
+            say(f"  {name}: {line}")
+    for path in proposal.removed:
+        say(f"  removes {path}")
+    for path, text in texts.items():
+        say(f"--- {path}")
+        say_lines(text.removesuffix("\n"))
+
+
+@proposals.command()
+@click.argument("id_", metavar="ID")
+@takes(LookOptions)
+def diff(options: LookOptions, id_: str) -> int:
+    """Print what ID changes: first what decides when the skill is used and what it may do. Exit code 1 if anything."""
+    store = _store(options)
+    proposal = _found(store, id_)
+    from mcp_skills_server.proposals.review import review
+
+    with _registry(proposal, options) as registry:
+        found = _tried(lambda: review(registry, store, proposal)).difference
+    if options.form == "json":
+        say_json(proposal.as_json() | {"first": found.first if found else (), "lines": found.rest if found else ()})
+    elif found is not None:
+        say(f"{proposal.name}: {proposal.id}")
+        for line in found.first:
+            say(f"  {line}")
+        say_lines("\n".join(found.rest))
+    return int(found is not None)
+
+
+@proposals.command()
+@click.argument("id_", metavar="ID")
+@takes(ApproveOptions)
+def approve(options: ApproveOptions, id_: str) -> None:
+    """Write ID into its folder, whole or not at all. A server that follows the folder shows it at once."""
+    store = _store(options)
+    proposal = _found(store, id_)
+    from mcp_skills_server.proposals import approval
+
+    with _registry(proposal, options) as registry:
+        made = _tried(
+            lambda: approval.approve(
+                registry,
+                store,
+                proposal.id,
+                reviewer=LOCAL,
+                message=options.message,
+                scripts=options.scripts,
+            )
+        )
+    _record(options, "approve", made)
+
+
+@proposals.command()
+@click.argument("id_", metavar="ID")
+@takes(DecisionOptions)
+def reject(options: DecisionOptions, id_: str) -> None:
+    """Record that ID is not wanted; its proposer sees --message."""
+    store = _store(options)
+    from mcp_skills_server.proposals import approval
+
+    made = _tried(lambda: approval.reject(store, id_, reviewer=LOCAL, message=options.message))
+    _record(options, "reject", made)
+
+
+def _store(options: ProposalOptions) -> ProposalStore:
+    store = proposals_at(options.proposals, ())
+    if store is None:
+        raise UsageError("give the folder of the proposals by --proposals DIR")
+    return store
+
+
+def _found(store: ProposalStore, id_: str) -> Proposal:
+    return _tried(lambda: store.get(id_))
+
+
+def _registry(proposal: Proposal, options: LookOptions) -> Registry:
+    """Return the registry of the roots that are given, or of the one that the proposal was made for."""
+    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.catalog.roots import Limits
+
+    return Registry([*map(os.path.abspath, options.root)] or [proposal.root], Limits(hidden=True))
+
+
+def _tried(work: Callable[[], _T]) -> _T:
+    """Return what `work` returns; what is wrong with the proposal is wrong usage here."""
+    try:
+        return work()
+    except RequestError as error:
+        raise UsageError(str(error)) from None
+
+
+def _record(options: AuditOptions, what: Decision, proposal: Proposal) -> None:
+    from mcp_skills_server.telemetry.events import Events, Use
+
+    events = Events()
+    start_audit(options, events, stdout_is_free=False)
+    use = Use(what, proposal.name, proposal.id, proposal.base)
+    events.emit_decision(what, use, proposer=proposal.principal, reviewer=LOCAL)
+    say(f"{proposal.id}: {proposal.name} is {proposal.state}")

@@ -1,0 +1,221 @@
+"""Approval of a proposal: the folder of the skill is replaced whole, or not at all.
+
+The new folder is built beside the old one, with hard links to the files that stay; then the two exchange their names.
+An edit that comes in between is found afterwards, and the names are exchanged back. A process that is killed leaves the
+skill as it was or as it is proposed; approving again then records what is done.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.roots import Root
+from mcp_skills_server.durable import exchange, sync_paths
+from mcp_skills_server.errors import RequestError, listed
+from mcp_skills_server.model import Skill
+from mcp_skills_server.proposals.intake import changed, files_of, place_in
+from mcp_skills_server.proposals.proposal import LOCAL, Proposal
+from mcp_skills_server.proposals.store import ProposalStore
+from mcp_skills_server.provenance.difference import Files
+
+_MOVED: Final = "changed since this was proposed; reject it and say so, and its proposer can propose it again"
+
+
+def approve(
+    registry: Registry,
+    store: ProposalStore,
+    id_: str,
+    *,
+    reviewer: str,
+    message: str = "",
+    scripts: bool = False,
+) -> Proposal:
+    """Write a proposal into the root that it is for, and record the decision. Reads and writes files.
+
+    Args:
+        registry: has that root, and is looked at anew.
+        store: keeps the proposal.
+        id_: which one.
+        reviewer: who approves: a principal, who may not approve what is his own, or `LOCAL`, who has the folder.
+        message: what the reviewer says.
+        scripts: the reviewer has read the scripts that it brings, and wants them too.
+
+    Raises:
+        RequestError: it is decided already, is not the reviewer's to approve, or cannot be written.
+    """
+    with store.locked():
+        proposal = store.get(id_)
+        if proposal.state != "pending":
+            raise RequestError(f"{id_} is {proposal.state} already, by {proposal.reviewer}")
+        if proposal.principal == reviewer != LOCAL:
+            raise RequestError(f"{id_} is your own proposal; another person has to approve it")
+        written = store.files(proposal)
+        brought = scripts_in(written)
+        if brought and not scripts:
+            raise RequestError(
+                f"{id_} brings scripts ({listed(brought)}), which run here where --allow-scripts is given; read them, "
+                "and say that you want them too (--scripts)"
+            )
+        registry.refresh()
+        root, skill = _target(registry, proposal)
+        before = None if skill is None else files_of(registry, skill)
+        after = changed(before, written, proposal.removed)
+        if before != after or (skill is not None and proposal.is_new and not _is_same(before, written)):
+            _write(registry, store, proposal, after)
+        else:
+            shutil.rmtree(_beside(Path(root.path, place_in(root, proposal.name)), proposal), ignore_errors=True)
+        decided = store.decide(proposal, "approved", reviewer, message)
+    registry.refresh()
+    return decided
+
+
+def reject(store: ProposalStore, id_: str, *, reviewer: str, message: str = "") -> Proposal:
+    """Record that a proposal is not wanted.
+
+    Raises:
+        RequestError: there is none, or it is decided already.
+    """
+    with store.locked():
+        proposal = store.get(id_)
+        if proposal.state != "pending":
+            raise RequestError(f"{id_} is {proposal.state} already, by {proposal.reviewer}")
+        return store.decide(proposal, "rejected", reviewer, message)
+
+
+def scripts_in(written: Mapping[str, bytes]) -> list[str]:
+    """Return the files of a proposal that could run."""
+    return [
+        path
+        for path, raw in sorted(written.items())
+        if path.startswith("scripts/") or path == "skill.toml" or raw.startswith(b"#!")
+    ]
+
+
+def _is_same(before: Files | None, written: Mapping[str, bytes]) -> bool:
+    return {path: raw for path, (raw, _) in (before or {}).items()} == written
+
+
+def _target(registry: Registry, proposal: Proposal) -> tuple[Root, Skill | None]:
+    """Return the root that a proposal is for, and the skill that is there by now."""
+    for root in registry.roots:
+        if root.path == os.path.realpath(proposal.root) and root.origin is None:
+            return root, registry.of_root(root).skills.get(proposal.name)
+    raise RequestError(f"{proposal.root} is no folder that is served here; name it by --root")
+
+
+def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: Files) -> None:
+    """Replace the folder of a skill, or make that of a new one.
+
+    Raises:
+        RequestError: it cannot be done. The folder is as it was.
+    """
+    root, skill = _target(registry, proposal)
+    place = Path(root.path, place_in(root, proposal.name) if skill is None else skill.directory)
+    made = _beside(place, proposal)
+    discarded = True
+    try:
+        shutil.rmtree(made, ignore_errors=True)  # of a process that was killed
+        if skill is None:
+            if not proposal.is_new:
+                raise RequestError(f"{proposal.name} is not there any more; reject the proposal")
+            _make_parents(Path(root.path), place)
+            made.mkdir()
+            _fill(made, {}, after, place.parent)
+            made.rename(place)
+            return
+        if proposal.is_new:
+            raise RequestError(f"there is a skill {proposal.name} by now; reject the proposal")
+        state = _state(place)
+        if registry.digest_over(skill) != proposal.base_files or root.locate(skill.directory)[1]:
+            raise RequestError(f"{proposal.name} {_MOVED}")
+        now = files_of(registry, skill)
+        store.keep_before(proposal, {path: raw for path, (raw, _) in now.items() if after.get(path) != now[path]})
+        made.mkdir()
+        _fill(made, _copied(place, made, now, after), after, place)
+        exchange(made, place)
+        if _state(made) != state:
+            discarded = False  # it is the folder with the edit, unless it gets its name back
+            exchange(made, place)
+            discarded = True
+            raise RequestError(f"{proposal.name} {_MOVED}")
+    except OSError as error:
+        rest = "apply it by hand ('proposals show')" if discarded else f"what was there is in {made}; move it back"
+        raise RequestError(f"{place}: cannot be replaced ({error.strerror}); {rest}") from None
+    finally:
+        if discarded:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def _beside(place: Path, proposal: Proposal) -> Path:
+    """Return where the new folder is built: no scan enters it."""
+    return place.with_name(f".{proposal.id}")
+
+
+def _make_parents(top: Path, place: Path) -> None:
+    """Make the folders above a new skill, none of them behind a link."""
+    here = top
+    for name in place.relative_to(top).parts[:-1]:
+        here /= name
+        with suppress(FileExistsError):
+            here.mkdir()
+        if here.is_symlink() or not here.is_dir():
+            raise RequestError(f"{here} is no folder; reject the proposal")
+    if os.path.lexists(place):
+        raise RequestError(f"{place} is there already; reject the proposal, or move it away")
+
+
+def _copied(place: Path, made: Path, now: Files, after: Files) -> Files:
+    """Link the files that stay, those included that are not served, and return what is linked of the skill."""
+    kept: dict[str, tuple[bytes, bool]] = {}
+    for here, folders, names in os.walk(place):
+        inner = Path(here).relative_to(place)
+        for name in [*names, *(each for each in folders if Path(here, each).is_symlink())]:
+            path = (inner / name).as_posix()
+            if path in now and after.get(path) != now[path]:
+                continue
+            (made / inner).mkdir(parents=True, exist_ok=True)
+            os.link(place / path, made / path, follow_symlinks=False)
+            if path in now:
+                kept[path] = now[path]
+        for name in folders:
+            if not Path(here, name).is_symlink():
+                (made / inner / name).mkdir(parents=True, exist_ok=True)
+                shutil.copymode(Path(here, name), made / inner / name)
+    shutil.copymode(place, made)
+    return kept
+
+
+def _fill(made: Path, kept: Files, after: Files, like: Path) -> None:
+    """Write the files of a proposal into the new folder, none of them executable, and have all on the disk.
+
+    All is given to the owner of the folder `like`, where root approves.
+    """
+    fresh = [made / path for path in after if path not in kept]
+    for place in fresh:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(after[place.relative_to(made).as_posix()][0])
+    if os.geteuid() == 0:
+        owner = like.stat()
+        for place in (made, *(each for each in made.rglob("*") if each.is_dir()), *fresh):
+            os.chown(place, owner.st_uid, owner.st_gid, follow_symlinks=False)
+    sync_paths([*map(str, fresh), str(made)])
+
+
+def _state(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """Return what tells whether any file of a folder was edited, added or removed."""
+    found: dict[str, tuple[int, int, int]] = {}
+    for here, _, names in os.walk(folder):
+        for name in names:
+            status = os.lstat(os.path.join(here, name))
+            found[os.path.relpath(os.path.join(here, name), folder)] = (
+                status.st_ino,
+                status.st_size,
+                status.st_mtime_ns,
+            )
+    return found

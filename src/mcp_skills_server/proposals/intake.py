@@ -1,0 +1,233 @@
+"""Intake of proposals: prove what a model wrote, and keep it for a reviewer.
+
+Nothing of a proposal is served before it is approved. What is refused says what to do, since a model reads it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.roots import Root
+from mcp_skills_server.durable import write_folder
+from mcp_skills_server.errors import RequestError, StaleFileError, listed, quoted
+from mcp_skills_server.format import file_names, hidden, ignored
+from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
+from mcp_skills_server.model import SKILL_MD, Skill
+from mcp_skills_server.proposals.proposal import Proposal
+from mcp_skills_server.proposals.store import ProposalStore
+from mcp_skills_server.provenance.difference import Files
+
+MOST_FILES: Final = 100
+MOST_BYTES: Final = 512 << 10
+"""Bytes of all files of a proposal together: a reviewer has to read them."""
+MOST_LINES: Final = 2_000
+"""Lines of a file: of more, a difference is not shown."""
+_MOST_REASON: Final = 2_000
+_MOST_SHOWN: Final = 10
+_MOST_LINES: Final = 60
+"""Lines of a difference that a model is shown."""
+
+
+def propose(registry: Registry, store: ProposalStore, draft: Proposal, files: Mapping[str, str | None]) -> Proposal:
+    """Prove a proposal and keep it. Reads and writes files.
+
+    Args:
+        registry: all skills.
+        store: keeps it.
+        draft: its `name`, `principal`, `reason`, `host`, and for a change `base`.
+        files: what it adds or replaces, by path in the skill; None for a file that it removes.
+
+    Returns:
+        the proposal as it is kept.
+
+    Raises:
+        RequestError: it is refused. The message says what to do.
+    """
+    if len(draft.reason) > _MOST_REASON or not draft.reason.strip():
+        raise RequestError(f"give a reason, of at most {_MOST_REASON:,} characters, for the person who decides")
+    if hidden.count(draft.reason):
+        raise RequestError("the reason holds characters that a reviewer cannot see; leave them out")
+    written = {path: text.encode("utf-8", "surrogatepass") for path, text in files.items() if text is not None}
+    removed = tuple(sorted(path for path, text in files.items() if text is None))
+    _check_texts(files)
+    skill = registry.snapshot.skills.get(draft.name)
+    root, before = _base(registry, draft, skill, written, removed)
+    after = changed(before, written, removed)
+    _check_tree(after, skill)
+    if after == before:
+        raise RequestError("the proposal changes nothing")
+    problems = _errors(draft.name, root, after)
+    if problems:
+        raise RequestError(f"the skill would not be valid: {'; '.join(problems)}. Correct this and propose it again")
+    made = Proposal(
+        id="",
+        name=draft.name,
+        principal=draft.principal,
+        reason=draft.reason,
+        host=draft.host[:200],
+        base=draft.base,
+        base_files="" if skill is None else registry.digest_over(skill),
+        root=root.path,
+        removed=removed,
+    )
+    return store.add(made, written)
+
+
+def changed(before: Files | None, written: Mapping[str, bytes], removed: Sequence[str]) -> Files:
+    """Return the files of a skill as a proposal leaves them. What it writes may not be executed."""
+    kept = {path: each for path, each in (before or {}).items() if path not in removed}
+    return kept | {path: (raw, False) for path, raw in written.items()}
+
+
+def files_of(registry: Registry, skill: Skill) -> Files:
+    """Return the files of a skill as they are now.
+
+    Raises:
+        RequestError: they change while they are read.
+    """
+    try:
+        read = registry.read_all(skill)
+    except StaleFileError:
+        raise RequestError(f"{skill.path} is being changed; try again in a moment") from None
+    return {path: (raw, skill.files[path].executable) for path, raw in read.items()}
+
+
+@contextmanager
+def trial(name: str, root: Root, files: Files) -> Generator[Registry]:
+    """Yield a registry of this one skill, in a temporary folder, as it would be served."""
+    with tempfile.TemporaryDirectory(prefix="mcp-skills-proposal-") as folder:
+        write_folder(Path(folder, place_in(root, name)), files)
+        with Registry([folder]) as registry:
+            yield registry
+
+
+def place_in(root: Root, name: str) -> str:
+    """Return where below a root the skill of this path lies, or would lie."""
+    return name.removeprefix(f"{root.namespace}/") if root.namespace else name
+
+
+def explained(registry: Registry) -> list[str]:
+    """Return in words what `validate` finds wrong with the skill of a trial: errors alone."""
+    top = f"{registry.roots[0].shown}/"
+    errors = [each for each in registry.problems() if each.severity == "error"]
+    return [str(each).replace(top, "") for each in errors][:_MOST_SHOWN]
+
+
+def _check_texts(files: Mapping[str, str | None]) -> None:
+    if not files:
+        raise RequestError("the proposal has no files; give at least one")
+    if len(files) > MOST_FILES:
+        raise RequestError(f"a proposal has at most {MOST_FILES} files; propose less")
+    try:
+        total = sum(len((text or "").encode()) for text in files.values())
+        check_paths(files)
+    except UnicodeEncodeError:
+        raise RequestError("a file holds half of a surrogate pair; write plain text") from None
+    except ArchiveRefusedError as error:
+        raise RequestError(f"{error}; name files by plain paths in the skill") from None
+    if total > MOST_BYTES:
+        raise RequestError(f"a proposal has at most {MOST_BYTES:,} bytes, so that a person can read it; propose less")
+    unserved = ignored.ignored(files)
+    if unserved:
+        raise RequestError(f"{listed(unserved)}: files of such names are never served; leave them out")
+    for path, text in files.items():
+        if text is not None and (hidden.count(text) or "\0" in text):
+            raise RequestError(f"{quoted(path)} holds characters that a reviewer cannot see; leave them out")
+        if (text or "").count("\n") > MOST_LINES:
+            raise RequestError(
+                f"{quoted(path)} has more than {MOST_LINES:,} lines; split it, for a person has to read it"
+            )
+        folder, _, name = path.rpartition("/")
+        if name.casefold() == SKILL_MD.casefold() and (folder or name != SKILL_MD):
+            raise RequestError(f"{quoted(path)}: a proposal is for one skill, whose {SKILL_MD} lies at its top")
+
+
+def _base(
+    registry: Registry, draft: Proposal, skill: Skill | None, written: Mapping[str, bytes], removed: Sequence[str]
+) -> tuple[Root, Files | None]:
+    """Return the root of the skill, and its files as they are; None for a new one.
+
+    Raises:
+        RequestError: there is no such skill, it cannot be changed here, or it is not what the proposal was made from.
+    """
+    if skill is None:
+        if draft.base or removed:
+            raise RequestError(f"there is no skill {quoted(draft.name)} to change; leave out base for a new one")
+        return _root_for(registry, draft.name), None
+    if skill.origin is not None:
+        raise RequestError(f"{skill.path} comes from {skill.origin}; propose the change to whoever publishes it")
+    root = registry.roots[skill.root]
+    if not skill.directory or root.locate(skill.directory)[1]:
+        raise RequestError(f"{skill.path} is a root by itself, or a link, and cannot be replaced; tell the user")
+    before = files_of(registry, skill)
+    missing = [path for path in removed if path not in before]
+    if missing:
+        raise RequestError(f"{skill.path} has no file {listed(missing)} to remove")
+    manifest = skill.files.get(SKILL_MD)
+    current = registry.digest(manifest) if manifest is not None else ""
+    if draft.base != current:
+        ask = "give its digest as base" if not draft.base else "it changed since; make your change from what it is now"
+        difference = difference_of(before.get(SKILL_MD, (b"", False))[0], written.get(SKILL_MD))
+        raise RequestError(f"there is a skill {skill.path} with the digest {current}; {ask}{difference}")
+    return root, before
+
+
+def difference_of(now: bytes, proposed: bytes | None) -> str:
+    """Return how the SKILL.md that is served differs from the proposed one, for a model; "" where none is proposed."""
+    if proposed is None:
+        return ""
+    ours, theirs = now.decode("utf-8", "replace").splitlines(), proposed.decode("utf-8", "replace").splitlines()
+    lines = list(difflib.unified_diff(ours, theirs, "served", "proposed", lineterm=""))
+    cut = ["..."] if len(lines) > _MOST_LINES else []
+    return "\n" + "\n".join([*lines[:_MOST_LINES], *cut])
+
+
+def _root_for(registry: Registry, name: str) -> Root:
+    """Return the first root that a new skill of this path can be written in.
+
+    Raises:
+        RequestError: there is none, or the path lies in another skill or around one.
+    """
+    try:
+        check_paths([f"{name}/{SKILL_MD}"])
+    except ArchiveRefusedError as error:
+        raise RequestError(f"{error}; name the new skill as in 'billing/refunds'") from None
+    if ignored.ignored([name]) or hidden.count(name):
+        raise RequestError(f"{quoted(name)} is no name that is served; name the new skill as in 'billing/refunds'")
+    for path in registry.snapshot.skills:
+        folded, other = f"{name}/".casefold(), f"{path}/".casefold()
+        if folded.startswith(other) or other.startswith(folded):
+            raise RequestError(f"{quoted(name)} would lie in or around another skill; choose another name")
+    for root in registry.roots:
+        is_a_skill = "" in {each.directory for each in registry.of_root(root).skills.values()}
+        if root.origin is None and not root.namespace and not is_a_skill:
+            return root
+    raise RequestError("no folder that is served here takes new skills; tell the user what you would have proposed")
+
+
+def _check_tree(after: Files, skill: Skill | None) -> None:
+    """Refuse names that a platform cannot hold or tell apart, and files of skills within this one."""
+    try:
+        check_paths(after)
+    except ArchiveRefusedError as error:
+        raise RequestError(f"{error}; name files by plain paths in the skill") from None
+    fault = next(file_names.faults(after), None)
+    if fault is not None:
+        raise RequestError(f"{quoted(fault.path)}: {fault.message}; choose another name")
+    if SKILL_MD not in after:
+        raise RequestError(f"a skill needs a {SKILL_MD}")
+    if skill is not None and skill.nested:
+        raise RequestError(f"{skill.path} has skills in it ({listed(skill.nested)}), and is changed by hand alone")
+
+
+def _errors(name: str, root: Root, files: Files) -> list[str]:
+    with trial(name, root, files) as registry:
+        place = place_in(root, name)
+        found = explained(registry)
+        return found if [*registry.snapshot.skills] == [place] else [*found, "it is not found as one skill"]

@@ -1,0 +1,92 @@
+"""What a reviewer of a proposal is shown: what it changes, what is wrong with it, and what it could be taken for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.roots import Root
+from mcp_skills_server.model import Skill, Standing
+from mcp_skills_server.proposals.approval import scripts_in
+from mcp_skills_server.proposals.intake import changed, explained, files_of, trial
+from mcp_skills_server.proposals.proposal import Proposal
+from mcp_skills_server.proposals.store import ProposalStore
+from mcp_skills_server.provenance.difference import Difference, Files, compare
+from mcp_skills_server.runtime.overlap import overlaps
+
+_ALIKE: Final = 0.3
+"""An overlap of descriptions that is worth a line."""
+_MOST_ALIKE: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """A proposal beside the skill as it is now.
+
+    Attributes:
+        proposal: the proposal.
+        before: the files of the skill now, or before it was approved; none for a new skill.
+        after: the files with the proposal.
+        difference: what a reviewer must see first, and a unified diff; None where nothing would change.
+        problems: what `validate` finds wrong with the result, in words.
+        scripts: the files that could run.
+        alike: skills that have the same name or say much the same, in words.
+        is_outdated: the skill has changed since, so that it cannot be approved.
+    """
+
+    proposal: Proposal
+    before: Files
+    after: Files
+    difference: Difference | None
+    problems: Sequence[str]
+    scripts: Sequence[str]
+    alike: Sequence[str]
+    is_outdated: bool
+
+
+def review(registry: Registry, store: ProposalStore, proposal: Proposal) -> Review:
+    """Compare a proposal with the skill as it is now. Reads and writes files.
+
+    Raises:
+        RequestError: the skill is being changed.
+    """
+    root = root_of(registry, proposal)
+    skill = registry.of_root(root).skills.get(proposal.name)
+    before: Files = {} if skill is None else files_of(registry, skill)
+    if proposal.state == "approved":
+        before = {path: (raw, False) for path, raw in store.before(proposal).items()}
+    written = store.files(proposal)
+    after = changed(before, written, proposal.removed)
+    outdated = False
+    if proposal.state == "pending":
+        outdated = proposal.base_files != ("" if skill is None else registry.digest_over(skill))
+    with trial(proposal.name, root, after) as alone:
+        problems = explained(alone)
+        tried = next(iter(alone.snapshot.skills.values()), None)
+        alike = [] if tried is None else _alike(tried, proposal.name, registry)
+    return Review(
+        proposal,
+        before,
+        after,
+        compare(proposal.name, before, after),
+        problems,
+        scripts_in(written),
+        alike,
+        outdated,
+    )
+
+
+def root_of(registry: Registry, proposal: Proposal) -> Root:
+    """Return the root that a proposal is for, or the first one where that is not served any more."""
+    return next((each for each in registry.roots if each.path == proposal.root), registry.roots[0])
+
+
+def _alike(tried: Skill, name: str, registry: Registry) -> list[str]:
+    others = [
+        each for path, each in registry.snapshot.skills.items() if path != name and each.standing > Standing.UNUSABLE
+    ]
+    same = [f"{each.path} has the same name" for each in others if each.name == tried.name]
+    near = [each for each in overlaps(tried, others) if each.share >= _ALIKE][:_MOST_ALIKE]
+    return [*same, *(f"{each.other.path} says much the same ({each.share:.0%})" for each in near)]

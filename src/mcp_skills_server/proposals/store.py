@@ -1,0 +1,158 @@
+"""The folder of proposals: a directory each, with `proposal.toml` and the proposed files in `files`.
+
+It lies outside of every root, so that nothing in it is ever a skill. An approved proposal also keeps the files that it
+replaced, in `before`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from mcp_skills_server.durable import read_regular, replace_file, why_untrusted, write_folder
+from mcp_skills_server.errors import REPEATS, RequestError, UsageError
+from mcp_skills_server.proposals.proposal import Proposal, ProposalError, State, decode, encode
+
+logger = logging.getLogger(__name__)
+
+_RECORD: Final = "proposal.toml"
+_FILES: Final = "files"
+_BEFORE: Final = "before"
+_LOCK: Final = ".lock"
+_ID: Final = re.compile(r"[0-9]{8}-[0-9a-f]{12}")
+_MOST_RECORD: Final = 64 << 10
+_MOST_FILE: Final = 1 << 20
+MOST_OF_ONE: Final = 20
+"""Proposals of one principal that wait at once."""
+MOST_PENDING: Final = 200
+"""Proposals that wait at once, of all principals."""
+
+
+class ProposalStore:
+    """The proposals in a folder. Several processes may use it at once.
+
+    Args:
+        folder: made, with mode 0700, if it is not there.
+
+    Raises:
+        UsageError: the folder cannot be used, or others may write in it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fault = why_untrusted(os.stat(folder))
+        except OSError as error:
+            raise UsageError(f"--proposals {folder}: cannot be used ({error.strerror}); name another folder") from None
+        if fault:
+            raise UsageError(f"--proposals {folder}: {fault}; name a folder of your own (chmod 700)")
+
+    @contextmanager
+    def locked(self) -> Generator[None]:
+        """Keep other processes and threads from deciding, and from adding, while this is entered."""
+        if sys.platform == "win32":
+            raise RequestError("proposals need a lock of files that this system does not have")
+        import fcntl
+
+        descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def list(self) -> list[Proposal]:
+        """Return all proposals, the newest first. What is no proposal is passed over with a warning."""
+        found: list[Proposal] = []
+        for name in os.listdir(self.folder):
+            if not _ID.fullmatch(name):
+                continue
+            try:
+                found.append(self._read(name))
+            except (OSError, ProposalError) as error:
+                logger.warning("%s: is no proposal (%s)", self.folder / name, error, extra=REPEATS)
+        return sorted(found, key=lambda each: (each.proposed, each.id), reverse=True)
+
+    def get(self, id_: str) -> Proposal:
+        """Return the proposal of this id.
+
+        Raises:
+            RequestError: there is none.
+        """
+        if _ID.fullmatch(id_):
+            try:
+                return self._read(id_)
+            except (OSError, ProposalError):
+                pass
+        raise RequestError(f"there is no proposal {id_[:40]!r}; 'proposals list' shows what there is")
+
+    def _read(self, name: str) -> Proposal:
+        raw, _ = read_regular(self.folder / name / _RECORD, _MOST_RECORD)
+        found = decode(raw)
+        if found.id != name:
+            raise ProposalError("its record has another id")
+        return found
+
+    def files(self, proposal: Proposal, which: str = _FILES) -> dict[str, bytes]:
+        """Return the proposed files by their paths in the skill."""
+        top = self.folder / proposal.id / which
+        found: dict[str, bytes] = {}
+        for here, _, names in os.walk(top):
+            for name in names:
+                place = Path(here, name)
+                found[place.relative_to(top).as_posix()] = read_regular(place, _MOST_FILE)[0]
+        return found
+
+    def before(self, proposal: Proposal) -> dict[str, bytes]:
+        """Return the files that an approved proposal replaced."""
+        return self.files(proposal, _BEFORE)
+
+    def add(self, proposal: Proposal, files: Mapping[str, bytes]) -> Proposal:
+        """Write a new proposal, whole or not at all, and return it with its id and time.
+
+        Raises:
+            RequestError: too many wait already, or the disk refuses it.
+        """
+        now = datetime.now(UTC)
+        id_ = f"{now:%Y%m%d}-{secrets.token_hex(6)}"
+        made = replace(proposal, id=id_, proposed=now.isoformat(timespec="milliseconds"))
+        written = {_RECORD: (encode(made), False)}
+        written |= {f"{_FILES}/{path}": (raw, False) for path, raw in files.items()}
+        try:
+            with self.locked():
+                _check_quota([each for each in self.list() if each.state == "pending"], proposal.principal)
+                write_folder(self.folder / id_, written)
+        except OSError as error:
+            logger.error("%s: a proposal cannot be written (%s)", self.folder, error.strerror, extra=REPEATS)
+            raise RequestError("the proposal cannot be kept: the server cannot write it; tell its operator") from None
+        return made
+
+    def keep_before(self, proposal: Proposal, files: Mapping[str, bytes]) -> None:
+        """Keep the files that an approval is about to replace."""
+        place = self.folder / proposal.id / _BEFORE
+        if files and not place.exists():
+            write_folder(place, {path: (raw, False) for path, raw in files.items()})
+
+    def decide(self, proposal: Proposal, state: State, reviewer: str, message: str) -> Proposal:
+        """Record a decision, and return the proposal with it. Enter `locked` before."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        made = replace(proposal, state=state, reviewer=reviewer, message=message, decided=now)
+        replace_file(self.folder / proposal.id / _RECORD, encode(made), 0o600)
+        return made
+
+
+def _check_quota(pending: Sequence[Proposal], principal: str) -> None:
+    if sum(each.principal == principal for each in pending) >= MOST_OF_ONE:
+        raise RequestError(f"{MOST_OF_ONE} of your proposals wait for a decision already; wait until some are decided")
+    if len(pending) >= MOST_PENDING:
+        raise RequestError(f"{MOST_PENDING} proposals wait for a decision already; ask a reviewer to decide on some")

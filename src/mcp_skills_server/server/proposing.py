@@ -1,0 +1,100 @@
+"""The tools for proposals over MCP: `skills_propose` and `skills_proposals`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.catalog.threads import in_thread
+from mcp_skills_server.dialects import runtime
+from mcp_skills_server.errors import RequestError, quoted
+from mcp_skills_server.format import identity
+from mcp_skills_server.model import Json, Skill, Standing
+from mcp_skills_server.proposals.intake import propose
+from mcp_skills_server.proposals.proposal import LOCAL, Proposal
+from mcp_skills_server.proposals.store import ProposalStore
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.tool_arguments import invalid_arguments
+from mcp_skills_server.server.requests import Caller
+from mcp_skills_server.telemetry import events
+
+_MOST_LISTED: Final = 50
+
+
+class Proposing:
+    """The proposals of every caller.
+
+    Args:
+        registry: all skills.
+        store: keeps the proposals.
+    """
+
+    tools: Final = (runtime.PROPOSE, runtime.PROPOSALS)
+
+    def __init__(self, registry: Registry, store: ProposalStore) -> None:
+        self._registry = registry
+        self._store = store
+
+    def definitions(self, skill_set: SkillSet) -> list[dict[str, Json]]:
+        """Return the tools for callers with these skills: none where their grants let them propose nothing."""
+        permissions = skill_set.permissions
+        return runtime.proposing() if permissions is None or permissions.may_any("propose") else []
+
+    async def call(self, tool: str, given: Mapping[str, Any], shared: Runtime, caller: Caller) -> runtime.ToolResult:
+        """Call one of `tools`. What the model can correct is a result with `isError`."""
+        try:
+            invalid = invalid_arguments(tool, given)
+            if invalid:
+                raise RequestError(invalid)
+            if not self.definitions(shared.skill_set):
+                raise RequestError("You may not propose skills here; tell the user what you would have proposed")
+            if tool == runtime.PROPOSALS:
+                return await in_thread(self._list, proposer_of(caller))
+            return await in_thread(partial(self._propose, given, shared, caller))
+        except RequestError as error:
+            return runtime.failure(str(error))
+
+    def _list(self, principal: str) -> runtime.ToolResult:
+        own = [each.as_json() for each in self._store.list() if each.principal == principal]
+        return runtime.proposals_listed(own[:_MOST_LISTED])
+
+    def _propose(self, given: Mapping[str, Any], shared: Runtime, caller: Caller) -> runtime.ToolResult:
+        skill = _meant(shared, given["name"])
+        name = given["name"].strip("/") if skill is None else skill.path
+        permissions = shared.skill_set.permissions
+        if permissions is not None and not permissions.may("propose", name):
+            raise RequestError(f"You may not propose the skill {quoted(name)}; tell the user what you would propose")
+        draft = Proposal(
+            id="",
+            name=name,
+            principal=proposer_of(caller),
+            reason=given["reason"],
+            host=caller.client or "",
+            base=given.get("base") or "",
+        )
+        kept = propose(self._registry, self._store, draft, given["files"])
+        events.proposed(kept.name, kept.id, kept.base)
+        return runtime.proposal_kept(kept.as_json())
+
+
+def proposer_of(caller: Caller) -> str:
+    """Return what a proposal calls its proposer: the principal, else the address, else the user of this machine."""
+    if caller.principal is not None:
+        return caller.principal.key
+    return str(caller.counted or LOCAL)
+
+
+def _meant(shared: Runtime, wanted: str) -> Skill | None:
+    """Return the skill that a name, a path or a location means; None for a new one.
+
+    Raises:
+        RequestError: several have the name.
+    """
+    snapshot = shared.skill_set.snapshot
+    found = shared.locate(snapshot, wanted) or snapshot.skills.get(wanted)
+    if found is not None or not snapshot.named(wanted, Standing.LENIENT):
+        return found
+    return identity.find(snapshot, wanted, Standing.LENIENT)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.proposals.proposal import Proposal
     from mcp_skills_server.proposals.store import ProposalStore
-    from mcp_skills_server.telemetry.events import Decision
+    from mcp_skills_server.telemetry.events import Events
 
 _T = TypeVar("_T")
 
@@ -156,18 +156,14 @@ def approve(options: ApproveOptions, id_: str) -> None:
     proposal = _found(store, id_)
     from mcp_skills_server.proposals import approval
 
+    events = _audited(options)
     with _registry(proposal, options) as registry:
         made = _tried(
             lambda: approval.approve(
-                registry,
-                store,
-                proposal.id,
-                reviewer=LOCAL,
-                message=options.message,
-                scripts=options.scripts,
+                registry, store, id_, reviewer=LOCAL, message=options.message, scripts=options.scripts
             )
         )
-    _record(options, "approve", made)
+    _record(events, "approve", made)
 
 
 @proposals.command()
@@ -178,8 +174,9 @@ def reject(options: DecisionOptions, id_: str) -> None:
     store = _store(options)
     from mcp_skills_server.proposals import approval
 
+    events = _audited(options)
     made = _tried(lambda: approval.reject(store, id_, reviewer=LOCAL, message=options.message))
-    _record(options, "reject", made)
+    _record(events, "reject", made)
 
 
 def _store(options: ProposalOptions) -> ProposalStore:
@@ -209,11 +206,18 @@ def _tried(work: Callable[[], _T]) -> _T:
         raise UsageError(str(error)) from None
 
 
-def _record(options: AuditOptions, what: Decision, proposal: Proposal) -> None:
-    from mcp_skills_server.telemetry.events import Events, Use
+def _audited(options: AuditOptions) -> Events:
+    """Return events that the audit log reads, if there is one: it is opened before anything is decided."""
+    from mcp_skills_server.telemetry.events import Events
 
     events = Events()
     start_audit(options, events, stdout_is_free=False)
+    return events
+
+
+def _record(events: Events, what: Literal["approve", "reject"], proposal: Proposal) -> None:
+    from mcp_skills_server.telemetry.events import Use
+
     use = Use(what, proposal.name, proposal.id, proposal.base)
-    events.emit_decision(what, use, proposer=proposal.principal, reviewer=LOCAL)
+    events.emit_decision(use, proposer=proposal.principal, reviewer=LOCAL)
     say(f"{proposal.id}: {proposal.name} is {proposal.state}")

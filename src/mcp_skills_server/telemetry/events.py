@@ -24,13 +24,14 @@ logger = logging.getLogger(__name__)
 
 Outcome: TypeAlias = Literal["ok", "refused", "failed", "cancelled", "begun", "appeared", "changed", "vanished"]
 Action: TypeAlias = Literal["", "load", "read", "run", "dropped", "propose", "approve", "reject"]
-Decision: TypeAlias = Literal["approve", "reject"]
 PROPOSING: Final = frozenset(("propose", "approve", "reject"))
 """The actions that are about proposals, and use no skill."""
 CATALOGUE: Final = "catalogue"
 """The `protocol` of an event that no request caused."""
 LIBRARY: Final = "library"
 """The `protocol` of a run that no request caused."""
+COMMAND: Final = "command"
+"""The `protocol` of what a person decides on the command line."""
 PAGE: Final = "page"
 """The `protocol` of what a person looks at in a browser. It is read, and not used."""
 
@@ -78,7 +79,8 @@ class Event(NamedTuple):
     Attributes:
         time: when it began, in seconds since 1970.
         protocol: "mcp", "skills-protocol", "discovery", "page", or "http" for what was refused before any of them;
-            "catalogue" for a difference of the catalogue, "library" for a run without a request.
+            "catalogue" for a difference of the catalogue, "library" for a run without a request, "command" for a
+            decision of the operator.
         method: which one was called, at most 200 characters of what the client says; "" for a difference.
         outcome: of a request "ok", "refused" for what is wrong with it, "failed" for a bug, "cancelled", or "begun" for
             a run that is about to start; of a skill in the catalogue the rest.
@@ -195,10 +197,10 @@ class Events:
             raise unrecorded
 
     def emit_decision(
-        self, what: Decision, use: Use, *, proposer: str, reviewer: str, label: str = "", address: str | None = None
+        self, use: Use, *, proposer: str, reviewer: str, label: str = "", address: str | None = None
     ) -> None:
-        """Emit an event for a proposal that a reviewer decided on."""
-        about = time.time(), PAGE, what, "ok", reviewer, address
+        """Emit an event for a proposal that a reviewer decided on: on the page, or where there is no address."""
+        about = time.time(), PAGE if address else COMMAND, use.action, "ok", reviewer, address
         self.emit(Event(*about, uses=(use,), request=request_id.get(), label=label, proposer=proposer))
 
     def emit_before_read(self, make: Callable[[], Event]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -62,6 +62,7 @@ from mcp_skills_server.web.ui.pages import (
     live,
     model,
     problems,
+    proposals,
     skill,
     sources,
     tools,
@@ -103,6 +104,8 @@ class _PageView:
     title: str = ""
     """In the navigation; "" for a view that stands there not."""
     admin: bool = False
+    review: bool = False
+    """For reviewers of proposals, where the server takes any."""
 
 
 VIEWS: Final = (
@@ -115,6 +118,8 @@ VIEWS: Final = (
     _PageView("/try", triggers.page, "Trigger playground"),
     _PageView("/tools", tools.page, "Tools"),
     _PageView("/problems", problems.page, "Problems"),
+    _PageView("/proposals", proposals.page, "Proposals", review=True),
+    _PageView("/proposals/{id}", proposals.one, review=True),
     _PageView("/usage", usage.page, "Usage"),
     _PageView("/live", live.page, "Live"),
     _PageView("/live/events", live.events),
@@ -167,6 +172,7 @@ class Ui:
         """All routes."""
         views = [Route(each.path, self._answer(each), methods=["GET"]) for each in VIEWS]
         views.append(Route("/try", self._keep, methods=["POST"]))
+        views.append(Route("/proposals/{id}", self._decide, methods=["POST"]))
         other = [Route("/{rest:path}", self._missing, methods=["GET"])]
         static = [Route("/static/{name}", _static, methods=["GET"])]
         below = _Below(GZipMiddleware(Router([*views, *static, *self._entrance.routes(), *other]), _LEAST_COMPRESSED))
@@ -202,6 +208,8 @@ class Ui:
             return self._message(self._look(runtime, None, who), "The skills are still being read", 503, refresh=True)
         if view.admin and not self._sees_others(who):
             return self._message(self._look(runtime, None, who), "This view is for administrators", 403)
+        if view.review and not proposals.may_review(self._look(runtime, None, who)):
+            return self._message(self._look(runtime, None, who), "This view is for reviewers of proposals", 403)
 
         async def handler(bound: View) -> Response:
             look = self._look(runtime, bound, who, view.path)
@@ -223,15 +231,39 @@ class Ui:
 
     async def _keep(self, request: Request) -> Response:
         """Keep the prompts of the trigger playground in a skill of one's own."""
+
+        async def keep(look: Look, fields: Mapping[str, str]) -> str:
+            if not self.site.local:
+                raise HTTPException(403, "Queries are kept on one's own page alone ('ui').")
+            await triggers.keep(look, fields)
+            return f"/try?{urlencode({**fields, 'kept': 1})}#set"
+
+        return await self._posted(request, keep)
+
+    async def _decide(self, request: Request) -> Response:
+        """Approve or reject a proposal."""
+
+        async def decide(look: Look, fields: Mapping[str, str]) -> str:
+            await proposals.decide(look, request.path_params["id"], fields, address(request.scope))
+            return f"/proposals/{request.path_params['id']}"
+
+        return await self._posted(request, decide)
+
+    async def _posted(self, request: Request, work: Callable[[Look, Mapping[str, str]], Awaitable[str]]) -> Response:
+        """Do what a form of the page asks for, and lead to the view that `work` names."""
         viewer = await self._viewers.viewer(request)
-        if viewer is None or not self.site.local or not is_of_own_page(request):
+        if viewer is None or not is_of_own_page(request):
             return self._message(self._look(self._runtime, None, None), "This form was sent from another page.", 403)
         look = self._look(self._runtime_of(viewer.principal), None, viewer.principal)
         fields = await form_of(request)
-        trouble = "The form is too long." if fields is None else await triggers.keep(look, fields)
-        if trouble or fields is None:
-            return self._message(look, trouble, 400)
-        return RedirectResponse(f"{base()}/try?{urlencode({**fields, 'kept': 1})}#set", 303)
+        if fields is None:
+            return self._message(look, "The form is too long.", 400)
+        try:
+            return RedirectResponse(base() + await work(look, fields), 303)
+        except HTTPException as error:
+            return self._message(look, error.detail, error.status_code)
+        except RequestError as error:
+            return self._message(look, str(error), 400)
 
     def _runtime_of(self, principal: Principal | None) -> Runtime:
         return self._runtime.over(self._views.of(principal))
@@ -254,8 +286,12 @@ class Ui:
     def _look(self, runtime: Runtime, view: View | None, principal: Principal | None, here: str = "") -> Look:
         admin = self._is_admin(principal)
         others = self._sees_others(principal)
-        nav = [(base() + each.path, each.title) for each in VIEWS if each.title and (others or not each.admin)]
-        return Look(self.site, runtime, view or View(runtime.skill_set), principal, admin, others, nav, base() + here)
+        look = Look(self.site, runtime, view or View(runtime.skill_set), principal, admin, others, here=base() + here)
+        hidden = {each.path for each in VIEWS if each.admin and not others}
+        if not proposals.may_review(look):
+            hidden |= {each.path for each in VIEWS if each.review}
+        nav = [(base() + each.path, each.title) for each in VIEWS if each.title and each.path not in hidden]
+        return replace(look, nav=nav)
 
     async def _missing(self, request: Request) -> Response:
         async def page(_: Request, __: Look) -> Response:

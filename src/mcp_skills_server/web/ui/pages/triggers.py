@@ -19,6 +19,7 @@ from mcp_skills_server.authoring.evaluation import own_cases
 from mcp_skills_server.authoring.trigger_sets import TriggerCase, encode_cases
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.durable import replace_file
+from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import EVALS, Skill
 from mcp_skills_server.runtime.match_reasons import reasons
 from mcp_skills_server.runtime.overlap import Overlap, overlaps
@@ -119,31 +120,30 @@ async def page(request: Request, look: Look) -> Response:
     )
 
 
-async def keep(look: Look, fields: Mapping[str, str]) -> str:
+async def keep(look: Look, fields: Mapping[str, str]) -> None:
     """Write the prompts of a form into the trigger set of its skill, on one's own page alone.
 
-    Returns:
-        why they cannot be kept; "" where they are.
+    Raises:
+        RequestError: they cannot be kept.
     """
     skill = look.snapshot.skills.get(fields.get("skill", ""))
     if skill is None or not _may_keep(look, skill):
-        return "Queries are kept in skills of your own folders alone."
+        raise RequestError("Queries are kept in skills of your own folders alone.")
     cases = cases_of(fields.get("prompts", ""))
     if not cases:
-        return "There is no query."
-    return await to_thread.run_sync(_write, Path(look.runtime.registry.place(skill)), encode_cases(cases))
+        raise RequestError("There is no query.")
+    await to_thread.run_sync(_write, Path(look.runtime.registry.place(skill)), encode_cases(cases))
 
 
-def _write(folder: Path, raw: bytes) -> str:
+def _write(folder: Path, raw: bytes) -> None:
     evals = folder / EVALS
     if evals.is_symlink() or folder.is_symlink():
-        return "The folder evals is a link; put the prompts there by hand."
+        raise RequestError("The folder evals is a link; put the prompts there by hand.")
     try:
         evals.mkdir(exist_ok=True)
         replace_file(evals / _FILE, raw, None)
     except OSError as error:
-        return f"They cannot be written: {error.strerror}."
-    return ""
+        raise RequestError(f"They cannot be written: {error.strerror}.") from None
 
 
 def _may_keep(look: Look, skill: Skill) -> bool:

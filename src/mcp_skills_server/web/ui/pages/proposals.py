@@ -1,0 +1,221 @@
+"""Proposals: what models propose, side by side with what is served, and a reviewer's decision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import partial
+from typing import Final
+
+from anyio import to_thread
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mcp_skills_server.authoring.evaluation import CaseResult, RankingJudge, evaluate, own_cases
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format import frontmatter
+from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.proposals import approval
+from mcp_skills_server.proposals.intake import trial
+from mcp_skills_server.proposals.proposal import LOCAL, Proposal
+from mcp_skills_server.proposals.review import Review, review, root_of
+from mcp_skills_server.proposals.store import ProposalStore
+from mcp_skills_server.provenance.difference import Files
+from mcp_skills_server.runtime.search import Search
+from mcp_skills_server.runtime.search_index import NoFullTextError
+from mcp_skills_server.telemetry.events import Use
+from mcp_skills_server.web.ui.look import Look, without_folders
+from mcp_skills_server.web.ui.render import render
+
+_AROUND: Final = 4
+"""Lines that are shown before and after a change."""
+_MOST_QUERIES: Final = 20
+_MOST_MESSAGE: Final = 1_000
+_NONE: Final = "There is no such proposal, or it is not yours to review."
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One row of two texts side by side.
+
+    Attributes:
+        kind: "same", "changed", or "gap" for lines that are left out, of which `left` tells the number.
+        left: the line that is served; None where there is none.
+        right: the line that is proposed, likewise.
+    """
+
+    kind: str
+    left: str | None = None
+    right: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileSides:
+    """A file of a proposal beside the one that is served.
+
+    Attributes:
+        path: its path in the skill.
+        kind: "added", "changed" or "removed".
+        rows: its lines.
+    """
+
+    path: str
+    kind: str
+    rows: Sequence[Side]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryChange:
+    """What becomes of a query of the skill's trigger set.
+
+    Attributes:
+        before: how it comes out now; None for a new skill.
+        after: how it comes out with the proposal.
+    """
+
+    before: CaseResult | None
+    after: CaseResult
+
+
+async def page(_: Request, look: Look) -> Response:
+    """Return the list: what waits, and then what was decided."""
+    found = await to_thread.run_sync(_own, look)
+    pending = [each for each in found if each.state == "pending"]
+    return look.page("proposals.html", pending=pending, decided=[each for each in found if each not in pending])
+
+
+async def one(request: Request, look: Look) -> Response:
+    """Return one proposal with all that a reviewer needs."""
+    proposal = await to_thread.run_sync(_found, look, request.path_params["id"])
+    return await to_thread.run_sync(_one, look, proposal)
+
+
+async def decide(look: Look, id_: str, fields: Mapping[str, str], address: str | None) -> None:
+    """Approve or reject a proposal, as a form says.
+
+    Raises:
+        HTTPException: there is none that the viewer may review.
+        RequestError: it cannot be decided so.
+    """
+    await to_thread.run_sync(partial(_decide, look, id_, fields, address))
+
+
+def may_review(look: Look, name: str | None = None) -> bool:
+    """Tell whether the viewer may decide on proposals for the skill of this path; for any, where none is given."""
+    permissions = look.runtime.skill_set.permissions
+    if look.site.settings.proposals is None or look.site.local:
+        return look.site.settings.proposals is not None
+    if permissions is None or look.principal is None:
+        return False
+    return permissions.may_any("review") if name is None else permissions.may("review", name)
+
+
+def _own(look: Look) -> list[Proposal]:
+    return [each for each in _store(look).list() if may_review(look, each.name)]
+
+
+def _store(look: Look) -> ProposalStore:
+    store = look.site.settings.proposals
+    if store is None:
+        raise HTTPException(404, _NONE)
+    return store
+
+
+def _found(look: Look, id_: str) -> Proposal:
+    try:
+        proposal = _store(look).get(id_)
+    except RequestError:
+        raise HTTPException(404, _NONE) from None
+    if not may_review(look, proposal.name):
+        raise HTTPException(404, _NONE)
+    return proposal
+
+
+def _one(look: Look, proposal: Proposal) -> Response:
+    registry = look.runtime.registry
+    found = review(registry, _store(look), proposal)
+    manifest = found.after.get(SKILL_MD, (b"", False))[0]
+    return look.page(
+        "proposal.html",
+        proposal=proposal,
+        found=found,
+        problems=[without_folders(look, each) for each in found.problems],
+        files=list(sides(found.before, found.after)),
+        rendered=render(frontmatter.parse(manifest).body or "", proposal.name, found.after.keys(), SKILL_MD),
+        queries=queries(registry, found) if proposal.state == "pending" else [],
+        is_own=look.principal is not None and look.principal.key == proposal.principal,
+    )
+
+
+def _decide(look: Look, id_: str, fields: Mapping[str, str], address: str | None) -> None:
+    proposal, store = _found(look, id_), _store(look)
+    who = look.principal
+    reviewer = LOCAL if who is None else who.key
+    message = fields.get("message", "").strip()[:_MOST_MESSAGE]
+    decision = fields.get("decision")
+    if decision == "approve":
+        registry, scripts = look.runtime.registry, "scripts" in fields
+        approval.approve(registry, store, proposal.id, reviewer=reviewer, message=message, scripts=scripts)
+    elif decision == "reject":
+        approval.reject(store, proposal.id, reviewer=reviewer, message=message)
+    else:
+        raise RequestError("The form says neither approve nor reject.")
+    look.runtime.events.emit_decision(
+        Use(decision, proposal.name, proposal.id, proposal.base),
+        proposer=proposal.principal,
+        reviewer=reviewer if who is None else who.id,
+        label="" if who is None else who.label,
+        address=address,
+    )
+
+
+def sides(before: Files, after: Files) -> Iterator[FileSides]:
+    """Yield the text files that differ, line beside line."""
+    for path in sorted(before.keys() | after.keys()):
+        old, new = before.get(path), after.get(path)
+        if old is not None and new is not None and old[0] == new[0]:
+            continue
+        kind = "added" if old is None else "removed" if new is None else "changed"
+        yield FileSides(path, kind, list(_rows(_lines(old), _lines(new))))
+
+
+def _lines(file: tuple[bytes, bool] | None) -> list[str]:
+    return [] if file is None else file[0].decode("utf-8", "replace").splitlines()
+
+
+def _rows(left: Sequence[str], right: Sequence[str]) -> Iterator[Side]:
+    for group in SequenceMatcher(None, left, right, autojunk=False).get_grouped_opcodes(_AROUND):
+        if group[0][1]:
+            yield Side("gap", f"from line {group[0][1] + 1:,}")
+        for tag, start, stop, first, last in group:
+            for number in range(max(stop - start, last - first)):
+                yield Side(
+                    "same" if tag == "equal" else "changed",
+                    left[start + number] if start + number < stop else None,
+                    right[first + number] if first + number < last else None,
+                )
+
+
+def queries(registry: Registry, found: Review) -> list[QueryChange]:
+    """Return what becomes of the queries of the skill's own trigger set. Reads all skills anew."""
+    root = root_of(registry, found.proposal)
+    with trial(found.proposal.name, root, found.after) as alone:
+        others = [each.path for each in registry.roots]
+        with Registry([alone.roots[0].path, *others], registry.limits) as merged:
+            skill = merged.snapshot.skills.get(found.proposal.name)
+            if skill is None:
+                return []
+            cases = own_cases(merged.read, skill, str)[0][:_MOST_QUERIES]
+            now = registry.snapshot.skills.get(found.proposal.name)
+            try:
+                after = evaluate(cases, RankingJudge(Search(merged, None)), merged.snapshot)
+                if now is None:
+                    return [QueryChange(None, each) for each in after]
+                judge = RankingJudge(Search(registry, None))
+                before = evaluate([(now, case) for _, case in cases], judge, registry.snapshot)
+            except NoFullTextError:
+                return []
+    return [QueryChange(*pair) for pair in zip(before, after, strict=True)]

@@ -1,0 +1,108 @@
+"""`proposals`: an operator looks at what was proposed, and decides."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.cli import cli
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.proposals.intake import propose
+from mcp_skills_server.proposals.proposal import Proposal
+from mcp_skills_server.proposals.store import ProposalStore
+from proposals.test_intake import DRAFT, base_of, manifest
+from wire import write_skill
+
+
+@pytest.fixture
+def skills(tmp_path: Path) -> Path:
+    write_skill(tmp_path / "skills" / "coffee", body="# Coffee\n\nGrind.\n")
+    write_skill(tmp_path / "skills" / "espresso", name="green", description="Does a thing when it is asked to.")
+    return tmp_path / "skills"
+
+
+def run(tmp_path: Path, *words: str) -> Result:
+    given = ["proposals", *words, "--proposals", str(tmp_path / "kept")]
+    return CliRunner().invoke(cli, given, catch_exceptions=False, standalone_mode=False)
+
+
+def proposed(tmp_path: Path, name: str, **more: str | None) -> Proposal:
+    store = ProposalStore(tmp_path / "kept")
+    with Registry([tmp_path / "skills"]) as registry:
+        base = base_of(registry, name) if name in registry.snapshot.skills else ""
+        files = {key.replace("__", "/"): text for key, text in more.items()}
+        files[SKILL_MD] = manifest(name.rpartition("/")[2])
+        return propose(registry, store, replace(DRAFT, name=name, base=base, reason="Better."), files)
+
+
+def said(result: Result) -> Any:
+    return json.loads(result.stdout)
+
+
+def test_list_show_diff_and_decide(tmp_path: Path, skills: Path) -> None:
+    assert run(tmp_path, "list").stdout == "no proposal waits for a decision\n"
+    change, new = proposed(tmp_path, "coffee"), proposed(tmp_path, "tea/green", scripts__run="#!/bin/sh\necho hi\n")
+    listed = run(tmp_path, "list").stdout
+    assert change.id in listed and new.id in listed and "token:ann" in listed
+    assert {each["id"]: each["state"] for each in said(run(tmp_path, "list", "--format", "json"))} == {
+        change.id: "pending",
+        new.id: "pending",
+    }
+    shown = run(tmp_path, "show", new.id).stdout
+    for words in ("a new skill, pending", "proposed by token:ann", "script: scripts/run", "espresso has the same name",
+                  "echo hi"):  # fmt: skip
+        assert words in shown
+    assert said(run(tmp_path, "show", change.id, "--format", "json"))["files"] == {SKILL_MD: manifest("coffee")}
+    compared = run(tmp_path, "diff", change.id)
+    assert compared.return_value == 1 and "-Grind." in compared.stdout and "+# It" in compared.stdout
+    with pytest.raises(UsageError, match="--scripts"):
+        run(tmp_path, "approve", new.id)
+    audit = tmp_path / "audit"
+    run(tmp_path, "approve", change.id, "--message", "good", "--audit-log", str(audit))
+    run(tmp_path, "reject", new.id, "--message", "no scripts, please", "--audit-log", str(audit))
+    assert (skills / "coffee" / SKILL_MD).read_text() == manifest("coffee") and not (skills / "tea").exists()
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [(each["event"], each["principal"], each["proposer"], each["skill"]) for each in lines] == [
+        ("approve", "local", "token:ann", "coffee"),
+        ("reject", "local", "token:ann", "tea/green"),
+    ]
+    assert run(tmp_path, "list").stdout == "no proposal waits for a decision\n"
+    states = {each["id"]: each for each in said(run(tmp_path, "list", "--all", "--format", "json"))}
+    assert states[change.id]["state"] == "approved" and states[new.id]["message"] == "no scripts, please"
+    assert "approved by local" in run(tmp_path, "show", change.id).stdout
+    with pytest.raises(UsageError, match="rejected already"):
+        run(tmp_path, "approve", new.id)
+
+
+def test_the_root_may_be_another_one(tmp_path: Path, skills: Path) -> None:
+    made = proposed(tmp_path, "tea")
+    skills.rename(tmp_path / "moved")
+    with pytest.raises(UsageError, match="skills"):
+        run(tmp_path, "approve", made.id)
+    with pytest.raises(UsageError, match="no folder that is served here"):
+        run(tmp_path, "approve", made.id, "--root", str(tmp_path / "moved"))
+
+
+def test_what_cannot_be_done_is_one_line(tmp_path: Path, skills: Path) -> None:
+    with pytest.raises(UsageError, match="there is no proposal 'nope'"):
+        run(tmp_path, "show", "nope")
+    with pytest.raises(UsageError, match="by --proposals DIR"):
+        CliRunner().invoke(cli, ["proposals", "list"], catch_exceptions=False)
+    made = proposed(tmp_path, "tea")
+    with pytest.raises(UsageError, match="--audit-log"):
+        run(tmp_path, "approve", made.id, "--audit-log", str(tmp_path / "no" / "audit"))
+    assert not (skills / "tea").exists(), "what cannot be recorded is not done"
+    for folder in (skills, skills / "inner", tmp_path):
+        words = ["serve", str(skills), "--proposals", str(folder)]
+        with pytest.raises(UsageError, match="in or around the root"):
+            CliRunner().invoke(cli, words, catch_exceptions=False)
+    words = ["serve", str(skills), "--proposals", str(tmp_path / "kept"), "--no-tools"]
+    with pytest.raises(UsageError, match="--no-tools"):
+        CliRunner().invoke(cli, words, catch_exceptions=False)

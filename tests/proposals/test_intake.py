@@ -1,0 +1,177 @@
+"""What a proposal may be: what is wrong is refused at once and says what to do, and nothing of it is ever a skill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.errors import RequestError, UsageError
+from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.proposals.intake import MOST_BYTES, MOST_FILES, MOST_LINES, propose
+from mcp_skills_server.proposals.proposal import Proposal, ProposalError, decode, encode
+from mcp_skills_server.proposals.store import MOST_OF_ONE, ProposalStore
+from tables import each_row
+from wire import write_skill
+
+MANIFEST = "---\nname: {name}\ndescription: Does a thing when it is asked to.\n---\n\n# It\n"
+DRAFT = Proposal(id="", name="tea/green", principal="token:ann", reason="The user corrected me twice.", host="wire")
+
+
+def manifest(name: str) -> str:
+    return MANIFEST.format(name=name)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ProposalStore:
+    return ProposalStore(tmp_path / "proposals")
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Registry]:
+    write_skill(tmp_path / "skills" / "coffee", references__guide_md="one\n")
+    write_skill(tmp_path / "skills" / "group" / "inner")
+    with Registry([tmp_path / "skills"]) as made:
+        yield made
+
+
+def base_of(registry: Registry, path: str) -> str:
+    return registry.digest(registry.snapshot.skills[path].files[SKILL_MD])
+
+
+def test_a_new_skill_is_kept_and_is_no_skill(registry: Registry, store: ProposalStore) -> None:
+    made = propose(registry, store, DRAFT, {SKILL_MD: manifest("green"), "references/a.md": "a\n"})
+    assert made.state == "pending" and made.is_new
+    assert store.get(made.id) == made == store.list()[0]
+    assert store.files(made) == {SKILL_MD: manifest("green").encode(), "references/a.md": b"a\n"}
+    registry.refresh()
+    assert sorted(registry.snapshot.skills) == ["coffee", "group/inner"]
+
+
+def test_a_change_names_what_it_was_made_from(registry: Registry, store: ProposalStore) -> None:
+    draft = replace(DRAFT, name="coffee")
+    with pytest.raises(RequestError, match=r"with the digest sha256:.*give its digest as base") as refused:
+        propose(registry, store, draft, {SKILL_MD: manifest("coffee")})
+    assert "+# It" in str(refused.value), "the difference is shown"
+    stale = replace(draft, base="sha256:" + "0" * 64)
+    with pytest.raises(RequestError, match="it changed since"):
+        propose(registry, store, stale, {SKILL_MD: manifest("coffee")})
+    made = propose(registry, store, replace(draft, base=base_of(registry, "coffee")), {"references/guide.md": None})
+    assert made.removed == ("references/guide.md",) and store.files(made) == {}
+
+
+HIDDEN = "\u200b"
+TOO_MANY = {SKILL_MD: manifest("green")} | {f"a{number}.md": "" for number in range(MOST_FILES)}
+
+
+@each_row(
+    "name, files, words",
+    [
+        ("tea/green", {}, "no files"),
+        ("tea/green", {SKILL_MD: "# no frontmatter"}, "would not be valid"),
+        ("tea/green", {SKILL_MD: manifest("black")}, "would not be valid"),
+        ("tea/green", {"references/a.md": "a"}, "needs a SKILL.md"),
+        ("tea/green", {SKILL_MD: manifest("green"), "../coffee/SKILL.md": "x"}, "leads out"),
+        ("tea/green", {SKILL_MD: manifest("green"), "/etc/passwd": "x"}, "absolute"),
+        ("tea/green", {SKILL_MD: manifest("green"), "C:/x": "x"}, "drive"),
+        ("tea/green", {SKILL_MD: manifest("green"), "a\\b": "x"}, "backslash"),
+        ("tea/green", {SKILL_MD: manifest("green"), "a//b": "x"}, "plain path"),
+        ("tea/green", {SKILL_MD: manifest("green"), "a\nb": "x"}, "control character"),
+        ("tea/green", {SKILL_MD: manifest("green"), ".git/config": "x"}, "never served"),
+        ("tea/green", {SKILL_MD: manifest("green"), ".envrc": "x"}, "never served"),
+        ("tea/green", {SKILL_MD: manifest("green"), "node_modules/a.js": "x"}, "never served"),
+        ("tea/green", {SKILL_MD: manifest("green"), "a.md": "x", "A.md": "x"}, "A.md|a.md"),
+        ("tea/green", {SKILL_MD: manifest("green"), "a": "x", "a/b": "x"}, "a"),
+        ("tea/green", {SKILL_MD: manifest("green"), "con.md": "x"}, "Windows"),
+        ("tea/green", {SKILL_MD: manifest("green"), "inner/SKILL.md": manifest("inner")}, "one skill"),
+        ("tea/green", {"skill.md": manifest("green")}, "one skill"),
+        ("tea/green", {SKILL_MD: manifest("green") + HIDDEN}, "cannot see"),
+        ("tea/green", {SKILL_MD: manifest("green"), f"a{HIDDEN}.md": "x"}, "invisible|cannot"),
+        ("tea/green", {SKILL_MD: manifest("green"), "a.md": "\u202eevil"}, "cannot see"),
+        ("tea/green", {SKILL_MD: manifest("green"), "a.md": "\x1b[2K"}, "cannot see"),
+        ("tea/green", {SKILL_MD: manifest("green"), "a.md": "\0"}, "cannot see"),
+        ("tea/green", {SKILL_MD: manifest("green"), "a.md": "\ud800"}, "surrogate"),
+        ("tea/green", {SKILL_MD: manifest("green"), "a.md": "x" * MOST_BYTES}, "bytes"),
+        ("tea/green", {SKILL_MD: manifest("green"), "a.md": "x\n" * (MOST_LINES + 1)}, "lines"),
+        ("tea/green", TOO_MANY, "at most 100 files"),
+        ("tea/green", {SKILL_MD: manifest("green"), "gone.md": None}, "no skill"),
+        ("../green", {SKILL_MD: manifest("green")}, "leads out"),
+        ("/green", {SKILL_MD: manifest("green")}, "absolute"),
+        ("", {SKILL_MD: manifest("green")}, "absolute|plain"),
+        (".hidden", {SKILL_MD: manifest("hidden")}, "no name that is served"),
+        ("group", {SKILL_MD: manifest("group")}, "in or around"),
+        ("coffee/inner", {SKILL_MD: manifest("inner")}, "in or around"),
+        ("Coffee", {SKILL_MD: manifest("Coffee")}, "in or around"),
+        (f"green{HIDDEN}", {SKILL_MD: manifest("green")}, "invisible"),
+        ("a/" * 40 + "green", {SKILL_MD: manifest("green")}, "deep"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_refused(name: str, files: dict[str, str | None], words: str, tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "coffee")
+    write_skill(tmp_path / "skills" / "group" / "inner")
+    store = ProposalStore(tmp_path / "proposals")
+    with Registry([tmp_path / "skills"]) as registry:
+        with pytest.raises(RequestError, match=words):
+            propose(registry, store, replace(DRAFT, name=name), files)
+        assert store.list() == []
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["proposals", "skills"]
+
+
+@each_row("reason", ["", "   ", "x" * 3_000, f"a{HIDDEN}b"])
+def test_a_reason_is_wanted_that_a_person_can_read(reason: str, tmp_path: Path) -> None:
+    (tmp_path / "skills").mkdir()
+    store = ProposalStore(tmp_path / "proposals")
+    with Registry([tmp_path / "skills"]) as registry, pytest.raises(RequestError, match="reason"):
+        propose(registry, store, replace(DRAFT, reason=reason), {SKILL_MD: manifest("green")})
+
+
+def test_one_principal_fills_its_own_quota_alone(registry: Registry, store: ProposalStore) -> None:
+    for _ in range(MOST_OF_ONE):
+        propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
+    with pytest.raises(RequestError, match="20 of your proposals wait"):
+        propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
+    propose(registry, store, replace(DRAFT, principal="token:bob"), {SKILL_MD: manifest("green")})
+    first = store.list()[-1]
+    with store.locked():
+        store.decide(first, "rejected", "token:bob", "")
+    propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
+
+
+def test_no_link_is_changed_and_nothing_that_is_fetched(tmp_path: Path, store: ProposalStore) -> None:
+    write_skill(tmp_path / "elsewhere" / "linked")
+    (tmp_path / "skills").mkdir()
+    (tmp_path / "skills" / "linked").symlink_to(tmp_path / "elsewhere" / "linked")
+    with Registry([tmp_path / "skills"]) as registry:
+        draft = replace(DRAFT, name="linked", base=base_of(registry, "linked"))
+        with pytest.raises(RequestError, match="or a link"):
+            propose(registry, store, draft, {SKILL_MD: manifest("linked")})
+    with Registry([tmp_path / "elsewhere" / "linked"]) as registry:
+        draft = replace(DRAFT, name="linked", base=base_of(registry, "linked"))
+        with pytest.raises(RequestError, match="a root by itself"):
+            propose(registry, store, draft, {SKILL_MD: manifest("linked")})
+        with pytest.raises(RequestError, match="no folder that is served here"):
+            propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
+
+
+def test_a_record_survives_its_file_and_foreign_ones_are_passed_over(store: ProposalStore) -> None:
+    odd = replace(DRAFT, id="20261124-0123456789ab", reason='"""\n[table]\nstate = "approved"', removed=("a",))
+    assert decode(encode(odd)) == odd
+    for raw in (b"\xff", b"id = 1", b'state = "served"', b"removed = [1]\nstate = 'pending'"):
+        with pytest.raises(ProposalError):
+            decode(raw)
+    (store.folder / odd.id).mkdir()
+    (store.folder / odd.id / "proposal.toml").write_bytes(encode(replace(odd, id="20261124-000000000000")))
+    assert store.list() == []
+    for name in ("../skills", odd.id, "x" * 500):
+        with pytest.raises(RequestError, match="no proposal"):
+            store.get(name)
+
+
+def test_a_folder_that_others_may_write_in_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(UsageError, match="may be written by others"):
+        ProposalStore(tmp_path / "open")

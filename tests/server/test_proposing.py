@@ -1,0 +1,117 @@
+"""Proposals over MCP: what a model is offered, may propose and hears of, over real stdio and HTTP."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_skills_server.model import SKILL_MD
+from proposals.test_intake import manifest
+from server.test_tools import NAMES, said
+from web.http_wire import HttpClient, client, http_serving
+from web.test_grants import ANN, BOB, configure
+from wire import Era, serving, write_skill
+
+PROPOSING = ["skills_propose", "skills_proposals"]
+GRANTS = """
+[[grant]]
+who = ["token:ann"]
+skills = ["finance/**"]
+may = ["propose"]
+
+[[grant]]
+who = ["token:bob"]
+skills = ["**"]
+"""
+
+
+def ask(wire: Any, tool: str, /, **given: Any) -> dict[str, Any]:
+    """Call a tool that has an argument `name`."""
+    return wire.request("tools/call", {"name": tool, "arguments": given})
+
+
+def offered(wire: Any) -> list[str]:
+    return [each["name"] for each in wire.request("tools/list")["tools"]]
+
+
+def test_a_model_proposes_and_hears_of_its_own(tmp_path: Path, era: Era) -> None:
+    write_skill(tmp_path / "skills" / "coffee")
+    with serving(tmp_path / "skills", "--proposals", tmp_path / "kept", era=era, host="tester") as wire:
+        assert offered(wire) == [*NAMES, *PROPOSING]
+        assert said(ask(wire, "skills_proposals")) == "You have proposed nothing here."
+        digest = ask(wire, "skills_load", names=["coffee"])["structuredContent"]["active_skills"][0]["digest"]
+        files = {SKILL_MD: manifest("coffee") + "More.\n"}
+        made = ask(wire, "skills_propose", name="coffee", files=files, reason="It was wrong.", base=digest)
+        assert not made.get("isError"), said(made)
+        record = made["structuredContent"]
+        assert record | {"id": "", "proposed": ""} == {
+            "id": "", "name": "coffee", "principal": "local", "state": "pending", "reason": "It was wrong.",
+            "base": digest, "proposed": "",
+        }  # fmt: skip
+        (own,) = ask(wire, "skills_proposals")["structuredContent"]["proposals"]
+        assert own == record
+        assert 'host = "tester"' in (tmp_path / "kept" / record["id"] / "proposal.toml").read_text()
+        wrong = ask(wire, "skills_propose", name="coffee", files=files, reason="It was wrong.", base="sha256:0")
+        assert wrong["isError"] and "it changed since" in said(wrong)
+        assert ask(wire, "skills_propose", name="coffee", files="x", reason="y")["isError"]
+        assert said(ask(wire, "skills_search", query=record["id"])).find(record["id"]) < 0
+
+
+def test_nothing_is_offered_unless_the_operator_says_so(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "coffee")
+    with serving(tmp_path / "skills") as wire:
+        assert offered(wire) == NAMES
+        answer = ask(wire, "skills_propose", name="x", files={SKILL_MD: manifest("x")}, reason="y")
+        assert answer["isError"] and "Unknown tool" in said(answer)
+    (tmp_path / "empty").mkdir()
+    with serving(tmp_path / "empty", "--proposals", tmp_path / "kept") as wire:
+        assert offered(wire) == PROPOSING, "where there is no skill the first one can be proposed"
+
+
+def propose(wire: HttpClient, name: str) -> dict[str, Any]:
+    files = {SKILL_MD: manifest(name.rpartition("/")[2])}
+    return ask(wire, "skills_propose", name=name, files=files, reason="Because.")
+
+
+def test_grants_say_who_may_propose_what_and_the_audit_log_has_it(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "finance" / "tax")
+    write_skill(tmp_path / "skills" / "secret" / "plan")
+    (tmp_path / "tokens").write_text(f"ann={ANN}\nbob={BOB}\n")
+    (tmp_path / "tokens").chmod(0o600)
+    audit = tmp_path / "audit"
+    options = ("--config", configure(tmp_path, GRANTS), "--proposals", tmp_path / "kept", "--audit-log", audit)
+    with (
+        http_serving(*options) as server,
+        client(server, "modern", token=ANN) as ann,
+        client(server, "modern", token=BOB) as bob,
+    ):
+        assert set(PROPOSING) <= {*offered(ann)} and not set(PROPOSING) & {*offered(bob)}
+        assert not propose(ann, "finance/refunds").get("isError")
+        for name in ("tea", "secret", "secret/plan", "secret/plan/inner"):
+            answer = propose(ann, name)
+            assert answer["isError"] and "You may not propose" in said(answer) and "exist" not in said(answer)
+        assert "You may not propose skills here" in said(propose(bob, "finance/refunds"))
+        assert "You may not propose skills here" in said(ask(bob, "skills_proposals"))
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    (made,) = [each for each in lines if each["event"] == "propose"]
+    assert (made["principal"], made["skill"]) == ("token:ann", "finance/refunds") and made["file"]
+    assert "Because" not in audit.read_text()
+
+
+@pytest.mark.parametrize("era", ["modern"])
+def test_proposals_of_others_are_not_shown(tmp_path: Path, era: Era) -> None:
+    write_skill(tmp_path / "skills" / "coffee")
+    (tmp_path / "tokens").write_text(f"ann={ANN}\nbob={BOB}\n")
+    (tmp_path / "tokens").chmod(0o600)
+    arguments = (tmp_path / "skills", "--token-file", tmp_path / "tokens", "--proposals", tmp_path / "kept")
+    with (
+        http_serving(*arguments) as server,
+        client(server, era, token=ANN) as ann,
+        client(server, era, token=BOB) as bob,
+    ):
+        assert not propose(ann, "tea").get("isError")
+        assert said(ask(bob, "skills_proposals")) == "You have proposed nothing here."
+        assert "tea: pending" in said(ask(ann, "skills_proposals"))

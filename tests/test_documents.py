@@ -91,7 +91,7 @@ FOREIGN = {
     "--tmpfs", "--ulimit", "--yolo",
 }  # fmt: skip
 """Options of other programs."""
-OF_GROUPS = {"--group", "--expires"}
+OF_GROUPS = {"--root", "--scripts", "--group", "--expires"}
 """Options of `token new` and `config grants`."""
 
 

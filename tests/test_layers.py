@@ -24,6 +24,7 @@ LAYERS = (
     ("catalog", "dialects"),
     ("client",),
     ("runtime", "publish", "sources", "provenance"),
+    ("proposals",),
     ("server", "acp", "rpc", "authoring"),
     ("web",),
     ("commands",),
@@ -94,9 +95,10 @@ BUDGETS = {
     "format": 2_900, "validation": 1_000, "dialects": 3_200, "catalog": 3_000, "sources": 5_000, "provenance": 800,
     "access": 1_200, "runtime": 6_600, "server": 2_600, "transport": 350, "web": 4_800, "shared": 600,
     "telemetry": 1_500, "publish": 1_000, "rpc": 1_200, "acp": 800, "hosts": 900, "commands": 4_500, "authoring": 1_000,
+    "proposals": 1_000,
 }  # fmt: skip
 """Lines of each package in the end; `runtime` has search and scripts in it, `web` the page."""
-LINES_NOW = 58_400
+LINES_NOW = 59_800
 """The package may not become larger than this on the way there."""
 
 

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.cli import cli
+from mcp_skills_server.commands.opening import proposals_at
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.proposals.intake import propose
@@ -99,10 +100,12 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path, skills: Path) -> None:
     with pytest.raises(UsageError, match="--audit-log"):
         run(tmp_path, "approve", made.id, "--audit-log", str(tmp_path / "no" / "audit"))
     assert not (skills / "tea").exists(), "what cannot be recorded is not done"
-    for folder in (skills, skills / "inner", tmp_path):
-        words = ["serve", str(skills), "--proposals", str(folder)]
-        with pytest.raises(UsageError, match="in or around the root"):
-            CliRunner().invoke(cli, words, catch_exceptions=False)
     words = ["serve", str(skills), "--proposals", str(tmp_path / "kept"), "--no-tools"]
     with pytest.raises(UsageError, match="--no-tools"):
         CliRunner().invoke(cli, words, catch_exceptions=False)
+
+
+def test_no_proposal_lies_in_or_around_a_root(tmp_path: Path, skills: Path) -> None:
+    for folder in (skills, skills / "inner", tmp_path):
+        with pytest.raises(UsageError, match="in or around the root"):
+            proposals_at(str(folder), [str(skills)])

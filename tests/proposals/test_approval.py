@@ -111,6 +111,17 @@ def test_a_new_skill_does_not_leave_by_a_link(registry: Registry, store: Proposa
     assert names(place.parent.parent / "out") == []
 
 
+def test_a_change_does_not_leave_by_a_link_in_the_skill(registry: Registry, store: ProposalStore, place: Path) -> None:
+    (place.parent.parent / "out").mkdir()
+    (place / "more").symlink_to(place.parent.parent / "out")
+    registry.refresh()
+    made = change(registry, store, more__new_md="new\n")
+    before = tree(place)
+    with pytest.raises(RequestError, match="behind a link"):
+        approval.approve(registry, store, made.id, reviewer=LOCAL)
+    assert tree(place) == before and names(place.parent.parent / "out") == [] and names(place.parent) == ["coffee"]
+
+
 def test_nobody_approves_what_is_his_own_and_scripts_are_wanted_by_name(
     registry: Registry, store: ProposalStore, place: Path
 ) -> None:

@@ -30,7 +30,6 @@ from mcp_skills_server.errors import UsageError
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import MirroredRoot
     from mcp_skills_server.catalog.root_index import Gate
-    from mcp_skills_server.catalog.roots import Root
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration, SourceRules
     from mcp_skills_server.proposals.store import ProposalStore
@@ -133,20 +132,28 @@ class OpenedRoots:
         return ""
 
 
-def proposals_at(folder: str | None, roots: Sequence[Root]) -> ProposalStore | None:
-    """Return the store of proposals in a folder; None without one.
+def proposals_at(folder: str | None, roots: Sequence[str]) -> ProposalStore | None:
+    """Return the store of proposals in a folder, or with "git" in the working copy of a root; None without one.
+
+    Args:
+        folder: as it is given.
+        roots: the folders that are served, absolute.
 
     Raises:
         UsageError: it cannot be used, or a proposal in it would be found as a skill.
     """
     if folder is None:
         return None
+    from mcp_skills_server.proposals.branches import Branches
     from mcp_skills_server.proposals.store import ProposalStore
 
+    if folder == "git":
+        branches = Branches(roots or [os.getcwd()])
+        return ProposalStore(branches.folder, branches)
     place = os.path.realpath(folder)
     for root in roots:
-        if os.path.commonpath([place, root.path]) in {place, root.path}:
-            raise UsageError(f"--proposals {folder}: lies in or around the root {root.shown}; name a folder elsewhere")
+        if os.path.commonpath([place, root]) in {place, root}:
+            raise UsageError(f"--proposals {folder}: lies in or around the root {root}; name a folder elsewhere")
     return ProposalStore(Path(place))
 
 

@@ -197,6 +197,11 @@ class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions):
     """How the roots of a command are read and kept current."""
 
 
+def _locate_proposals(given: str, folder: str) -> str:
+    """Return the absolute path of a folder of proposals; "git" as it is."""
+    return given if given == "git" else os.path.normpath(os.path.join(folder, given))
+
+
 class ProposalOptions(Options):
     """The proposals of models."""
 
@@ -204,9 +209,10 @@ class ProposalOptions(Options):
     proposals: str | None = option(
         None,
         "Let models propose skills, and changes of skills in your own folders, and keep what they propose in this "
-        "folder. Nothing changes until a person approves it ('proposals', or the page).",
-        type=click.Path(file_okay=False),
-        metavar="DIR",
+        "folder; git for a branch each in the working copy of a root. Nothing changes until a person approves "
+        "it ('proposals', or the page).",
+        locate=_locate_proposals,
+        metavar="DIR|git",
     )
 
 

@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class ListOptions(ProposalOptions):
-    """All options of `proposals list`."""
-
-    every: bool = flag("List those that are decided, too.", "--all")
-    form: Literal["table", "json"] = output_format("table", "json")
-
-
 class LookOptions(ProposalOptions):
     """All options of `proposals show` and `proposals diff`."""
 
     root: tuple[str, ...] = many(
-        "The folder that is served, where it is not the one that the proposal was made for. May be repeated.",
+        "The folder that is served, where it is not the one that the proposal was made for, or this one with git. May "
+        "be repeated.",
         metavar="ROOT",
     )
     form: Literal["table", "json"] = output_format("table", "json")
+
+
+class ListOptions(LookOptions):
+    """All options of `proposals list`."""
+
+    every: bool = flag("List those that are decided, too.", "--all")
 
 
 class DecisionOptions(LookOptions, AuditOptions):
@@ -179,8 +179,8 @@ def reject(options: DecisionOptions, id_: str) -> None:
     _record(events, "reject", made)
 
 
-def _store(options: ProposalOptions) -> ProposalStore:
-    store = proposals_at(options.proposals, ())
+def _store(options: LookOptions) -> ProposalStore:
+    store = proposals_at(options.proposals, [os.path.realpath(each) for each in options.root])
     if store is None:
         raise UsageError("give the folder of the proposals by --proposals DIR")
     return store

@@ -399,7 +399,7 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
         prompts=options.prompts,
         prompt_choice=options.prompt_choice,
         streams=quotas.streams,
-        proposals=proposals_at(options.proposals, registry.roots),
+        proposals=proposals_at(options.proposals, [each.path for each in registry.roots]),
     )
     runtime_settings = RuntimeSettings(
         max_loaded=options.max_loaded,

@@ -67,7 +67,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     opened = open_served(roots, options, configuration_of(context))
     opened.fetch(options.first_load)
     registry, mirrors = opened.registry, opened.mirrors
-    settings = Settings(proposals=proposals_at(options.proposals, registry.roots))
+    settings = Settings(proposals=proposals_at(options.proposals, [each.path for each in registry.roots]))
     # The user of the page owns the folder, whatever a configuration grants to others.
     views = Views(registry)
     Reloader(context, views, opened).start()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -126,7 +126,7 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
                 raise RequestError(f"{proposal.name} is not there any more; reject the proposal")
             _make_parents(Path(root.path), place)
             made.mkdir()
-            _fill(made, {}, after, place.parent)
+            _fill(made, after, (), place.parent)
             made.rename(place)
             return
         if proposal.is_new:
@@ -136,8 +136,8 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
             raise RequestError(f"{proposal.name} {_MOVED}")
         now = files_of(registry, skill)
         store.keep_before(proposal, {path: raw for path, (raw, _) in now.items() if after.get(path) != now[path]})
-        made.mkdir()
-        _fill(made, _copied(place, made, now, after), after, place)
+        shutil.copytree(place, made, symlinks=True, copy_function=os.link)
+        _fill(made, {path: each for path, each in after.items() if now.get(path) != each}, now.keys() - after, place)
         exchange(made, place)
         if _state(made) != state:
             discarded = False  # it is the folder with the edit, unless it gets its name back
@@ -146,7 +146,7 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
             raise RequestError(f"{proposal.name} {_MOVED}")
     except OSError as error:
         rest = "apply it by hand ('proposals show')" if discarded else f"what was there is in {made}; move it back"
-        raise RequestError(f"{place}: cannot be replaced ({error.strerror}); {rest}") from None
+        raise RequestError(f"{place}: cannot be replaced ({error.strerror or error}); {rest}") from None
     finally:
         if discarded:
             shutil.rmtree(made, ignore_errors=True)
@@ -170,52 +170,29 @@ def _make_parents(top: Path, place: Path) -> None:
         raise RequestError(f"{place} is there already; reject the proposal, or move it away")
 
 
-def _copied(place: Path, made: Path, now: Files, after: Files) -> Files:
-    """Link the files that stay, those included that are not served, and return what is linked of the skill."""
-    kept: dict[str, tuple[bytes, bool]] = {}
-    for here, folders, names in os.walk(place):
-        inner = Path(here).relative_to(place)
-        for name in [*names, *(each for each in folders if Path(here, each).is_symlink())]:
-            path = (inner / name).as_posix()
-            if path in now and after.get(path) != now[path]:
-                continue
-            (made / inner).mkdir(parents=True, exist_ok=True)
-            os.link(place / path, made / path, follow_symlinks=False)
-            if path in now:
-                kept[path] = now[path]
-        for name in folders:
-            if not Path(here, name).is_symlink():
-                (made / inner / name).mkdir(parents=True, exist_ok=True)
-                shutil.copymode(Path(here, name), made / inner / name)
-    shutil.copymode(place, made)
-    return kept
-
-
-def _fill(made: Path, kept: Files, after: Files, like: Path) -> None:
+def _fill(made: Path, fresh: Files, gone: Iterable[str], like: Path) -> None:
     """Write the files of a proposal into the new folder, none of them executable, and have all on the disk.
 
     All is given to the owner of the folder `like`, where root approves.
     """
-    fresh = [made / path for path in after if path not in kept]
-    for place in fresh:
+    for path in gone:
+        (made / path).unlink()
+    for path, (raw, _) in fresh.items():
+        place = made / path
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(after[place.relative_to(made).as_posix()][0])
+        if place.parent.resolve() != made.resolve() / Path(path).parent:
+            raise RequestError(f"{path} lies behind a link; reject the proposal")
+        place.unlink(missing_ok=True)  # it is the file that is served, by another name
+        place.write_bytes(raw)
     if os.geteuid() == 0:
         owner = like.stat()
-        for place in (made, *(each for each in made.rglob("*") if each.is_dir()), *fresh):
+        for place in (made, *(each for each in made.rglob("*") if each.is_dir() or each.lstat().st_nlink == 1)):
             os.chown(place, owner.st_uid, owner.st_gid, follow_symlinks=False)
-    sync_paths([*map(str, fresh), str(made)])
+    sync_paths([*(str(made / path) for path in fresh), str(made)])
 
 
 def _state(folder: Path) -> dict[str, tuple[int, int, int]]:
     """Return what tells whether any file of a folder was edited, added or removed."""
-    found: dict[str, tuple[int, int, int]] = {}
-    for here, _, names in os.walk(folder):
-        for name in names:
-            status = os.lstat(os.path.join(here, name))
-            found[os.path.relpath(os.path.join(here, name), folder)] = (
-                status.st_ino,
-                status.st_size,
-                status.st_mtime_ns,
-            )
-    return found
+    places = (os.path.join(here, name) for here, _, names in os.walk(folder) for name in names)
+    status = {os.path.relpath(place, folder): os.lstat(place) for place in places}
+    return {path: (each.st_ino, each.st_size, each.st_mtime_ns) for path, each in status.items()}

@@ -5,7 +5,7 @@ Nothing of a proposal is served before it is approved. What is refused says what
 
 from __future__ import annotations
 
-import difflib
+import os
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
 from mcp_skills_server.model import SKILL_MD, Skill
 from mcp_skills_server.proposals.proposal import Proposal
 from mcp_skills_server.proposals.store import ProposalStore
-from mcp_skills_server.provenance.difference import Files
+from mcp_skills_server.provenance.difference import Files, compare
 
 MOST_FILES: Final = 100
 MOST_BYTES: Final = 512 << 10
@@ -30,8 +30,8 @@ MOST_LINES: Final = 2_000
 """Lines of a file: of more, a difference is not shown."""
 _MOST_REASON: Final = 2_000
 _MOST_SHOWN: Final = 10
-_MOST_LINES: Final = 60
-"""Lines of a difference that a model is shown."""
+_MOST_SHOWN_LINES: Final = 60
+"""Lines of the difference to what is served that a model is shown."""
 
 
 def propose(registry: Registry, store: ProposalStore, draft: Proposal, files: Mapping[str, str | None]) -> Proposal:
@@ -74,6 +74,7 @@ def propose(registry: Registry, store: ProposalStore, draft: Proposal, files: Ma
         base=draft.base,
         base_files="" if skill is None else registry.digest_over(skill),
         root=root.path,
+        place=os.path.join(root.path, place_in(root, draft.name) if skill is None else skill.directory),
         removed=removed,
     )
     return store.add(made, written)
@@ -173,19 +174,10 @@ def _base(
     current = registry.digest(manifest) if manifest is not None else ""
     if draft.base != current:
         ask = "give its digest as base" if not draft.base else "it changed since; make your change from what it is now"
-        difference = difference_of(before.get(SKILL_MD, (b"", False))[0], written.get(SKILL_MD))
-        raise RequestError(f"there is a skill {skill.path} with the digest {current}; {ask}{difference}")
+        found = compare(skill.path, before, changed(before, written, removed))
+        lines = list(found.rest[:_MOST_SHOWN_LINES]) if found is not None else []
+        raise RequestError("\n".join([f"there is a skill {skill.path} with the digest {current}; {ask}", *lines]))
     return root, before
-
-
-def difference_of(now: bytes, proposed: bytes | None) -> str:
-    """Return how the SKILL.md that is served differs from the proposed one, for a model; "" where none is proposed."""
-    if proposed is None:
-        return ""
-    ours, theirs = now.decode("utf-8", "replace").splitlines(), proposed.decode("utf-8", "replace").splitlines()
-    lines = list(difflib.unified_diff(ours, theirs, "served", "proposed", lineterm=""))
-    cut = ["..."] if len(lines) > _MOST_LINES else []
-    return "\n" + "\n".join([*lines[:_MOST_LINES], *cut])
 
 
 def _root_for(registry: Registry, name: str) -> Root:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal, TypeAlias
 
 import tomli_w
@@ -37,6 +37,7 @@ class Proposal:
         base: digest of the SKILL.md that it changes; "" for a new skill.
         base_files: digest over all files of the skill that it changes; "" for a new skill.
         root: absolute folder of the root that the skill is in, or is for.
+        place: absolute folder of the skill itself.
         removed: paths of files that it removes.
         state: what became of it.
         reviewer: who decided; "" while it is pending.
@@ -53,6 +54,7 @@ class Proposal:
     base: str = ""
     base_files: str = ""
     root: str = ""
+    place: str = ""
     removed: tuple[str, ...] = ()
     state: State = "pending"
     reviewer: str = ""
@@ -65,8 +67,8 @@ class Proposal:
         return not self.base
 
     def as_json(self) -> dict[str, Json]:
-        """Return what a program or a model is told of it; fields that say nothing are left out."""
-        fields: dict[str, Json] = {
+        """Return it for a program or a model. Of a decision that is not made yet nothing is there."""
+        known: dict[str, Json] = {
             "id": self.id,
             "name": self.name,
             "principal": self.principal,
@@ -80,21 +82,12 @@ class Proposal:
             "message": self.message,
             "decided": self.decided,
         }
-        return fields | {key: value for key, value in decision.items() if value}
-
-
-_TEXTS: Final = (
-    "id", "name", "principal", "reason", "host", "proposed", "base", "base_files", "root", "state", "reviewer",
-    "message", "decided",
-)  # fmt: skip
+        return known | {key: value for key, value in decision.items() if value}
 
 
 def encode(proposal: Proposal) -> bytes:
     """Return the record as TOML."""
-    fields: dict[str, Any] = {key: value for key in _TEXTS if (value := getattr(proposal, key))}
-    if proposal.removed:
-        fields["removed"] = list(proposal.removed)
-    return tomli_w.dumps(fields).encode()
+    return tomli_w.dumps({key: value for key, value in asdict(proposal).items() if value}).encode()
 
 
 def decode(raw: bytes) -> Proposal:
@@ -107,8 +100,8 @@ def decode(raw: bytes) -> Proposal:
         found: Mapping[str, Any] = tomllib.loads(raw.decode())
     except ValueError:
         raise ProposalError("the record is no TOML") from None
-    fields = {key: found.get(key, "") for key in _TEXTS}
     removed: Any = found.get("removed", [])
-    if not all(isinstance(value, str) for value in (*fields.values(), *removed)) or fields["state"] not in STATES:
+    texts = {each.name: found.get(each.name, "") for each in fields(Proposal) if each.name != "removed"}
+    if not all(isinstance(value, str) for value in (*texts.values(), *removed)) or texts["state"] not in STATES:
         raise ProposalError("the record has a field that is no text, or an unknown state")
-    return Proposal(**fields, removed=tuple(removed))
+    return Proposal(**texts, removed=tuple(removed))

@@ -10,16 +10,17 @@ import logging
 import os
 import re
 import secrets
-import sys
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from filelock import FileLock
+
 from mcp_skills_server.durable import read_regular, replace_file, why_untrusted, write_folder
 from mcp_skills_server.errors import REPEATS, RequestError, UsageError
+from mcp_skills_server.proposals.branches import Branches
 from mcp_skills_server.proposals.proposal import Proposal, ProposalError, State, decode, encode
 
 logger = logging.getLogger(__name__)
@@ -42,13 +43,15 @@ class ProposalStore:
 
     Args:
         folder: made, with mode 0700, if it is not there.
+        branches: gets a branch for each proposal that is added; None for none.
 
     Raises:
         UsageError: the folder cannot be used, or others may write in it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, branches: Branches | None = None) -> None:
         self.folder = folder
+        self._branches = branches
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             fault = why_untrusted(os.stat(folder))
@@ -57,19 +60,9 @@ class ProposalStore:
         if fault:
             raise UsageError(f"--proposals {folder}: {fault}; name a folder of your own (chmod 700)")
 
-    @contextmanager
-    def locked(self) -> Generator[None]:
-        """Keep other processes and threads from deciding, and from adding, while this is entered."""
-        if sys.platform == "win32":
-            raise RequestError("proposals need a lock of files that this system does not have")
-        import fcntl
-
-        descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
+    def locked(self) -> FileLock:
+        """Return a lock to enter, which keeps other processes and threads from deciding and from adding."""
+        return FileLock(self.folder / _LOCK, mode=0o600)
 
     def list(self) -> list[Proposal]:
         """Return all proposals, the newest first. What is no proposal is passed over with a warning."""
@@ -131,6 +124,8 @@ class ProposalStore:
         try:
             with self.locked():
                 _check_quota([each for each in self.list() if each.state == "pending"], proposal.principal)
+                if self._branches is not None:
+                    self._branches.add(made, files)
                 write_folder(self.folder / id_, written)
         except OSError as error:
             logger.error("%s: a proposal cannot be written (%s)", self.folder, error.strerror, extra=REPEATS)

@@ -9,10 +9,11 @@ from typing import Any, Final
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.threads import in_thread
+from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError, quoted
 from mcp_skills_server.format import identity
-from mcp_skills_server.model import Json, Skill, Standing
+from mcp_skills_server.model import Json, Skill, Snapshot, Standing
 from mcp_skills_server.proposals.intake import propose
 from mcp_skills_server.proposals.proposal import LOCAL, Proposal
 from mcp_skills_server.proposals.store import ProposalStore
@@ -43,17 +44,20 @@ class Proposing:
         permissions = skill_set.permissions
         return runtime.proposing() if permissions is None or permissions.may_any("propose") else []
 
-    async def call(self, tool: str, given: Mapping[str, Any], shared: Runtime, caller: Caller) -> runtime.ToolResult:
+    async def call(
+        self, view: View, tool: str, given: Mapping[str, Any], shared: Runtime, *, caller: Caller
+    ) -> runtime.ToolResult:
         """Call one of `tools`. What the model can correct is a result with `isError`."""
         try:
             invalid = invalid_arguments(tool, given)
             if invalid:
                 raise RequestError(invalid)
-            if not self.definitions(shared.skill_set):
+            if not self.definitions(view.skill_set):
                 raise RequestError("You may not propose skills here; tell the user what you would have proposed")
             if tool == runtime.PROPOSALS:
                 return await in_thread(self._list, proposer_of(caller))
-            return await in_thread(partial(self._propose, given, shared, caller))
+            skill = _meant(shared, view.snapshot, given["name"])
+            return await in_thread(partial(self._propose, given, view, skill, caller))
         except RequestError as error:
             return runtime.failure(str(error))
 
@@ -61,10 +65,9 @@ class Proposing:
         own = [each.as_json() for each in self._store.list() if each.principal == principal]
         return runtime.proposals_listed(own[:_MOST_LISTED])
 
-    def _propose(self, given: Mapping[str, Any], shared: Runtime, caller: Caller) -> runtime.ToolResult:
-        skill = _meant(shared, given["name"])
+    def _propose(self, given: Mapping[str, Any], view: View, skill: Skill | None, caller: Caller) -> runtime.ToolResult:
         name = given["name"].strip("/") if skill is None else skill.path
-        permissions = shared.skill_set.permissions
+        permissions = view.skill_set.permissions
         if permissions is not None and not permissions.may("propose", name):
             raise RequestError(f"You may not propose the skill {quoted(name)}; tell the user what you would propose")
         draft = Proposal(
@@ -87,13 +90,12 @@ def proposer_of(caller: Caller) -> str:
     return str(caller.counted or LOCAL)
 
 
-def _meant(shared: Runtime, wanted: str) -> Skill | None:
+def _meant(shared: Runtime, snapshot: Snapshot, wanted: str) -> Skill | None:
     """Return the skill that a name, a path or a location means; None for a new one.
 
     Raises:
         RequestError: several have the name.
     """
-    snapshot = shared.skill_set.snapshot
     found = shared.locate(snapshot, wanted) or snapshot.skills.get(wanted)
     if found is not None or not snapshot.named(wanted, Standing.LENIENT):
         return found

@@ -104,7 +104,7 @@ class Tools:
         shared = self._sessions.runtime.over(view.skill_set)
         tool = runtime.canonical(name)
         if self._proposing is not None and tool in self._proposing.tools:
-            return {"resultType": "complete", **await self._proposing.call(tool, given, shared, caller)}
+            return {"resultType": "complete", **await self._proposing.call(view, tool, given, shared, caller=caller)}
         try:
             session = await self._session(handle, caller, shared, changes=tool in _CHANGES)
         except RequestError as error:

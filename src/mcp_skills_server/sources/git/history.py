@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import stat
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -148,6 +149,32 @@ def _commit(commit: str, moment: str, author: str, subject: str, rest: str) -> C
     return Commit(
         commit, float(when), author[:_MOST_CHARACTERS], subject[:_MOST_CHARACTERS], shown, len(lines) <= _MOST_LINES
     )
+
+
+def working_copy(root: Path) -> Path | None:
+    """Return the directory of the repository that contains a root, None where there is none of this user's own.
+
+    Skills are foreign, so nothing below the root leads to a repository. Nor does a `.git` that refers to another place:
+    a file or link (`gitdir:`), `commondir`, or borrowed objects.
+    """
+    for top in (root, *root.parents):
+        place = top / ".git"
+        try:
+            status = os.lstat(place)
+        except OSError:
+            continue
+        # git itself would ask who owns it, had it looked for the repository.
+        is_own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
+        return top if is_own and stat.S_ISDIR(status.st_mode) and _is_whole(place) else None
+    return None
+
+
+def _is_whole(repository: Path) -> bool:
+    """Tell whether a repository has all that it knows in itself."""
+    if any(os.path.lexists(repository / each) for each in ("commondir", "objects/info/alternates")):
+        return False
+    kept = [repository / each for each in ("HEAD", "objects", "refs")]
+    return all(each.exists() and not each.is_symlink() for each in kept)
 
 
 class History(NamedTuple):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from starlette.responses import Response
 
 from mcp_skills_server.catalog.granted import nested_in
 from mcp_skills_server.model import Skill
-from mcp_skills_server.sources.git.history import Commit, History, pathspecs, read_log
+from mcp_skills_server.sources.git.history import Commit, History, pathspecs, read_log, working_copy
 from mcp_skills_server.sources.git.program import Git
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.ui.look import Look
@@ -28,37 +26,11 @@ def commits(folder: str, root: str, without: Sequence[str] = ()) -> list[Commit]
         root: absolute path of the root that is served, with links resolved.
         without: folders in `folder` that do not count.
     """
-    top = _top(Path(root))
+    top = working_copy(Path(root))
     if top is None or not Path(folder).is_relative_to(top):
         return []
     inside = Path(folder).relative_to(top).as_posix()
     return read_log(Git(top / ".git", "", "none"), pathspecs("" if inside == "." else inside, without)) or []
-
-
-def _top(root: Path) -> Path | None:
-    """Return the directory of the repository that contains a root, None where there is none of this user's own.
-
-    Skills are foreign, so nothing below the root leads to a repository. Nor does a `.git` that refers to another place:
-    a file or link (`gitdir:`), `commondir`, or borrowed objects.
-    """
-    for top in (root, *root.parents):
-        place = top / ".git"
-        try:
-            status = os.lstat(place)
-        except OSError:
-            continue
-        # git itself would ask who owns it, had it looked for the repository.
-        is_own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
-        return top if is_own and stat.S_ISDIR(status.st_mode) and _is_whole(place) else None
-    return None
-
-
-def _is_whole(repository: Path) -> bool:
-    """Tell whether a repository has all that it knows in itself."""
-    if any(os.path.lexists(repository / each) for each in ("commondir", "objects/info/alternates")):
-        return False
-    kept = [repository / each for each in ("HEAD", "objects", "refs")]
-    return all(each.exists() and not each.is_symlink() for each in kept)
 
 
 async def page(request: Request, look: Look) -> Response:

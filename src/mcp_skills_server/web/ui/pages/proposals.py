@@ -67,19 +67,6 @@ class FileSides:
     rows: Sequence[Side]
 
 
-@dataclass(frozen=True, slots=True)
-class QueryChange:
-    """What becomes of a query of the skill's trigger set.
-
-    Attributes:
-        before: how it comes out now; None for a new skill.
-        after: how it comes out with the proposal.
-    """
-
-    before: CaseResult | None
-    after: CaseResult
-
-
 async def page(_: Request, look: Look) -> Response:
     """Return the list: what waits, and then what was decided."""
     found = await to_thread.run_sync(_own, look)
@@ -199,8 +186,11 @@ def _rows(left: Sequence[str], right: Sequence[str]) -> Iterator[Side]:
                 )
 
 
-def queries(registry: Registry, found: Review) -> list[QueryChange]:
-    """Return what becomes of the queries of the skill's own trigger set. Reads all skills anew."""
+def queries(registry: Registry, found: Review) -> list[tuple[CaseResult | None, CaseResult]]:
+    """Return how the queries of the skill's own trigger set come out now, if it is there, and with the proposal.
+
+    Reads all skills anew.
+    """
     root = root_of(registry, found.proposal)
     with trial(found.proposal.name, root, found.after) as alone:
         others = [each.path for each in registry.roots]
@@ -213,9 +203,9 @@ def queries(registry: Registry, found: Review) -> list[QueryChange]:
             try:
                 after = evaluate(cases, RankingJudge(Search(merged, None)), merged.snapshot)
                 if now is None:
-                    return [QueryChange(None, each) for each in after]
+                    return [(None, each) for each in after]
                 judge = RankingJudge(Search(registry, None))
                 before = evaluate([(now, case) for _, case in cases], judge, registry.snapshot)
             except NoFullTextError:
                 return []
-    return [QueryChange(*pair) for pair in zip(before, after, strict=True)]
+    return [*zip(before, after, strict=True)]

@@ -1,0 +1,68 @@
+"""Proposals as branches of the working copy that a root lies in: one branch and one commit for each proposal.
+
+Neither the working tree nor its index is touched, and nothing is pushed: a pull request is the operator's own flow.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from mcp_skills_server.errors import RequestError, UsageError, listed
+from mcp_skills_server.proposals.proposal import Proposal
+from mcp_skills_server.sources.faults import UnreachableError
+from mcp_skills_server.sources.git.history import working_copy
+from mcp_skills_server.sources.git.program import Git, GitFailedError
+
+FOLDER: Final = "mcp-skills-proposals"
+"""Where in `.git` the proposals themselves are kept."""
+_PREFIX: Final = "refs/heads/proposals/"
+_SECONDS: Final = 20.0
+
+
+class Branches:
+    """The branches `proposals/ID` of a repository.
+
+    Args:
+        roots: folders, of which the first that lies in a working copy counts.
+
+    Raises:
+        UsageError: none is in a working copy of this user's own.
+    """
+
+    def __init__(self, roots: Sequence[str]) -> None:
+        top = next(filter(None, (working_copy(Path(each)) for each in roots)), None)
+        if top is None:
+            raise UsageError(f"--proposals git: {listed(roots)} lies in no working copy that is yours; name a folder")
+        self._top = top
+        self.folder = top / ".git" / FOLDER
+        self._git = Git(top / ".git", "", "none")
+
+    def add(self, proposal: Proposal, files: Mapping[str, bytes]) -> None:
+        """Commit a proposal to a branch of its own, on what is checked out.
+
+        Raises:
+            RequestError: git refuses it.
+        """
+        place = Path(proposal.place)
+        if not place.is_relative_to(self._top):
+            raise RequestError(f"{proposal.name} is in no working copy of git; tell the user")
+        inside = place.relative_to(self._top).as_posix()
+        words = f"Propose {proposal.name}\n\n{proposal.reason}\n\nProposal: {proposal.id}\nBy: {proposal.principal}\n"
+        message = words.encode()
+        try:
+            head = self._git.run("rev-parse", "--verify", "HEAD^{commit}", seconds=_SECONDS).decode().strip()
+            stream = [
+                f"commit {_PREFIX}{proposal.id}\n".encode(),
+                f"committer mcp-skills-server <> {int(time.time())} +0000\ndata {len(message)}\n".encode(),
+                message,
+                f"from {head}\n".encode(),
+                *(f"D {inside}/{path}\n".encode() for path in proposal.removed),
+            ]
+            for path, raw in files.items():
+                stream += [f"M 100644 inline {inside}/{path}\ndata {len(raw)}\n".encode(), raw, b"\n"]
+            self._git.run("fast-import", "--quiet", "--done", seconds=_SECONDS, given=b"".join([*stream, b"done\n"]))
+        except (GitFailedError, UnreachableError) as error:
+            raise RequestError(f"git cannot keep the proposal ({str(error).strip()[:200]}); tell the user") from None

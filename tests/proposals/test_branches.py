@@ -1,0 +1,81 @@
+"""`--proposals git`: a branch and a commit for each proposal, and nothing else of the repository is touched."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.errors import RequestError, UsageError
+from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.proposals.branches import Branches
+from mcp_skills_server.proposals.intake import propose
+from mcp_skills_server.proposals.store import ProposalStore
+from proposals.test_intake import DRAFT, base_of, manifest
+from server.test_proposing import ask
+from server.test_tools import said
+from wire import serving, write_skill
+
+
+def git(place: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", place, *words], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    place = tmp_path / "team"
+    write_skill(place / "skills" / "coffee", references__guide_md="one\n")
+    git(tmp_path, "init", "-q", "-b", "main", "team")
+    git(place, "add", ".")
+    git(place, "-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "-qm", "Begin")
+    return place
+
+
+def test_a_proposal_is_one_commit_on_a_branch(repository: Path) -> None:
+    branches = Branches([str(repository / "skills")])
+    store = ProposalStore(branches.folder, branches)
+    with Registry([repository / "skills"]) as registry:
+        draft = replace(DRAFT, name="coffee", base=base_of(registry, "coffee"), reason="From x\nM 100644 inline y")
+        files = {SKILL_MD: manifest("coffee"), "references/two words.md": "b\n", "references/guide.md": None}
+        made = propose(registry, store, draft, files)
+        registry.refresh()
+        assert [*registry.snapshot.skills] == ["coffee"]
+    branch = f"proposals/{made.id}"
+    assert git(repository, "branch", "--format=%(refname:short)").split() == ["main", branch]
+    assert git(repository, "rev-list", "--count", f"main..{branch}") == "1"
+    assert git(repository, "diff", "--name-status", "main", branch).splitlines() == [
+        "M\tskills/coffee/SKILL.md",
+        "D\tskills/coffee/references/guide.md",
+        "A\tskills/coffee/references/two words.md",
+    ]
+    assert git(repository, "show", f"{branch}:skills/coffee/SKILL.md") == manifest("coffee").strip()
+    words = git(repository, "log", "-1", "--format=%B", branch)
+    assert words.startswith("Propose coffee\n\nFrom x\nM 100644") and f"Proposal: {made.id}\nBy: token:ann" in words
+    assert git(repository, "status", "--porcelain") == "", "neither the tree nor the index is touched"
+
+
+def test_a_root_without_a_working_copy_is_refused(tmp_path: Path, repository: Path) -> None:
+    write_skill(tmp_path / "plain" / "cocoa")
+    with pytest.raises(UsageError, match="no working copy"):
+        Branches([str(tmp_path / "plain")])
+    branches = Branches([str(repository / "skills")])
+    store = ProposalStore(branches.folder, branches)
+    with Registry([tmp_path / "plain", repository / "skills"]) as registry:
+        with pytest.raises(RequestError, match="no working copy of git"):
+            propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
+        assert store.list() == []
+
+
+def test_over_mcp(repository: Path) -> None:
+    with serving(repository / "skills", "--proposals", "git") as wire:
+        made = ask(wire, "skills_propose", name="tea", files={SKILL_MD: manifest("tea")}, reason="We brew tea too.")
+        assert not made.get("isError"), said(made)
+        id_ = made["structuredContent"]["id"]
+        assert git(repository, "show", f"proposals/{id_}:skills/tea/SKILL.md") == manifest("tea").strip()
+        git(repository, "merge", "-q", "--ff-only", f"proposals/{id_}")
+        while "tea" not in said(ask(wire, "skills_list")):
+            wire.notification()

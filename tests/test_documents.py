@@ -92,7 +92,7 @@ FOREIGN = {
 }  # fmt: skip
 """Options of other programs."""
 OF_GROUPS = {"--root", "--scripts", "--group", "--expires"}
-"""Options of `token new` and `config grants`."""
+"""Options of `token new`, `config grants` and `proposals`."""
 
 
 @each_row(

@@ -164,6 +164,9 @@ def judge_calls(result: Result, run: Run) -> None:
         if not good:
             said = answers.get(label)
             result.failures.append(f"{complaint}: {said[:200]!r}" if said is not None else f"{complaint}: no answer")
+    if run.trace.proposed() != 1:
+        result.failures.append(f"skills_propose kept nothing: {answers.get('propose', 'no answer')[:200]!r}")
+    result.facts["skills_propose"] = "works" if run.trace.proposed() == 1 else "**fails**"
     result.facts["a result comes as"] = form(answers.get("load", ""))
     for length in setting.LONG:
         whole = lines_in(setting.long_body(length))

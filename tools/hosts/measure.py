@@ -154,6 +154,11 @@ _AGAIN: Final = (
 """More calls, because what a host shows of a change comes with a request after it, or after another search."""
 
 
+_PROPOSED: Final = {
+    "SKILL.md": "---\nname: count-twice\ndescription: Use this to count things that are easily miscounted.\n---\n\nTwice.\n"
+}
+
+
 def _every_step(root: Path, trace: Trace) -> list[Step]:
     name = "audit-invoice"
     return [
@@ -163,4 +168,5 @@ def _every_step(root: Path, trace: Trace) -> list[Step]:
         *map(_load, setting.LONG),
         _added(root, trace),
         *_AGAIN,
+        Step("propose", "skills_propose", {"name": "count-twice", "files": _PROPOSED, "reason": "Counted wrongly."}),
     ]

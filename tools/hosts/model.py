@@ -398,7 +398,7 @@ def ours(tools: Iterable[Tool]) -> dict[str, Tool]:
     """Our tools by our own names, whatever the host puts before them."""
     out: dict[str, Tool] = {}
     for tool in tools:
-        match = re.search(r"skills_(?:list|search|load|unload|read|run_script)\Z", tool.name)
+        match = re.search(r"skills_(?:list|search|load|unload|read|run_script|propose|proposals)\Z", tool.name)
         if match:
             out[match[0]] = tool
     return out

@@ -119,7 +119,7 @@ class Trace:
         self.folder.mkdir()
         program = self.folder / "skills-server"
         there = shlex.quote(str(self.folder))
-        line = f'tee {there}/in.$$ | {shlex.join(server)} "$@" 2>{there}/err.$$ | tee {there}/out.$$'
+        line = f'MCP_SKILLS_PROPOSALS={there}/proposals; export MCP_SKILLS_PROPOSALS; tee {there}/in.$$ | {shlex.join(server)} "$@" 2>{there}/err.$$ | tee {there}/out.$$'
         program.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
         program.chmod(0o755)
         return program
@@ -131,6 +131,10 @@ class Trace:
     def said(self) -> list[dict[str, Any]]:
         """The messages of the server."""
         return list(self._messages("out"))
+
+    def proposed(self) -> int:
+        """How many proposals of skills were kept."""
+        return len([*self.folder.glob("proposals/*/proposal.toml")])
 
     def log(self) -> str:
         """What the server wrote for people."""

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
+from typing import Literal
 from urllib.parse import urlencode
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import SKILL_MD
-from proposals.test_intake import manifest
+from mcp_skills_server.proposals.intake import propose
+from mcp_skills_server.proposals.store import ProposalStore
+from proposals.test_intake import DRAFT, base_of, manifest
 from server.test_proposing import ask as call
 from server.test_tools import said
 from web.http_wire import Reply, Server, client, http_serving
@@ -143,6 +149,40 @@ def test_an_agent_proposes_a_person_approves_and_another_host_loads_it(chromium:
         print(f"approved to loaded elsewhere: {monotonic() - begun:.2f} s")
         assert "approved, Good idea" in said(call(one, "skills_proposals"))
         assert seen.refused == []
+
+
+@needs_chromium
+@quiet
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_the_views_are_accessible_and_fit_a_telephone(
+    chromium: Browser, place: Path, colours: Literal["light", "dark"]
+) -> None:
+    store = ProposalStore(place / "kept")
+    with Registry([place / "skills"]) as registry:
+        base = base_of(registry, "coffee")
+        files = {
+            SKILL_MD: manifest("coffee") + "x" * 300,
+            "scripts/run.py": "print(1)\n",
+            "references/a.md": "a\n" * 50,
+        }
+        made = propose(registry, store, replace(DRAFT, name="coffee", base=base), files)
+    with (
+        own_page(place / "skills", "--proposals", place / "kept") as address,
+        looking(chromium, color_scheme=colours, viewport={"width": 320, "height": 600}) as seen,
+    ):
+        seen.page.goto(address)
+        for view in ("proposals", f"proposals/{made.id}"):
+            seen.page.goto(f"{address.partition('/ui/')[0]}/ui/{view}")
+            found = Axe().run(seen.page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa"]}).response
+            assert [each["id"] for each in found["violations"]] == [] and found["passes"], view
+            assert seen.page.evaluate("() => document.documentElement.scrollWidth") <= 320, view
+        seen.page.get_by_role("button", name="Approve").click()
+        expect(seen.page.get_by_role("main")).to_contain_text("brings scripts")
+        seen.page.go_back()
+        seen.page.get_by_label("I have read the scripts").check()
+        seen.page.get_by_role("button", name="Approve").click()
+        expect(seen.page.get_by_role("status")).to_contain_text("Approved by local")
+    assert (place / "skills" / "coffee" / "scripts" / "run.py").exists()
 
 
 def test_ones_own_page_reviews_what_is_local(place: Path) -> None:

@@ -154,9 +154,7 @@ _AGAIN: Final = (
 """More calls, because what a host shows of a change comes with a request after it, or after another search."""
 
 
-_PROPOSED: Final = {
-    "SKILL.md": "---\nname: count-twice\ndescription: Use this to count things that are easily miscounted.\n---\n\nTwice.\n"
-}
+_PROPOSED: Final = {"SKILL.md": "---\nname: count-twice\ndescription: Use this to count things again.\n---\n\nTwice.\n"}
 
 
 def _every_step(root: Path, trace: Trace) -> list[Step]:

@@ -119,7 +119,8 @@ class Trace:
         self.folder.mkdir()
         program = self.folder / "skills-server"
         there = shlex.quote(str(self.folder))
-        line = f'MCP_SKILLS_PROPOSALS={there}/proposals; export MCP_SKILLS_PROPOSALS; tee {there}/in.$$ | {shlex.join(server)} "$@" 2>{there}/err.$$ | tee {there}/out.$$'
+        pipes = f'tee {there}/in.$$ | {shlex.join(server)} "$@" 2>{there}/err.$$ | tee {there}/out.$$'
+        line = f"export MCP_SKILLS_PROPOSALS={there}/proposals\n{pipes}"
         program.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
         program.chmod(0o755)
         return program

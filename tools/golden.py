@@ -15,6 +15,7 @@ from tools.reference import man  # noqa: E402
 from authoring.test_validate import PAGE as CODES_PAGE  # noqa: E402
 from authoring.test_validate import with_codes  # noqa: E402
 from dialects.test_runtime_overview import SIZES, golden, texts  # noqa: E402
+from mcp_skills_server.dialects import runtime  # noqa: E402
 from test_reference import MANUAL  # noqa: E402
 from web.test_protocols import PAGE, page  # noqa: E402
 from wire import serving  # noqa: E402
@@ -31,6 +32,8 @@ def main() -> None:
         del result["_meta"]
         text = json.dumps(result, indent=2, ensure_ascii=False) + "\n"
         (GOLDEN / f"{name}.json").write_text(text, encoding="utf-8", newline="")
+    proposing = json.dumps(runtime.proposing(), indent=2) + "\n"
+    (GOLDEN / "tools.proposals.json").write_text(proposing, encoding="utf-8", newline="")
     for size in SIZES:
         golden(size).write_text("\n\n=====\n\n".join(texts(size)) + "\n", encoding="utf-8", newline="")
 

@@ -11,7 +11,6 @@ import anyio
 import pytest
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.publish.record import Memory
 from mcp_skills_server.sources.cache import trim
 from mcp_skills_server.sources.faults import SourceError
 from mcp_skills_server.sources.git.source import GitFolder
@@ -88,14 +87,6 @@ def test_what_another_user_left_in_a_shared_cache_is_not_served(upstream: Upstre
     follower = follow(upstream.url, settings, tmp_path)
     served = [] if follower is None else [path.read_text() for path in follower.path.rglob("SKILL.md")]
     assert not [text for text in served if "mallory" in text]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
-def test_what_another_user_says_was_published_is_not_believed(tmp_path: Path) -> None:
-    mark = (1, 2, 3, 4, 5)
-    Memory(tmp_path / "publish", "/out").put([], {"index.json": ("0" * 64, mark)})
-    give_away(tmp_path / "publish")
-    assert Memory(tmp_path / "publish", "/out").digest("index.json", mark) is None
 
 
 def test_only_folders_of_sources_are_removed(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded, Offer, Overview, overview
 from mcp_skills_server.model import Skill, Standing
 from tables import each_row
+from wire import ROOT
 
 from . import build
 
@@ -406,12 +407,17 @@ def test_no_name_makes_a_line_of_its_own(name: str) -> None:
 
 def test_arguments_are_judged_without_the_catalogue_and_the_session() -> None:
     schemas = runtime.argument_schemas()
-    hosted = defined(offers("a"), handles=False)
+    hosted = defined(offers("a"), handles=False) | {str(tool["name"]): tool for tool in runtime.proposing()}
     assert list(schemas) == list(hosted)
     for name, schema in schemas.items():
         Draft202012Validator.check_schema(schema)  # pyright: ignore[reportArgumentType]
         wanted = json.loads(json.dumps(hosted[name]["inputSchema"]))
         assert schema == wanted
+
+
+def test_the_tools_for_proposals_are_the_golden_ones() -> None:
+    golden = (ROOT / "tests" / "golden" / "tools.proposals.json").read_text(encoding="utf-8")
+    assert json.dumps(runtime.proposing(), indent=2) + "\n" == golden
 
 
 # Reading texts

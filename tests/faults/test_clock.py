@@ -33,9 +33,9 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
     # an index is fresh (tests/sources/test_index.py), Retry-After with a date (there too), and
     # how long an artifact stays (tests/publish/test_static.py). A certificate must be valid on the day that it is
     # (tests/provenance/test_signatures.py), and a proof of one is kept for that day (tests/provenance/test_proofs.py).
-    # The date of an approval is shown and decides nothing, and so is that of an event. How old an index file is decides
-    # when it is removed, and no more. When a token ends, and with it a sign-in to the page, is a matter of the wall
-    # (tests/access, tests/web/ui/test_sign_in.py), and so is the day on which a use is counted
+    # The dates of an approval, a proposal, its commit and an event are shown and decide nothing. How old an index file
+    # is decides when it is removed, and no more. When a token ends, and with it a sign-in to the page, is a matter of
+    # the wall (tests/access, tests/web/ui/test_sign_in.py), and so is the day on which a use is counted
     # (tests/telemetry/test_usage.py). How many tokens end soon is shown. All else that waits, waits by time.monotonic.
     assert {path.relative_to(SOURCE).as_posix() for path in found} == {
         "access/oauth.py",
@@ -49,7 +49,8 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "commands/reloading.py",
         "provenance/signature_gate.py",
         "provenance/signatures.py",
-        "publish/record.py",
+        "proposals/branches.py",
+        "proposals/store.py",
         "publish/static.py",
         "runtime/briefing.py",
         "sources/http.py",

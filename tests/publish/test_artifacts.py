@@ -68,7 +68,7 @@ def test_a_file_is_read_as_it_was_published_when_it_has_changed_since(tmp_path: 
 
 @pytest.mark.parametrize("keeping", [RetentionPolicy(number=2), RetentionPolicy(bytes=6000)])
 def test_what_stays_is_bounded_and_the_oldest_goes_first(tmp_path: Path, keeping: RetentionPolicy) -> None:
-    publication = published(tmp_path, keeping=keeping, clock=Clock(), segment=8000)
+    publication = published(tmp_path, keeping=keeping, clock=Clock())
     paths: list[str] = []
     for number in range(6):
         write_skill(tmp_path / "a", body=f"{number}" * 2900)

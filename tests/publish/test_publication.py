@@ -227,10 +227,10 @@ def test_no_place_for_artifacts_is_told_and_costs_no_edition(tmp_path: Path, mon
     write_skill(tmp_path / "a", body="# New\n")
     publication.registry.refresh()
 
-    def full(_descriptor: int, _raw: object) -> int:
+    def full(_spool: object, _raw: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("mcp_skills_server.publish.artifacts.os.write", full)
+    monkeypatch.setattr("mcp_skills_server.publish.artifacts.Spool.write", full)
     with pytest.raises(OSError, match="No space"):
         publication.edition()
     assert publication.latest is first and complete(publication, first)
@@ -242,7 +242,7 @@ def test_no_place_for_artifacts_is_told_and_costs_no_edition(tmp_path: Path, mon
 def test_editions_stay_whole_while_a_writer_and_many_readers_are_at_work(tmp_path: Path) -> None:
     for name in ("one", "two", "three"):
         write_skill(tmp_path / name, notes_md="a")
-    publication = published(tmp_path, segment=4000)
+    publication = published(tmp_path)
     done = threading.Event()
     failed: list[BaseException] = []
     dice = Random(5)

@@ -457,88 +457,9 @@ def test_a_kill_at_any_moment_leaves_all_that_an_index_names(tmp_path: Path) -> 
     assert check(root, output) == []
 
 
-# What a run costs
-
-
-def remembering(root: Path, output: Path) -> list[str]:
-    """Publish as the command does, with a memory; the paths that changed."""
-    registry = Registry([root])
-    registry.load()
-    site = StaticSite(str(output), cache=output.parent / "cache")
-    return [each.path for each in site.write(Publication(registry, known=site.known))]
-
-
-def aged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on every file counts as old enough to be known by its time stamps."""
-    monkeypatch.setattr("mcp_skills_server.catalog.disk._SETTLED_NS", -(10**12))
-
-
-def opened(root: Path, output: Path) -> tuple[list[str], list[str]]:
-    """The names of the files that a run opens to read and to write, but for those of the program itself."""
-    code = (
-        "import json, os, sys\n"
-        "from mcp_skills_server.catalog import disk\n"
-        "disk._SETTLED_NS = -(10 ** 12)\n"
-        "from mcp_skills_server import cli\n"
-        "import mcp_skills_server.publish.static\n"
-        "seen = [[], []]\n"
-        "def hook(event, given):\n"
-        "    if event == 'open' and isinstance(given[0], str) and not given[0].endswith(('.py', '.pyc')):\n"
-        "        if not given[2] & os.O_DIRECTORY:\n"
-        "            seen[bool(given[2] & (os.O_WRONLY | os.O_RDWR))].append(given[0])\n"
-        "sys.addaudithook(hook)\n"
-        "try:\n    cli.main()\nexcept SystemExit as end:\n    assert not end.code\n"
-        "print(json.dumps(seen))\n"
-    )
-    cache = str(output.parent / "cache")
-    command = [sys.executable, "-c", code, "publish", str(root), "--output", str(output), "--cache-dir", cache]
-    done = subprocess.run(command, cwd=ROOT, check=True, timeout=DEADLINE, capture_output=True, text=True)
-    reads, writes = json.loads(done.stdout)
-    return reads, writes
-
-
-def test_an_edit_costs_itself_and_not_the_catalogue(tmp_path: Path) -> None:
-    """10.14: of 10,000 skills one edit took twice as long as all of them from cold."""
-    more: list[int] = []
-    for number in (40, 80):
-        root, output = tmp_path / str(number) / "skills", tmp_path / str(number) / "public"
-        for each in range(number):
-            write_skill(root / f"s{each}", references__a_md="a", references__b_md="b")
-        opened(root, output)
-        reads, writes = opened(root, output)
-        assert writes == [] and not [path for path in reads if path.endswith(("a.md", "b.md", ".tar.gz"))]
-        (root / "s3" / "references" / "a.md").write_bytes(b"other")
-        reads, writes = opened(root, output)
-        # The journal, an artifact, a file of the old index, both indexes, the record; and the memory. What a scan need
-        # not read again is written where more than one skill of twenty is new.
-        writes = [path for path in writes if path.startswith(str(tmp_path)) and "/index/" not in path]
-        assert len([path for path in writes if path.endswith("/fresh")]) == 6 and len(writes) == 7
-        more.append(len(reads))
-        assert whole(output)
-    assert more[0] == more[1] < 40  # the index, the memory, the record, what is synchronized, and what Python opens
-
-
-def test_what_was_remembered_is_what_would_be_made(root: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    aged(monkeypatch)
-    remembering(root, output)
-    assert remembering(root, output) == [] and check(root, output) == []
-    (root / "third" / "notes.md").write_bytes(b"other")
-    (root / "more" / "SKILL.md").unlink()
-    write_skill(root / "fourth", a_md="a")
-    (root / "lone" / "SKILL.md").touch()
-    assert {path.split("/")[2] for path in remembering(root, output)} == {"index.json", "third", "more", "fourth"}
-    assert check(root, output) == [] and whole(output)
-    (root / "third" / "notes.md").chmod(0o755)
-    assert {path.split("/")[2] for path in remembering(root, output)} == {"index.json", "third"}
-    assert check(root, output) == [] and whole(output)
-
-
 @pytest.mark.parametrize("way", ["gone", "other", "link"])
-def test_what_is_not_there_any_more_is_put_again(
-    root: Path, output: Path, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    aged(monkeypatch)
-    remembering(root, output)
+def test_what_is_not_there_any_more_is_put_again(root: Path, output: Path, way: str) -> None:
+    write(root, output)
     lost = [path for path in files(output) if path.startswith(".well-known/") and "third" in path]
     assert len(lost) == 3
     for path in lost:
@@ -547,66 +468,17 @@ def test_what_is_not_there_any_more_is_put_again(
             (output / path).write_bytes(b"other")
         elif way == "link":
             (output / path).symlink_to(root / "third" / "SKILL.md")
-    assert sorted(remembering(root, output)) == sorted(lost)
+    write(root, output)
     assert check(root, output) == [] and whole(output)
 
 
-def test_a_lost_file_of_the_old_index_is_put_again_without_packing_its_skill(
-    root: Path, output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    aged(monkeypatch)
-    remembering(root, output)
-    lost = ".well-known/skills/third/notes.md"
-    (output / lost).unlink()
-    assert remembering(root, output) == [lost] and check(root, output) == [] and whole(output)
-
-
-@pytest.mark.parametrize("said", [b"", b"[]", b'{"format": 2}', b'{"format": 2, "skills": {"third": 1}, "files": {}}'])
-def test_a_memory_that_cannot_be_read_is_none(
-    root: Path, output: Path, monkeypatch: pytest.MonkeyPatch, said: bytes
-) -> None:
-    aged(monkeypatch)
-    remembering(root, output)
-    (memory,) = (output.parent / "cache").iterdir()
-    memory.write_bytes(said)
-    assert remembering(root, output) == [] and whole(output)
-    memory.unlink()
-    memory.mkdir()
-    assert remembering(root, output) == [] and whole(output)
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        ("/third.tar.gz", "/third.tar"),
-        ("/third.tar.gz", ""),
-        ("/third.tar.gz", "/third.tar.gz/x"),
-        ("/third/", "/x/"),
-        ("/third/", ""),
-    ],
-)
-def test_a_memory_that_names_another_place_is_not_believed(
-    root: Path, output: Path, monkeypatch: pytest.MonkeyPatch, right: str, wrong: str
-) -> None:
-    aged(monkeypatch)
-    (root / "third" / "run.sh").write_bytes(b"exit 0\n")
-    remembering(root, output)
-    (memory,) = (output.parent / "cache").iterdir()
-    said = json.loads(memory.read_bytes())
-    assert right in said["skills"]["third"][1]
-    said["skills"]["third"][1] = said["skills"]["third"][1].replace(right, wrong)
-    memory.write_text(json.dumps(said))
-    assert remembering(root, output) == [] and check(root, output) == [] and whole(output)
-    assert json.loads(memory.read_bytes())["skills"]["third"][1].endswith("/third.tar.gz")
-
-
-def test_a_young_file_is_not_known_by_its_time_stamps(root: Path, output: Path) -> None:
+def test_an_edit_that_keeps_size_and_time_is_published(root: Path, output: Path) -> None:
     notes = root / "third" / "notes.md"
-    remembering(root, output)
+    write(root, output)
     before = notes.stat()
     notes.write_bytes(b"NOTES")
     os.utime(notes, ns=(before.st_atime_ns, before.st_mtime_ns))
-    remembering(root, output)
+    write(root, output)
     assert (output / ".well-known/skills/third/notes.md").read_bytes() == b"NOTES"
 
 

@@ -14,7 +14,6 @@ from mcp_skills_server.commands.opening import make_registry
 from mcp_skills_server.commands.options import (
     PartialOptions,
     RootOptions,
-    cache_folder,
     roots,
     without_skills,
 )
@@ -81,13 +80,11 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
         output,
         headers=options.headers,
         keep_days=options.keep,
-        cache=cache_folder(options.cache_dir) / "publish",
         steps=lambda items: progress(items, length=len(items), label="writing"),
     )
     publication = Publication(
         registry,
         options.base_url,
-        known=site.known,
         steps=lambda skills: progress(skills, length=len(skills), label="packing"),
         evals=options.with_evals,
     )

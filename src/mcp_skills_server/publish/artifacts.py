@@ -1,16 +1,16 @@
 """Artifacts set aside on disk: those that the latest edition names, and for a grace period those that it dropped.
 
-So what an index promised is delivered even after the skill has changed. The bytes lie in temporary files without a
-name: no other process finds them, and nothing of them is left when this one ends, however it ends.
+So what an index promised is delivered even after the skill has changed.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-import sys
+import sqlite3
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -23,8 +23,6 @@ from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.publish.edition import Edition, Published
 
 GRACE_S: Final = 3600.0
-SEGMENT: Final = 32 << 20
-"""Bytes after which the next file is begun."""
 _OWN: Final = UnpackLimits(files=1 << 30, bytes=1 << 40, file=1 << 40)
 """What we have packed ourselves has been through the catalogue's limits."""
 
@@ -50,13 +48,12 @@ class Artifacts:
     Args:
         keeping: how long artifacts stay that the newest index no longer names.
         clock: seconds that only grow.
-        segment: bytes of one of the temporary files.
     """
 
-    def __init__(self, keeping: RetentionPolicy, clock: Callable[[], float], segment: int) -> None:
+    def __init__(self, keeping: RetentionPolicy, clock: Callable[[], float]) -> None:
         self._keeping = keeping
         self._clock = clock
-        self._spool = Spool(segment)
+        self._spool = Spool()
         self._artifacts: dict[str, Artifact] = {}
         self._slots: dict[str, Slot] = {}
         self._retired: dict[str, float] = {}
@@ -123,11 +120,10 @@ class Artifacts:
         self._forget(now)
         kept = named | self._retired.keys()
         for path in self._slots.keys() - kept:
-            del self._slots[path], self._artifacts[path]
+            self._spool.delete(self._slots.pop(path).row)
+            del self._artifacts[path]
         for name in [name for name, each in self._former.items() if each.artifact.path not in self._retired]:
             del self._former[name]
-        with suppress(OSError):  # no place for a copy: the waste stays
-            self._slots |= self._spool.tidy(self._slots)
 
     def _forget(self, now: float) -> None:
         keeping = self._keeping
@@ -143,68 +139,40 @@ class Artifacts:
         return since is None or self._clock() - since < self._keeping.seconds
 
 
-class _Segment:
-    """One temporary file. It goes when no slot refers to it any more."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._lock = threading.Lock()
-        self._descriptor = _nameless()
-
-    def __del__(self) -> None:
-        descriptor: int | None = getattr(self, "_descriptor", None)
-        if descriptor is not None:
-            os.close(descriptor)
-
-    def append(self, raw: bytes) -> int:
-        """Write at the end; the offset of it. On an error nothing was added."""
-        with self._lock:
-            os.lseek(self._descriptor, self.size, os.SEEK_SET)
-            view = memoryview(raw)
-            while view:
-                view = view[os.write(self._descriptor, view) :]
-            self.size += len(raw)
-            return self.size - len(raw)
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Read `size` bytes at an offset."""
-        if sys.platform != "win32":
-            return os.pread(self._descriptor, size, offset)
-        with self._lock:
-            os.lseek(self._descriptor, offset, os.SEEK_SET)
-            return os.read(self._descriptor, size)
-
-
 @dataclass(frozen=True, slots=True)
 class Slot:
     """Where some bytes lie.
 
     Attributes:
-        segment: the file that has them.
-        offset: of the first of them.
+        spool: what they were set aside in.
+        row: their number there.
         size: how many.
     """
 
-    segment: _Segment
-    offset: int
+    spool: Spool
+    row: int
     size: int
 
     def read(self, start: int = 0, length: int | None = None) -> bytes:
         """Read the bytes from `start` on, at most `length`."""
-        left = self.size - start
-        return self.segment.read(self.offset + start, left if length is None else min(length, left))
+        return self.spool.read(self.row, start, self.size if length is None else start + length)
 
 
 class Spool:
-    """Where bytes are set aside. Not for two writers at once; any thread may read.
-
-    Args:
-        segment: bytes after which the next file is begun.
+    """Bytes set aside in a nameless database of SQLite, of which nothing is left when this process ends, however it
+    ends. Any thread may use it.
     """
 
-    def __init__(self, segment: int = SEGMENT) -> None:
-        self._most = segment
-        self._current: _Segment | None = None
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        try:
+            tempfile.gettempdir()
+            name = ""
+        except FileNotFoundError:  # a container with a read-only root may have no folder for temporary files
+            name = ":memory:"
+        self._database = sqlite3.connect(name, check_same_thread=False, isolation_level=None)
+        self._database.execute("PRAGMA journal_mode = MEMORY")
+        self._database.execute("CREATE TABLE spool (id INTEGER PRIMARY KEY, raw BLOB)")
 
     def write(self, raw: bytes) -> Slot:
         """Set bytes aside.
@@ -212,29 +180,20 @@ class Spool:
         Raises:
             OSError: there is no place for them.
         """
-        if self._current is None or self._current.size >= self._most:
-            self._current = _Segment()
-        return Slot(self._current, self._current.append(raw), len(raw))
+        with self._lock:
+            try:
+                row = self._database.execute("INSERT INTO spool (raw) VALUES (?)", (raw,)).lastrowid
+            except sqlite3.Error as error:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        return Slot(self, row or 0, len(raw))
 
-    def tidy(self, slots: Mapping[str, Slot]) -> dict[str, Slot]:
-        """Copy the slots whose files are mostly waste, so that the files can be deleted once the copies are used.
+    def read(self, row: int, start: int, stop: int) -> bytes:
+        """Read bytes that were set aside."""
+        with self._lock, self._database.blobopen("spool", "raw", row, readonly=True) as blob:
+            blob.seek(start)
+            return blob.read(stop - start)
 
-        Raises:
-            OSError: there is no place for the copies.
-        """
-        used: dict[_Segment, int] = {}
-        for slot in slots.values():
-            used[slot.segment] = used.get(slot.segment, 0) + slot.size
-        waste = {segment for segment, size in used.items() if size * 2 < segment.size and segment.size >= self._most}
-        return {key: self.write(slot.read()) for key, slot in slots.items() if slot.segment in waste}
-
-
-def _nameless() -> int:
-    try:
-        with tempfile.TemporaryFile(prefix="mcp-skills-") as file:
-            return os.dup(file.fileno())
-    except OSError:
-        # A container with a read-only root may have no folder for temporary files.
-        if sys.platform == "linux":
-            return os.memfd_create("mcp-skills")
-        raise
+    def delete(self, row: int) -> None:
+        """Free the place of bytes that are not kept any more."""
+        with self._lock, suppress(sqlite3.Error):
+            self._database.execute("DELETE FROM spool WHERE id = ?", (row,))

@@ -11,12 +11,9 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from mcp_skills_server.catalog.disk import signature
 from mcp_skills_server.durable import sync_paths
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
-from mcp_skills_server.publish import record
-from mcp_skills_server.publish.record import Memory
 
 STAGING: Final = ".mcp-skills-server.staging"
 
@@ -27,7 +24,6 @@ class OutputFolder:
     Args:
         output: the folder as the operator gave it; it may be a link.
         tree: the folder in it that is never deleted, though it may be empty.
-        memory: which files need not be read to know their digests.
 
     Attributes:
         shown: the folder as people see it.
@@ -35,13 +31,12 @@ class OutputFolder:
         replaced: paths where a file is to become a folder, or a folder a file.
     """
 
-    def __init__(self, output: str, tree: str, memory: Memory) -> None:
+    def __init__(self, output: str, tree: str) -> None:
         self.shown = printable(output)
         self.path = os.path.realpath(output)
         self.replaced: frozenset[str] = frozenset()
         self._tree = tree
-        self._memory = memory
-        self._seen: dict[str, tuple[str, str, bool]] = {}
+        self._seen: dict[str, str] = {}
         self._folders: set[str] = set()
 
     # What is there
@@ -53,8 +48,8 @@ class OutputFolder:
 
     def digest(self, path: str) -> str | None:
         """Return the sha256 in hex of a regular file, None if nothing is there, "" for anything else."""
-        if (seen := self._seen.get(path)) is not None:
-            return seen[0]
+        if path in self._seen:
+            return self._seen[path]
         if path.rpartition("/")[0] not in self._folders and not self._is_way(path):
             return None
         place = f"{self.path}/{path}"
@@ -64,19 +59,9 @@ class OutputFolder:
             return None
         if not stat.S_ISREG(found.st_mode):
             return None if path in self.replaced and stat.S_ISDIR(found.st_mode) else ""
-        mark = signature(found)
-        known = self._memory.digest(path, mark)
-        if known is not None:
-            self._seen[path] = (known, mark, True)
-            return known
         with open(place, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        self._seen[path] = (digest, mark, record.is_settled(found))
+            self._seen[path] = digest = hashlib.file_digest(file, "sha256").hexdigest()
         return digest
-
-    def settled(self, path: str) -> str | None:
-        """Return the stat signature of a regular file if it proves the bytes, else None."""
-        return record.settled(f"{self.path}/{path}")
 
     def digest_of_ours(self, path: str) -> str | None:
         """As `digest`, but "" behind a link, where nothing is ours."""
@@ -111,15 +96,6 @@ class OutputFolder:
         """Read a regular file, or return None if there is none."""
         return _read(self.path, path)
 
-    def known(self, paths: Iterable[str]) -> dict[str, tuple[str, str]]:
-        """Return digests and signatures of the files that are old enough for their signature to prove their bytes."""
-        files: dict[str, tuple[str, str]] = {}
-        for path in self._seen.keys() & set(paths):
-            digest, mark, settled = self._seen[path]
-            if settled or self.settled(path) == mark:
-                files[path] = (digest, mark)
-        return files
-
     # What is put there
 
     def put(self, path: str, raw: bytes, *, lasting: bool) -> None:
@@ -128,8 +104,7 @@ class OutputFolder:
             os.makedirs(os.path.join(self.path, os.path.dirname(path)), exist_ok=True)
             self._is_way(path)
         self.replace(path, raw, lasting=lasting)
-        found = os.lstat(os.path.join(self.path, path))
-        self._seen[path] = (hashlib.sha256(raw).hexdigest(), signature(found), False)
+        self._seen[path] = hashlib.sha256(raw).hexdigest()
 
     def replace(self, path: str, raw: bytes, *, lasting: bool) -> None:
         """Have these bytes there, whole or not at all; with `lasting` after a power cut too, from now on."""

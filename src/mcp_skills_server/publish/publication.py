@@ -23,7 +23,7 @@ from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError
 from mcp_skills_server.model import EVALS, SIGNATURE_FILE, SKILL_MD, Skill, Snapshot, Standing
-from mcp_skills_server.publish.artifacts import SEGMENT, Artifacts, RetentionPolicy, Slot
+from mcp_skills_server.publish.artifacts import Artifacts, RetentionPolicy, Slot
 from mcp_skills_server.publish.edition import Edition, Item, Published
 
 _TRIES: Final = 3
@@ -59,9 +59,6 @@ class Publication:
         base: what stands before the artifacts' paths in the index: "", or the URL where the tree will be.
         keeping: how long artifacts stay that the newest index no longer names.
         clock: seconds that only grow.
-        segment: bytes of one of the temporary files.
-        known: the artifact that a skill was packed to before, if it lies ready; its files then have their digests, and
-            the skill is not packed again. None where it is to be packed.
         steps: goes through what is about to be packed, to show how far that is.
         evals: also publish the folder `evals` of each skill.
     """
@@ -73,20 +70,17 @@ class Publication:
         *,
         keeping: RetentionPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
-        segment: int = SEGMENT,
-        known: Callable[[Skill], Artifact | None] = lambda _: None,
         steps: Callable[[Sequence[Skill]], Iterable[Skill]] = iter,
         evals: bool = False,
     ) -> None:
         self.registry = registry
-        self._known = known
         self._steps = steps
         self._evals = evals
         self._base = base
         self._clock = clock
         self._lock = threading.Lock()
         self._packed: dict[Skill, _Packed] = {}
-        self._artifacts = Artifacts(keeping or RetentionPolicy(), clock, segment)
+        self._artifacts = Artifacts(keeping or RetentionPolicy(), clock)
         self._good_until = 0.0
         self._settled = True
         self.latest: Edition | None = None
@@ -191,8 +185,6 @@ class Publication:
         return known.made
 
     def _pack_anew(self, skill: Skill, modes: tuple[bool, ...]) -> Published:
-        if known := self._known(skill):
-            return Published(skill, known)
         archive.check_paths(skill.files)
         read = {path: self.registry.read(file) for path, file in skill.files.items()}
         if wellknown.kind(skill) == "archive":
@@ -248,8 +240,7 @@ class Publication:
     def tree(self, edition: Edition) -> Iterator[Item]:
         """Yield every file of an edition, the indexes last.
 
-        What is read is what was set aside, whatever happens on the disk meanwhile. Of a skill that was `known`, nothing
-        was: to read its artifact raises StaleFileError, and so does another file of it that has changed.
+        What is read is what was set aside, whatever happens on the disk meanwhile.
         """
         for each in edition.skills.values():
             yield Item(each.artifact.path, each.artifact.digest, partial(self._artifacts.read, each.artifact))
@@ -257,14 +248,9 @@ class Publication:
             if name in edition.older:
                 for path, file in each.skill.files.items():
                     place = f"{wellknown.DIRECTORY_0_1}{name}/{path}"
-                    yield Item(place, self.registry.digest(file), partial(self._file, each, path))
+                    yield Item(place, self.registry.digest(file), partial(self.read, each, path))
         yield Item(wellknown.DIRECTORY_0_1 + wellknown.INDEX, edition.digest_0_1, lambda: edition.index_0_1)
         yield Item(wellknown.DIRECTORY + wellknown.INDEX, edition.digest, lambda: edition.index)
-
-    def _file(self, published: Published, path: str) -> bytes:
-        if published.artifact in self._artifacts:
-            return self.unpacked(published)[path][0]
-        return self.registry.read(published.skill.files[path])
 
 
 def without_evals(skill: Skill) -> Skill:

@@ -1,6 +1,6 @@
 """Static export of a publication for any web server, byte for byte what the live server would answer.
 
-A run costs what has changed. A file is made beside the tree and takes its place by a rename; the indexes come last, and
+A run writes what has changed. A file is made beside the tree and renamed into its place; the indexes come last, and
 what they no longer name goes after that. So a visitor, or whoever comes after a crash, finds everything that an index
 names. What this program did not write is never written over and never deleted: a record beside the tree has the digest
 of every file of ours.
@@ -12,13 +12,12 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Final
 
 from mcp_skills_server.catalog.disk import digest_of
-from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE, Artifact
+from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE
 from mcp_skills_server.errors import StaleFileError, UsageError
-from mcp_skills_server.model import SKILL_MD, Skill, printable
+from mcp_skills_server.model import SKILL_MD, printable
 from mcp_skills_server.publish import record
 from mcp_skills_server.publish.edition import Edition, Item
 from mcp_skills_server.publish.folder import STAGING, OutputFolder
@@ -32,7 +31,7 @@ from mcp_skills_server.publish.plan import (
     make_plan,
 )
 from mcp_skills_server.publish.publication import Publication
-from mcp_skills_server.publish.record import JOURNAL, RECORD, Memory, PublishRecord
+from mcp_skills_server.publish.record import JOURNAL, RECORD, PublishRecord
 
 KEEP_DAYS: Final = 7.0
 TREE: Final = DIRECTORY.split("/")[1]
@@ -59,7 +58,6 @@ class StaticSite:
         headers: also write `_headers`.
         keep_days: how long an artifact stays that the index no longer names, for whoever has an old index cached.
         clock: seconds since 1970.
-        cache: a folder for what the next run need not read again; None reads everything every time.
         steps: goes through what is about to be written, to show how far that is.
 
     Raises:
@@ -73,11 +71,9 @@ class StaticSite:
         headers: bool = False,
         keep_days: float = KEEP_DAYS,
         clock: Callable[[], float] = time.time,
-        cache: Path | None = None,
         steps: Callable[[Sequence[Item]], Iterable[Item]] = iter,
     ) -> None:
-        self._memory = Memory(cache, os.path.realpath(output))
-        self._folder = OutputFolder(output, TREE, self._memory)
+        self._folder = OutputFolder(output, TREE)
         self._headers = headers
         self._keep_s = keep_days * _DAY_S
         self._clock = clock
@@ -85,13 +81,6 @@ class StaticSite:
         self._read: tuple[tuple[bytes | None, bytes | None], PublishRecord, dict[str, set[str]]] | None = None
         with self._refused("read"):
             self._check_owner()
-
-    def known(self, skill: Skill) -> Artifact | None:
-        """Return the artifact of a skill that was published before and is unchanged, if it is still there."""
-        found = self._memory.artifact(skill)
-        if found is None or self._folder.digest(found.path[1:]) != hex_of(found.digest):
-            return None
-        return found
 
     def check(self, publication: Publication) -> list[OutdatedFile]:
         """Return what differs from a publication, in path order, without writing.
@@ -128,7 +117,6 @@ class StaticSite:
                     self._carry_out(plan, claims)
                 finally:
                     self._folder.clear()
-                self._remember(edition, plan.record)
                 return _in_order(plan.differences)
 
     # What is there
@@ -217,10 +205,6 @@ class StaticSite:
             return item.read()
         except StaleFileError:
             raise UsageError(f"{printable(path)} changed while it was published; run it again") from None
-
-    def _remember(self, edition: Edition, kept: PublishRecord) -> None:
-        skills = [(each.skill, each.artifact) for each in edition.skills.values()]
-        self._memory.put(skills, self._folder.known(kept.files))
 
     @contextmanager
     def _refused(self, doing: str) -> Generator[None]:

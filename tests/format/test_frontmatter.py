@@ -34,9 +34,8 @@ def typed(given_value: Any) -> Any:
 @each_parser
 def test_a_file_is_frontmatter_between_two_fences_and_a_body():
     found = parse(b"---\nname: a\ndescription: b\n---\n# Title\n\nText.\n")
-    assert found == Document(
-        {"name": "a", "description": "b"}, {"name": 2, "description": 3}, "# Title\n\nText.", 5, ()
-    )
+    fields = {"name": "a", "description": "b"}
+    assert found == Document(fields, {"name": 2, "description": 3}, "# Title\n\nText.", 5, (), written=fields)
 
 
 @pytest.mark.requirement("ASG-12", "S76-19")

@@ -1,8 +1,7 @@
 """SKILL.md bytes in; frontmatter, body and Problems out.
 
 Fences are whole lines; blanks may follow them, as after YAML's own markers. What stands between them is read by
-`plain_yaml.py` where it can, which takes a quarter of the time, else by `yaml_reader.py`. Everything wrong in a file is
-reported at once.
+`yaml_reader.py`. Everything wrong in a file is reported at once.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mcp_skills_server.codes import problem
-from mcp_skills_server.format import plain_yaml
 from mcp_skills_server.model import Json, Problem
 
 if TYPE_CHECKING:
@@ -44,7 +42,7 @@ class Document(NamedTuple):
         problems: all that was found, in file order.
         metadata: of each field of `metadata` its 1-based line and its text as it was written, None for what is no
             single value.
-        written: of each top-level field that is a single value and was read by the YAML parser, its text as written.
+        written: of each top-level field that is a single value, its text as written.
     """
 
     frontmatter: Mapping[str, Json] | None
@@ -85,11 +83,7 @@ def parse(raw: bytes, *, known: Mapping[str, Json] | None = None) -> Document:
     body_line = text.count("\n", 0, closing.start()) + 3 + rest.count("\n", 0, len(rest) - len(body))
     if known is not None:
         return Document(known, {}, body.rstrip(), body_line, ())
-    between = text[begin + 1 : closing.start() + 1]
-    plain = plain_yaml.read(between)
-    if plain is not None:
-        return Document(plain.fields, plain.lines, body.rstrip(), body_line, (), plain.metadata)
-    reader, fields = _read(between)
+    reader, fields = _read(text[begin + 1 : closing.start() + 1])
     problems = tuple(reader.problems)
     return Document(fields, reader.lines, body.rstrip(), body_line, problems, reader.metadata, reader.written)
 

@@ -18,7 +18,6 @@ from yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEv
 from mcp_skills_server.codes import CODES, problem, standing
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format.excerpts import literal
-from mcp_skills_server.format.plain_yaml import BOOLEAN, METADATA, NULL, OTHER_IN_1_1
 from mcp_skills_server.model import Json, Problem, Standing
 
 # The stubs leave the class out, and PyYAML may have been built without it.
@@ -27,6 +26,11 @@ _PARSER: Final[Any] = _FAST or yaml.SafeLoader
 IS_FAST: Final = _FAST is not None
 """False where PyYAML lacks libyaml: the same events, some ten times slower."""
 
+METADATA: Final = "metadata"
+_NULL: Final = frozenset(("", "~", "null", "Null", "NULL"))
+_BOOLEAN: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_OTHER_IN_1_1: Final = frozenset(word for w in ("yes", "no", "on", "off") for word in (w, w.capitalize(), w.upper()))
+"""What YAML 1.1 takes for true or false, and 1.2 for text."""
 MAX_DEPTH: Final = 24
 MAX_NODES: Final = 10_000
 MAX_EXPANSION: Final = 1 << 20
@@ -240,7 +244,7 @@ class YamlReader:
                     self._note(
                         "yaml-ambiguous", event, "the key << merges mappings in YAML 1.1 and is a plain key here"
                     )
-                elif text in OTHER_IN_1_1 or text in NULL or text in BOOLEAN or _NUMBER_KEY.fullmatch(text):
+                elif text in _OTHER_IN_1_1 or text in _NULL or text in _BOOLEAN or _NUMBER_KEY.fullmatch(text):
                     self._note("yaml-key", event, f"the key {_shown(text)} is not text for every YAML reader")
             return sys.intern(text)  # ten thousand skills have the same dozen keys
         value = self._value(event, depth + 1)
@@ -275,11 +279,11 @@ class YamlReader:
         text: str = event.value
         if not event.implicit[0]:
             return text
-        if text in NULL:
+        if text in _NULL:
             return None
-        if text in BOOLEAN:
-            return BOOLEAN[text]
-        if text in OTHER_IN_1_1:
+        if text in _BOOLEAN:
+            return _BOOLEAN[text]
+        if text in _OTHER_IN_1_1:
             self._note("yaml-ambiguous", event, f"{text} is text here and true or false in YAML 1.1")
             return text
         if text in ("<<", "="):

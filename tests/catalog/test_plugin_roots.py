@@ -10,7 +10,8 @@ import pytest
 
 from catalog.forest import loaded
 from forkserver import run
-from mcp_skills_server.catalog.outline import outline
+from mcp_skills_server.catalog.index import Index
+from mcp_skills_server.catalog.remembered import remembered
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits, open_roots
 from mcp_skills_server.errors import UsageError
@@ -36,8 +37,12 @@ def test_its_name_is_the_namespace_and_only_its_skills_are_served(tmp_path: Path
     assert served == {"acme/one", "acme/two"}
     (found,) = [each for each in registry.snapshot.all_problems if each.code == "too-deep"]
     assert "deep" in found.path
-    first = outline(registry.roots, Limits(), lambda skills: skills, 10_000)
-    assert set(first.snapshot.skills) == {"acme/one", "acme/two"}
+    index = Index(tmp_path / "index", 1)
+    kept = Registry([tmp_path / "p"], index=index)
+    kept.load()
+    kept.keep_index(lambda: False)
+    before = remembered(kept.roots, Limits(), index)
+    assert before is not None and set(before.skills) == {"acme/one", "acme/two"}
 
 
 def test_an_edit_is_followed_below_its_name(tmp_path: Path) -> None:

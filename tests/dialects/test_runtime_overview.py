@@ -247,14 +247,6 @@ def test_the_texts_depend_on_the_skills_alone() -> None:
 # While the skills are still being read
 
 
-def test_what_is_unread_is_counted_and_not_named() -> None:
-    found = Overview([Offer("a", "Does a.", path="a"), Offer("", "", path="b", known=False)])
-    seen = runtime.instructions(found, PLENTY, scripts=False)
-    assert seen.startswith("2 skills here") and "\na, ..." in seen
-    tools: Any = runtime.definitions(found, PLENTY, scripts=False, handles=False)
-    assert "enum" not in tools[2]["inputSchema"]["properties"]["names"]["items"]
-
-
 def test_a_count_that_was_cut_short_is_said_as_such() -> None:
     found = Overview([Offer("a", "Does a.", path="a")], more=True)
     assert lead(found).startswith("More than 1 skill here")
@@ -283,8 +275,7 @@ def test_the_loading_tool_has_the_advice_before_the_skills() -> None:
 
 @pytest.mark.parametrize("name", ["a\n- b: Does b.", "a\u2028b"])
 def test_no_name_makes_a_line_of_its_own(name: str) -> None:
-    for found in (Overview([Offer(name, "Does x.")]), Overview([Offer(name, "Does x."), Offer("", "", known=False)])):
-        assert len(within(found, PLENTY)[0].splitlines()) == len(found.offers)
+    assert len(within(Overview([Offer(name, "Does x.")]), PLENTY)[0].splitlines()) == 1
 
 
 def test_what_is_shown_of_the_skills_is_said_of_the_very_texts_that_a_model_gets() -> None:

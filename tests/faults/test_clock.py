@@ -41,7 +41,6 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "access/oauth.py",
         "catalog/disk.py",
         "catalog/index.py",
-        "catalog/outline.py",
         "catalog/tree.py",
         "commands/approve.py",
         "commands/config_option.py",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from catalog.forest import loaded, plant, skill_md, skills
-from mcp_skills_server.catalog import outline
+from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.runtime.briefing import Briefing
@@ -22,40 +22,40 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A first look that no busy machine cuts short."""
-    for limit in ("WALK_S", "READ_S"):
-        monkeypatch.setattr(outline, limit, 60.0)
-
-
 def told(briefing: Briefing) -> tuple[str, str]:
     """All that a model is told unasked."""
     return briefing.instructions(), str(briefing.tools(handles=True))
 
 
 @pytest.mark.parametrize("paths", [[f"s{n}" for n in range(12)], [f"team-{n % 7}/skill-{n:03}" for n in range(700)]])
-def test_before_the_scan_the_texts_are_those_of_afterwards(tmp_path: Path, paths: list[str]) -> None:
+def test_before_the_scan_the_texts_are_those_of_the_last_process(tmp_path: Path, paths: list[str]) -> None:
     hidden = {"team-1/manual/SKILL.md": skill_md("manual", "disable-model-invocation: true")}
-    registry = Registry([plant(tmp_path, skills(*paths) | (hidden if len(paths) < 100 else {}))])
+    root, index = plant(tmp_path / "skills", skills(*paths) | hidden), Index(tmp_path / "index", 1)
+    earlier = Registry([root], index=index)
+    earlier.load()
+    earlier.keep_index(lambda: False)
+    registry = Registry([root], index=index)
     briefing = Runtime(registry).briefing
-    briefing.look()
+    assert briefing.remember()
     before = told(briefing)
-    assert not registry.loaded.is_set() and f"{len(paths)} skills here" in before[0]
+    assert not registry.loaded.is_set() and f"{len(paths)} skills here" in before[0] and "manual" not in str(before)
     registry.load()
     assert told(briefing) == before
 
 
-@pytest.mark.requirement("ASG-22")
-@pytest.mark.parametrize("characters", [4_000, 1_000])
-def test_a_skill_for_the_user_alone_is_named_at_no_time(tmp_path: Path, characters: int) -> None:
-    hidden = {f"manual-{n}/SKILL.md": skill_md(f"manual-{n}", "disable-model-invocation: true") for n in range(40)}
-    registry = Registry([plant(tmp_path, skills(*(f"other-{n}" for n in range(40))) | hidden)])
-    briefing = Runtime(registry, RuntimeSettings(overview_characters=characters)).briefing
-    briefing.look()
-    assert "manual" not in str(told(briefing)) and "other-1" in str(told(briefing))
+def test_before_the_first_scan_of_all_nothing_is_named(tmp_path: Path) -> None:
+    registry = Registry([plant(tmp_path / "skills", skills("a"))], index=Index(tmp_path / "index", 1))
+    briefing = Runtime(registry).briefing
+    assert not briefing.remember()
+    assert briefing.instructions().startswith("Skills here") and len(briefing.tools(handles=True)) == 5
     registry.load()
-    assert "manual" not in str(told(briefing))
+    assert briefing.instructions().startswith("1 skill here")
+    (tmp_path / "empty").mkdir()
+    empty = Registry([tmp_path / "empty"])
+    briefing = Runtime(empty).briefing
+    assert briefing.instructions().startswith("Skills here")
+    empty.load()
+    assert told(briefing) == ("", "[]")
 
 
 def test_a_host_that_searches_tools_finds_words_of_names_tags_and_descriptions(tmp_path: Path) -> None:
@@ -92,12 +92,6 @@ def test_roots_are_called_by_their_last_names_alone(tmp_path: Path) -> None:
     shown = Runtime(loaded(*roots), RuntimeSettings(overview_characters=900)).briefing.instructions()
     assert "\n- mine (30): mine-" in shown and "\n- ours (30): ours-" in shown
     assert str(tmp_path) not in shown
-
-
-def test_without_skills_nothing_is_told_before_the_scan_either(tmp_path: Path) -> None:
-    briefing = Runtime(Registry([tmp_path])).briefing
-    briefing.look()
-    assert told(briefing) == ("", "[]")
 
 
 def test_the_texts_are_made_once_for_each_catalogue(tmp_path: Path) -> None:

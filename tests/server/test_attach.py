@@ -21,7 +21,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ConfigDict
 
 from mcp_skills_server import Registry, Settings, attach
-from mcp_skills_server.catalog import outline
+from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SkillFile
 from tables import each_row
@@ -303,14 +303,15 @@ async def test_a_skill_that_cannot_be_read_is_refused_and_is_no_bug(
 
 @pytest.fixture
 def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Registry, threading.Event]]:
-    """A registry of 400 skills, one of them hidden, whose first scan waits for the event."""
+    """A registry of 400 skills that an earlier process saw, one of them hidden, whose first scan waits for the event."""
     for number in range(400):
-        write_skill(tmp_path / f"team-{number % 9}" / f"skill-{number:03}")
-    hidden = tmp_path / "team-0" / "skill-000" / "SKILL.md"
+        write_skill(tmp_path / "skills" / f"team-{number % 9}" / f"skill-{number:03}")
+    hidden = tmp_path / "skills" / "team-0" / "skill-000" / "SKILL.md"
     hidden.write_text(hidden.read_text().replace("---\n\n", "disable-model-invocation: true\n---\n\n"))
-    for limit in ("WALK_S", "READ_S"):
-        monkeypatch.setattr(outline, limit, 60.0)
-    registry, go = Registry([tmp_path]), threading.Event()
+    index = Index(tmp_path / "index", 1)
+    with Registry([tmp_path / "skills"], index=index) as earlier:
+        earlier.keep_index(lambda: False)
+    registry, go = Registry([tmp_path / "skills"], index=index), threading.Event()
     load = registry.load
 
     def late() -> None:

@@ -1,12 +1,11 @@
 """What a model is shown of a registry's skills before it asks: the instructions, the tools, and news of changes.
 
-Kept as long as the skills are the same. Before the first scan is done it shows what a first look found, so that a host
-that asks early, and once, has names.
+Kept as long as the skills are the same. Before the first scan is done it shows what the index has, so that a host that
+asks early, and once, has names.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from bisect import bisect_left
 from collections import Counter, deque
@@ -15,7 +14,7 @@ from os.path import basename
 from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog.disk import is_utf8
-from mcp_skills_server.catalog.outline import Outline, outline
+from mcp_skills_server.catalog.remembered import remembered
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import OVERVIEW_CHARACTERS, Loaded, Offer, Overview
@@ -82,8 +81,7 @@ class Briefing:
         self._preferred: Sequence[str] = ()
         self._preferred_tags = frozenset(preferred_tags)
         self._texts: _Texts | None = None
-        self._outline: Outline | None = None
-        self._looking = threading.Lock()
+        self._remembered: Snapshot | None = None
         self._moves: deque[tuple[str, int]] = deque(maxlen=_MOST_KEPT)
         self._moved = 0
         self._moved_at: deque[tuple[float, int]] = deque(maxlen=_MOST_KEPT)
@@ -98,26 +96,12 @@ class Briefing:
         """Show the descriptions of these skills before others. Call it before anything is shown."""
         self._preferred = paths
 
-    # The first look
-
-    def look(self) -> None:
-        """Have something to show before the first scan is done. Returns soon, whatever the size of the roots."""
+    def remember(self) -> bool:
+        """Show what an earlier process saw until the first scan is done; return whether that is known."""
         registry = self._registry
-        with self._looking:
-            if self._outline is None and not registry.loaded.is_set():
-                self._outline = outline(
-                    registry.roots, registry.limits, self._in_turns, self._most_characters, index=registry.index
-                )
-                self.instructions()
-
-    def is_small(self, count: int) -> bool:
-        """Tell whether the first look found at most so many skills, and no sign of more."""
-        seen = self._outline
-        return seen is None or (not seen.cut and len(seen.snapshot.skills) <= count)
-
-    def _in_turns(self, skills: Sequence[Skill]) -> Iterable[Skill]:
-        found = runtime.groups([self._place(skill) for skill in skills])
-        return (skills[position] for position in runtime.turns(found))
+        if self._remembered is None and not registry.loaded.is_set():
+            self._remembered = remembered(registry.roots, registry.limits, registry.index)
+        return self._remembered is not None
 
     # What is shown
 
@@ -160,11 +144,11 @@ class Briefing:
                 characters = 0
             elif elsewhere is not None:
                 skills = texts.snapshot.skills
-                rest = [each for each in overview.offers if each.known and skills[each.path].standing < elsewhere]
+                rest = [each for each in overview.offers if skills[each.path].standing < elsewhere]
                 overview = overview._replace(offers=rest, more=False)
             words: list[str] = []
             if client.searches_tools and elsewhere is None:
-                skills = [texts.snapshot.skills[offer.path] for offer in overview.offers[:_MOST_COUNTED] if offer.known]
+                skills = [texts.snapshot.skills[offer.path] for offer in overview.offers[:_MOST_COUNTED]]
                 words = _words_of(skills, min(self.characters(client), OVERVIEW_CHARACTERS) - _ABOUT_SEARCH)
             texts.tools[key] = runtime.definitions(overview, characters, scripts=scripts, handles=handles, words=words)
         return texts.tools[key]
@@ -202,14 +186,15 @@ class Briefing:
         return self.location(skill, "")
 
     def _current(self) -> _Texts:
-        if self._registry.loaded.is_set():
-            self._outline = None  # the scan has replaced it
-        seen = self._outline
-        snapshot = self._registry.snapshot if seen is None else seen.snapshot
+        is_read = self._registry.loaded.is_set()
+        if is_read:
+            self._remembered = None  # the scan has replaced it
+        snapshot = self._remembered or self._registry.snapshot
+        more = not is_read and self._remembered is None
         kept = self._texts
-        if kept is None or kept.snapshot is not snapshot:
-            again = None if kept is None or seen is not None else self._with_descriptions(kept, snapshot)
-            kept = self._texts = again or self._write(snapshot, seen)
+        if kept is None or kept.snapshot is not snapshot or kept.overview.more != more:
+            again = None if kept is None else self._with_descriptions(kept, snapshot)
+            kept = self._texts = again or self._write(snapshot, more=more)
         return kept
 
     def _with_descriptions(self, kept: _Texts, snapshot: Snapshot) -> _Texts | None:
@@ -243,24 +228,14 @@ class Briefing:
             tools=tools,
         )
 
-    def _write(self, snapshot: Snapshot, seen: Outline | None) -> _Texts:
+    def _write(self, snapshot: Snapshot, *, more: bool) -> _Texts:
         skills = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
-        if seen is None:
-            offered = (skill for skill in skills if runtime.is_offered(skill))
-            offers = [self._offer(skill, snapshot) for skill, _ in grouped(offered)]
-        else:
-            known = seen.read
-            offers = [
-                self._offer(skill, snapshot, known=skill.path in known)
-                for skill in skills
-                if skill.path not in known or runtime.is_offered(skill)
-            ]
+        offers = [self._offer(each, snapshot) for each, _ in grouped(skill for skill in skills if runtime.is_offered(skill))]
         preferred = [*self._tagged(snapshot, offers), *self._preferred]
-        overview = Overview(offers, seen is not None and seen.cut, preferred)
+        overview = Overview(offers, more, preferred)
         # A name without blanks, which may be fewer where it is shown, and what separates it from the next.
         names = sum(len("".join(offer.name.split())) + 2 for offer in offers) - 2
-        is_crowded = seen is None and names > self._most_characters
-        return _Texts(snapshot, overview, {}, is_crowded, {})
+        return _Texts(snapshot, overview, {}, names > self._most_characters, {})
 
     def _tagged(self, snapshot: Snapshot, offers: Sequence[Offer]) -> list[str]:
         """Return the paths of the skills with a preferred tag."""
@@ -271,10 +246,8 @@ class Briefing:
             each.path for each in skills if not self._preferred_tags.isdisjoint(map(str, tags_of(each.frontmatter)))
         ]
 
-    def _offer(self, skill: Skill, snapshot: Snapshot, *, known: bool = True) -> Offer:
+    def _offer(self, skill: Skill, snapshot: Snapshot) -> Offer:
         root, path = self._place(skill)
-        if not known:
-            return Offer("", "", None, path, root, known=False)
         location = self.location(skill) if self._absolute_paths else None
         return Offer(name_of(skill, snapshot), hidden.without(skill.description), location, path, root)
 
@@ -317,7 +290,6 @@ class Briefing:
     def _note(self, changes: Changes) -> None:
         if not self._registry.loaded.is_set():
             return  # what the first scan finds was there
-        self._outline = None
         before, after = _offered(changes.before), _offered(changes.after)
         moves = [*((path, -1) for path in before - after), *((path, 1) for path in after - before)]
         self._moves.extend(moves)

@@ -158,7 +158,7 @@ class MergedHandlers:
         for method, key in _LISTS:
             self._add_list(method, key, self._ours(methods.RESOURCES[method]))
         if attachment.settings.tools:
-            self._add_list(*_TOOLS[:2], self._ours(attachment.tools.list_tools, attachment.glimpse_and_begin))
+            self._add_list(*_TOOLS[:2], self._ours(attachment.tools.list_tools, attachment.glimpse))
             call_tool = self._ours(attachment.tools.call_tool)
             self._add_routed("tools/call", types.CallToolRequestParams, call_tool, self._is_our_tool)
         if attachment.settings.prompts:

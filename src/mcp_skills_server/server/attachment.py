@@ -26,20 +26,16 @@ from mcp_skills_server.server.notify import Notice, Notifier, RecentNotification
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.server.tools import Tools
 
-_SCAN_AWAITED_S: Final = 0.5
-"""How long a handshake and a list of tools wait for the first scan. Of few skills it takes a tenth of that, unless the
-machine is busy; then what it finds is worth the wait."""
+_SCAN_AWAITED_S: Final = 1.0
+"""How long a handshake and a list of tools wait for the first scan, which reads several thousand skills in that time."""
 _TOOLS: Final[Notice] = (runtime.LIST_CHANGED, None)
-_SCAN_AWAITED: Final = 300
-"""With more skills the scan is not waited for, nor begun before the handshake is over: the first look has to do."""
 
 
 class Attachment:
     """A registry attached to a server: what `attach` returns.
 
-    Entered with the server's own lifespan. The first scan of a large folder begins when a client has its answer to the
-    handshake, so that it does not delay it. The handshake and the list of tools say what a first look found until the
-    scan is done; every other question about skills waits for it.
+    Entered with the server's own lifespan. The first scan begins with the handshake. The handshake and the list of tools
+    say what the index has until the scan is done, or wait a moment for it; every other question about skills waits.
 
     Attributes:
         events: what happens at this server.
@@ -101,8 +97,6 @@ class Attachment:
         self.views.on_replaced(lambda before, now: soon(self._publish_regranted, before, now))
 
         def scan() -> None:
-            if self.settings.tools and not self.views.are_restricted:
-                self.sessions.runtime.briefing.look()  # while the scan works, there is nothing else to show
             if self._watcher is not None:
                 self._watcher.start()
             else:
@@ -131,30 +125,24 @@ class Attachment:
                 self.sessions.close()
 
     async def glimpse(self) -> None:
-        """Wait until there are skills to show: those of the scan if it is quick, else those of the first look.
+        """Wait until there are skills to show: those of the index at once, else those of the first scan, for a moment.
 
-        A first look knows neither grants nor a source that was never read: with grants, or with a source that the
-        operator awaits, wait for the scan.
+        The index knows neither grants nor a source that was never read: with grants, or with a source that the operator
+        awaits, wait for the scan.
         """
         if self.is_ready:
             return
         if self.views.are_restricted or self.registry.await_sources is not None:
             await self.ready()
             return
-        briefing = self.sessions.runtime.briefing
-        await in_thread(briefing.look)
-        if briefing.is_small(_SCAN_AWAITED):
-            self.begin()
+        is_known = await in_thread(self.sessions.runtime.briefing.remember)
+        self.begin()
+        if not is_known:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_SCAN_AWAITED_S):
                     await self._ready.wait()
         if not self.is_ready:
             self._tools_shown = self.tools.shown(self.registry)
-
-    async def glimpse_and_begin(self) -> None:
-        """Do the same and begin the scan: the handshake is over."""
-        await self.glimpse()
-        self.begin()
 
     async def declared(
         self, result: dict[str, Any], principal: Principal | None, client: str | None, extensions: Collection[str]

@@ -104,7 +104,7 @@ class Dispatcher:
             **{method: partial(self._call, handler, attachment.ready) for method, handler in handlers.items()},
         }
         if settings.tools:
-            self._methods["tools/list"] = partial(self._call, tools.list_tools, attachment.glimpse_and_begin)
+            self._methods["tools/list"] = partial(self._call, tools.list_tools, attachment.glimpse)
             self._methods["tools/call"] = partial(self._call, tools.call_tool, attachment.ready)
 
     async def answer(self, request: PendingRequest) -> bytes:

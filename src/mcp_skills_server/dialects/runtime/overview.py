@@ -160,7 +160,7 @@ def within(overview: Overview, budget: int, spell: Callable[[str], str] = contai
 
     `spell` writes a name or a description in the manner of the text around it; it must leave blanks as they are.
     """
-    if not overview.more and all(offer.known for offer in overview.offers):
+    if not overview.more:
         names = [spell(one_line(offer.name)) for offer in overview.offers]
         if sum(len(name) + 2 for name in names) - 2 <= budget:
             return _described(overview, names, budget, spell)
@@ -297,7 +297,7 @@ def _elements(overview: Overview, budget: int) -> str | None:
         lines = "\n".join(f"<{tag}>{escaped(value)}</{tag}>" for tag, value in fields.items() if value is not None)
         pieces.append(f"<skill>\n{lines}\n</skill>")
         budget -= len(pieces[-1]) + 1
-        if budget < -1 or not offer.known:
+        if budget < -1:
             return None
     return None if overview.more else "\n".join(pieces)
 
@@ -325,7 +325,7 @@ def _grouped(offers: Sequence[Offer], budget: int, spell: Callable[[str], str]) 
     open_ones = set(heads)
     for position in turns(found):
         label = of.get(position)
-        if label not in open_ones or not offers[position].known:
+        if label not in open_ones:
             continue
         size = len(spell(one_line(offers[position].name))) + 2
         if size <= budget:

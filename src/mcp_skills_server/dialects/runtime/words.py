@@ -64,7 +64,6 @@ class Offer(NamedTuple):
         location: where its SKILL.md lies, None where that is no use to the model.
         path: its skill path.
         root: what its root is called, "" where there is one root only.
-        known: False while its SKILL.md is unread: it is counted, and not named.
     """
 
     name: str
@@ -72,7 +71,6 @@ class Offer(NamedTuple):
     location: str | None = None
     path: str = ""
     root: str = ""
-    known: bool = True
 
 
 class Overview(NamedTuple):
@@ -80,7 +78,7 @@ class Overview(NamedTuple):
 
     Attributes:
         offers: in the order of their skill paths.
-        more: whether there are more than these, which are not counted yet.
+        more: whether there may be more than these, which were not read yet.
         preferred: skill paths of those whose descriptions come first where not all fit.
     """
 

@@ -10,9 +10,10 @@ import pytest
 
 from catalog.forest import loaded
 from forkserver import run
+from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
-from mcp_skills_server.catalog.remembered import remembered
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.remembered import remembered
 from mcp_skills_server.catalog.roots import Limits, open_roots
 from mcp_skills_server.errors import UsageError
 from tables import each_row
@@ -31,13 +32,16 @@ def plugin(folder: Path, **fields: object) -> Path:
     return folder
 
 
-def test_its_name_is_the_namespace_and_only_its_skills_are_served(tmp_path: Path) -> None:
+def test_its_name_is_the_namespace_and_only_its_skills_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     registry = loaded(plugin(tmp_path / "p"))
     served = {path for path, skill in registry.snapshot.skills.items() if skill.standing > 0}
     assert served == {"acme/one", "acme/two"}
     (found,) = [each for each in registry.snapshot.all_problems if each.code == "too-deep"]
     assert "deep" in found.path
     index = Index(tmp_path / "index", 1)
+    monkeypatch.setattr(disk, "_SETTLED_NS", 0)
     kept = Registry([tmp_path / "p"], index=index)
     kept.load()
     kept.keep_index(lambda: False)

@@ -5,12 +5,21 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from catalog.forest import plant, skill_md
+from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.remembered import remembered
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.model import Standing
+
+
+@pytest.fixture(autouse=True)
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files count as old enough for their stat signatures to prove their bytes."""
+    monkeypatch.setattr(disk, "_SETTLED_NS", 0)
 
 
 def kept(index: Index, root: Path, limits: Limits | None = None) -> Registry:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from catalog.forest import loaded, plant, skill_md, skills
+from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model.clients import client_of
@@ -28,7 +29,10 @@ def told(briefing: Briefing) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("paths", [[f"s{n}" for n in range(12)], [f"team-{n % 7}/skill-{n:03}" for n in range(700)]])
-def test_before_the_scan_the_texts_are_those_of_the_last_process(tmp_path: Path, paths: list[str]) -> None:
+def test_before_the_scan_the_texts_are_those_of_the_last_process(
+    tmp_path: Path, paths: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "_SETTLED_NS", 0)
     hidden = {"team-1/manual/SKILL.md": skill_md("manual", "disable-model-invocation: true")}
     root, index = plant(tmp_path / "skills", skills(*paths) | hidden), Index(tmp_path / "index", 1)
     earlier = Registry([root], index=index)

@@ -21,6 +21,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ConfigDict
 
 from mcp_skills_server import Registry, Settings, attach
+from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SkillFile
@@ -303,11 +304,12 @@ async def test_a_skill_that_cannot_be_read_is_refused_and_is_no_bug(
 
 @pytest.fixture
 def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Registry, threading.Event]]:
-    """A registry of 400 skills that an earlier process saw, one of them hidden, whose first scan waits for the event."""
+    """A registry of 400 skills that an earlier process saw, one of them hidden; its scan waits for the event."""
     for number in range(400):
         write_skill(tmp_path / "skills" / f"team-{number % 9}" / f"skill-{number:03}")
     hidden = tmp_path / "skills" / "team-0" / "skill-000" / "SKILL.md"
     hidden.write_text(hidden.read_text().replace("---\n\n", "disable-model-invocation: true\n---\n\n"))
+    monkeypatch.setattr(disk, "_SETTLED_NS", 0)
     index = Index(tmp_path / "index", 1)
     with Registry([tmp_path / "skills"], index=index) as earlier:
         earlier.keep_index(lambda: False)
@@ -389,7 +391,7 @@ async def test_a_list_of_tools_that_the_scan_corrects_is_announced(
     with anyio.fail_after(DEADLINE):
         async with Client(server, mode="auto") as client:
             before = await client.list_tools()
-            write_skill(tmp_path / "team-1" / "late")
+            write_skill(tmp_path / "skills" / "team-1" / "late")
             async with anyio.create_task_group() as tasks:
 
                 async def release() -> None:

@@ -230,7 +230,9 @@ class Briefing:
 
     def _write(self, snapshot: Snapshot, *, more: bool) -> _Texts:
         skills = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
-        offers = [self._offer(each, snapshot) for each, _ in grouped(skill for skill in skills if runtime.is_offered(skill))]
+        offers = [
+            self._offer(each, snapshot) for each, _ in grouped(skill for skill in skills if runtime.is_offered(skill))
+        ]
         preferred = [*self._tagged(snapshot, offers), *self._preferred]
         overview = Overview(offers, more, preferred)
         # A name without blanks, which may be fewer where it is shown, and what separates it from the next.

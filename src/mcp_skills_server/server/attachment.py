@@ -27,15 +27,16 @@ from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.server.tools import Tools
 
 _SCAN_AWAITED_S: Final = 1.0
-"""How long a handshake and a list of tools wait for the first scan, which reads several thousand skills in that time."""
+"""How long a handshake and a list of tools wait for the first scan, which reads some thousand skills in that time."""
 _TOOLS: Final[Notice] = (runtime.LIST_CHANGED, None)
 
 
 class Attachment:
     """A registry attached to a server: what `attach` returns.
 
-    Entered with the server's own lifespan. The first scan begins with the handshake. The handshake and the list of tools
-    say what the index has until the scan is done, or wait a moment for it; every other question about skills waits.
+    Entered with the server's own lifespan. The first scan begins with the handshake. The handshake and the list of
+    tools say what the index has until the scan is done, or wait a moment for it; every other question about skills
+    waits.
 
     Attributes:
         events: what happens at this server.

@@ -12,6 +12,7 @@ import pytest
 
 from mcp_skills_server import durable
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.proposals import approval
@@ -34,7 +35,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def registry(place: Path) -> Iterator[Registry]:
-    with Registry([place.parent]) as made:
+    with Registry([place.parent], Limits(hidden=True)) as made:  # what is left of a killed process is no skill there
         yield made
 
 
@@ -237,6 +238,7 @@ def test_a_process_that_is_killed_leaves_the_skill_before_or_after(
             after = before | {SKILL_MD: (text.encode(), False), "references/new.md": (f"{step}\n".encode(), False)}
             assert tree(folder) in (before, after)
         registry.refresh()
+        assert not any("mcp-skills-" in path for path in registry.snapshot.skills)
         if store.get(made.id).state == "pending":
             approval.approve(registry, store, made.id, reviewer=LOCAL)
         assert (folder / SKILL_MD).read_text() == text
@@ -266,3 +268,21 @@ def _die_at(step: int, registry: Registry, store: ProposalStore, made: Proposal)
         approval.approve(registry, store, made.id, reviewer=LOCAL)
     finally:
         os._exit(0)
+
+
+def test_a_full_disk_is_one_line(registry: Registry, store: ProposalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = change(registry, store)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("mcp_skills_server.proposals.store.replace_file", full)
+    with pytest.raises(RequestError, match="cannot be recorded"):
+        approval.approve(registry, store, made.id, reviewer=LOCAL)
+    monkeypatch.undo()
+    assert approval.approve(registry, store, made.id, reviewer=LOCAL).state == "approved"
+    monkeypatch.setattr("mcp_skills_server.proposals.store.write_folder", full)
+    with pytest.raises(RequestError, match="cannot be kept"):
+        change(registry, store, more_md="more\n")
+    again = [each for each in store.list() if each.state == "pending"]
+    assert again == []

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.telemetry.events import PAGE, Event, Use
+from mcp_skills_server.telemetry.metrics import Metrics
 from proposals.test_intake import manifest
 from server.test_tools import NAMES, said
 from web.http_wire import HttpClient, client, http_serving
@@ -115,3 +117,13 @@ def test_proposals_of_others_are_not_shown(tmp_path: Path, era: Era) -> None:
         assert not propose(ann, "tea").get("isError")
         assert said(ask(bob, "skills_proposals")) == "You have proposed nothing here."
         assert "tea: pending" in said(ask(ann, "skills_proposals"))
+
+
+def test_proposals_are_counted_by_what_became_of_them() -> None:
+    metrics = Metrics(dict, frozenset())
+    for action in ("propose", "propose", "reject"):
+        use = Use(action, "tea", "20261124-0123456789ab", "")
+        metrics.take(Event(time=0.0, protocol=PAGE, method=action, outcome="ok", uses=(use,), proposer="token:ann"))
+    raw, _ = metrics.written("")
+    assert b'skills_proposals_total{action="propose"} 2.0' in raw and b'{action="reject"} 1.0' in raw
+    assert b"skills_uses_total{" not in raw

@@ -18,6 +18,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.durable import exchange, sync_paths
 from mcp_skills_server.errors import RequestError, listed
+from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.model import Skill
 from mcp_skills_server.proposals.intake import changed, files_of, place_in
 from mcp_skills_server.proposals.proposal import LOCAL, Proposal
@@ -153,8 +154,8 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
 
 
 def _beside(place: Path, proposal: Proposal) -> Path:
-    """Return where the new folder is built: no scan enters it."""
-    return place.with_name(f".{proposal.id}")
+    """Return where the new folder is built: no scan enters it, with `--hidden` either."""
+    return place.with_name(f"{OURS}-{proposal.id}")
 
 
 def _make_parents(top: Path, place: Path) -> None:
@@ -184,7 +185,7 @@ def _fill(made: Path, fresh: Files, gone: Iterable[str], like: Path) -> None:
             raise RequestError(f"{path} lies behind a link; reject the proposal")
         place.unlink(missing_ok=True)  # it is the file that is served, by another name
         place.write_bytes(raw)
-    if os.geteuid() == 0:
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
         owner = like.stat()
         for place in (made, *(each for each in made.rglob("*") if each.is_dir() or each.lstat().st_nlink == 1)):
             os.chown(place, owner.st_uid, owner.st_gid, follow_symlinks=False)

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,9 +68,10 @@ class ProposalStore:
     def list(self) -> list[Proposal]:
         """Return all proposals, the newest first. What is no proposal is passed over with a warning."""
         found: list[Proposal] = []
-        for name in os.listdir(self.folder):
-            if not _ID.fullmatch(name):
-                continue
+        names: list[str] = []
+        with suppress(OSError):
+            names = os.listdir(self.folder)
+        for name in filter(_ID.fullmatch, names):
             try:
                 found.append(self._read(name))
             except (OSError, ProposalError) as error:
@@ -139,10 +141,18 @@ class ProposalStore:
             write_folder(place, {path: (raw, False) for path, raw in files.items()})
 
     def decide(self, proposal: Proposal, state: State, reviewer: str, message: str) -> Proposal:
-        """Record a decision, and return the proposal with it. Enter `locked` before."""
+        """Record a decision, and return the proposal with it. Enter `locked` before.
+
+        Raises:
+            RequestError: it cannot be written. To decide again does no harm.
+        """
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         made = replace(proposal, state=state, reviewer=reviewer, message=message, decided=now)
-        replace_file(self.folder / proposal.id / _RECORD, encode(made), 0o600)
+        try:
+            replace_file(self.folder / proposal.id / _RECORD, encode(made), 0o600)
+        except OSError as error:
+            words = f"the decision on {proposal.id} cannot be recorded ({error.strerror}); make space and decide again"
+            raise RequestError(words) from None
         return made
 
 

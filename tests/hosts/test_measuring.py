@@ -107,6 +107,7 @@ GOOD = {
     "search": "audit-invoice",
     "load": '{"active_skills": ["# audit-invoice"]}',
     "read": setting.MARK,
+    "propose": "Proposal 1 for count-twice waits for a person to decide.",
     **{f"load {length}": setting.long_body(length) for length in setting.LONG},
     "added": setting.ADDED,
 }
@@ -119,7 +120,7 @@ def test_a_good_run_has_no_failure(tmp_path: Path) -> None:
     assert result.facts["a body of 60,000 characters"] == "whole"
 
 
-@pytest.mark.parametrize("label", ["search", "load", "read", f"load {setting.LONG[0]}"])
+@pytest.mark.parametrize("label", ["search", "load", "read", "propose", f"load {setting.LONG[0]}"])
 @pytest.mark.parametrize("answer", [None, "Permission denied"])
 def test_what_does_not_work_is_a_failure(tmp_path: Path, label: str, answer: str | None) -> None:
     answers = {key: value for key, value in GOOD.items() if key != label} | ({label: answer} if answer else {})

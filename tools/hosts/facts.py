@@ -156,17 +156,13 @@ def judge_calls(result: Result, run: Run) -> None:
         "search": ("audit-invoice" in answers.get("search", ""), "skills_search found nothing"),
         "load": ("# audit-invoice" in answers.get("load", ""), "skills_load brought no instructions"),
         "read": (setting.MARK in answers.get("read", ""), "skills_read brought no file"),
+        "propose": ("waits for a person" in answers.get("propose", ""), "skills_propose kept nothing"),
     }
     for label, (good, complaint) in checks.items():
-        result.facts[{"search": "skills_search", "load": "skills_load", "read": "skills_read"}[label]] = (
-            "works" if good else "**fails**"
-        )
+        result.facts[f"skills_{label}"] = "works" if good else "**fails**"
         if not good:
             said = answers.get(label)
             result.failures.append(f"{complaint}: {said[:200]!r}" if said is not None else f"{complaint}: no answer")
-    if run.trace.proposed() != 1:
-        result.failures.append(f"skills_propose kept nothing: {answers.get('propose', 'no answer')[:200]!r}")
-    result.facts["skills_propose"] = "works" if run.trace.proposed() == 1 else "**fails**"
     result.facts["a result comes as"] = form(answers.get("load", ""))
     for length in setting.LONG:
         whole = lines_in(setting.long_body(length))

@@ -133,10 +133,6 @@ class Trace:
         """The messages of the server."""
         return list(self._messages("out"))
 
-    def proposed(self) -> int:
-        """How many proposals of skills were kept."""
-        return len([*self.folder.glob("proposals/*/proposal.toml")])
-
     def log(self) -> str:
         """What the server wrote for people."""
         return "".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("err.*")))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.proposals.proposal import Proposal
+    from mcp_skills_server.proposals.review import Review
     from mcp_skills_server.proposals.store import ProposalStore
     from mcp_skills_server.telemetry.events import Events
 
@@ -90,11 +91,8 @@ def list_(options: ListOptions) -> None:
 def show(options: LookOptions, id_: str) -> None:
     """Print who proposed ID and why, what is wrong with it, what it could be taken for, and its files in full."""
     store = _store(options)
-    proposal = _found(store, id_)
-    from mcp_skills_server.proposals.review import review
-
-    with _registry(proposal, options) as registry:
-        found = _tried(lambda: review(registry, store, proposal))
+    found = _reviewed(options, store, id_)
+    proposal = found.proposal
     texts = {path: raw.decode("utf-8", "replace") for path, raw in store.files(proposal).items()}
     if options.form == "json":
         say_json(
@@ -131,12 +129,8 @@ def show(options: LookOptions, id_: str) -> None:
 @takes(LookOptions)
 def diff(options: LookOptions, id_: str) -> int:
     """Print what ID changes: first what decides when the skill is used and what it may do. Exit code 1 if anything."""
-    store = _store(options)
-    proposal = _found(store, id_)
-    from mcp_skills_server.proposals.review import review
-
-    with _registry(proposal, options) as registry:
-        found = _tried(lambda: review(registry, store, proposal)).difference
+    reviewed = _reviewed(options, _store(options), id_)
+    proposal, found = reviewed.proposal, reviewed.difference
     if options.form == "json":
         say_json(proposal.as_json() | {"first": found.first if found else (), "lines": found.rest if found else ()})
     elif found is not None:
@@ -153,7 +147,7 @@ def diff(options: LookOptions, id_: str) -> int:
 def approve(options: ApproveOptions, id_: str) -> None:
     """Write ID into its folder, whole or not at all. A server that follows the folder shows it at once."""
     store = _store(options)
-    proposal = _found(store, id_)
+    proposal = _tried(lambda: store.get(id_))
     from mcp_skills_server.proposals import approval
 
     events = _audited(options)
@@ -186,8 +180,12 @@ def _store(options: LookOptions) -> ProposalStore:
     return store
 
 
-def _found(store: ProposalStore, id_: str) -> Proposal:
-    return _tried(lambda: store.get(id_))
+def _reviewed(options: LookOptions, store: ProposalStore, id_: str) -> Review:
+    from mcp_skills_server.proposals.review import review
+
+    proposal = _tried(lambda: store.get(id_))
+    with _registry(proposal, options) as registry:
+        return _tried(lambda: review(registry, store, proposal))
 
 
 def _registry(proposal: Proposal, options: LookOptions) -> Registry:

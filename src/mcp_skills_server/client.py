@@ -68,7 +68,7 @@ _SKILLS_CHANGED: Final = "notifications/skills/list_changed"
 
 
 class UnprovedError(SkillsServerError, ValueError):
-    """What a server sent is not what it listed, or it lists nothing to prove it by. It must not be used."""
+    """The bytes of a server differ from its listing, or it lists nothing to prove them by. They must not be used."""
 
 
 @dataclass(frozen=True, slots=True)

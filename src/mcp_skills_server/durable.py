@@ -1,4 +1,4 @@
-"""What can be relied on of files: that they survive a power cut, and that nobody else wrote them. Pure packages do not
+"""Durable and trusted files: they survive a power cut, and no other user wrote them. Pure packages do not
 use it."""
 
 from __future__ import annotations

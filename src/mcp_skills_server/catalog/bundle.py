@@ -40,7 +40,7 @@ def complete(root: Root, here: Directory, skill: Skill, known: KnownFiles, limit
 
 
 class _Gathering:
-    """What lies in the directory of a skill and below it, by its path in the skill."""
+    """The files in the directory of a skill and below it, by their paths in the skill."""
 
     def __init__(self, root: Root, skill: Skill, known: KnownFiles) -> None:
         self.files: dict[str, SkillFile] = {}
@@ -48,7 +48,7 @@ class _Gathering:
         self.empty: list[str] = []
         self.nested: list[str] = []
         self.unkept = 0
-        """How many more files there are that the walk did not keep."""
+        """The number of further files that the walk did not keep."""
         self._root = root
         self._skill = skill
         self._known = known

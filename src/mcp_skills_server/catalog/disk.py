@@ -32,9 +32,9 @@ _SETTLED_NS: Final = 2_000_000_000
 """A file older than this at its scan cannot be rewritten under the same time stamps, not even on FAT."""
 
 GONE: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
-"""What opening a directory fails with when there is none in its place (any more)."""
+"""Errors of opening a directory where there is none (any more)."""
 PASSING: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
-"""What any call may fail with that would succeed a moment later: the process ran out of something."""
+"""Errors of any call that would succeed a moment later: the process ran out of something."""
 
 Handle: TypeAlias = "int | str"
 """An open directory: a descriptor, or its path on platforms that cannot open relative to one."""

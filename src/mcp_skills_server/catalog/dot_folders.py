@@ -56,7 +56,7 @@ def passed_over(registry: Registry) -> list[PassedOver]:
 
 
 class _Count:
-    """How many skills some dot folders hold.
+    """A count of the skills in some dot folders.
 
     Args:
         folders_left: so many folders are looked into.

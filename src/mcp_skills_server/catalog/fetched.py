@@ -17,7 +17,7 @@ from mcp_skills_server.model import SKILL_MD
 UNKNOWN: Final = "an unknown site"
 """The origin of a skill whose record cannot be read."""
 RECORDS: Final = f"{OURS}/skills"
-"""Where, in a folder of fetched skills, the record of each lies: `NAME.json`."""
+"""The folder of records in a folder of fetched skills, `NAME.json` for each."""
 _WELL_KNOWN: Final = "/.well-known/"
 """What stands before it in the address of an index is the site (RFC 8615)."""
 _MOST_BYTES: Final = 16 << 20

@@ -14,7 +14,7 @@ from typing import Final
 from mcp_skills_server.catalog.path_index import within
 
 QUIET_S: Final = 1.0
-"""How long a SKILL.md that has become worse must stay as it is before it counts."""
+"""Seconds for which a SKILL.md that has become worse must stay as it is before it counts."""
 
 
 class GracePeriod:

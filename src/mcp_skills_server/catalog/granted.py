@@ -1,4 +1,4 @@
-"""What grants leave of a registry: one filtered snapshot for each set of grants, shared by all who have it.
+"""The part of a registry that grants leave: one filtered snapshot for each set of grants, shared by all who have it.
 
 It is made by the first request that needs it, and follows the registry by what differs since the last one. All that a
 request can reach is in its snapshot, so whoever reads from one needs to judge nothing.
@@ -46,7 +46,7 @@ _rest_of: Final = attrgetter("findings", "empty", "standing", "origin")
 
 
 class Granted:
-    """What some permissions leave of a registry. Any thread may use it. It is made by `Views`.
+    """The part of a registry that some permissions leave. Any thread may use it. It is made by `Views`.
 
     Args:
         registry: all skills.

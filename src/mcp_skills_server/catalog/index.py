@@ -67,7 +67,7 @@ class UnusableFileError(SkillsServerError):
 
 
 class StoredSkill(NamedTuple):
-    """What was known of one skill.
+    """The record of one skill.
 
     Attributes:
         digests: of its files.

@@ -1,4 +1,4 @@
-"""Which files of a scan are still those that were known: a skill that has not changed keeps its objects."""
+"""Recognition of unchanged files in a scan: a skill that has not changed keeps its objects."""
 
 from __future__ import annotations
 

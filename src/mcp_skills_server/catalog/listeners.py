@@ -1,4 +1,4 @@
-"""Who is called when the catalogue changes, in the order of the changes."""
+"""Publish/subscribe of changes of the catalogue, in their order."""
 
 from __future__ import annotations
 

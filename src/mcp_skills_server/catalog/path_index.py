@@ -1,4 +1,4 @@
-"""What stands where below a root, and which skills a change touches. Pure: paths are text here."""
+"""Index of the places below a root, and the skills that a change touches. Pure: paths are text here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _V = TypeVar("_V")
 
 
 class PathIndex(dict[str, _V]):
-    """What there is of one root by place, such as its skills by directory, with a quick way to what lies below one."""
+    """A dict by place in one root, such as its skills by directory, that finds all places below one quickly."""
 
     _order: list[str] | None = None
 

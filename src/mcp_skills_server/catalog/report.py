@@ -1,4 +1,4 @@
-"""What the operator reads in the log: what is served, each skill that is not, and every difference from then on."""
+"""Log lines for the operator: the skills that are served, each that is not, and every change from then on."""
 
 from __future__ import annotations
 

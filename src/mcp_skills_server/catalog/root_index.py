@@ -1,4 +1,4 @@
-"""What is known of one root: its skills by directory, what is wrong outside of them, and what a change touches."""
+"""The state of one root: its skills by directory, problems outside of them, and the part that a change touches."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ Judge: TypeAlias = Callable[[Skill], GateRefusal | None]
 
 
 class ScanResult(NamedTuple):
-    """What one scan found otherwise than the one before.
+    """The difference of one scan to the one before.
 
     Attributes:
         gone: the skills that were there and are not, or are no longer the same, by directory.
@@ -114,9 +114,9 @@ class RootIndex:
         self._grace = grace
         self._judge = judge
         self.unattached_problems: tuple[Problem, ...] = ()
-        """What is wrong in the root outside of every skill, by place; the same object until it changes."""
+        """Problems in the root outside of every skill, by place; the same object until they change."""
         self.noted: tuple[Problem, ...] = ()
-        """What its source found wrong, which no scan finds."""
+        """Problems that its source found and no scan finds."""
         self._unattached = PathIndex[tuple[Problem, ...]]()
         self._refused = PathIndex[None]()
         """The directories of skills that the judge does not let pass."""

@@ -25,7 +25,7 @@ _MOST_OF_PLUGIN: Final = 1 << 20
 
 
 class Limits(NamedTuple):
-    """What a skill may measure.
+    """The limits of a skill's size.
 
     Attributes:
         skill_md: bytes of SKILL.md.

@@ -81,7 +81,7 @@ _TRIES: Final = 3
 
 
 class Scan:
-    """What one scan of a root, or of a part of it, found.
+    """The result of scanning a root, or a part of it.
 
     Attributes:
         skills: by directory below the root.

@@ -17,7 +17,7 @@ from mcp_skills_server.model import Changes, Skill, SkillFile, Snapshot
 
 
 class SkillSet(Protocol):
-    """What views, conversations and publications are made of. Each method is as `Registry` says.
+    """The set of skills behind views, conversations and publications. Each method is as `Registry` says.
 
     Attributes:
         permissions: whose skills these are; None for a registry, of which nothing is withheld.
@@ -56,7 +56,7 @@ class SkillSet(Protocol):
 
 
 class Unrestricted:
-    """What a set of skills is besides, from which nothing is withheld."""
+    """The rest of `SkillSet` for a set from which nothing is withheld."""
 
     asked_at: float = -math.inf
     """When a request came last, by the monotonic clock: what nobody waits for gives way to requests."""

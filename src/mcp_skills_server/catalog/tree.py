@@ -26,7 +26,7 @@ from mcp_skills_server.format.ignored import ENVIRONMENT, FIRSTS, LASTS, is_ente
 from mcp_skills_server.model import SKILL_MD, SkillFile
 
 MOST_LEVELS: Final = 64
-"""How deep a walk goes below a root, whatever is asked for: one open descriptor and a few frames for each level."""
+"""Levels below a root at which a walk ends in any case: each takes one open descriptor and a few frames."""
 _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
 
 Entering: TypeAlias = Callable[[str], None]

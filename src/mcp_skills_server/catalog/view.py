@@ -1,4 +1,4 @@
-"""What one request sees: a snapshot that is bound once, and the bytes of its files.
+"""The view of one request: a snapshot that is bound once, and the bytes of its files.
 
 A handler is a function of a view. It raises StaleFileError when a file is no longer the one that was scanned; then the
 file's skill is scanned again and the handler is called again with a view of the new snapshot.

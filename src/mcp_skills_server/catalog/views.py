@@ -1,4 +1,4 @@
-"""Which skills each principal has: the sets that are in use, bounded, and what is made of each."""
+"""The skills of each principal: a bounded cache of the sets in use, and of what is made of each."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MOST_SKILLS: Final = 400_000
 _AT_LEAST: Final = 16
 """Snapshots that are kept however large they are."""
 _EMPTY_SET: Final = 50
-"""How many skills something weighs that is made of no skill."""
+"""The weight, in skills, of something that is made of no skill."""
 _V = TypeVar("_V")
 
 
 class Views:
-    """Which skills of a registry each principal has. Any thread may use it.
+    """The skills of a registry that each principal has. Any thread may use it.
 
     Args:
         registry: all skills.
@@ -125,7 +125,7 @@ class Views:
 
 
 class BySkillSet(Generic[_V]):
-    """What is made of sets of skills, each when it is first asked for. Any thread may use it.
+    """A cache of objects made of sets of skills, each when it is first asked for. Any thread may use it.
 
     Args:
         make: makes it; what takes long is for later.

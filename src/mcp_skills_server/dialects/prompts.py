@@ -19,7 +19,7 @@ from mcp_skills_server.model import SKILL_MD, Json, Skill, Standing, printable
 
 LIST_CHANGED: Final = "notifications/prompts/list_changed"
 LEAST: Final = Standing.LENIENT
-"""What a skill must be for a prompt: a user who asks for it by name gets a skill that breaks a rule, too."""
+"""The standing that a prompt needs: a user who asks for it by name gets a skill that breaks a rule, too."""
 ARGUMENTS: Final = "arguments"
 """The one argument of a skill that declares none but says in `argument-hint` what may follow its name."""
 MOST_LINKS: Final = 20

@@ -21,7 +21,7 @@ META_PREFIX: Final = "io.modelcontextprotocol.skills/"
 DIRECTORY: Final = "inode/directory"
 MOST_COMPLETIONS: Final = 100
 _META_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-"""What MCP lets a `_meta` key be; a field of another name is still in the skill's entry."""
+"""The syntax of a `_meta` key in MCP; a field of another name is still in the skill's entry."""
 _SHOWN_ELSEWHERE: Final = frozenset(("name", "description"))
 
 

@@ -31,7 +31,7 @@ PAGE: Final = 50
 LARGEST_PAGE: Final = 1000
 """More than this are not sent at once, whatever the limit says."""
 SAMPLE_BYTES: Final = 4096
-"""What `read_blob` samples by default."""
+"""The default sample of `read_blob`."""
 
 
 @dataclass(frozen=True, slots=True)

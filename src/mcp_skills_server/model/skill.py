@@ -29,7 +29,7 @@ DEEPEST_PATH: Final = LONGEST_PATH // 2
 
 
 class Standing(IntEnum):
-    """How far a skill may be shown. Higher is better."""
+    """The extent to which a skill may be shown. Higher is better."""
 
     UNUSABLE = 0
     """SKILL.md cannot be read, or lies too deep: never served."""
@@ -84,7 +84,7 @@ class Problem(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What SKILL.md says, as far as it could be read.
+    """The content of a SKILL.md, as far as it could be read.
 
     Attributes:
         frontmatter: all fields, verbatim, JSON-safe; empty when it could not be read.

@@ -14,7 +14,7 @@ from mcp_skills_server.model.skill import LONGEST_PATH, Problem, Skill, SkillFil
 
 _REMEMBERED: Final = 8
 _FEW: Final = 100
-"""How many snapshots a snapshot knows that it came from, and how many paths of a difference it keeps."""
+"""Bounds of the ancestors that a snapshot knows, and of the paths of a difference that it keeps."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ _MOST_ERRORS: Final = 3
 
 
 Active: TypeAlias = Mapping[str, tuple[Skill, Loaded]]
-"""What is loaded, by skill path, the latest last. It never changes."""
+"""The loaded skills by skill path, the latest last. It never changes."""
 
 
 def begin_call() -> None:
@@ -64,13 +64,13 @@ class ActiveSkills:
         self._awaited: tuple[tuple[str, str], ...] | None = None
         """Path and digest of what is to be loaded instead, once files can be read; None where there is nothing."""
         self.changed = 0
-        """How often something was loaded or unloaded."""
+        """The number of times that something was loaded or unloaded."""
         self._changing = Lock()
         """Held by whoever sets `_loaded` after waiting for a file."""
 
     @property
     def names(self) -> list[str]:
-        """What the loaded skills are called here, the latest last."""
+        """The names of the loaded skills, the latest last."""
         return names_of(self._loaded)
 
     @property

@@ -1,4 +1,4 @@
-"""What a model is shown of a registry's skills before it asks: the instructions, the tools, and news of changes.
+"""The texts that a model is shown unasked: the instructions, the tools, and news of changes.
 
 Kept as long as the skills are the same. Before the first scan is done it shows what the index has, so that a host that
 asks early, and once, has names.
@@ -38,7 +38,7 @@ _MOST_COUNTED: Final = 1_000
 
 
 class _Texts(NamedTuple):
-    """What is shown of one snapshot."""
+    """The texts of one snapshot."""
 
     snapshot: Snapshot
     overview: Overview

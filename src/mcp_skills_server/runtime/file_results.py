@@ -1,4 +1,4 @@
-"""What `skills_read` answers: a part of a text, a picture or sound, or bytes; of a skill, or of what a script left."""
+"""Answers of `skills_read`: a part of a text, a picture or sound, or bytes; of a skill, or of a script's output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether this Python can index words. It is asked at every start, most often of a process that is never searched."""
+"""Detection of SQLite's full-text search. It runs at every start, most often of a process that is never searched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which words of a question stand in which text of a skill. Pure."""
+"""Reasons of a match: the words of a question that stand in each text of a skill. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mcp_skills_server.runtime.search_text import texts_of, words_of
 from mcp_skills_server.runtime.stop_words import STOP_WORDS
 
 FIELDS: Final = ("name", "title", "tags", "description", "headings", "path", "opening")
-"""What a skill is searched by, in the order of its texts."""
+"""The names of a skill's searched texts, in their order."""
 _STEM: Final = 4
 _MOST_WORDS: Final = 24
 

@@ -1,4 +1,4 @@
-"""How far two skills say the same of themselves, so that a model may take one for the other. Pure.
+"""Overlap of the descriptions of two skills, by which a model may take one for the other. Pure.
 
 Compared is what decides whether a skill is chosen: name, title, tags and description, as words that say something. Two
 skills overlap by the part of the smaller set of words that the other has too: a description that stands as a whole in
@@ -16,13 +16,13 @@ from mcp_skills_server.runtime.search_text import texts_of, words_of
 from mcp_skills_server.runtime.stop_words import STOP_WORDS
 
 _DECIDING: Final = 4
-"""How many of a skill's texts count: name, title, tags and description."""
+"""The number of a skill's texts that count: name, title, tags and description."""
 _COMMON: Final = 200
 """A word that more skills have tells none from another."""
 
 
 class Overlap(NamedTuple):
-    """What a skill has in common with another one.
+    """The overlap of a skill with another one.
 
     Attributes:
         other: the other one.

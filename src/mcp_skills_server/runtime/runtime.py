@@ -1,4 +1,4 @@
-"""What all sessions share: the registry, the briefing, the search and what runs scripts; and which skill is meant."""
+"""The state that all sessions share: the registry, the briefing, the search and the script runner."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MOST_INDEXED: Final = 40_000
 
 
 class RuntimeSettings(NamedTuple):
-    """What the operator of a `Runtime` chooses.
+    """The settings of a `Runtime`.
 
     Attributes:
         max_loaded: skills that a session may have loaded at once.
@@ -82,10 +82,10 @@ class Runtime:
         self.skill_set: SkillSet = registry
         """The skills of its conversations: those of the registry, or what some grants leave of them."""
         self.embeddings: Embeddings | None = None
-        """What searches by meaning too, started; set before the first question, and closed with the runtime."""
+        """The search by meaning, started; set before the first question, and closed with the runtime."""
         self.settings = settings or RuntimeSettings()
         self.events = Events()
-        """What happens at the server that has this runtime."""
+        """The events of the server that has this runtime."""
         registry.subscribe(self._emit)
         self.scripts: Scripts | None = None
         if scripts is not None:

@@ -1,4 +1,4 @@
-"""Which skills are meant by these words: by name, title, tags, description, headings and path, the best first.
+"""Full-text search of skills by name, title, tags, description, headings and path, the best first.
 
 The index lives in memory, is made by the first question and follows the snapshot from then on: only skills that are
 other objects than before are indexed anew.
@@ -31,7 +31,7 @@ Ranking: TypeAlias = Iterator[tuple[int, float]]
 """Rows with their ranks, the lowest and best first; rows of equal rank are equally good."""
 
 _SOFTNESS: Final = 60
-"""How little the first places differ; the usual number of reciprocal rank fusion."""
+"""The constant of reciprocal rank fusion; its usual value."""
 FUSED: Final = 60
 """Places of each ranking that count."""
 _MOST_EQUALS: Final = 1_000
@@ -62,29 +62,29 @@ def _score(ranking: Ranking, scores: defaultdict[int, float], weight: float) -> 
 
 _QUERY_LENGTH: Final = 2_000
 _QUERY_WORDS: Final = 24
-"""How much of a question counts."""
+"""Characters and words of a question that count."""
 _MOST_HITS: Final = 3_000
-"""How many occurrences a question may weigh; its commonest words give way, for they say the least."""
+"""Occurrences that a question may weigh; its commonest words are dropped first, since they say the least."""
 _COUNTED: Final = _MOST_HITS + 1
-"""How far occurrences are counted: what has more gives way however many it has."""
+"""The bound of a count of occurrences: a word with more is dropped however many it has."""
 _MOST_COUNTED: Final = 1 << 11
 """Words whose occurrences are known from earlier questions: the commonest are in many, and take longest to count."""
 _FOLLOWED: Final = 6
-"""How many words of a question are looked at for slips of the typist."""
+"""Words of a question that are corrected for typing errors."""
 _SENTENCE: Final = 3
 """Words that say something: from so many on, what is asked is a task rather than a name."""
 _OPENING_WEIGHT: Final = 0.15
 """Weight of the opening of a body beside the fields, measured by `bench.search`; as is that of the concepts."""
 _MOST_REPEATS: Final = 3
 _COPIES: Final = 10
-"""How many times as many hits as are wanted are looked through for copies."""
+"""The factor of hits that are looked through for copies."""
 _MANY: Final = 20
 """Skills from which on scores tell what fits from what does not."""
 _WEAKEST: Final = 0.35
 _WEAKEST_SHARE: Final = 0.3
 """Of the best score. Of the right answers of `bench.search` 97 % are above both."""
 _DISTANT: Final = 0.25
-"""How much a name must look like a word to be worth a look when nothing fits."""
+"""The least similarity of a name to a word that is suggested when nothing fits."""
 _T = TypeVar("_T")
 
 

@@ -1,4 +1,4 @@
-"""What a search knows of one snapshot: its skills as rows of texts, their names and their words."""
+"""The full-text index of one snapshot: its skills as rows of texts, their names and their words."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WEIGHTS: Final = {
 few are asked for.
 """
 SENTENCE_WEIGHTS: Final = WEIGHTS | {"name": 4.0, "title": 2.0, "tags": 2.0, "headings": 1.0, "concepts": 1.0}
-"""How much it weighs where many are asked for: a name that has one word of many was hardly meant by it."""
+"""The weights where many words are asked for: a name that has one of them was hardly meant by it."""
 
 _COLUMNS: Final = ", ".join(WEIGHTS)
 # The tokenizer sees folded words, so it need not know more than ASCII.

@@ -1,4 +1,4 @@
-"""What a skill is searched by: its texts and names as folded words, cut the same way as questions are. Pure."""
+"""The searched texts of a skill: folded words, tokenized as questions are. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_WORD: Final = re.compile("[^\\w\x01-\x7f]+")
 _NOT_ASCII: Final = re.compile("[^\0-\x7f]+")
 _LONG_WORD: Final = re.compile(r"[^\W\d_]{4,40}")
 _LETTERS: Final = str.maketrans({code: char.lower() if (char := chr(code)).isalpha() else " " for code in range(128)})
-"""What leaves of a text in ASCII nothing but small letters and blanks."""
+"""The translation that leaves small letters and blanks of a text in ASCII."""
 
 
 def _fold(text: str) -> str:

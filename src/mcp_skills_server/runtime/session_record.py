@@ -1,4 +1,4 @@
-"""What replicas know of a session: small JSON with a version, foreign text where it is read. Pure.
+"""The record of a session for other replicas: small JSON with a version, foreign text where it is read. Pure.
 
 It names skills by path and holds nothing of them: a replica serves what it has itself.
 """

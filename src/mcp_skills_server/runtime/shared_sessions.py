@@ -49,7 +49,7 @@ class RecordStore(Protocol):
 
 @dataclass(slots=True)
 class _Known:
-    """What this replica knows of the record of a session.
+    """The copy of a session's record that this replica has.
 
     Attributes:
         text: as it was read or written last; None of a new one, "" where it is to be taken as it is there.

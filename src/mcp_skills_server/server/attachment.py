@@ -27,7 +27,7 @@ from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.server.tools import Tools
 
 _SCAN_AWAITED_S: Final = 1.0
-"""How long a handshake and a list of tools wait for the first scan, which reads some thousand skills in that time."""
+"""Seconds that a handshake and a list of tools wait for the first scan; it reads some thousand skills in that time."""
 _TOOLS: Final[Notice] = (runtime.LIST_CHANGED, None)
 
 

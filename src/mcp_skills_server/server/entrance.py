@@ -26,7 +26,7 @@ from mcp_skills_server.telemetry.trace_context import of_headers, trace_of
 Context: TypeAlias = ServerRequestContext[Any, Any]
 Call: TypeAlias = Callable[[Context, Any], Awaitable[Any]]
 Others: TypeAlias = Callable[[Context, View], Awaitable[Served]]
-"""What a server has beside skills, for one of its callers."""
+"""Returns what a server has beside skills, for one of its callers."""
 
 
 def call_of(

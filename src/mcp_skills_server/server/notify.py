@@ -46,7 +46,7 @@ _STREAM: Final = "io.modelcontextprotocol/subscriptionId"
 """The key of `_meta` that names the stream of a message."""
 
 _REMEMBERED_S: Final = 600.0
-"""How long notifications are repeated for other replicas: fetching a large repository takes minutes."""
+"""Seconds for which notifications are repeated for other replicas: fetching a large repository takes minutes."""
 _MOST_REMEMBERED: Final = 256
 
 Notice: TypeAlias = "tuple[str, str | None]"

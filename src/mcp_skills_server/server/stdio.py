@@ -47,7 +47,7 @@ _MOST_SHORT: Final = 32
 """Other requests at once. Each may hold a whole file until its answer is written."""
 _CLOSED: Final = Fault(-32000, "Connection closed")
 _LAST_ANSWERS_S: Final = 1.5
-"""How long requests may still take when stdin has ended."""
+"""Seconds that requests may still take when stdin has ended."""
 _Method: TypeAlias = "Callable[[PendingRequest], Awaitable[dict[str, Any]]]"
 
 _BEFORE_THE_HANDSHAKE = frozenset({INITIALIZE, PING})

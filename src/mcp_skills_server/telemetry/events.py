@@ -41,7 +41,7 @@ class NotRecordedError(RequestError):
 
 
 class Use(NamedTuple):
-    """What was done with a file of a skill.
+    """The use of a file of a skill.
 
     Attributes:
         action: "load" where it is the SKILL.md, "read" for another file, "run" where it was started, "dropped"

@@ -34,7 +34,7 @@ _OTHER: Final = "_OTHER"
 _MOST_SKILLS: Final = 1000
 """Skills that have a line of their own; what is done with further ones is counted together."""
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
-"""What the conventions advise, and below it what a server that answers in a tenth of a millisecond needs."""
+"""The buckets of the conventions, and smaller ones for answers of a tenth of a millisecond."""
 
 Gauges = Callable[[], Mapping[str, tuple[str, float] | tuple[str, str, Mapping[str, float]]]]
 """By name what it is, in words, and its value now; or the name of a label and the value for each of its values."""
@@ -197,7 +197,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Now(Collector):
-    """What is looked at when somebody asks."""
+    """Collect the gauges at each scrape."""
 
     def __init__(self, gauges: Gauges) -> None:
         self._gauges = gauges

@@ -1,4 +1,4 @@
-"""Where a request belongs in a trace that its client has begun: W3C Trace Context, of a message and of HTTP.
+"""W3C Trace Context of a request, from its message and from HTTP headers.
 
 It is looked at only where a reader of events wants it (`Events.wants_traces`). What clients send is bounded here and
 judged by its reader; baggage is passed over.
@@ -23,7 +23,7 @@ Carrier = dict[str, str]
 
 
 class Trace(NamedTuple):
-    """What a trace has of a request beside its event.
+    """The trace context and attributes of a request, beside its event.
 
     Attributes:
         message: what `_meta` of the message says of the span that it belongs to.

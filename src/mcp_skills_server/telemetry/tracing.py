@@ -98,7 +98,7 @@ class Tracing:
         return target if event.uses else ""
 
     def _describe(self, span: Span, event: Event) -> None:
-        """What OpenTelemetry has no convention for, or none yet."""
+        """Attributes for which OpenTelemetry has no convention (yet)."""
         found: dict[str, AttributeValue] = {"skills.outcome": event.outcome, "skills.protocol": event.protocol}
         if event.uses:
             found |= _of_use(event.uses[0])

@@ -23,7 +23,7 @@ MOST_SHOWN: Final = 100
 """Questions of a report."""
 _MOST_QUESTIONS: Final = 10_000
 _BUSY_S: Final = 5.0
-"""How long one process waits for the others that write."""
+"""Seconds that one process waits for others that write."""
 _AGAIN_S: Final = 0.01
 _VERSION: Final = 1
 _SCHEMA: Final = """
@@ -59,7 +59,7 @@ class NotStoredError(SkillsServerError):
 
 
 class Count(NamedTuple):
-    """What is counted."""
+    """The key of a counter."""
 
     day: int
     action: str
@@ -71,14 +71,14 @@ class Count(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """How often something happened, and when last, in seconds since 1970."""
+    """A count of events, and the time of the last one, in seconds since 1970."""
 
     times: int
     last: float
 
 
 class Batch(NamedTuple):
-    """What is stored at once, or not at all.
+    """Counts that are stored in one transaction.
 
     Attributes:
         counts: what happened.
@@ -93,7 +93,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What was counted of one skill, principal or host program.
+    """The counts of one skill, principal or host program.
 
     Attributes:
         name: which one; "" for who did not prove or say anything.
@@ -120,7 +120,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was counted.
+    """The report of the counts.
 
     Attributes:
         lines: the most used first; by skill also those that are served and were never used.

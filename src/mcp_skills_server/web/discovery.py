@@ -46,13 +46,13 @@ logger = logging.getLogger(__name__)
 
 PREFIXES: Final = (DIRECTORY, DIRECTORY_0_1)
 MAX_AGE_S: Final = 60
-"""How long an index may be kept without asking again; an artifact, which never changes, for a year."""
+"""The cache lifetime of an index in seconds; that of an artifact, which never changes, is a year."""
 _YEAR_S: Final = 365 * 24 * 3600
 _PATIENCE_S: Final = 30.0
 _INLINE_BYTES: Final = 1 << 18
 """More than this is read off the event loop."""
 _PIECE: Final = 1 << 18
-"""What a client that reads slowly holds in memory."""
+"""Bytes of memory that a slow reader holds."""
 _TOLD_AT_ONCE: Final = 20
 _MOST_LOGGED: Final = 10_000
 _MOST_SKILLS: Final = 20_000

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 PATH: Final = "/refresh"
 _MOST_BYTES: Final = 25 << 20
-"""What GitHub sends at most."""
+"""Bytes of GitHub's largest webhook."""
 _SHORTEST: Final = 16
 _SIGNED: Final = (("x-hub-signature-256", "sha256="), ("x-gitea-signature", ""), ("x-forgejo-signature", ""))
 """Header, and what stands in it before the HMAC-SHA256 of the body in hex."""

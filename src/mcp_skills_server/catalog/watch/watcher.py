@@ -26,14 +26,14 @@ from mcp_skills_server.catalog.watch.events import CannotWatchError, DirectoryEv
 from mcp_skills_server.model import Changes, Skill
 
 _LONE_S: Final = 0.04
-"""How long it must be quiet after a lone edit; also what one waits at the least."""
+"""Debounce in seconds after a lone edit; the shortest wait of all."""
 _QUIET_S: Final = 0.25
-"""How long it must be quiet after a burst."""
+"""Debounce in seconds after a burst."""
 _LONGEST_S: Final = 3.0
 """A burst is cut after so long, or a file that is written all the time would never be read again."""
 _LONE_PATHS: Final = 8
 _LONE_TOPS: Final = 3
-"""What one save touches in its directory at most: the file, a temporary and a backup copy."""
+"""Names that one save touches in its directory at most: the file, a temporary and a backup copy."""
 
 
 class Burst:
@@ -134,11 +134,11 @@ class Prover:
 logger = logging.getLogger(__name__)
 
 _IDLE_S: Final = 0.5
-"""How often an idle watch looks whether its roots are still the same directories."""
+"""Seconds between two checks of an idle watch that its roots are still the same directories."""
 _FIRST_S: Final = 0.05
-"""How long what the look behind the arming found waits for events that belong to it."""
+"""Seconds for which changes found by the scan behind the arming wait for their events."""
 _CALM_S: Final = 0.2
-"""What follows so soon on a report is more of the same, and no lone edit."""
+"""An event so soon after a report belongs to the same burst and is no lone edit."""
 _ARM_CALM_S: Final = 0.05
 _ARM_LATEST_S: Final = 1.0
 """Once the skills are read the watch is armed as soon as nobody has asked for so long, and by then at the latest."""

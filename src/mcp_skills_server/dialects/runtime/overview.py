@@ -30,7 +30,7 @@ from mcp_skills_server.dialects.runtime.words import (
 from mcp_skills_server.format.markup import around, contained, element, escaped
 
 CHARACTERS: Final = 4_000
-"""What the hosts show whole: some cut at 4,096."""
+"""The longest text that hosts show whole: some cut at 4,096."""
 _LEAST_DESCRIPTION: Final = 60
 """A shorter stump does not tell when to use a skill; it is left out."""
 _SOME_DESCRIPTION: Final = 90

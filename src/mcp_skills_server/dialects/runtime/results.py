@@ -27,14 +27,14 @@ from mcp_skills_server.model import SKILL_MD, Json, Skill, printable
 from mcp_skills_server.model.clients import UNKNOWN, Shows
 
 CHARACTERS: Final = UNKNOWN.result_characters
-"""What a result may hold: hosts cut the middle out of 40,000 characters and more, or put them in a file."""
+"""The longest result, in characters: hosts cut the middle out of 40,000 and more, or put them in a file."""
 _MOST_FILES: Final = 200
 _ELSEWHERE: Final = (
     f"The instructions and files are in active_skills of this result's structured content. If they are not shown to "
     f"you, read each skill's {SKILL_MD} with {READ}."
 )
 _IMAGES: Final = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
-"""What models take as pictures."""
+"""Media types that models take as pictures."""
 
 
 def receipt(

@@ -27,7 +27,7 @@ CONVERSATION: Final = "conversation"
 """The same argument for hosts that keep the name `session` for themselves, such as Microsoft's Agent Framework."""
 SCRIPTS: Final = "scripts/"
 WORKSPACE: Final = "/workspace/"
-"""What the paths of files begin with that scripts of the session leave; no path of a skill begins so."""
+"""The prefix of paths of files that scripts of the session leave; no path of a skill begins so."""
 
 _NAMES: Final = (LIST, SEARCH, LOAD, UNLOAD, READ, RUN, PROPOSE, PROPOSALS)
 _OTHER_NAMES: Final = {"skills_readresource": READ, "skills_read_resource": READ, "skills_runscript": RUN}
@@ -38,7 +38,7 @@ _ENTITIES: Final = ("&amp;", "&lt;", "&gt;", "&quot;")
 _LONGEST_WORD: Final = 30
 """A cut goes back to the end of a word over so many characters."""
 _LEFT_OUT: Final = " ,;:-("
-"""What does not stand before the dots."""
+"""Characters that are stripped before the dots."""
 
 
 class ToolResult(TypedDict):

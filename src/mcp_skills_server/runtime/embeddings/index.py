@@ -1,4 +1,4 @@
-"""Which skills mean what a question means, by the vectors of their descriptions.
+"""Semantic search of skills by the vectors of their descriptions.
 
 A thread of its own loads the model once the skills are read, makes the vectors of what is new, and follows the
 registry. Until they are there, and whenever the model fails, a search goes on without them.
@@ -28,13 +28,13 @@ logger = logging.getLogger(__name__)
 MEANT: Final = 60
 """Skills that a question may mean."""
 _LEAST: Final = 0.2
-"""How alike two texts are at least, as the cosine of their vectors; below, models see nothing in common."""
+"""The least cosine similarity of two texts; below it models see nothing in common."""
 _TEXT_LENGTH: Final = 2_000
 """Characters of a text or a question that are looked at."""
 _QUESTION_S: Final = 2.0
 _TEXTS_S: Final = 30.0
 _PAUSE_S: Final = 30.0
-"""How long a model that failed is left alone."""
+"""Seconds of backoff after a model failed."""
 
 
 class Embeddings:

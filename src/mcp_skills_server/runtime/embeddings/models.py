@@ -1,4 +1,4 @@
-"""What makes vectors of texts: a model2vec model in a local folder, or an endpoint that speaks OpenAI's embeddings.
+"""Embedding models: a model2vec model in a local folder, or an endpoint that speaks OpenAI's embeddings.
 
 Neither downloads anything, and neither is imported or asked before it is needed.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     """A row for each text, of length 1 or, of a text that says nothing, 0."""
 
 MODEL_FILES: Final = ("model.safetensors", "tokenizer.json", "config.json")
-"""What the folder of a model has at least."""
+"""The files that the folder of a model has at least."""
 _MOST_ANSWER: Final = 64 << 20
 """Bytes of an endpoint's answer."""
 
@@ -47,7 +47,7 @@ class Embedder(Protocol):
 
     @property
     def batch(self) -> int:
-        """How many texts to give at once."""
+        """The size of a batch of texts."""
         ...
 
     def embed(self, texts: Sequence[str], timeout_s: float) -> Vectors:

@@ -21,7 +21,7 @@ from mcp_skills_server.runtime.scripts.processes import ask
 
 _FIRST_LINE: Final = b"#!"
 _PROGRAMS: Final = (_FIRST_LINE, b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
-"""How programs begin: scripts, and what Linux and macOS execute."""
+"""Magic numbers of programs: scripts, and the executables of Linux and macOS."""
 _PYTHON: Final = ("-I", "-c", "import sys; print(sys.executable, sys.prefix, sys.base_prefix, sep='\\n')")
 _NODE: Final = ("-p", "process.execPath")
 _NODE_TYPES: Final = ("-p", "process.features.typescript ? process.execPath : ''")

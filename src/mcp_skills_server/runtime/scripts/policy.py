@@ -1,4 +1,4 @@
-"""Whether something may be run for somebody, and with what: one question of all that runs anything, and one answer.
+"""The execution policy: whether a caller may run a script, and with which environment, secrets and network.
 
 It takes a grant, where there are grants, and a source whose scripts run: the operator's own folders, and of named
 origins what was approved as it stands. The network and secrets are given by skill. What is decided is decided by the
@@ -47,7 +47,7 @@ class RunRefusedError(RequestError):
 
 
 class Allowed(NamedTuple):
-    """What a run gets that may begin.
+    """The rights of a run that may begin.
 
     Attributes:
         network: whether it may use the network.

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 TOKEN: Final = "SKILL_RUN"  # noqa: S105
 """The variable that carries a run's token."""
 KILLING_S: Final = 3.0
-"""How long killing is tried."""
+"""Seconds for which killing is tried."""
 _STRAYS_S: Final = 1.0
 _WINDOWS: Final = sys.platform == "win32"
 

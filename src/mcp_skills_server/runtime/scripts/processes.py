@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 GRACE_S: Final = 1.0
 """Between SIGTERM and SIGKILL."""
 LINGER_S: Final = 0.5
-"""How long the pipes may stay open after a program has ended."""
+"""Seconds for which the pipes may stay open after a program has ended."""
 PROGRESS_S: Final = 2.0
 """The interval of progress reports."""
 _CHUNK: Final = 64 << 10

@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 LOOK_S = 0.05
 """Between two looks at what a run takes."""
 PATIENCE_S = 10.0
-"""How long a call waits for its turn."""
+"""Seconds that a call waits for its turn."""
 _TIDYING_S: Final = 20.0
 _NAMES_SHOWN: Final = 20
 _DIRECTORY_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)

@@ -33,7 +33,7 @@ TEMPORARY: Final = "/tmp"  # noqa: S108 - its name inside; outside it is a priva
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 _NOBODY: Final = 65534
 _NEEDED_TO_DROP: Final = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_DAC_READ_SEARCH")
-"""What bubblewrap must keep so that its program can become another user; the last to enter that user's directory."""
+"""Capabilities that bubblewrap keeps so that its program can become another user; the last to enter its directory."""
 ROOT_WITHOUT: Final = "scripts would run as root without a sandbox, and could do anything to this machine"
 _AS_ROOT: Final = "scripts are root to the kernel, which calls them nobody, because they cannot become another user"
 _NO_FILTER: Final = "no filter of system calls: keys of the kernel are shared, and shared memory is not bounded"
@@ -68,7 +68,7 @@ _ETC: Final = (  # all of it public: no directory that also holds private keys, 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one run is to see.
+    """The files and rights that one run sees.
 
     Attributes:
         skills: the directory that is /skills, with a directory for each skill.
@@ -92,7 +92,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """How a command is put into a sandbox.
+    """The sandbox that commands are run in.
 
     Attributes:
         words: makes what goes before the command, of the descriptor to report on and that of the filter, if any.

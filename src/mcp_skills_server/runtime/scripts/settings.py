@@ -1,4 +1,4 @@
-"""What the operator chooses for scripts."""
+"""The settings of scripts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Mode: TypeAlias = Literal["required", "off"]
 
 @dataclass(frozen=True, slots=True)
 class ScriptSettings:
-    """How scripts of skills are run.
+    """The settings by which scripts of skills are run.
 
     Attributes:
         timeout_s: the time limit of a call that names none.

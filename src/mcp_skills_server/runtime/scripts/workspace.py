@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 MOST_FILES: Final = 20_000
 """Files and directories of a session; more take long to measure and to remove."""
 _ENTRY_BYTES: Final = 1 << 10
-"""What a file counts for even when it is empty."""
+"""Bytes that a file counts for even when it is empty."""
 _PASSES: Final = 5
 _MAX_WORKDIR_BYTES: Final = 512
 _DIRECTORY: Final = 0 if os.name == "nt" else os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW

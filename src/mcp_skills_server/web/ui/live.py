@@ -62,7 +62,7 @@ class SkillDifference(NamedTuple):
 
 
 class ScanChanges(NamedTuple):
-    """What one scan found.
+    """The changes that one scan found.
 
     Attributes:
         number: about the milliseconds since 1970, and higher than that of each scan before.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 BASE: Final = "/ui"
 """Below which path all of it lies, as routes see it."""
 prefix: Final[ContextVar[str]] = ContextVar("prefix", default="")
-"""What stands before that in the addresses that the viewer's browser knows."""
+"""The prefix of `BASE` in the addresses that the viewer's browser knows."""
 USAGE_DAYS: Final = 30
 _USAGE_S: Final = 5.0
 """For so long a report is good enough."""

@@ -1,4 +1,4 @@
-"""What has changed in skills since the server started, as differences of their text files.
+"""The changes of skills since the server started, as differences of their text files.
 
 What a skill was before is known only where its files were kept: a thread reads them once after the start, and again
 when they change, within a bound. A difference beyond it names files, and shows no lines.
@@ -66,7 +66,7 @@ class Revisions:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._states: OrderedDict[str, tuple[_State, int]] = OrderedDict()
-        """What each skill was when it was last looked at, and how many bytes are kept for that."""
+        """The last seen texts of each skill, and the bytes that are kept for them."""
         self._kept = 0
         self._found: OrderedDict[str, deque[SkillRevision]] = OrderedDict()
         self._changes: queue.SimpleQueue[tuple[float, Changes]] = queue.SimpleQueue()

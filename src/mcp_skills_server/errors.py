@@ -55,7 +55,7 @@ class NotServedError(RequestError):
     """The client asked for a resource that is not served. `uri` is the one that it asked for."""
 
     def __init__(self, uri: str) -> None:
-        # The same words whether it is absent or forbidden, so that nobody can probe the disk (S40-30).
+        # The same words whether it is absent or forbidden, so that no client can probe the disk (S40-30).
         super().__init__(f"Resource not found: {clipped(uri)}")
         self.uri = uri if len(uri) <= _LONGEST_URI else clipped(uri)
 
@@ -73,7 +73,7 @@ class UsageError(SkillsServerError, ValueError):
 
 def missing_extra(what: str, extra: str) -> UsageError:
     """Return the error where `what` wants an extra of this package that is not installed."""
-    # By the clone and not by name: the package is on no index, where somebody else may take its name.
+    # By the clone and not by name: the package is on no index, where a stranger may take its name.
     return UsageError(f"the extra [{extra}] for {what} is not installed; in the clone: pip install '.[{extra}]'")
 
 

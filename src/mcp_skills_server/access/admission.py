@@ -11,12 +11,12 @@ from mcp_skills_server.errors import SkillsServerError
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Somebody who may come in.
+    """A client that is admitted.
 
     Attributes:
         principal: who it is.
         hashed: SHA-256 of what was borne, by which it can be taken away.
-        expires: seconds since the epoch after which it lets nobody in; infinite where it holds for good.
+        expires: seconds since the epoch after which it is refused; infinite where it holds for good.
     """
 
     principal: Principal
@@ -25,7 +25,7 @@ class Admission:
 
 
 class RefusedError(SkillsServerError):
-    """What was borne lets nobody in. The message is for the operator's log, and has nothing of a token."""
+    """The credential is refused. The message is for the operator's log, and has nothing of a token."""
 
 
 class ScopeError(RefusedError):
@@ -33,7 +33,7 @@ class ScopeError(RefusedError):
 
 
 class UnavailableError(SkillsServerError):
-    """Whether it lets somebody in cannot be found out now. `retry_after_s` is when to ask again."""
+    """The credential cannot be verified now. `retry_after_s` is when to ask again."""
 
     def __init__(self, reason: str, retry_after_s: int) -> None:
         super().__init__(reason)

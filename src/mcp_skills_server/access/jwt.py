@@ -90,7 +90,7 @@ def prove(token: str, key: jwt.PyJWK, claimed: Claimed, settings: OAuthSettings)
     """Return the bearer of a token that `look` let pass, and its end by our clock, in seconds since the epoch.
 
     Raises:
-        RefusedError: it is not what it says, is over, or is for somebody else.
+        RefusedError: it is not what it says, is over, or is for another audience.
         ScopeError: it is good, and has not all scopes that are wanted.
     """
     try:

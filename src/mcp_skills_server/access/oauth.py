@@ -64,7 +64,7 @@ class ResourceServer:
         """Return the admission of the bearer of this token.
 
         Raises:
-            RefusedError: it lets nobody in; a ScopeError where it has not all scopes that are wanted.
+            RefusedError: the token is refused; a ScopeError where it has not all scopes that are wanted.
             UnavailableError: that cannot be found out now.
         """
         self.issuer.keep_fresh()

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 
 class Principal(NamedTuple):
-    """Somebody who proved a name.
+    """A client that proved a name.
 
     Attributes:
         kind: "token" for a line of the token file, "user" for whom an issuer vouches.

@@ -1,4 +1,4 @@
-"""How much one principal, or one address where nobody has to prove anything, may take of what all share."""
+"""Quotas of one principal, or of one address where no proof is required."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class QuotaSettings(NamedTuple):
 
     Attributes:
         requests_per_minute: requests over HTTP, of any protocol.
-        failed_authentications_per_minute: requests of one address that prove nobody.
+        failed_authentications_per_minute: failed authentications of one address.
         sessions: sessions of legacy clients.
         streams: `subscriptions/listen` streams.
         unread_bytes: bytes of answers that wait to be read.

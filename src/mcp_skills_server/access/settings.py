@@ -56,7 +56,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_safe(url: str) -> bool:
-    """Tell whether nobody on the way can read or change what goes to this URL: https, or http to this machine."""
+    """Tell whether no one on the way can read or change what goes to this URL: https, or http to this machine."""
     if not (url.isascii() and url.isprintable()) or any(each in url for each in ' "<>\\'):
         return False  # it stands in a header, between quotes
     try:

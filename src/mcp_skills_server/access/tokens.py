@@ -49,7 +49,7 @@ class Token:
     Attributes:
         name: what the log calls it.
         hashed: SHA-256 of the token.
-        expires: seconds since the epoch after which it lets nobody in; infinite where it holds for good.
+        expires: seconds since the epoch after which it is refused; infinite where it holds for good.
         groups: what its bearer belongs to.
     """
 
@@ -79,7 +79,7 @@ class Tokens(Collection[Token]):
     def __init__(self, tokens: Iterable[Token]) -> None:
         self._tokens = tuple(tokens)
         self.removed: Callable[[frozenset[bytes]], object] = bool
-        """Called by `replace` with the hashes of the tokens that let nobody in any more, or not as the same."""
+        """Called by `replace` with the hashes of the tokens that are withdrawn, or stand for another principal."""
         self.between_requests: Callable[[Callable[[], object]], object] = _call
         """Calls what it is given while no request is at work, so that all of them find either state and none a mixture
         of both. Waits for it; not to be called by what answers requests."""
@@ -108,7 +108,7 @@ class Tokens(Collection[Token]):
 
 
 def _call(work: Callable[[], object]) -> None:
-    """Call it: nobody asks for anything yet."""
+    """Call it: there are no requests yet."""
     work()
 
 
@@ -147,7 +147,7 @@ class TokenLines:
     def after(self, before: Iterable[Token]) -> list[Token]:
         """Return the tokens, and those of `before` whose name stands in wrong lines alone.
 
-        A wrong line keeps what its name had, so that a slip locks nobody out. What no line names is withdrawn.
+        A wrong line keeps what its name had, so that a slip locks no client out. What no line names is withdrawn.
         """
         kept = {name for name, _ in self.wrong} - {each.name for each in self.tokens}
         known = {each.hashed for each in self.tokens}

@@ -85,7 +85,7 @@ _DIGEST_LENGTH: Final = len(digest_of(b""))
 
 
 def is_foreign(found: os.stat_result, handle: Handle) -> bool:
-    """Tell whether a file is a hard link to a file of somebody else than the owner of the directory that it is found
+    """Tell whether a file is a hard link to a file of another user than the owner of the directory that it is found
     in.
 
     Who may write into a folder could else have the server read what is not theirs. Hard links within one owner's files

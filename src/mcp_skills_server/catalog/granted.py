@@ -1,7 +1,7 @@
 """The part of a registry that grants leave: one filtered snapshot for each set of grants, shared by all who have it.
 
 It is made by the first request that needs it, and follows the registry by what differs since the last one. All that a
-request can reach is in its snapshot, so whoever reads from one needs to judge nothing.
+request can reach is in its snapshot, so a reader of one needs to judge nothing.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It saves work and changes nothing that a client sees: a scan takes from it what a SKILL.md said and the digest of a file
 only under the stat signature that the file has now. Everything in it may be deleted at any time. What is in it is only
-as good as who may write it, so the file and its folder must be this user's, and nobody else's to write.
+as good as who may write it, so only this user may own and write the file and its folder.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Index:
         return self._do(read, create=False) or {}
 
     def keep_vectors(self, model: str, vectors: Mapping[bytes, bytes]) -> None:
-        """Keep more vectors, by the digests of their texts; those that nobody used for a month go."""
+        """Keep more vectors, by the digests of their texts; those unused for a month go."""
         today = int(time.time()) // _DAY_S
         rows = [(model, digest, vector, today) for digest, vector in vectors.items()]
 

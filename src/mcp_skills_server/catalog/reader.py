@@ -1,7 +1,7 @@
 """Reads files of skills, proves what it read, and keeps what is read often.
 
 The descriptor that was checked is the one that is read, and bytes whose digest is known must still have it. Digests
-are computed when somebody asks and kept beside the file.
+are computed on demand and kept beside the file.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Reader:
         return skill in self._bodies
 
     def hash_files(self, skill: Skill) -> None:
-        """Compute the digests of a skill that nobody has asked for yet, so that a touch is not taken for an edit.
+        """Compute the digests of a skill that are not known yet, so that a touch is not taken for an edit.
 
         Not of an unusable skill: it may be of any size. In one thread: 40,000 files of 2.5 kB took 0.45 s of processor
         time in one as in two, and two were done no sooner, for the calls of the system are what takes time.
@@ -146,7 +146,7 @@ class Reader:
                 self.digest(file)
 
     def place(self, skill: Skill) -> str:
-        """Return the absolute path of the skill's directory, for whoever works on the same disk."""
+        """Return the absolute path of the skill's directory, for programs on the same disk."""
         return os.path.join(self.roots[skill.root].path, *skill.directory.split("/")).rstrip(os.sep)
 
 

@@ -1,6 +1,6 @@
 """The skills of some roots, kept current: one current Snapshot, swapped whole.
 
-Readers take `snapshot` and keep it; a refresh builds the next one beside it, so nobody ever sees it half filled.
+Readers take `snapshot` and keep it; a refresh builds the next one beside it, so no reader sees it half filled.
 A refresh scans only the skills that a change touches.
 """
 

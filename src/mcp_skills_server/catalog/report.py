@@ -30,7 +30,7 @@ _Key: TypeAlias = tuple[str, str, str]
 
 
 class _Budget:
-    """How many lines may be logged: whoever writes into a folder without end must not fill a disk.
+    """A rate limit of log lines: a program that writes into a folder without end must not fill a disk.
 
     Args:
         now: seconds of a clock that never goes back.
@@ -111,7 +111,7 @@ def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic)
             more = "and %d more skills and problems; %s; 'mcp-skills-server validate' shows every problem of now"
             logger.log(lines[0][0], more, len(lines) - shown, in_all)
 
-    if registry.loaded.is_set():  # somebody had to know first whether all of it can be served
+    if registry.loaded.is_set():  # the first scan says whether all of it can be served
         report(Changes({}, {}))
     registry.subscribe(report, problems=True)
 

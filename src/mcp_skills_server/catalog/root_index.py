@@ -152,7 +152,7 @@ class RootIndex:
             part = refused  # a file of it may again be what it was
         if part is None and self._unattached.below(location):
             part = location  # a problem that was found there may be over
-        # While a root was away nobody saw what happened in it.
+        # Changes in a root that was away were not seen.
         return part if part is None or self.missing is None else ""
 
     def _location(self, path: str) -> str | None:

@@ -59,11 +59,11 @@ class Unrestricted:
     """The rest of `SkillSet` for a set from which nothing is withheld."""
 
     asked_at: float = -math.inf
-    """When a request came last, by the monotonic clock: what nobody waits for gives way to requests."""
+    """When a request came last, by the monotonic clock: background work yields to requests."""
 
     @property
     def permissions(self) -> None:
-        """Nobody's in particular."""
+        """None: of no principal in particular."""
         return
 
     def left_of(self, changes: Changes) -> Changes:
@@ -71,5 +71,5 @@ class Unrestricted:
         return changes
 
     def note_request(self) -> None:
-        """Somebody asks."""
+        """Note that a request came."""
         self.asked_at = time.monotonic()

@@ -39,7 +39,7 @@ async def in_turn(size: int, owner: str | None) -> AsyncGenerator[None]:
     and of all owners only a few at once.
 
     An answer takes several times its size of memory until it is written, and the event loop while it is made: sixty
-    requests at once took 1.3 GB, and nobody else was answered for 6 s.
+    requests at once took 1.3 GB, and other clients waited for 6 s.
     """
     if size <= _LARGE:
         yield

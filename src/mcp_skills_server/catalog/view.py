@@ -36,7 +36,7 @@ class View:
     """The skills that one request is answered from.
 
     Args:
-        skill_set: whose skills they are: those that the grants leave to whoever asks.
+        skill_set: the skills that the grants leave to the caller.
         last_try: whether a file that changed is no reason to call the handler again.
 
     Attributes:
@@ -85,7 +85,7 @@ class View:
         return known if len(known) == len(skill.files) else await off_loop(False, self._digests, skill)
 
     async def hash_files(self, skills: Sequence[Skill]) -> None:
-        """Compute the digests of these skills' files that nobody has asked for yet."""
+        """Compute the digests of these skills' files that are not known yet."""
         if skills:
             await in_thread(self._hash_files, skills)
 

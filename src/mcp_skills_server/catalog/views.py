@@ -17,7 +17,7 @@ from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.model import Changes
 
 _MOST_SETS: Final = 4096
-"""Sets of grants that are kept although nobody uses them now; an unused one is a few hundred bytes."""
+"""Sets of grants that are kept although they are unused now; an unused one is a few hundred bytes."""
 _MOST_SKILLS: Final = 400_000
 """Skills that all filtered snapshots hold together, about 150 bytes each."""
 _AT_LEAST: Final = 16
@@ -83,7 +83,7 @@ class Views:
         """Have these grants in force from now on.
 
         Raises:
-            ValueError: there were none, and whoever has a view by now would lose it unawares.
+            ValueError: there were none, and principals with a view would lose it unawares.
         """
         before = self._grants
         if before is None:
@@ -97,7 +97,7 @@ class Views:
         self._replaced.append(listener)
 
     def difference(self, before: Permissions, after: Permissions) -> Changes:
-        """Return what whoever had the first and has the second now finds otherwise."""
+        """Return the difference for a principal who had the first permissions and has the second now."""
         old, new = self.left_by(before).snapshot.skills, self.left_by(after).snapshot.skills
         return Changes(without_same(old, new), without_same(new, old))
 

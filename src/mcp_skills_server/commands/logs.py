@@ -25,7 +25,7 @@ from mcp_skills_server.model import printable
 _OURS: Final = "mcp_skills_server"
 _EVERY_S: Final = 60.0
 _MOST_WAITING: Final = 10_000
-"""Lines that wait for whoever reads stderr; further ones are dropped and counted."""
+"""Lines that wait for the reader of stderr; further ones are dropped and counted."""
 
 
 Level = Literal["debug", "info", "warning", "error"]

@@ -141,7 +141,7 @@ def answered(message: object) -> list[Answer]:
         if "method" in each or key is None or not ("result" in each or "error" in each):
             continue
         failed = "error" in each and each["error"] is not None
-        # An error without an id is about a message that nobody could read, and not about the request of id null.
+        # An error without an id is about a message that could not be read, and not about the request of id null.
         if not failed or key[1] is not None:
             out.append(Answer(key, None if failed else as_dict(each.get("result"))))
     return out

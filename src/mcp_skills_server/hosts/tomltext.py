@@ -4,7 +4,7 @@ The text is cut into statements by asking the standard library's parser whether 
 module needs no grammar of its own. What cannot be edited line by line (an inline table) is refused.
 
 tomlkit 0.15 was tried instead: where tables of one name stand apart it writes a file back in another order, even one
-that nobody edited, and a comment above a table goes with the table before it.
+that was not edited, and a comment above a table goes with the table before it.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class SkillFile:
     """One regular file of a root.
 
     `signature`, `mtime_reliable`, `digest` and `executable` are memos, not content: a rescan that finds the same bytes
-    under a new time stamp renews the signature, and the digest is filled in when somebody first asks for it.
+    under a new time stamp renews the signature, and the digest is computed on demand.
 
     Attributes:
         root: index of the root it lies in.
@@ -117,7 +117,7 @@ class SkillFile:
         signature: what a stat at the scan said, as one short text; "" for what no file has.
         mtime_reliable: False if the file was so young when it was last read, or at the scan, that a later write could
             leave the same signature.
-        digest: `sha256:` and 64 hex digits of the bytes, or None while nobody asked.
+        digest: `sha256:` and 64 hex digits of the bytes, or None while it is not computed.
         executable: whether its owner may execute it. No listing has this, so a change of it is no news.
     """
 

@@ -1,4 +1,4 @@
-"""A proposal: a new skill, or a change of one, that somebody wrote and a reviewer decides on."""
+"""A proposal: a new skill, or a change of one, that a model wrote and a reviewer decides on."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Proposal:
     """One proposal, without its files.
 
     Attributes:
-        id: its name in the folder of proposals, which nobody can guess.
+        id: its unguessable name in the folder of proposals.
         name: the skill path that it is for.
-        principal: the proposer: "token:laptop", "local", or an address where nobody proves a name.
+        principal: the proposer: "token:laptop", "local", or an address where no proof is required.
         reason: why it is proposed, in the proposer's words.
         host: what the proposer's host calls itself; "" where it does not say.
         proposed: when, in UTC, as ISO 8601 has it.

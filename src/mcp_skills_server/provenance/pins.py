@@ -34,7 +34,7 @@ class Pins:
             StaleFileError: a file changed meanwhile or cannot be read.
         """
         root = reader.roots[skill.root].given
-        # One that is unusable may be of any size, and is served to nobody. Nor does it hide one of a later root.
+        # One that is unusable may be of any size, and is not served. Nor does it hide one of a later root.
         if skill.standing is Standing.UNUSABLE:
             return GateRefusal(None)
         locked = self._skills.get(root, {}).get(skill.path)

@@ -89,7 +89,7 @@ class SignatureGate:
         Raises:
             StaleFileError: a file changed meanwhile or cannot be read.
         """
-        if skill.standing is Standing.UNUSABLE:  # it may be of any size, and is served to nobody
+        if skill.standing is Standing.UNUSABLE:  # it may be of any size, and is not served
             return GateRefusal(None)
         digest, asked = reader.digest_over(skill), self._verifier.asked()
         if asked != self._asked or len(self._proved) >= _MOST_PROVED:

@@ -91,7 +91,7 @@ def make_plan(
         digest, found = ours[path], folder.digest(path)
         if found == digest:
             continue
-        # A file of ours that somebody changed is set right in our own folders, and nowhere else.
+        # A file of ours that was changed is set right in our own folders, and nowhere else.
         if found is not None and (path not in claims or (path == HEADERS and found not in claims[path])):
             raise UsageError(f"{folder.shown}: {printable(path)} is not of this program's making; move it away")
         plan.differences.append(OutdatedFile(path, "missing" if found is None else "different"))

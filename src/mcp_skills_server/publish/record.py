@@ -1,7 +1,7 @@
 """Record of `publish`: which files of a folder are ours.
 
 The record lies beside the tree and is as public as the tree is: the same skills give the same bytes. It proves what is
-ours by digest, so a false one costs nobody a file.
+ours by digest, so a false one deletes no foreign file.
 """
 
 from __future__ import annotations

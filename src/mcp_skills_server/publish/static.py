@@ -1,7 +1,7 @@
 """Static export of a publication for any web server, byte for byte what the live server would answer.
 
 A run writes what has changed. A file is made beside the tree and renamed into its place; the indexes come last, and
-what they no longer name goes after that. So a visitor, or whoever comes after a crash, finds everything that an index
+what they no longer name goes after that. So a visitor, also after a crash, finds everything that an index
 names. What this program did not write is never written over and never deleted: a record beside the tree has the digest
 of every file of ours.
 """
@@ -56,12 +56,12 @@ class StaticSite:
     Args:
         output: the folder; links are followed. It must be empty, absent or of this program's making.
         headers: also write `_headers`.
-        keep_days: how long an artifact stays that the index no longer names, for whoever has an old index cached.
+        keep_days: how long an artifact stays that the index no longer names, for clients that cached an old index.
         clock: seconds since 1970.
         steps: goes through what is about to be written, to show how far that is.
 
     Raises:
-        UsageError: the folder is somebody else's, or cannot be read.
+        UsageError: the folder is not this program's, or cannot be read.
     """
 
     def __init__(

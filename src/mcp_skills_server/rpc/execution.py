@@ -259,7 +259,7 @@ def _languages(extensions: Iterable[str]) -> list[str]:
 
 
 def _fill(files: Mapping[str, bytes], work: str) -> None:
-    """Put in what the run is given. Nobody else has written here yet."""
+    """Write the input files of the run, before any script writes here."""
     for directory in (BLOBS_IN, BLOBS_OUT):
         os.mkdir(os.path.join(work, directory), 0o700)
     for name, raw in files.items():

@@ -66,7 +66,7 @@ class ActiveSkills:
         self.changed = 0
         """The number of times that something was loaded or unloaded."""
         self._changing = Lock()
-        """Held by whoever sets `_loaded` after waiting for a file."""
+        """Held while `_loaded` is set after waiting for a file."""
 
     @property
     def names(self) -> list[str]:
@@ -154,7 +154,7 @@ class ActiveSkills:
         _own_change.set(self.changed)
 
     def clear(self) -> None:
-        """Forget all at once: nobody is going to ask any more."""
+        """Forget all at once: the session ends."""
         self._loaded, self._awaited = {}, None
 
     async def keep_current(self, runtime: Runtime) -> Active:

@@ -258,7 +258,7 @@ class Briefing:
         roots = self._registry.roots
         if len(roots) == 1:
             return "", skill.path
-        root = roots[skill.root]  # by its last name: where it lies is nobody's matter
+        root = roots[skill.root]  # by its last name: its place is private
         if root.origin is not None:
             return identity.shown_origin(root.origin), skill.path
         return basename(root.shown.rstrip("/")) or basename(root.path), skill.path

@@ -160,14 +160,14 @@ class Runtime:
         await self.aclose()
 
     async def load(self) -> None:
-        """Read the skills in a thread, unless somebody has, so that `session` has nothing to wait for."""
+        """Read the skills in a thread, unless they are read, so that `session` has nothing to wait for."""
         if not self.registry.loaded.is_set():
             await in_thread(self.registry.load)
 
     def session(self) -> Session:
         """Return a new session, which the caller binds to a conversation and closes at its end.
 
-        Outside of an event loop it reads the skills first, if nobody has; that takes as long as it takes.
+        Outside of an event loop it reads the skills first, if they are not read; that takes as long as it takes.
 
         Raises:
             UsageError: an event loop runs in this thread and the skills were never read, which would stop the loop;

@@ -64,7 +64,7 @@ class Term(NamedTuple):
 
 
 class FullText:
-    """An index of rows. It keeps no texts, so whoever takes a row out must know them. For one thread at a time.
+    """An index of rows. It keeps no texts, so a caller that takes a row out must know them. For one thread at a time.
 
     Raises:
         NoFullTextError: there is no FTS5.

@@ -59,7 +59,7 @@ class Session:
         handle: that of a session which another process has begun; a new one unless given.
 
     Attributes:
-        session_id: its handle, which nobody can guess.
+        session_id: its unguessable handle.
         calls: calls that are being answered now.
         moved: how often scripts began to run in this process.
         scripts_at: where a script ran last: "" nowhere, "here" in this process, else a name of another one.

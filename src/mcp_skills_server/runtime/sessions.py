@@ -1,8 +1,8 @@
 """The sessions of many callers, by handle: bounded in number and age, each for its owner alone.
 
 A handle is minted by us, cannot be guessed, and is the only reference to the state where a connection keeps none. An
-unknown handle and another's handle are answered in the same words. Whoever opens too many loses its own oldest, and
-nobody another's.
+unknown handle and another's handle are answered in the same words. A client that opens too many loses its own oldest,
+and no other client's.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Sessions:
         return len(self._open)
 
     def new(self, since: int | None = None, runtime: Runtime | None = None) -> Session:
-        """Return a session that nobody can find yet. `keep` it once it holds anything.
+        """Return a session that has no handle in the store yet. `keep` it once it holds anything.
 
         Args:
             since: as `Session` takes it.

@@ -84,7 +84,7 @@ class Event(NamedTuple):
         method: which one was called, at most 200 characters of what the client says; "" for a difference.
         outcome: of a request "ok", "refused" for what is wrong with it, "failed" for a bug, "cancelled", or "begun" for
             a run that is about to start; of a skill in the catalogue the rest.
-        principal: the `id` of whom the client proved to be, None where nobody has to prove anything.
+        principal: the `id` of whom the client proved to be, None where no proof is required.
         address, era: where the client is, and of which era of MCP; None where there is none.
         host: what the client calls itself, at most 200 characters, None where it does not say.
         uses: what was done with which skills, in order.
@@ -345,7 +345,7 @@ def observe(
     address: str | None = None,
     id_: object = None,
 ) -> AbstractContextManager[Request | None]:
-    """Return a `Request` to enter around the work, or nothing while nobody reads events. `id_` is that of its
+    """Return a `Request` to enter around the work, or nothing while there is no reader. `id_` is that of its
     message.
     """
     if not has_readers():
@@ -386,7 +386,7 @@ def runs(skill: str, file: str, digest: str, *, laid_out: Mapping[str, str] | No
         laid_out: skills whose files are beside it for it to read: by path the digest over all of them.
 
     Raises:
-        NotRecordedError: it must not be started, because nobody could say afterwards that it was.
+        NotRecordedError: it must not be started, because it cannot be recorded.
     """
     if not has_readers():
         return

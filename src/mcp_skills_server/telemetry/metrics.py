@@ -1,4 +1,4 @@
-"""Counts and times for Prometheus: a reader of events, and a look at the catalogue when somebody asks.
+"""Counts and times for Prometheus: a reader of events, and of the catalogue at each scrape.
 
 Names and labels are those of OpenTelemetry's conventions for MCP (GenAI conventions 1.42, in development) where they
 have one, in Prometheus' spelling, and `skills_` for the rest. A label has few values: what clients make up is "_OTHER".
@@ -44,7 +44,7 @@ class Metrics:
     """All metrics of a server.
 
     Args:
-        gauges: what is looked at when somebody asks.
+        gauges: read at each scrape.
         methods: the methods that have a line of their own.
 
     Attributes:

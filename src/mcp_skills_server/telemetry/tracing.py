@@ -176,7 +176,7 @@ def _context(carrier: Carrier) -> Context | None:
 def make_provider() -> tuple[trace.TracerProvider, Callable[[], None]]:
     """Return what makes tracers, as the variables of OpenTelemetry say, and what sends the rest within a second.
 
-    Where somebody has set a global provider, as `opentelemetry-instrument` does, it is that one, and theirs to end.
+    Where a global provider is set, as `opentelemetry-instrument` does, it is that one, and theirs to end.
     """
     known = trace.get_tracer_provider()
     if isinstance(known, TracerProvider):

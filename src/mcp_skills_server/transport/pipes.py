@@ -69,7 +69,7 @@ class Pipes:
         """Write these bytes, after those of earlier calls. Returns whether they are out; `flush` waits for the rest.
 
         Raises:
-            BrokenPipeError: nobody reads them.
+            BrokenPipeError: the reader is gone.
         """
         rest = memoryview(raw)
         if not self._unsent:
@@ -92,7 +92,7 @@ class Pipes:
         """Wait until everything is out that was to be written by now.
 
         Raises:
-            BrokenPipeError: nobody reads it.
+            BrokenPipeError: the reader is gone.
         """
         if self._unsent:
             out = asyncio.get_running_loop().create_future()
@@ -103,7 +103,7 @@ class Pipes:
         """Write these bytes, after those of earlier calls, and wait until they are out.
 
         Raises:
-            BrokenPipeError: nobody reads them.
+            BrokenPipeError: the reader is gone.
         """
         if not self.send_now(raw):
             await self.flush()
@@ -113,7 +113,7 @@ class Pipes:
         work: Callable[[], Coroutine[Any, Any, None]],
         before_signalled: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Run `work` until it is done, SIGTERM or SIGINT comes, or nobody reads stdout any more.
+        """Run `work` until it is done, SIGTERM or SIGINT comes, or the reader of stdout is gone.
 
         Args:
             work: what reads and sends; the last two cancel it. It may raise BrokenPipeError, alone or in a group.
@@ -196,7 +196,7 @@ class Pipes:
             asyncio.get_running_loop().remove_reader(self._stdin)
 
     async def _read_in_thread(self, loop: asyncio.AbstractEventLoop) -> bytes:
-        """Read a chunk of what the event loop cannot wait for, in a daemon thread: at the end nobody joins it."""
+        """Read a chunk of what the event loop cannot wait for, in a daemon thread, which is not joined at the end."""
 
         def read() -> None:
             chunk = descriptors.read(self._stdin)

@@ -1,4 +1,4 @@
-"""Rules that read the values of frontmatter fields: text in `metadata`, the shapes of extensions, what nobody sees."""
+"""Rules that read the values of frontmatter fields: text in `metadata`, the shapes of extensions, invisible text."""
 
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ class _OneEnd(h11.Connection):
 def protocol_with_timeouts(seconds: float, slots: Slots, share_unread: int | None = None) -> type[asyncio.Protocol]:
     """Return uvicorn's protocol with slots and timeouts.
 
-    A client has the same time for the head of a request and again for its body. A body that nobody wants is read for
+    A client has the same time for the head of a request and again for its body. An unwanted body is read for
     some megabytes and no more. An answer may take as long as it likes, a stream too, as long as its client reads.
 
     Args:

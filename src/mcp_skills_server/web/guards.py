@@ -122,7 +122,7 @@ class Guard:
     Args:
         app: what answers.
         policy: what a request must carry.
-        rates: how often one address may prove nobody; None where that is not counted.
+        rates: the rate of failed authentications of one address; None where that is not counted.
     """
 
     def __init__(self, app: ASGIApp, policy: Policy, rates: Rates | None = None) -> None:
@@ -218,7 +218,7 @@ class Guard:
             else:
                 self._loop.call_soon_threadsafe(call)
                 done.wait(_SWAP_S)
-        except RuntimeError:  # the loop is closed, and nobody asks any more
+        except RuntimeError:  # the loop is closed: there are no requests
             call()
 
     def _is_in_loop(self) -> bool:
@@ -258,7 +258,7 @@ def _deadline(found: Admission) -> float:
 def _is_form_of_own_page(scope: Scope, policy: Policy, headers: Mapping[bytes, str]) -> bool:
     """Return whether it is a form of the page sent to the page itself, under any host name, where tokens are wanted.
 
-    Somebody who had a browser take another name for ours would find a form there, and no cookie and no token.
+    After DNS rebinding a foreign page would find a form there, and no cookie and no token.
     """
     origin = _ORIGIN.fullmatch(headers.get(b"origin", ""))
     same = origin is not None and origin[1].lower() == headers.get(b"host", "").lower()

@@ -61,7 +61,7 @@ class Messages:
             return
         first = await receive()
         if first["type"] != "http.request" or first.get("more_body"):
-            return  # the client left in the middle of it: nobody reads an answer
+            return  # the client left in the middle of it
         found = judge(first.get("body", b""))
         del first
         headers = dict(reversed(scope["headers"]))  # of a header that stands twice the first counts

@@ -68,11 +68,11 @@ def routes(
     """Return the routes of `/healthz` and `/readyz`.
 
     Args:
-        registry: what is served; somebody else loads it.
+        registry: the skills; loaded elsewhere.
         sites: the state of each root that is a site.
         drain: whether the server is about to end, and not ready for that reason.
         states: a line on each thing beside the roots, such as the last reload and Redis; none decides readiness.
-        may: whether somebody may read where sources lie.
+        may: whether a principal may read where sources lie.
         allow_empty: ready although no folder had a skill since the start, as where a volume was not mounted.
     """
     had_skills = allow_empty
@@ -145,7 +145,7 @@ def metrics_route(metrics: Metrics, may: Callable[[Principal | None], bool]) -> 
 
     Args:
         metrics: what is shown.
-        may: whether somebody may see it.
+        may: whether a principal may see it.
     """
 
     async def scrape(request: Request) -> Response:

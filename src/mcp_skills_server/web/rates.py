@@ -46,7 +46,7 @@ _LONG_S: Final = 0.05
 
 TakeShared: TypeAlias = Callable[[str, int], Awaitable[float]]
 """Counts a request of an owner, of so many a minute, with those at other replicas; the seconds until it may be made, 0
-where it was counted. Raises RequestError where nobody can count now."""
+where it was counted. Raises RequestError where it cannot be counted now."""
 
 
 async def send_error(
@@ -99,12 +99,12 @@ async def refuse_in_time(
                 left -= len(message.get("body", b""))
                 if left < 0:  # from here on its bytes stay with the client
                     await anyio.sleep_forever()
-            return  # nobody reads an answer
+            return  # the client left
     await refuse(scope, send, quota, most, wait)
 
 
 class FailedAuthentications:
-    """The quota of failed authentications of each address, at all doors. A request that proves somebody passes.
+    """The quota of failed authentications of each address, at all doors. A request with a proved principal passes.
 
     Args:
         rates: how often one address may fail; None where that is not counted.

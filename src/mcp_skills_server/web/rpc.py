@@ -46,7 +46,7 @@ def route(rpc: Rpc) -> Route:
                 if len(body) > rpc.max_message:
                     return Response(rpc.too_long(), 413, {"Connection": "close"}, _JSON)
         except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
+            return Response(status_code=400)  # the client left
         answer = Response(status_code=204)
         more = request.scope.get(MORE)
         if more is not None and await more(rpc.calls_in(bytes(body)) - 1):

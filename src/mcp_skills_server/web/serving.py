@@ -97,7 +97,7 @@ async def serve_http(
                 server.should_exit = True
 
             tasks.start_soon(end_on_signal)
-            # Only now, so that whoever has read it can connect, and can end it.
+            # Only now, so that a reader of the line can connect, and end the server.
             logger.info("listening on http://%s%s", shown_address(listener), http.entrance)
             listening(shown_address(listener))
             await server.serve(sockets=[listener])

@@ -72,7 +72,7 @@ class Burst:
 
 
 _PROVE_STEP_S: Final = 0.0005
-"""Between two steps, while nobody asks."""
+"""Between two steps, while there are no requests."""
 _PROVE_CALM_S: Final = 0.01
 """After the last request: who asks one thing after the other is soon back, and would wait for the interpreter."""
 _PROVE_MOST_S: Final = 0.1
@@ -141,7 +141,7 @@ _CALM_S: Final = 0.2
 """An event so soon after a report belongs to the same burst and is no lone edit."""
 _ARM_CALM_S: Final = 0.05
 _ARM_LATEST_S: Final = 1.0
-"""Once the skills are read the watch is armed as soon as nobody has asked for so long, and by then at the latest."""
+"""Once the skills are read the watch is armed as soon as no request came for so long, and by then at the latest."""
 _PAUSE_S: Final = 0.25
 """Before the watch is armed anew: what ended it may still be going on."""
 _POLL_S: Final = 0.5
@@ -214,7 +214,7 @@ class Watcher:
         try:
             await in_thread(self._await_loaded)
         except BaseException:
-            self.stop(timeout=0)  # cancelled, and nobody else would end the threads
+            self.stop(timeout=0)  # cancelled; nothing else ends the threads
             raise
         return self
 

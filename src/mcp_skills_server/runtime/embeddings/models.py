@@ -148,7 +148,7 @@ class Endpoint:
             connection = http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=secure)
         else:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
-        # The time of the socket is that of each wait, and whoever drips would have us wait for ever.
+        # The time of the socket is that of each wait, and an endpoint that drips would have us wait for ever.
         end = threading.Timer(timeout_s, _cut, [connection])
         end.daemon = True
         end.start()
@@ -167,7 +167,7 @@ class Endpoint:
 
 
 def _cut(connection: http.client.HTTPConnection) -> None:
-    """Have whoever waits for this connection stop."""
+    """Wake the thread that waits for this connection."""
     with suppress(OSError, AttributeError):  # it was closed meanwhile, or is not connected yet
         connection.sock.shutdown(socket.SHUT_RDWR)
 

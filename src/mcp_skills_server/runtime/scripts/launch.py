@@ -83,7 +83,7 @@ def _running(user: int) -> int | None:
 def _leave_keys() -> str | None:
     """Get a session keyring of our own, which is empty: keys of the operator's session are none of the script's.
 
-    Returns why that failed, or None. Where the kernel has no keys, or a container lets nobody at them, none are shared.
+    Returns why that failed, or None. Where the kernel has no keys, or a container denies them, none are shared.
     """
     number = _KEYCTL.get(os.uname().machine)
     if sys.platform != "linux" or sys.maxsize < 1 << 32 or number is None:

@@ -34,7 +34,7 @@ _NAMES_SHOWN: Final = 20
 
 
 class RunRefusedError(RequestError):
-    """Something is not run for whoever asks. The message has the reason, for a model.
+    """Something is not run for the caller. The message has the reason, for a model.
 
     Args:
         message: the reason.
@@ -117,7 +117,7 @@ class ExecutionPolicy:
         Args:
             skill: of which a script is to run; None for code that came with a call.
             laid_out: all skills whose files it can read, that one too.
-            permissions: of whoever asks; None where the options alone decide.
+            permissions: of the caller; None where the options alone decide.
             needs: secrets without which it is not to begin.
 
         Returns:

@@ -49,7 +49,7 @@ class RunRequest:
         timeout_s: the time limit.
         launcher: a file in the work directory that the interpreter runs, and that is given the script's path.
         fill: puts into the work directory what the run is given.
-        permissions: of whoever asks; None where the options alone decide.
+        permissions: of the caller; None where the options alone decide.
         needs: secrets without which it is not to begin.
         network: whether it may use the network.
     """

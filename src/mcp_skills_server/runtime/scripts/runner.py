@@ -186,12 +186,12 @@ class Scripts:
             fill: called in a thread with the work directory when it is this run's turn, before the start: what waits
                 for its turn takes nothing of the disk. Only for a work directory in which nothing else runs.
             owner: among whose runs it counts.
-            permissions: of whoever asks; None where the options alone decide.
+            permissions: of the caller; None where the options alone decide.
             needs: secrets without which it is not to begin.
 
         Raises:
             QuotaError: the owner runs too much already; try again later.
-            RunRefusedError: it may not run for whoever asks.
+            RunRefusedError: it may not run for this caller.
             RequestError: the call must be changed, or be tried again later; the message says how.
             StaleFileError: a file of the skill changed; scan it again and call again. The script was not started.
         """
@@ -360,7 +360,7 @@ class Scripts:
         """Say that a run is about to start. Blocks.
 
         Raises:
-            NotRecordedError: nobody could say afterwards that it was.
+            NotRecordedError: the audit log cannot record it.
             StaleFileError: a file of the skill changed.
         """
         if not self._server.has_readers:

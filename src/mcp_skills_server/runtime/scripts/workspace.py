@@ -81,7 +81,7 @@ class Workspace:
             return True
 
     def fill(self, put: Callable[[str], None]) -> None:
-        """Let our own code put something in, while nobody else writes here; then it is whose the scripts are."""
+        """Let our own code write while no script runs; then give the files to the user of the scripts."""
         put(self.path)
         if self._owner is not None:
             for top, directories, files in os.walk(self.path):

@@ -89,7 +89,7 @@ CSP: Final = (
 _HEADERS: Final = {
     "content-security-policy": CSP,
     "x-content-type-options": "nosniff",
-    # With "no-referrer" a browser sends the forms of a page with `Origin: null`, and nobody could tell whose they are.
+    # With "no-referrer" a browser sends the forms of a page with `Origin: null`, and their page could not be told.
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -269,11 +269,11 @@ class Ui:
         return self._runtime.over(self._views.of(principal))
 
     def _is_admin(self, principal: Principal | None) -> bool:
-        """Tell whether somebody may see what is for the operator."""
+        """Tell whether a viewer may see what is for the operator."""
         return self.site.local or self._views.may_admin(principal)
 
     def _sees_others(self, principal: Principal | None) -> bool:
-        """Tell whether somebody may see what others do: nobody who proves nothing, unless it is granted."""
+        """Tell whether a viewer may see what others do: without a proved name only where it is granted."""
         return self.site.local or (
             self._views.may_admin(principal) and (principal is not None or self._views.are_restricted)
         )

@@ -63,7 +63,7 @@ class Entrance:
         ]
 
     async def _once(self, request: Request) -> Response:
-        """Take the secret of a page that somebody opened for himself out of the address, and give a cookie for it."""
+        """Take the one-time secret of one's own page out of the address, and give a cookie for it."""
         if await self._viewers.viewer(request) is None:
             viewer = self._viewers.by_first_use(request.query_params.get("once", ""))
             if viewer is None:

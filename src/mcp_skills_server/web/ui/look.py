@@ -79,8 +79,8 @@ class PageContext:
         sources: the state of each root that is fetched.
         usage: the counts of uses.
         revisions: what has changed since the start.
-        local: whether the page is somebody's own, on this machine alone: then it may name folders of the disk.
-        open: whether nobody signs in.
+        local: whether the page is one person's own, on this machine alone: then it may name folders of the disk.
+        open: whether the page needs no sign-in.
         live: the changes, and who follows them.
         activity: the latest runs and clients.
         histories: what git knows of the skills of repositories that are fetched.
@@ -110,7 +110,7 @@ class Look:
         site: what all viewers have in common.
         runtime: of the skills that the viewer may read.
         view: these skills, bound once.
-        principal: who looks; None where nobody has to prove anything.
+        principal: who looks; None where no proof is required.
         is_admin: whether the viewer may see what is for the operator.
         sees_others: whether the viewer may see who else there is, and what they do.
         nav: the views that the viewer may open: address and title.

@@ -1,6 +1,6 @@
 """Signing in at the issuer whose tokens the server takes: the authorization code flow with PKCE.
 
-What comes back lets nobody in by itself: the access token is proved as on any request, and is forgotten with it.
+The answer is no proof by itself: the access token is proved as on any request, and is forgotten with it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Flow:
     """Authorization code flow of a public client. For one event loop.
 
     It keeps nothing between the two requests: `state` and the verifier of PKCE are derived from a secret that the
-    browser has in a cookie, so that any replica can finish what another began, and nobody can make it forget.
+    browser has in a cookie, so that any replica can finish what another began, and no other browser can end it.
 
     Args:
         server: proves the tokens of the issuer.
@@ -100,7 +100,7 @@ class Flow:
             browser: the secret of the browser that he came with.
 
         Raises:
-            SignInError: it is not whom this browser sent there, the issuer said no, or its token lets nobody in.
+            SignInError: it is not whom this browser sent there, the issuer said no, or its token is refused.
         """
         state = given.get("state", "")
         if not browser or not hmac.compare_digest(state.encode(), _derived(browser, "state").encode()):

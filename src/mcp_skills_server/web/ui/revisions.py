@@ -90,7 +90,7 @@ class Revisions:
                 break
             self._keep(path, self._read(begun.skills[path]))
             if number % _PAUSE_EVERY == 0:
-                time.sleep(0.01)  # what nobody waits for gives way
+                time.sleep(0.01)  # background work yields
         while True:
             when, changes = self._changes.get()
             came = changes.after.items()

@@ -54,7 +54,7 @@ class Viewer:
     """A person who may look at the page.
 
     Attributes:
-        admission: what was proved; None where nobody has to prove anything, and for whoever has the page for himself.
+        admission: what was proved; None where no proof is required, and on one's own page.
         is_of_token: whether it was a token of the operator, which can be taken away.
         credential: the token that was proved; "" where there was none.
     """

@@ -46,7 +46,7 @@ async def page(request: Request, look: Look) -> Response:
 
 
 def _by_git(look: Look, skill: Skill) -> History:
-    """Return what git knows, for whoever may see all of a folder: also what was another skill's once."""
+    """Return what git knows, for viewers who may see all of a folder: also what was another skill's once."""
     if not look.is_admin:
         return History()
     registry = look.runtime.registry

@@ -101,7 +101,7 @@ class Text:
         raw: the text, cut where it is very long.
         is_cut: whether it was.
         rendered: the body as HTML, None where it is too much for that.
-        hidden: how many characters in it nobody sees.
+        hidden: the number of invisible characters in it.
         trouble: why there is no text; "" where there is.
         body_tokens: about how many tokens the instructions take.
     """

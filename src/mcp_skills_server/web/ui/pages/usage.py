@@ -73,7 +73,7 @@ def _others(look: Look) -> list[_CountTable]:
 
 
 def lines_of(look: Look, report: Report | None) -> list[Line]:
-    """Return what was counted of each skill of the viewer, the most used first, then those that nobody has used."""
+    """Return what was counted of each skill of the viewer, the most used first, then the unused ones."""
     skills = look.snapshot.skills
     counted = [] if report is None else [each for each in report.lines if each.name in skills]
     known = {each.name for each in counted}

@@ -272,7 +272,11 @@ class _Scanner:
         if found is not None and found.reading.standing >= old.reading.standing:
             return None
         now = here.files.get(SKILL_MD)
-        state = now.signature if now is not None else None if found is None else found.reading.problems
+        state: object = None
+        if now is not None:
+            state = now.signature
+        elif found is not None:
+            state = found.reading.problems
         return old if self._hold(here.path, state) else None
 
     def _manifest(self, here: Directory, inside: bool) -> SkillFile | Problem | None:

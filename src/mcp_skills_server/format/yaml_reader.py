@@ -314,8 +314,9 @@ _NUMBER_KEY: Final = re.compile(rf"{_INTEGER.pattern}|{_FLOAT.pattern}|{_BASED.p
 
 
 def _height(value: Json) -> int:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    return 0 if inner is None else 1 + max(map(_height, inner), default=0)
+    if isinstance(value, dict):
+        value = [*value.values()]
+    return 1 + max(map(_height, value), default=0) if isinstance(value, list) else 0
 
 
 def _shown(text: str) -> str:

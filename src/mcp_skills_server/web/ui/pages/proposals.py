@@ -165,7 +165,9 @@ def sides(before: Files, after: Files) -> Iterator[FileSides]:
         old, new = before.get(path), after.get(path)
         if old is not None and new is not None and old[0] == new[0]:
             continue
-        kind = "added" if old is None else "removed" if new is None else "changed"
+        kind = "changed"
+        if old is None or new is None:
+            kind = "added" if old is None else "removed"
         yield FileSides(path, kind, list(_rows(_lines(old), _lines(new))))
 
 

@@ -48,6 +48,26 @@ async def test_adding_keeps_the_order_and_each_skill_once(session: Session) -> N
     assert re.findall(r'<skill name="(.*)">', shown) == session.active_skills
 
 
+def needing(name: str, *others: str) -> dict[str, str]:
+    return {f"{name}/SKILL.md": skill_md(name, f"dependencies: {{skills: [{', '.join(others)}]}}")}
+
+
+async def test_what_a_skill_depends_on_is_loaded_with_it_one_level_deep(tmp_path: Path) -> None:
+    files = needing("a", "b", "gone", "a") | needing("b", "c", "a") | needing("c", "d") | skills("d")
+    registry = loaded(plant(tmp_path, files))
+    async with Runtime(registry, RuntimeSettings(load_dependencies=True)) as runtime, runtime.session() as session:
+        receipt = await ask(session, "skills_load", names=["a"])
+        assert active(receipt) == ["b", "a"], "what was asked for is the latest"
+        note = receipt["structuredContent"]["note"]
+        assert "needed: c." in note and "not here: gone." in note
+        assert "not here" not in str(await ask(session, "skills_load", names=["d"]))
+    async with Runtime(registry, RuntimeSettings(load_dependencies=True, max_loaded=1)) as runtime:
+        words = await refused(runtime.session(), "skills_load", {"names": ["a"]})
+        assert "would make 2" in words
+    async with Runtime(registry) as runtime, runtime.session() as session:
+        assert active(await ask(session, "skills_load", names=["a"])) == ["a"], "off by default"
+
+
 async def test_many_names_are_refused_before_they_are_looked_for(session: Session) -> None:
     words = await refused(session, "skills_load", {"names": [f"wrong-{number}" for number in range(10_000)]})
     assert "too long (maxItems: 64)" in words and len(words) < 600

@@ -86,6 +86,9 @@ class ShownOptions(Options):
         metavar="TAG",
     )
     max_loaded: int = count(8, "Skills that a session may have loaded at once.")
+    load_dependencies: bool = switch(
+        False, "Load with a skill those that its dependencies.skills names, too, one level deep."
+    )
     local_paths: bool = switch(
         True, "Over stdio, tell models the directory of a skill of a local folder, whose scripts their shell can run."
     )
@@ -406,6 +409,7 @@ def _open(roots: tuple[str, ...], options: ServeOptions) -> Service:
         overview_characters=options.catalog_chars,
         local_root_dirs=options.local_paths and not over_http,
         preferred_tags=options.prefer,
+        load_dependencies=options.load_dependencies,
     )
     runtime = make_runtime(
         registry,

@@ -7,7 +7,7 @@ loaded as that one shows it.
 from __future__ import annotations
 
 from asyncio import Lock
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -17,8 +17,10 @@ from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded
 from mcp_skills_server.errors import RequestError, UnreadableError
 from mcp_skills_server.format import identity
+from mcp_skills_server.format.dependencies import FIELD
+from mcp_skills_server.format.fields import references
 from mcp_skills_server.format.portions import MOST_BYTES
-from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
+from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.briefing import name_of
 from mcp_skills_server.telemetry import events
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime
 
 _own_change: Final[ContextVar[int | None]] = ContextVar("own_change", default=None)
+_MOST_NEEDED: Final = 64
+"""Skills that one may depend on."""
 _MOST_ERRORS: Final = 3
 """Unknown names that are answered to: each is a search."""
 
@@ -189,6 +193,9 @@ class ActiveSkills:
         """Return the skills of these names, made ready; every body is there before anything changes."""
         most = of.settings.max_loaded
         wanted = {skill.path: skill for skill in _find_all(of, view.snapshot, names)}
+        if of.settings.load_dependencies:  # before what was asked for, which stays the latest
+            needed, _ = dependencies_of(view.snapshot, wanted.values())
+            wanted = {each.path: each for each in needed if each.path not in wanted} | wanted
         count = len(kept.keys() | wanted.keys())
         if count > most:
             loaded = f" Loaded now: {', '.join(self.names)}." if self._loaded else ""
@@ -277,6 +284,22 @@ def _find_all(of: Runtime, snapshot: Snapshot, names: Sequence[str]) -> list[Ski
     if errors:
         raise RequestError("Nothing was loaded. " + ". ".join(errors))
     return found
+
+
+def dependencies_of(snapshot: Snapshot, skills: Iterable[Skill]) -> tuple[list[Skill], list[str]]:
+    """Return the skills that these depend on by `dependencies.skills`, and the names of those that are not here."""
+    found: dict[str, Skill] = {}
+    missing: dict[str, None] = {}
+    for skill in skills:
+        given = skill.frontmatter.get(FIELD)
+        names = references(given.get("skills"), "name") if isinstance(given, dict) else []
+        for name in names[:_MOST_NEEDED]:
+            other = identity.known(snapshot, name, Standing.LENIENT)
+            if other is None:
+                missing[name] = None
+            else:
+                found[other.path] = other
+    return list(found.values()), list(missing)
 
 
 async def _prepare(of: Runtime, skill: Skill, view: View) -> Loaded:

@@ -49,6 +49,7 @@ class RuntimeSettings(NamedTuple):
         local_root_dirs: give the directory of a skill from a local folder as a path, for hosts on this machine whose
             shell runs its scripts; locations stay URIs.
         preferred_tags: skills with one of these tags are described before others where not all descriptions fit.
+        load_dependencies: load with a skill those that its `dependencies.skills` names, too, and name their own.
     """
 
     max_loaded: int = 8
@@ -58,6 +59,7 @@ class RuntimeSettings(NamedTuple):
     absolute_paths: bool = False
     local_root_dirs: bool = False
     preferred_tags: Sequence[str] = ()
+    load_dependencies: bool = False
 
 
 class Runtime:

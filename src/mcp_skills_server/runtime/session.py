@@ -23,7 +23,7 @@ from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import UNKNOWN, Client, client_of
-from mcp_skills_server.runtime.active_skills import Active, ActiveSkills, begin_call, chosen, loaded_of
+from mcp_skills_server.runtime.active_skills import Active, ActiveSkills, begin_call, chosen, dependencies_of, loaded_of
 from mcp_skills_server.runtime.briefing import name_of
 from mcp_skills_server.runtime.file_results import output_file, skill_file
 from mcp_skills_server.runtime.quota import Owner
@@ -240,7 +240,13 @@ class Session:
 
     async def _load(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         fresh, active = await self._active.load(call.runtime, given["names"], add=given.get("mode") == "add")
-        return self._receipt(active, fresh, client=call.client, note=self._news(call))
+        notes = [self._news(call)]
+        if call.settings.load_dependencies:
+            snapshot = call.runtime.skill_set.snapshot
+            found, missing = dependencies_of(snapshot, [skill for skill, each in active.values() if each in fresh])
+            more = [name_of(skill, snapshot) for skill in found if skill.path not in active]
+            notes.append(runtime.depends_on(more, missing))
+        return self._receipt(active, fresh, client=call.client, note="\n".join(filter(None, notes)) or None)
 
     async def _unload(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         names: list[str] = given.get("names", [])

@@ -125,7 +125,7 @@ def _misshapen(fields: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
     if not isinstance(dependencies, dict):
         yield "dependencies", "dependencies is not a mapping"
         return
-    for kind, required in (("tools", ""), ("prompts", "name"), ("resources", "uri")):
+    for kind, required in (("tools", ""), ("prompts", "name"), ("resources", "uri"), ("skills", "name")):
         entries = dependencies.get(kind, [])
         if not isinstance(entries, list):
             yield "dependencies", f"dependencies.{kind} is not a list"

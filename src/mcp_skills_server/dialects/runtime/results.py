@@ -99,6 +99,17 @@ def pending(sources: Sequence[str]) -> str | None:
     return f"Not read yet: {', '.join(sources)}. {LIST} shows the skills from there once they have arrived."
 
 
+def depends_on(more: Sequence[str], missing: Sequence[str]) -> str | None:
+    """Return the words for skills that loaded ones depend on, and that are not loaded; None for none."""
+    words: list[str] = []
+    if more:
+        words.append(f"These depend on more skills, to be loaded (mode add) where they are needed: {', '.join(more)}.")
+    if missing:
+        names = ", ".join(printable(each)[:100] for each in missing[:20])
+        words.append(f"They name skills that are not here: {names}.")
+    return " ".join(words) or None
+
+
 def text_file(
     path: str, text: str, start: int, most_lines: int | None, most_characters: int, *, start_character: int = 1
 ) -> ToolResult:

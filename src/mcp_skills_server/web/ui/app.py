@@ -89,7 +89,7 @@ CSP: Final = (
 _HEADERS: Final = {
     "content-security-policy": CSP,
     "x-content-type-options": "nosniff",
-    # With "no-referrer" a browser sends the forms of a page with `Origin: null`, and their page could not be told.
+    # With "no-referrer" a browser sends the forms of a page with `Origin: null`, and the sending page would be unknown.
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, UsageError
@@ -175,3 +178,40 @@ def test_a_folder_that_others_may_write_in_is_refused(tmp_path: Path) -> None:
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(UsageError, match="may be written by others"):
         ProposalStore(tmp_path / "open")
+
+
+_SEGMENTS = st.sampled_from(
+    ["a", "A", "..", ".", "", ".git", "SKILL.md", "skill.md", "references", "con", "x" * 300]
+) | st.text(max_size=4)
+_PATHS = st.lists(_SEGMENTS, min_size=1, max_size=4).map("/".join)
+_TEXTS = st.sampled_from([manifest("green"), "x", "---\n", "\u202e", "\x1b[2K", "\0", "\ud800"]) | st.text(max_size=20)
+
+
+_FILES = st.dictionaries(
+    st.sampled_from(["notes.md", "references/a.md", "b/c"]) | _PATHS, st.just("x") | st.none() | _TEXTS, max_size=2
+)
+
+
+@given(
+    st.sampled_from(["green", "tea/green"]) | _PATHS,
+    _FILES.map(lambda files: {SKILL_MD: manifest("green")} | files) | _FILES,
+    st.sampled_from(["", "", "sha256:0"]),
+)
+def test_whatever_is_proposed_touches_its_own_folder_alone(
+    tmp_path_factory: pytest.TempPathFactory, name: str, files: dict[str, str | None], base: str
+) -> None:
+    top = tmp_path_factory.mktemp("wild")
+    write_skill(top / "skills" / "coffee")
+    before = {path.relative_to(top) for path in top.rglob("*")}
+    store = ProposalStore(top / "proposals")
+    with Registry([top / "skills"]) as registry:
+        with suppress(RequestError):
+            made = propose(registry, store, replace(DRAFT, name=name, base=base), files)
+            event("kept")
+            assert store.files(made) == {
+                path: (text or "").encode() for path, text in files.items() if text is not None
+            }
+        after = {path.relative_to(top) for path in top.rglob("*")}
+        assert all(path.parts[0] == "proposals" for path in after - before) and before <= after
+        registry.refresh()
+        assert [*registry.snapshot.skills] == ["coffee"]

@@ -296,7 +296,10 @@ class Connection:
             await self.send("notifications/progress", said)
 
     async def _receive(self, line: bytes | None) -> None:
-        found = too_long(self._lines.max_line) if line is None else judge(line)
+        if line is None:
+            found = too_long(self._lines.max_line)
+        else:
+            found = judge(line)
         if isinstance(found, Message) and found.kind == "request" and _key(found.id) in self._requests:
             found = duplicate(found.id)
         if isinstance(found, InvalidMessage):
@@ -351,7 +354,10 @@ class Connection:
         self._tasks.discard(task)
         if request.method not in _LONG:
             self._short.release()
-        error = None if task.cancelled() else task.exception()
+        if task.cancelled():
+            error = None
+        else:
+            error = task.exception()
         if not request.is_done:
             self._finish(request)
             if self._is_closing and error is None and not request.is_cancelled:

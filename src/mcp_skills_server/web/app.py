@@ -43,11 +43,10 @@ from mcp_skills_server.web import probes, refresh, rpc
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery, encoded, site_of
 from mcp_skills_server.web.forwarded import RootPath, redirect_relatively
 from mcp_skills_server.web.guards import Guard
-from mcp_skills_server.web.messages import Messages
 from mcp_skills_server.web.probes import Drain
 from mcp_skills_server.web.rates import FailedAuthentications, RequestLimits
 from mcp_skills_server.web.request_ids import RequestIds
-from mcp_skills_server.web.sessions import Sessions
+from mcp_skills_server.web.sessions import Messages, Sessions
 from mcp_skills_server.web.settings import HttpSettings
 
 if TYPE_CHECKING:

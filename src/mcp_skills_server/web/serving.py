@@ -47,7 +47,7 @@ _FILES: Final = 128
 _FEWEST_FILES: Final = 6
 _SPARE: Final = 8
 _ARRIVING: Final = 8
-"""Connections that asyncio has accepted and that have no slot yet: it accepts up to two a tick, and needs a few ticks."""
+"""Connections that asyncio has accepted and that have no slot yet: it accepts one or two a tick."""
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 

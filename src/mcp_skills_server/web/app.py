@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import secrets
 import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -23,6 +24,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from mcp_skills_server import __version__
@@ -39,13 +41,14 @@ from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attach import attach, make_server
 from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.telemetry import trace_context
+from mcp_skills_server.telemetry.events import Events, request_id
 from mcp_skills_server.web import probes, refresh, rpc
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery, encoded, site_of
 from mcp_skills_server.web.forwarded import RootPath, redirect_relatively
 from mcp_skills_server.web.guards import Guard
 from mcp_skills_server.web.probes import Drain
 from mcp_skills_server.web.rates import FailedAuthentications, RequestLimits
-from mcp_skills_server.web.request_ids import RequestIds
 from mcp_skills_server.web.sessions import Messages, Sessions
 from mcp_skills_server.web.settings import HttpSettings
 
@@ -55,6 +58,9 @@ if TYPE_CHECKING:
 
 _NAME: Final = "mcp-skills-server"
 _METADATA_MAX_AGE_S: Final = 300
+_REQUEST_ID: Final = b"x-request-id"
+_EXPOSED: Final = ("Mcp-Session-Id", "ETag", "Content-Range", "X-Request-Id", "WWW-Authenticate", "Retry-After")
+"""Headers of answers that a page of an allowed origin may read."""
 _Part = tuple[list[Route], Callable[[], AbstractAsyncContextManager[None]], Callable[[], None]]
 """Routes, what runs while the server does, and what ends its open streams."""
 
@@ -105,7 +111,7 @@ def make_app(
         page = Ui(runtime, settings, replace(http, policy=policy), http.ui, views)
         pages = page.routes()
 
-    middleware = [Middleware(RequestIds, events=runtime.events)]
+    middleware = [Middleware(_RequestIds, events=runtime.events)]
     if http.root_path:
         middleware.append(Middleware(RootPath, prefix=http.root_path))
     if http.proxies:
@@ -119,14 +125,7 @@ def make_app(
             allow_origins=sorted(http.policy.origins),
             allow_methods=["GET", "HEAD", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=[
-                "Mcp-Session-Id",
-                "ETag",
-                "Content-Range",
-                "X-Request-Id",
-                "WWW-Authenticate",
-                "Retry-After",
-            ],
+            expose_headers=_EXPOSED,
         )
         middleware.insert(0, cors)
 
@@ -259,3 +258,37 @@ def _card(request: Request) -> Response:
     if etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     return Response(raw, headers=headers, media_type=CARD_MEDIA_TYPE)
+
+
+class _RequestIds:
+    """ASGI middleware, the outermost, that gives each request an id, for its answer and for every line of its log.
+
+    Refusals have one too. What a client sends as one counts for nothing.
+    """
+
+    def __init__(self, app: ASGIApp, events: Events) -> None:
+        self._app = app
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Give it an id."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = secrets.token_hex(8)
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (_REQUEST_ID, given.encode())]
+            await send(message)
+
+        carrier = None
+        if self._events.wants_traces:
+            carrier = trace_context.of_headers(scope["headers"])
+        reset, around = request_id.set(given), trace_context.of_http.set(carrier)
+        try:
+            with self._events.serving():
+                await self._app(scope, receive, sending)
+        finally:
+            trace_context.of_http.reset(around)
+            request_id.reset(reset)

@@ -361,7 +361,7 @@ async def _slice(raw: bytes, start: int, length: int) -> bytes:
     return raw[start : start + length]
 
 
-def _names(header: bytes, etag: str, *, weakly: bool) -> bool:
+def _names(header: str, etag: str, *, weakly: bool) -> bool:
     """Return whether a list of entity tags has this one. A date never fits: nothing here has one."""
     tags = [each.strip() for each in header.split(",")]
     if weakly:

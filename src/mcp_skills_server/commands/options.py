@@ -216,15 +216,6 @@ class ProposalOptions(Options):
     )
 
 
-class PartialOptions(Options):
-    """Options for skills that cannot be published."""
-
-    allow_partial: bool = flag(
-        "Publish the others where a skill cannot be; without it nothing is, and it exits with 1."
-    )
-    with_evals: bool = flag("Publish the folder evals of each skill, too. That of a signed skill always is.")
-
-
 @contextmanager
 def reading() -> Generator[None]:
     """Report a file that changes while it is read as wrong usage.

@@ -49,7 +49,7 @@ COMMANDS: Final = {
     "lock": ("lock", "lock", "Fetch and pin"),
     "outdated": ("lock", "outdated", "Fetch and pin"),
     "update": ("lock", "update", "Fetch and pin"),
-    "diff": ("diff", "diff", "Fetch and pin"),
+    "diff": ("lock", "diff", "Fetch and pin"),
     "verify": ("sign", "verify", "Fetch and pin"),
     "publish": ("publish", "publish", "Publish"),
     "push": ("publish", "push", "Publish"),

@@ -27,7 +27,7 @@ from mcp_skills_server.commands.fields import (
     traits_of,
 )
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr, request_level
-from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served, proposals_at
+from mcp_skills_server.commands.opening import OpenedRoots, make_views, make_watcher, open_served, proposals_at
 from mcp_skills_server.commands.options import FollowOptions, ProposalOptions, roots_or_lock
 from mcp_skills_server.commands.records import AuditOptions, Counting, UsageOptions, start_audit, start_usage
 from mcp_skills_server.commands.reloading import Reloader
@@ -35,7 +35,6 @@ from mcp_skills_server.commands.running import (
     collect_from_now_on,
     end_on_signals,
     leave,
-    make_watcher,
     on_hangup,
     say_that_it_waits,
     settle_after_load,

@@ -42,7 +42,7 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "catalog/disk.py",
         "catalog/index.py",
         "catalog/tree.py",
-        "commands/approve.py",
+        "commands/run.py",
         "commands/config_option.py",
         "commands/serve_http.py",
         "commands/reloading.py",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar
 
 import click
 
 from mcp_skills_server.commands.config_option import ConfigOptions
-from mcp_skills_server.commands.fields import Options, count, file, flag, many, option, seconds, switch
+from mcp_skills_server.commands.fields import Options, count, file, flag, many, option, output_format, seconds, switch
 from mcp_skills_server.errors import StaleFileError, UsageError
 from mcp_skills_server.model import Standing
 
@@ -145,6 +145,18 @@ class GitOptions(Options):
 
 class RootOptions(LimitOptions, SiteOptions, GitOptions, ConfigOptions):
     """How the roots of a command are read."""
+
+
+class TextOptions(RootOptions):
+    """Options of a command that prints text or JSON."""
+
+    form: Literal["text", "json"] = output_format("text", "json")
+
+
+class TableOptions(RootOptions):
+    """Options of a command that prints a table or JSON."""
+
+    form: Literal["table", "json"] = output_format("table", "json")
 
 
 class WatchOptions(Options):

@@ -102,12 +102,12 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
         output,
         headers=options.headers,
         keep_days=options.keep,
-        steps=lambda items: progress(items, length=len(items), label="writing"),
+        steps=partial(progress, label="writing"),
     )
     publication = Publication(
         registry,
         options.base_url,
-        steps=lambda skills: progress(skills, length=len(skills), label="packing"),
+        steps=partial(progress, label="packing"),
         evals=options.with_evals,
     )
     if options.check:

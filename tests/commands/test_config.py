@@ -22,8 +22,8 @@ from mcp_skills_server.commands.config_file import (
     parameters,
     parse,
 )
-from mcp_skills_server.commands.config_option import configuration_of, oauth_of
 from mcp_skills_server.commands.fields import variables_of
+from mcp_skills_server.commands.options import configuration_of, oauth_of
 from mcp_skills_server.commands.serve import serve
 from mcp_skills_server.errors import UsageError
 from tables import each_row

@@ -43,7 +43,7 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "catalog/index.py",
         "catalog/tree.py",
         "commands/run.py",
-        "commands/config_option.py",
+        "commands/options.py",
         "commands/serve_http.py",
         "commands/reloading.py",
         "provenance/signature_gate.py",

@@ -14,10 +14,9 @@ from urllib.parse import urlsplit
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.commands.config_option import configuration_of
 from mcp_skills_server.commands.fields import Options, option, output_format, takes
 from mcp_skills_server.commands.opening import elsewhere, if_path, open_roots, read_lock
-from mcp_skills_server.commands.options import SignedRootOptions, reading, roots, without_skills
+from mcp_skills_server.commands.options import SignedRootOptions, configuration_of, reading, roots, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.model import Skill, Standing

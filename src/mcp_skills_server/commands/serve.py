@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.commands.config_option import configuration_of
 from mcp_skills_server.commands.fields import (
     Grouped,
     Options,
@@ -28,7 +27,7 @@ from mcp_skills_server.commands.fields import (
 )
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr, request_level
 from mcp_skills_server.commands.opening import OpenedRoots, make_views, make_watcher, open_served, proposals_at
-from mcp_skills_server.commands.options import FollowOptions, ProposalOptions, roots_or_lock
+from mcp_skills_server.commands.options import FollowOptions, ProposalOptions, configuration_of, roots_or_lock
 from mcp_skills_server.commands.records import AuditOptions, Counting, UsageOptions, start_audit, start_usage
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import (

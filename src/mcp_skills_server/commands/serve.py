@@ -10,19 +10,17 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.commands.config_option import configuration_of
 from mcp_skills_server.commands.features.feature import Feature, Server
 from mcp_skills_server.commands.features.table import FEATURES
 from mcp_skills_server.commands.fields import Grouped, takes, traits_of
 from mcp_skills_server.commands.logs import log_to_stderr, request_level
-from mcp_skills_server.commands.opening import make_views, open_served, proposals_at
-from mcp_skills_server.commands.options import roots_or_lock
+from mcp_skills_server.commands.opening import make_views, make_watcher, open_served, proposals_at
+from mcp_skills_server.commands.options import configuration_of, roots_or_lock
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import (
     collect_from_now_on,
     end_on_signals,
     leave,
-    make_watcher,
     on_hangup,
     say_that_it_waits,
     settle_after_load,

@@ -13,10 +13,10 @@ import click
 from mcp_skills_server.access.grants import EVERYBODY, LOCAL
 from mcp_skills_server.access.quotas import Rates
 from mcp_skills_server.access.tokens import Tokens
-from mcp_skills_server.commands.config_option import configuration_of, tokens_of
 from mcp_skills_server.commands.features.endpoints import OAuth
 from mcp_skills_server.commands.fields import traits_of, variables_of
 from mcp_skills_server.commands.logs import request_level
+from mcp_skills_server.commands.options import configuration_of, tokens_of
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import collect_from_now_on, on_hangup
 from mcp_skills_server.errors import UsageError

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from mcp_skills_server.commands.config_option import configuration_of
 from mcp_skills_server.commands.features.records import UsageOptions, store_at
 from mcp_skills_server.commands.fields import Grouped, option, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
-from mcp_skills_server.commands.opening import open_served, proposals_at
-from mcp_skills_server.commands.options import FollowOptions, ProposalOptions, roots_or_lock
+from mcp_skills_server.commands.opening import make_watcher, open_served, proposals_at
+from mcp_skills_server.commands.options import FollowOptions, ProposalOptions, configuration_of, roots_or_lock
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.commands.reloading import Reloader
-from mcp_skills_server.commands.running import end_on_signals, leave, make_watcher
+from mcp_skills_server.commands.running import end_on_signals, leave
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:

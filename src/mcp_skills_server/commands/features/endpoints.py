@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import click
 
-from mcp_skills_server.commands.config_option import oauth_of
 from mcp_skills_server.commands.features.feature import Feature, Server
 from mcp_skills_server.commands.features.records import UsageCounts
 from mcp_skills_server.commands.fields import Options, flag, option, switch
+from mcp_skills_server.commands.options import oauth_of
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.oauth import ResourceServer

@@ -181,6 +181,8 @@ def _patterns() -> Iterator[tuple[str, re.Pattern[Any], bool]]:
             for name, value in vars(holder).items():
                 if isinstance(value, re.Pattern):
                     yield f"{each.name}.{name}", value, name not in whole
+                elif hasattr(value, "cache_info") and value.__annotations__.get("return") == "re.Pattern[str]":
+                    yield f"{each.name}.{name}", value(), True
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _name(node.func.value) == "re":
                 first = node.args[0] if node.args else None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_skills_server.format.media import MARKDOWN, as_text, is_text, media_type
+from mcp_skills_server.format.media import MARKDOWN, as_text, is_lfs_pointer, is_text, media_type
 from tables import each_row
 
 
@@ -95,3 +95,14 @@ def test_text_is_what_is_utf_8_and_of_a_text_type(raw: bytes, media: str | None,
 def test_text_gives_the_same_bytes_back(raw: bytes, media: str | None):
     text = as_text(raw, media)
     assert text is None or text.encode() == raw
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12345\n"
+
+
+@each_row(
+    ("raw", "expected"),
+    [(POINTER, True), (b"", False), (b"The " + POINTER, False), (POINTER + b"x" * 1024, False), (POINTER[:30], False)],
+)
+def test_a_pointer_of_git_lfs_is_short_and_begins_with_its_version(raw: bytes, expected: bool) -> None:
+    assert is_lfs_pointer(raw) is expected

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from mcp_skills_server.format import frontmatter, lfs, manifest, media
+from mcp_skills_server.format import frontmatter, manifest, media
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
 from mcp_skills_server.validation import names, rules, text
 from mcp_skills_server.validation.rule import FileNames, TextFile
@@ -42,7 +42,9 @@ def lint_file(skill: Skill, path: str, raw: bytes) -> list[Problem]:
     markdown, first_line = "", 1
     readable = skill.standing > Standing.UNUSABLE
     # A pointer is text in the place of what may be an image.
-    content = raw.decode("utf-8", "replace") if lfs.is_pointer(raw) else media.as_text(raw, media.media_type(path))
+    content = (
+        raw.decode("utf-8", "replace") if media.is_lfs_pointer(raw) else media.as_text(raw, media.media_type(path))
+    )
     if path == SKILL_MD:
         if readable:
             document = frontmatter.parse(raw)

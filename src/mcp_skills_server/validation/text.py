@@ -13,7 +13,7 @@ from functools import cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from mcp_skills_server.format import hidden, lfs
+from mcp_skills_server.format import hidden, media
 from mcp_skills_server.format.excerpts import excerpt
 from mcp_skills_server.validation import suppressions
 from mcp_skills_server.validation.rule import Finding, Rules, TextFile
@@ -97,8 +97,8 @@ def _hidden_characters(file: TextFile) -> Iterator[Finding]:
 
 @RULES.rule("lfs-pointer", deep=True)
 def _lfs_pointer(file: TextFile) -> Iterator[Finding]:
-    if lfs.is_pointer(file.text.encode("utf-8", "replace")):
-        yield Finding(lfs.FAULT, 1)
+    if media.is_lfs_pointer(file.text.encode("utf-8", "replace")):
+        yield Finding(media.LFS_FAULT, 1)
 
 
 @RULES.rule("pipe-to-shell", deep=True)

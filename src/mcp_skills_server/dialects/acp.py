@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, NotRequired, TypeAlias, TypedDict, ca
 
 from mcp_skills_server.format import hidden, identity
 from mcp_skills_server.model import ORIGIN, Json, Skill, Snapshot, Standing
-from mcp_skills_server.validation import fields as limits
+from mcp_skills_server.validation import rules as limits
 
 OURS: Final = "mcp-skills-server"
 """Under which key of `_meta` in its capabilities a client, or an agent, says that it knows our extensions."""

@@ -73,7 +73,9 @@ def without(text: str) -> str:
     """Return the text without its hidden characters."""
     if text.isascii():
         return _HIDDEN_IN_ASCII.sub("", text)
-    return _hidden().sub("", text) if _any().search(text) else text
+    if not _any().search(text):
+        return text
+    return _hidden().sub("", text)
 
 
 def remark(*texts: str) -> str:

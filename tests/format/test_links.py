@@ -54,34 +54,13 @@ def test_a_reference_tells_target_text_line_and_kind(body: str, expected: Refere
     assert expected in references(body)
 
 
-@each_row(
-    "body",
-    [
-        "[A](https://example.org/a.md)",
-        "[A](//example.org/a.md)",
-        "[A](/a.md)",
-        "[A](mailto:a@example.org)",
-        "[A](skill://other/a.md)",
-        "[A](C:/a.md)",
-        "[A](#part)",
-        "[A]()",
-        "[A](../a.md)",
-        "[A](references/../../a.md)",
-        "[A](%2e%2e/a.md)",
-        "[A](.)",
-        "[A]({{path}})",
-        "[A](<<path>.md>)",
-        "[A](\\<path\\>/a.md)",
-        "[A]($HOME/a.md)",
-        "<https://example.org>",
-        "\\[A](a.md)",
-        "<a href='a.md'>A</a>",
-        "```\n[A](a.md)\n```",
-        "    [A](a.md)",
-        "just a.md",
-        "",
-    ],
-)
+@each_row("body", [
+    "[A](https://example.org/a.md)", "[A](//example.org/a.md)", "[A](/a.md)", "[A](mailto:a@example.org)",
+    "[A](skill://other/a.md)", "[A](C:/a.md)", "[A](#part)", "[A]()", "[A](../a.md)", "[A](references/../../a.md)",
+    "[A](%2e%2e/a.md)", "[A](.)", "[A]({{path}})", "[A](<<path>.md>)", "[A](\\<path\\>/a.md)", "[A]($HOME/a.md)",
+    "<https://example.org>", "\\[A](a.md)", "<a href='a.md'>A</a>", "```\n[A](a.md)\n```", "    [A](a.md)",
+    "just a.md", "",
+])  # fmt: skip
 def test_what_does_not_point_into_the_bundle_is_no_reference(body: str):
     assert targets(body) == []
 
@@ -142,39 +121,17 @@ def test_no_body_is_too_odd(body: str):
 # The heading
 
 
-@each_row(
-    ("body", "expected"),
-    [
-        ("# Title", "Title"),
-        ("# Title\n\nText", "Title"),
-        ("#   Title  with   blanks  \n", "Title with blanks"),
-        ("   # Title", "Title"),
-        ("# Title #", "Title"),
-        ("# Title ##\n", "Title"),
-        ("# C# and F#", "C# and F#"),
-        ("# *Very* `good` [title](a.md)", "Very good title"),
-        ("# A & B &lt; C", "A & B < C"),
-        ("# snake_case_name", "snake_case_name"),
-        ("# Title\\!", "Title!"),
-        ("Title\n=====\n", "Title"),
-        ("Two\nlines\n===\n", "Two lines"),
-        ("Text first.\n\n# Title\n", "Title"),
-        ("## Second\n\n# First\n", "First"),
-        ("<!-- note -->\n# Title\n", "Title"),
-        ("```sh\n# a comment\n```\n\n# Title\n", "Title"),
-        ("> # Quoted\n\n# Title", "Title"),
-        ("- # Item\n\n# Title", "Title"),
-        ("# ", None),
-        ("#", None),
-        ("#Title", None),
-        ("    # Code", None),
-        ("## Second", None),
-        ("Text\n\n===\n", None),
-        ("```\n# a comment\n", None),
-        ("Text only.", None),
-        ("", None),
-    ],
-)
+@each_row(("body", "expected"), [
+    ("# Title", "Title"), ("# Title\n\nText", "Title"), ("#   Title  with   blanks  \n", "Title with blanks"),
+    ("   # Title", "Title"), ("# Title #", "Title"), ("# Title ##\n", "Title"), ("# C# and F#", "C# and F#"),
+    ("# *Very* `good` [title](a.md)", "Very good title"), ("# A & B &lt; C", "A & B < C"),
+    ("# snake_case_name", "snake_case_name"), ("# Title\\!", "Title!"), ("Title\n=====\n", "Title"),
+    ("Two\nlines\n===\n", "Two lines"), ("Text first.\n\n# Title\n", "Title"), ("## Second\n\n# First\n", "First"),
+    ("<!-- note -->\n# Title\n", "Title"), ("```sh\n# a comment\n```\n\n# Title\n", "Title"),
+    ("> # Quoted\n\n# Title", "Title"), ("- # Item\n\n# Title", "Title"), ("# ", None), ("#", None),
+    ("#Title", None), ("    # Code", None), ("## Second", None), ("Text\n\n===\n", None),
+    ("```\n# a comment\n", None), ("Text only.", None), ("", None),
+])  # fmt: skip
 def test_the_heading_is_the_first_of_level_one_as_plain_text(body: str, expected: str | None):
     assert heading(body) == expected
 
@@ -185,17 +142,10 @@ def test_a_heading_is_found_behind_many_comments():
     assert heading(comments + "Long title\n==========\n") == "Long title"
 
 
-@each_row(
-    "body",
-    [
-        "#" + " " * 1_000_000 + "*x",
-        "# " + "a " * 500_000 + "*",
-        "```\n" + "# \n" * 300_000,
-        "```\n" + "===\n" * 250_000,
-        "> # a\n" * 150_000,
-        "# " + "[" * 1_000_000,
-    ],
-)
+@each_row("body", [
+    "#" + " " * 1_000_000 + "*x", "# " + "a " * 500_000 + "*", "```\n" + "# \n" * 300_000,
+    "```\n" + "===\n" * 250_000, "> # a\n" * 150_000, "# " + "[" * 1_000_000,
+])  # fmt: skip
 def test_a_heading_is_looked_for_in_bounded_time(body: str):
     """Every scan asks for it, so a body of a megabyte must not take minutes."""
     found = heading(body)

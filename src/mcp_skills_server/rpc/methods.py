@@ -40,9 +40,9 @@ from mcp_skills_server.dialects.skills_protocol import (
 from mcp_skills_server.errors import RequestError, StaleFileError, clipped
 from mcp_skills_server.format import cursors, media, versions
 from mcp_skills_server.format import manifest as manifests
+from mcp_skills_server.format.cursors import portion
 from mcp_skills_server.format.manifest import SKILL_TOML, Findings, Manifest
 from mcp_skills_server.format.nearest import nearest
-from mcp_skills_server.format.portions import portion
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, Snapshot, Standing, printable
 from mcp_skills_server.rpc import guide
 from mcp_skills_server.rpc.blobs import Blobs

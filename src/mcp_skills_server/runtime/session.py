@@ -19,8 +19,8 @@ from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded, ToolResult
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format.cursors import portion, weight
 from mcp_skills_server.format.fields import tags_of
-from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import UNKNOWN, Client, client_of
 from mcp_skills_server.runtime.active_skills import Active, ActiveSkills, begin_call, chosen, dependencies_of, loaded_of

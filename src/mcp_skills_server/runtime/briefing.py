@@ -23,9 +23,8 @@ from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import MOST_CATALOG, UNKNOWN, Client
-from mcp_skills_server.runtime.copies import grouped
-from mcp_skills_server.runtime.search_text import words_of
-from mcp_skills_server.runtime.stop_words import STOP_WORDS
+from mcp_skills_server.runtime.overlap import grouped
+from mcp_skills_server.runtime.search_text import STOP_WORDS, words_of
 
 _MOST_KEPT: Final = 4096
 """Skills that came or went, by which the news of a session are counted."""

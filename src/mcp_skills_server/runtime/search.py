@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.model import Skill, Snapshot
-from mcp_skills_server.runtime.copies import grouped
+from mcp_skills_server.runtime.overlap import grouped
 from mcp_skills_server.runtime.search_index import SENTENCE_WEIGHTS, SearchIndex, Term
-from mcp_skills_server.runtime.search_text import words_of
-from mcp_skills_server.runtime.stop_words import COMMON_WORDS, STOP_WORDS
+from mcp_skills_server.runtime.search_text import COMMON_WORDS, STOP_WORDS, words_of
 from mcp_skills_server.runtime.thesaurus import thesaurus
 
 if TYPE_CHECKING:
@@ -176,11 +175,9 @@ class _Indexed:
 
     def __init__(self, index: SearchIndex) -> None:
         self.index = index
-        words = index.full_text
-        self._words = words
         counted = lru_cache(_MOST_COUNTED)
-        self._hits = counted(partial(words.hits, most=_COUNTED))
-        self._opening_hits = counted(partial(words.opening_hits, most=_COUNTED))
+        self._hits = counted(partial(index.hits, most=_COUNTED))
+        self._opening_hits = counted(partial(index.opening_hits, most=_COUNTED))
 
     def follow(self, snapshot: Snapshot) -> None:
         """Bring the index up to this snapshot."""
@@ -208,7 +205,7 @@ class _Indexed:
         terms = [Term(word) for word in dict.fromkeys(words[:_QUERY_WORDS])]
         if len(words) == 1 and len(words[0]) > 1:
             terms.append(Term(words[0], prefix=True))
-        return self._words.ranked(terms, names_only=True) if terms else iter(())
+        return self.index.ranked(terms, names_only=True) if terms else iter(())
 
     def _by_texts(self, telling: list[str], words: list[str], by_meaning: list[tuple[int, float]]) -> Ranking:
         """Rank by the fields and the concepts of the words, for a sentence also by how bodies begin.
@@ -224,14 +221,14 @@ class _Indexed:
         concepts = self._telling({(term := Term(each)): self._hits(term) for each in meanings})
         terms += [term for term in concepts for _ in range(min(meanings[term.word], _MOST_REPEATS))]
         if terms and not is_sentence:
-            found = self._words.ranked(terms)
+            found = self.index.ranked(terms)
             return fused(found, iter(by_meaning), _WEIGHT) if by_meaning else found
         scores: defaultdict[int, float] = defaultdict(float)
-        for row, rank in self._words.ranked(terms, weights=SENTENCE_WEIGHTS) if terms else ():
+        for row, rank in self.index.ranked(terms, weights=SENTENCE_WEIGHTS) if terms else ():
             scores[row] += rank
         also = dict.fromkeys([*map(Term, telling), *terms])
         opening = self._telling({term: self._opening_hits(term) for term in also}, _MOST_HITS // 2)
-        for row, rank in self._words.ranked_by_opening(opening, _MOST_EQUALS) if opening else ():
+        for row, rank in self.index.ranked_by_opening(opening, _MOST_EQUALS) if opening else ():
             scores[row] += _OPENING_WEIGHT * rank
         by_words = sorted(scores.items(), key=itemgetter(1))
         if by_meaning:
@@ -246,7 +243,7 @@ class _Indexed:
         words = dict.fromkeys(words_of(query[:_QUERY_LENGTH])[:_QUERY_WORDS])
         telling = [word for word in words if word not in STOP_WORDS]
         alike = [Term(each) for word in telling for each in self.index.descriptions.like(word, _DISTANT)]
-        rows = self._words.ranked(alike, names_only=True) if alike else iter(())
+        rows = self.index.ranked(alike, names_only=True) if alike else iter(())
         return (skill for row, _ in rows for skill in self.index.skills([row]))
 
     def _terms(self, words: Sequence[str], unfinished: str) -> list[Term]:

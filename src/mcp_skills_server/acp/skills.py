@@ -88,25 +88,15 @@ class AcpSkills:
         self._takes = acp.takes(version, _plain(capabilities))
 
     def updates(self, session_id: str, commands: Sequence[Any] = ()) -> list[tuple[str, dict[str, Any]]]:
-        """Return the notifications that carry all skills now, as (method, params), for a writer of your own.
-
-        Args:
-            session_id: of the session.
-            commands: the agent's own commands, of the SDK or as JSON; the same update carries them.
-        """
+        """Return the notifications, as (method, params), that carry all skills and the agent's own commands now."""
         theirs = {acp.COMMANDS_UPDATE: {"availableCommands": [_plain(each) for each in commands]}}
         return acp.notifications(session_id, self._skills(), self._takes, theirs)
 
     def announce(self, connection: AgentConnection, session_id: str, commands: Sequence[Any] = ()) -> None:
         """Announce all skills of a session to its client now, and again after each change.
 
-        Call it in `new_session` and `load_session`; it is sent behind their answers. Call it again when the agent's
-        own commands change, in place of an update of its own, which would take the skills away.
-
-        Args:
-            connection: to the client.
-            session_id: of the session.
-            commands: the agent's own commands, of the SDK or as JSON.
+        Call it in `new_session` and `load_session`; it is sent behind their answers. Call it again when the agent's own
+        commands (of the SDK or as JSON) change, in place of an update of its own, which would take the skills away.
         """
         self._loop = asyncio.get_running_loop()
         theirs = {acp.COMMANDS_UPDATE: {"availableCommands": [_plain(each) for each in commands]}}

@@ -50,13 +50,9 @@ class Briefing:
     """The skills of a registry as a model sees them before it asks.
 
     Args:
-        registry: the skills.
         characters: how long the instructions, and the description of the loading tool, may be; None for what suits the
             client.
-        scripts: whether scripts may be run.
-        absolute_paths: give locations as paths of this machine, not as URIs.
-        local_root_dirs: give the directories of skills from local folders as paths.
-        preferred_tags: skills with one of these tags are described first.
+        absolute_paths, local_root_dirs, preferred_tags: as in `RuntimeSettings`.
     """
 
     def __init__(
@@ -125,7 +121,6 @@ class Briefing:
             handles: with the session as an argument.
             elsewhere: the standing from which the host shows skills by itself. The tools are for the others then; where
                 scripts may run, for all, and they name none.
-            client: what is known of the host.
         """
         texts, scripts = self._current(), self._scripts()
         key = handles, elsewhere, client

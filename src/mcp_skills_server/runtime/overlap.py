@@ -26,13 +26,7 @@ _COMPARED: Final = 16
 
 
 class Overlap(NamedTuple):
-    """The overlap of a skill with another one.
-
-    Attributes:
-        other: the other one.
-        share: 0 for nothing, 1 where all words of one of them are the other's too.
-        words: that both have, in the order of the alphabet.
-    """
+    """The overlap with another skill, 1 where all words of one are the other's too, and the shared words, sorted."""
 
     other: Skill
     share: float

@@ -25,12 +25,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class QuotaError(RequestError):
-    """The quota is used up.
-
-    Args:
-        message: what is wrong.
-        quota: which one it is, by its key in the configuration where it has one; the message ends with it.
-    """
+    """The quota of this name, its key in the configuration where it has one, is used up; the message ends with it."""
 
     def __init__(self, message: str, quota: str) -> None:
         super().__init__(f"{message} (quota {quota})")
@@ -39,12 +34,7 @@ class QuotaError(RequestError):
 
 @lru_cache(maxsize=4096)  # asked several times of each request
 def owner_of(principal: str | None, address: str | None) -> Owner:
-    """Return the owner of a request: its principal, else the network of its address.
-
-    Args:
-        principal: the key of the principal that the client proved to be, None without one.
-        address: the address of the client's end of the connection, None where it has none.
-    """
+    """Return the owner of a request: its proved principal, else the network of its address, else None."""
     if principal is not None:
         return principal
     if not address:
@@ -71,7 +61,6 @@ class Quota(Generic[_Key]):
 
     Args:
         what: what is counted, as people call it, such as "sessions".
-        whole: how much there is for all.
         share: how much one owner may have; by default a quarter of the whole.
         name: which quota it is; by default `what`.
     """
@@ -101,16 +90,11 @@ class Quota(Generic[_Key]):
         return self.whole if owner is None else self.share
 
     def claim(self, key: _Key, owner: Owner, amount: int = 1, *, busy: Callable[[_Key], bool] = _never) -> list[_Key]:
-        """Count a new key for an owner, as its youngest.
+        """Count a new key as its owner's youngest, and return the owner's evicted keys, the oldest first.
 
         Args:
-            key: names what is counted; it must not be counted already.
-            owner: whose it is.
             amount: how much of the whole it takes.
             busy: tells which of the owner's keys are in use and cannot go.
-
-        Returns:
-            The owner's evicted keys, the oldest first. They are no longer counted.
 
         Raises:
             QuotaError: eviction would not make enough space. Nothing has changed.

@@ -91,9 +91,8 @@ class Hit(NamedTuple):
     """A skill that is meant.
 
     Attributes:
-        skill: which one.
-        score: the higher the better, to be compared with those of the same question alone; None for a skill whose very
-            name or path was asked for, which comes before all others.
+        score: the higher the better, comparable within one question; None for a skill whose very name or path was asked
+            for, which comes before all others.
         copies: the same skill at other places.
     """
 
@@ -103,12 +102,7 @@ class Hit(NamedTuple):
 
 
 class Search:
-    """A search over a set of skills. It ranks as if there were no others.
-
-    Args:
-        skill_set: whose present snapshot is searched. Nothing is indexed before the first question.
-        embeddings: what knows of the skills' meanings, if something does.
-    """
+    """A search over a set of skills, which ranks as if there were no others. The first question builds the index."""
 
     def __init__(self, skill_set: SkillSet, embeddings: Embeddings | None = None) -> None:
         self._skill_set = skill_set
@@ -120,8 +114,8 @@ class Search:
         """Return up to `limit` skills that are meant by `query` and accepted, the best first.
 
         Any text may be asked; one that says nothing finds nothing. `accept` is called while others wait, so it must
-        return at once and not search. With `by_meaning` the embeddings are asked too, which may be on another machine:
-        it can take two seconds.
+        return at once and not search. With `by_meaning` the embeddings are asked too, which may be on another machine
+        and take two seconds.
 
         Raises:
             NoFullTextError: this Python cannot index words.
@@ -129,11 +123,7 @@ class Search:
         return [hit.skill for hit in self.scored(query, limit, accept, by_meaning=by_meaning)]
 
     def scored(self, query: str, limit: int, accept: Callable[[Skill], bool], *, by_meaning: bool = False) -> list[Hit]:
-        """Return what `find` finds, with the scores that put it in its order.
-
-        Raises:
-            NoFullTextError: this Python cannot index words.
-        """
+        """Return what `find` finds, with the scores that put it in its order."""
         meant: list[tuple[str, float]] = []
         if by_meaning and self._embeddings is not None:
             among = None if self._skill_set.permissions is None else self._skill_set.snapshot.skills
@@ -149,13 +139,7 @@ class Search:
         return [Hit(skill, scores[skill.path], tuple(copies)) for skill, copies in islice(found, most)]
 
     def nearest(self, query: str, limit: int, accept: Callable[[Skill], bool]) -> list[Skill]:
-        """Return up to `limit` accepted skills whose names look like words of `query`, the most alike first.
-
-        It is for a question that found nothing.
-
-        Raises:
-            NoFullTextError: this Python cannot index words.
-        """
+        """Return up to `limit` accepted skills whose names look like words of `query`, which found nothing."""
         return self._ask(lambda indexed: list(islice(filter(accept, indexed.nearest(query)), max(limit, 0))))
 
     def _ask(self, question: Callable[[_Indexed], list[_T]]) -> list[_T]:

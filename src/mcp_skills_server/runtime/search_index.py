@@ -65,14 +65,8 @@ class Term(NamedTuple):
 class SearchIndex:
     """The rows of one snapshot. It keeps no texts, so a skill is taken out by those it was put in with.
 
-    For one thread at a time.
-
-    Attributes:
-        titles: the words of names, titles and tags.
-        descriptions: the longer words of these and of descriptions.
-
-    Raises:
-        NoFullTextError: this Python cannot index words.
+    For one thread at a time. `titles` are the words of names, titles and tags, `descriptions` the longer words of these
+    and of descriptions. NoFullTextError: this Python cannot index words.
     """
 
     def __init__(self) -> None:
@@ -117,11 +111,7 @@ class SearchIndex:
         return len(self._skills)
 
     def skills(self, rows: Iterable[int]) -> list[Skill]:
-        """Return the skills of these rows, by their paths.
-
-        Raises:
-            KeyError: there is no such row.
-        """
+        """Return the skills of these rows, by their paths."""
         return sorted((self._skills[row] for row in rows), key=lambda skill: skill.path)
 
     def row(self, path: str) -> int | None:

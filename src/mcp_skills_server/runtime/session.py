@@ -54,7 +54,6 @@ class Session:
     Made by `Runtime.session`. A context manager of both kinds, which closes it at the end.
 
     Args:
-        runtime: what sessions share.
         hosted: an orchestrator binds the session and puts the instructions at the top of each call; else the handle is
             an argument and the instructions travel in results.
         since: the moment of the catalogue that the model knows of; now unless given.
@@ -363,15 +362,7 @@ class Session:
 
 
 class _Request(NamedTuple):
-    """A call beside what it is given.
-
-    Attributes:
-        runtime: of the caller's skills. It goes with the call: another one of the session may have others.
-        active: what is loaded, as the caller sees it.
-        progress: how it says that it goes on.
-        client: what is known of the client.
-        owner: among whose runs a script counts.
-    """
+    """A call beside its arguments. `runtime` and `active` are as this caller sees them: another one may differ."""
 
     runtime: Runtime
     active: Active

@@ -104,13 +104,7 @@ class _Known:
 
 
 class SharedSessions(Sessions):
-    """Open sessions of this replica, and the way to those of the others.
-
-    Args:
-        runtime: what they share.
-        store: where their records are.
-        more: as `Sessions` takes it.
-    """
+    """Open sessions of this replica, and the way to those of the others by their records in `store`."""
 
     def __init__(self, runtime: Runtime, store: RecordStore, **more: Any) -> None:
         super().__init__(runtime, **more)
@@ -218,11 +212,7 @@ def sharing(store: RecordStore, share: int | None = None) -> Callable[[Runtime],
 
 
 def parsed(text: str) -> SessionRecord:
-    """Return the record that a text is. Fields that this version does not know are passed over.
-
-    Raises:
-        SessionRecordError: it is none.
-    """
+    """Return the record that a text is, or raise SessionRecordError. Unknown fields are ignored."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

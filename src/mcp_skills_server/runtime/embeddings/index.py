@@ -40,11 +40,7 @@ _PAUSE_S: Final = 30.0
 class Embeddings:
     """The vectors of a registry's skills. Any thread may use it.
 
-    Args:
-        registry: whose skills these are.
-        embedder: makes the vectors.
-        index: keeps them for the next process; None keeps none.
-        pause_s: how long a model that failed is left alone.
+    `index` keeps them for the next process; `pause_s` is how long a model that failed is left alone.
     """
 
     def __init__(

@@ -33,12 +33,9 @@ _PROBES: Final = {"python": _PYTHON, "node": _NODE, "ruby": _RUBY, "perl": _PERL
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A program that can run scripts of some extension.
+    """A program that can run scripts of some extension, with what goes between it and the script.
 
-    Attributes:
-        program: its name on PATH.
-        options: what goes between it and the script.
-        probe: what to ask it before it is used; no answer means that it will not do.
+    `probe` is what to ask it before it is used; no answer means that it will not do.
     """
 
     program: str
@@ -75,12 +72,7 @@ _ASKED_FOR: Final = {".ts": "bun, deno, tsx or node 22.18", ".mts": "bun, deno, 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """An interpreter and the paths that it reads.
-
-    Attributes:
-        argv: what goes before the script's own path; nothing if it is executed directly.
-        needs: absolute paths of files and folders that it must be able to read.
-    """
+    """The words before a script's path, none if it is executed directly, and the absolute paths that it must read."""
 
     argv: tuple[str, ...]
     needs: tuple[str, ...]
@@ -95,10 +87,7 @@ def is_program(raw: bytes) -> bool:
 
 
 class Interpreters:
-    """The interpreter map, with what the operator put over it.
-
-    Args:
-        named: program by extension, `.py` and the like.
+    """The interpreter map, with what the operator put over it: `named` has programs by extension, `.py` and the like.
 
     Raises:
         UsageError: no extension, or no such program. No program is started for that.
@@ -125,11 +114,7 @@ class Interpreters:
         return _extension(path) in self._candidates
 
     def by_extension(self, path: str) -> Interpreter:
-        """Return the interpreter for a known extension. May start programs to query them.
-
-        Raises:
-            RequestError: nothing that could is installed.
-        """
+        """Return the interpreter for a known extension, which may start programs; RequestError if none is installed."""
         extension = _extension(path)
         if extension not in self._found:
             found = next(filter(None, map(_find, self._candidates[extension])), None)
@@ -145,13 +130,10 @@ class Interpreters:
         return self._found[extension]
 
     def by_first_line(self, path: str, head: bytes) -> Interpreter:
-        """Return the interpreter for a script without a known extension: it is executed directly if it has a #! line.
+        """Return the interpreter for a script without a known extension, of which `head` is the beginning.
 
-        The executable bit has no say: no digest, lock file, signature or approval covers it.
-
-        Args:
-            path: the script, for messages.
-            head: how it begins.
+        It is executed directly if it has a #! line. The executable bit has no say: no digest, lock file, signature or
+        approval covers it.
 
         Raises:
             RequestError: it is no script that can be run.

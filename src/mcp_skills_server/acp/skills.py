@@ -17,7 +17,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import acp
 from mcp_skills_server.dialects.acp import AvailableSkill, Takes
-from mcp_skills_server.model import Json, Snapshot, printable
+from mcp_skills_server.model import Json, printable
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,6 @@ class AcpSkills:
         self._watcher = None if isinstance(roots, Registry) else Watcher(self.registry)
         self._takes = Takes()
         self._sessions: dict[str, tuple[AgentConnection, dict[str, Any]]] = {}
-        self._found: tuple[Snapshot | None, tuple[AvailableSkill, ...]] = (None, ())
         self._announced: dict[str, tuple[AvailableSkill, ...]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sending = asyncio.Lock()
@@ -110,10 +109,7 @@ class AcpSkills:
         self._announced.pop(session_id, None)
 
     def _skills(self) -> tuple[AvailableSkill, ...]:
-        snapshot = self.registry.snapshot
-        if self._found[0] is not snapshot:
-            self._found = snapshot, acp.available(snapshot).skills
-        return self._found[1]
+        return acp.available(self.registry.snapshot).skills
 
     def _changed(self, _: object) -> None:
         self._loaded = True

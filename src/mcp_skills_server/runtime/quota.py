@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from mcp_skills_server.errors import RequestError
 
@@ -32,7 +31,6 @@ class QuotaError(RequestError):
         self.quota = quota
 
 
-@lru_cache(maxsize=4096)  # asked several times of each request
 def owner_of(principal: str | None, address: str | None) -> Owner:
     """Return the owner of a request: its proved principal, else the network of its address, else None."""
     if principal is not None:
@@ -50,10 +48,6 @@ def owner_of(principal: str | None, address: str | None) -> Owner:
             network = int(parsed) >> (128 - _IPV6_NETWORK) << (128 - _IPV6_NETWORK)
             return f"address {IPv6Address(network)}/{_IPV6_NETWORK}"
     return f"address {parsed}"
-
-
-def _never(_: Any) -> bool:
-    return False
 
 
 class Quota(Generic[_Key]):
@@ -89,7 +83,9 @@ class Quota(Generic[_Key]):
         """Return the amount that this owner may have."""
         return self.whole if owner is None else self.share
 
-    def claim(self, key: _Key, owner: Owner, amount: int = 1, *, busy: Callable[[_Key], bool] = _never) -> list[_Key]:
+    def claim(
+        self, key: _Key, owner: Owner, amount: int = 1, *, busy: Callable[[_Key], bool] | None = None
+    ) -> list[_Key]:
         """Count a new key as its owner's youngest, and return the owner's evicted keys, the oldest first.
 
         Args:
@@ -109,7 +105,7 @@ class Quota(Generic[_Key]):
         for each, size in held.items():
             if over <= 0:
                 break
-            if not busy(each):
+            if busy is None or not busy(each):
                 going.append(each)
                 over -= size
                 own -= size

@@ -11,7 +11,7 @@ import errno
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -109,13 +109,22 @@ class Interpreters:
         """Return the extensions that have an interpreter, installed or not."""
         return sorted(self._candidates)
 
-    def maps(self, path: str) -> bool:
-        """Tell whether this script is run by its extension; another one is run by its first line."""
-        return _extension(path) in self._candidates
+    def choose(self, path: str, head: Callable[[], bytes]) -> Interpreter:
+        """Return what runs a script, by its extension, else by its first line, with which `head` begins.
 
-    def by_extension(self, path: str) -> Interpreter:
-        """Return the interpreter for a known extension, which may start programs; RequestError if none is installed."""
-        extension = _extension(path)
+        Programs may be started to query them. The executable bit has no say: no digest, lock file, signature or
+        approval covers it.
+
+        Raises:
+            RequestError: nothing that could is installed, or it is no script that can be run.
+            FileNotFoundError: what its first line names is not there.
+        """
+        extension = os.path.splitext(path)[1].lower()
+        if extension in self._candidates:
+            return self._by_extension(path, extension)
+        return self._by_first_line(path, head())
+
+    def _by_extension(self, path: str, extension: str) -> Interpreter:
         if extension not in self._found:
             found = next(filter(None, map(_find, self._candidates[extension])), None)
             if found is None:
@@ -129,16 +138,7 @@ class Interpreters:
             self._found[extension] = found
         return self._found[extension]
 
-    def by_first_line(self, path: str, head: bytes) -> Interpreter:
-        """Return the interpreter for a script without a known extension, of which `head` is the beginning.
-
-        It is executed directly if it has a #! line. The executable bit has no say: no digest, lock file, signature or
-        approval covers it.
-
-        Raises:
-            RequestError: it is no script that can be run.
-            FileNotFoundError: what its first line names is not there.
-        """
+    def _by_first_line(self, path: str, head: bytes) -> Interpreter:
         if not head.startswith(_FIRST_LINE):
             raise RequestError(
                 f"{printable(path)} cannot be run: its extension is none of {' '.join(self.known())}, "
@@ -151,10 +151,6 @@ class Interpreters:
         if not os.path.isfile(program):
             raise FileNotFoundError(errno.ENOENT, f"its first line asks for {printable(program)!r}, which is not there")
         return Interpreter((), (program,))
-
-
-def _extension(path: str) -> str:
-    return os.path.splitext(path)[1].lower()
 
 
 def _find(candidate: _Candidate) -> Interpreter | None:

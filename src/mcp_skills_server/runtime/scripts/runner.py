@@ -40,7 +40,7 @@ from mcp_skills_server.runtime.scripts.arguments import (
     checked_text,
     declared_env,
 )
-from mcp_skills_server.runtime.scripts.interpreters import Interpreter, Interpreters
+from mcp_skills_server.runtime.scripts.interpreters import Interpreters
 from mcp_skills_server.runtime.scripts.limits import Turns, Usage
 from mcp_skills_server.runtime.scripts.outcome import Outcome, as_line, outcome_of, remarks_on
 from mcp_skills_server.runtime.scripts.output_files import OutputFile
@@ -331,7 +331,7 @@ class Scripts:
         owner = None
         if bubblewrap is not None:
             owner = bubblewrap.user
-        interpreter = self._interpreter(request)
+        interpreter = self._interpreters.choose(request.path, lambda: self._head(request.file))
         workdir = workspace.prepare(request.workdir)
         if request.fill is not None:
             workspace.fill(request.fill)
@@ -365,13 +365,8 @@ class Scripts:
         argv = (*interpreter.argv, *launched, script, *request.args)
         return Command(argv, env, workdir, self._limits(request.timeout_s, owner), box, calls)
 
-    def _interpreter(self, request: _Request) -> Interpreter:
-        if self._interpreters.maps(request.path):
-            return self._interpreters.by_extension(request.path)
-        head = b""
-        if request.file is not None:
-            head = self._registry.read(request.file)[:_HEAD]
-        return self._interpreters.by_first_line(request.path, head)
+    def _head(self, file: SkillFile | None) -> bytes:
+        return b"" if file is None else self._registry.read(file)[:_HEAD]
 
     def _limits(self, timeout_s: float, owner: int | None) -> dict[str, int]:
         # Processor time counts every thread, so that eight threads may use eight seconds in one; it is for what

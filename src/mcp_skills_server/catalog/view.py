@@ -13,8 +13,7 @@ from typing import Final, TypeVar
 
 from mcp_skills_server.catalog.reader import Body
 from mcp_skills_server.catalog.skill_set import SkillSet
-from mcp_skills_server.catalog.threads import in_thread
-from mcp_skills_server.catalog.turns import off_loop
+from mcp_skills_server.catalog.threads import in_thread, off_loop
 from mcp_skills_server.errors import REPEATS, StaleFileError, UnreadableError
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
 from mcp_skills_server.telemetry import events

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from mcp_skills_server.authoring.tokens import estimated
-from mcp_skills_server.catalog.turns import in_turn
+from mcp_skills_server.catalog.threads import in_turn
 from mcp_skills_server.format import hidden, media
 from mcp_skills_server.model import Skill, Standing
 from mcp_skills_server.server.callers import counted

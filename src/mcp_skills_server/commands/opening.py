@@ -28,8 +28,8 @@ from mcp_skills_server.commands.running import make_watcher, take_in
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
+    from mcp_skills_server.catalog.gates import Gate
     from mcp_skills_server.catalog.registry import MirroredRoot
-    from mcp_skills_server.catalog.root_index import Gate
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration, SourceRules
     from mcp_skills_server.proposals.store import ProposalStore
@@ -183,7 +183,7 @@ def open_roots(
     Raises:
         UsageError: a root or a key cannot be read, or a `[[source]]` is no root of its own.
     """
-    from mcp_skills_server.catalog.root_index import all_of, by_root
+    from mcp_skills_server.catalog.gates import all_of, by_root
 
     rules = [configuration and configuration.rules_of(each) for each in given]
     mirrors: Mirrors | None = None
@@ -332,7 +332,7 @@ def _selection(include: Sequence[str], exclude: Sequence[str]) -> Sequence[Gate]
     """Return the gate of these patterns; none where there are none."""
     if not include and not exclude:
         return ()
-    from mcp_skills_server.catalog.selection import Selection
+    from mcp_skills_server.catalog.gates import Selection
 
     return [Selection(include, exclude)]
 

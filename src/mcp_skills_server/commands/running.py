@@ -23,11 +23,14 @@ _LAST_S = 1.0
 
 
 def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:
-    """Return the watcher of the folders; without `--watch` compute the digests, keep an index, and return None."""
+    """Return the watcher of the folders; without `--watch` keep an index of them, and return None."""
     if not options.watch:
-        from mcp_skills_server.catalog.watch.watcher import Prover
 
-        Prover(registry).start()
+        def keep() -> None:
+            registry.loaded.wait()
+            registry.keep_index()
+
+        threading.Thread(target=keep, name="skills-index", daemon=True).start()
         return None
     from mcp_skills_server.catalog.watch import Watcher
 

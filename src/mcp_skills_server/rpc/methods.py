@@ -169,15 +169,11 @@ class Catalogues:
         made = self._made
         return made[1] if made is not None and made[0] is snapshot else None
 
-    def make(self, snapshot: Snapshot, *, last: bool) -> Catalogue:
+    def make(self, snapshot: Snapshot) -> Catalogue:
         """Return the catalogue of this snapshot. Reads every `skill.toml` that was not read yet.
 
-        Args:
-            snapshot: the skills.
-            last: leave out a skill whose `skill.toml` cannot be read.
-
         Raises:
-            StaleFileError: a `skill.toml` changed, unless it is the last try.
+            StaleFileError: a `skill.toml` changed.
         """
         with self._lock:
             known = self.known(snapshot)
@@ -188,7 +184,7 @@ class Catalogues:
             described, fields = guide.described()
             entries = [SkillVersion(described, fields, None)]
             for skill in sorted(skills, key=lambda skill: (skill.root, skill.path)):
-                found = self._read(skill, last=last)
+                found = self._read(skill)
                 problems += [self._placed(each, skill) for each in found.problems]
                 if found.manifest is None:
                     continue
@@ -205,7 +201,7 @@ class Catalogues:
             self._made = snapshot, catalogue
             return catalogue
 
-    def _read(self, skill: Skill, *, last: bool) -> Findings:
+    def _read(self, skill: Skill) -> Findings:
         kept = _findings.get(skill)
         if kept is not None:
             return kept
@@ -213,7 +209,7 @@ class Catalogues:
         try:
             raw = None if file is None else self._skill_set.read(file)
         except StaleFileError as stale:
-            if not last:
+            if file is not None and file.digest:
                 raise
             message = f"the file cannot be read ({stale.reason or 'it changed'})"
             return Findings(None, (problem("unreadable", message),))
@@ -422,7 +418,7 @@ class Methods:
         if view.skill_set is not self._registry:
             catalogues = self._restricted.of(view.skill_set)
         known = catalogues.known(view.snapshot)
-        return known or await off_loop(False, lambda: catalogues.make(view.snapshot, last=view.last_try))
+        return known or await off_loop(False, lambda: catalogues.make(view.snapshot))
 
     async def _find(self, catalogue: Catalogue, name: str, version: str | None) -> SkillVersion:
         """Return the skill of this name, in this version or the latest.

@@ -127,7 +127,7 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
         state = f"not current: {plural(len(differences), 'file')} to change" if differences else "current"
         remark(f"{shown} is {state}")
         return int(bool(differences or (edition.left_out and not options.allow_partial)))
-    registry.keep_index(lambda: False)
+    registry.keep_index()
     done = f"{plural(len(differences), 'file')} changed" if differences else "nothing to change"
     remark(f"published {len(edition.skills)} skills in {shown}, {done}")
     return 0

@@ -13,11 +13,10 @@ import pytest
 
 import forkserver
 from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1
-from mcp_skills_server.sources.faults import RollbackError
 from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.records import HISTORIES, MOST_INDEXES, index_file_name, read_history
-from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.site import Site
+from mcp_skills_server.sources.source import RollbackError, SourceSettings
 from sources.fetching import LOCAL, fetch
 from sources.publishers import INDEX, Publisher, answer, index_of, skill_md
 from wire import COMMAND, DEADLINE

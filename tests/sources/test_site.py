@@ -11,8 +11,8 @@ import pytest
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.mirrors import Follower
-from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.site import Site
+from mcp_skills_server.sources.source import SourceSettings
 from sources.fetching import LOCAL, skills
 from sources.publishers import INDEX, Publisher, skill_md
 

@@ -17,13 +17,19 @@ from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
 from mcp_skills_server.format.ignored import some_of, unserved
 from mcp_skills_server.sources.cache import make_own, private_folder
-from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.grouping import group_by_skill, root_name
 from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit
 from mcp_skills_server.sources.records import IndexRecord
-from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import FetchReport, Pace, Revision
+from mcp_skills_server.sources.source import (
+    FetchReport,
+    Pace,
+    Revision,
+    SourceError,
+    SourceSettings,
+    UnacceptableError,
+    UnreachableError,
+)
 
 LIMITS: Final = UnpackLimits(files=50_000, bytes=1 << 30, file=64 << 20)
 """Of an archive that holds many skills; the limits of a skill are the scan's matter."""

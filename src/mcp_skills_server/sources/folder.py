@@ -27,6 +27,7 @@ from mcp_skills_server.errors import SkillsServerError, UsageError
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.model import printable
+from mcp_skills_server.sources.addresses import shown
 from mcp_skills_server.sources.files import (
     clear,
     stat_signature,
@@ -47,7 +48,6 @@ from mcp_skills_server.sources.records import (
     read_records,
     record_key,
 )
-from mcp_skills_server.sources.urls import shown
 
 _BY_PRODUCTS: Final = frozenset(("__pycache__", ".DS_Store", "Thumbs.db", "desktop.ini"))
 """By-products of systems and interpreters, which make no skill an edited one."""

@@ -27,9 +27,8 @@ from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources import addresses, caching
-from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
-from mcp_skills_server.sources.settings import Bounds, OriginPolicy
-from mcp_skills_server.sources.urls import shown
+from mcp_skills_server.sources.addresses import shown
+from mcp_skills_server.sources.source import AbsentError, Bounds, OriginPolicy, UnacceptableError, UnreachableError
 
 if TYPE_CHECKING:
     import ssl

@@ -29,15 +29,20 @@ from mcp_skills_server.client import SkillsClient, UnprovedError
 from mcp_skills_server.dialects.listed import EntryRefusedError, ListedSkill
 from mcp_skills_server.errors import UsageError, clipped, innermost
 from mcp_skills_server.format.archive import Files
-from mcp_skills_server.sources.addresses import is_loopback
+from mcp_skills_server.sources.addresses import is_loopback, shown
 from mcp_skills_server.sources.cache import CacheFolder
-from mcp_skills_server.sources.faults import ContentRefusedError, SourceError, UnreachableError
 from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, fetch_units, held
 from mcp_skills_server.sources.records import IndexRecord
-from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import FetchReport, Polled, Revision
-from mcp_skills_server.sources.urls import shown
+from mcp_skills_server.sources.source import (
+    ContentRefusedError,
+    FetchReport,
+    Polled,
+    Revision,
+    SourceError,
+    SourceSettings,
+    UnreachableError,
+)
 
 PREFIX: Final = "mcp+"
 _COMMAND: Final = "mcp+stdio:"

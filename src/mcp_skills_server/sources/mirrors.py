@@ -26,14 +26,20 @@ from mcp_skills_server.catalog.registry import MirroredRoot
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.model import Problem, printable
+from mcp_skills_server.sources.addresses import relative_to_site
 from mcp_skills_server.sources.cache import private_folder, trim
-from mcp_skills_server.sources.faults import RewrittenError, SourceError, UnacceptableError
 from mcp_skills_server.sources.files import clear
 from mcp_skills_server.sources.folder import folder_stamp
 from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
-from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import FetchReport, Revision, Source
-from mcp_skills_server.sources.urls import relative_to_site
+from mcp_skills_server.sources.source import (
+    FetchReport,
+    Revision,
+    RewrittenError,
+    Source,
+    SourceError,
+    SourceSettings,
+    UnacceptableError,
+)
 
 logger = logging.getLogger(__name__)
 

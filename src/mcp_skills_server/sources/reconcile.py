@@ -25,7 +25,6 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, check_paths
 from mcp_skills_server.format.ignored import ignored, some_of
 from mcp_skills_server.model import SKILL_MD
-from mcp_skills_server.sources.faults import ContentRefusedError, SourceError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, SkillState, Staged, check
 from mcp_skills_server.sources.records import (
     IndexRecord,
@@ -36,8 +35,16 @@ from mcp_skills_server.sources.records import (
     read_records,
     wanted_since,
 )
-from mcp_skills_server.sources.settings import FetchSettings
-from mcp_skills_server.sources.source import Fault, FetchReport, SkillRefusal
+from mcp_skills_server.sources.source import (
+    ContentRefusedError,
+    Fault,
+    FetchReport,
+    FetchSettings,
+    SkillRefusal,
+    SourceError,
+    UnacceptableError,
+    UnreachableError,
+)
 
 _BATCH: Final = 256
 """Skills that get their places together."""

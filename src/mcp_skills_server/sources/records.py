@@ -23,7 +23,7 @@ from mcp_skills_server.catalog.fetched import RECORDS
 from mcp_skills_server.format.archive import check_paths
 from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.sources.caching import LONGEST_S
-from mcp_skills_server.sources.faults import RollbackError
+from mcp_skills_server.sources.source import RollbackError
 
 INDEXES: Final = f"{OURS}/sources"
 """The directory of index records in a folder of fetched skills."""

@@ -27,16 +27,25 @@ from mcp_skills_server.format.archive import Files, UnpackLimits
 from mcp_skills_server.format.uris import bare
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources import caching, records
+from mcp_skills_server.sources.addresses import check_fetchable, shown
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.caching import LONGEST_S, UNSAID_S
-from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.folder import FetchedFolder, folder_stamp
 from mcp_skills_server.sources.http import Downloader, HttpClient, Response
 from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, check_names, fetch_units
 from mcp_skills_server.sources.records import IndexRecord, read_index
-from mcp_skills_server.sources.settings import FetchSettings, SourceSettings
-from mcp_skills_server.sources.source import LAST_RETRY_S, FetchReport, Pace, Revision, SkillRefusal
-from mcp_skills_server.sources.urls import check_fetchable, shown
+from mcp_skills_server.sources.source import (
+    LAST_RETRY_S,
+    AbsentError,
+    FetchReport,
+    FetchSettings,
+    Pace,
+    Revision,
+    SkillRefusal,
+    SourceSettings,
+    UnacceptableError,
+    UnreachableError,
+)
 
 _ARCHIVE_OVERHEAD: Final = 4 << 20
 """Most bytes of an archive beyond its files: heads and padding of as many members as `unpack` takes."""

@@ -7,16 +7,179 @@ class like this, and one row in `kinds`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import lfs
 from mcp_skills_server.model import Problem, printable
+from mcp_skills_server.sources.addresses import relative_to_site
 from mcp_skills_server.sources.caching import UNSAID_S
-from mcp_skills_server.sources.urls import relative_to_site
+
+# Errors
+
+
+class SourceError(SkillsServerError):
+    """A source cannot be had now."""
+
+
+class UnacceptableError(SourceError, ValueError):
+    """The publisher answers with what is not taken, or leads to where the settings do not allow to go.
+
+    Attributes:
+        code: of the Problem that says so.
+    """
+
+    code = "source-refused"
+
+
+class ContentRefusedError(UnacceptableError):
+    """Content that is named by its digest is refused. It never changes: there is no use in asking again."""
+
+
+class UnsignedCommitError(UnacceptableError):
+    """A commit has no signature by one of the signers that are required."""
+
+    code = "commit-unsigned"
+
+
+class RewrittenError(UnacceptableError):
+    """A branch was rewritten, or a tag moved. Judged anew at each look: another process may have accepted it."""
+
+
+class AbsentError(UnacceptableError):
+    """There is nothing at this address: 404, 410, or the web page that some sites answer for everything."""
+
+
+class RollbackError(SourceError):
+    """The publisher went back to a state that it had before.
+
+    It is judged anew each time: another process may have been allowed to take it.
+    """
+
+
+class UnreachableError(SourceError, OSError):
+    """No answer, half of one, or "not now"."""
+
+
+# Settings
+
+
+@dataclass(frozen=True, slots=True)
+class OriginPolicy:
+    """The origins and addresses that a download may reach.
+
+    Attributes:
+        origins: other origins than that of the index, as `wellknown.origin` spells them.
+        private: addresses that are not of the public internet, too.
+        http: plain http, too. On this machine it needs no more than `private`.
+        headers: sent to the origin of the index and to no other, such as a token.
+    """
+
+    origins: frozenset[str] = frozenset()
+    private: bool = False
+    http: bool = False
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Limits of downloads.
+
+    Attributes:
+        read_s: seconds for a connection and for each read.
+        download_s: seconds for one download, its redirects included; a server that drips gets no more.
+        redirects: hops of one download.
+        total_bytes: bytes of all downloads of one Downloader.
+    """
+
+    read_s: float = 10.0
+    download_s: float = 60.0
+    redirects: int = 5
+    total_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """Limits of what a publisher offers, beyond those of each download.
+
+    Attributes:
+        skills: entries of the index.
+        skill_bytes: bytes of one skill, unpacked.
+        total_s: seconds for all of it. What is not there then is not fetched.
+        unpacked_bytes: bytes of all skills that the folder has of the index, unpacked. What is there already counts.
+    """
+
+    skills: int = 20_000
+    skill_bytes: int = 50 << 20
+    total_s: float = 600.0
+    unpacked_bytes: int = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    """Settings of a fetch.
+
+    Attributes:
+        wanted: names of skills, None for all.
+        revalidate: ask for the index even while the copy of it is fresh.
+        force: replace skills that were edited.
+        prune: remove skills that the index no longer has.
+        allow_rollback: take an index that the site had before, and another one since.
+        trust: where to go.
+        bounds: what downloads may cost.
+        limits: what the publisher may cost.
+        connections: downloads at once.
+        prove: called with the files of each skill that is to be written, bytes by path; raises UnacceptableError where
+            they may not be. None where all may.
+    """
+
+    wanted: frozenset[str] | None = None
+    revalidate: bool = False
+    force: bool = False
+    prune: bool = False
+    allow_rollback: bool = False
+    trust: OriginPolicy = field(default_factory=OriginPolicy)
+    bounds: Bounds = field(default_factory=Bounds)
+    limits: FetchLimits = field(default_factory=FetchLimits)
+    connections: int = 6
+    prove: Callable[[Mapping[str, bytes]], object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSettings:
+    """Settings of all sources among the roots.
+
+    Attributes:
+        cache: the directory for copies of what is fetched.
+        hidden: skills in dot folders of archives and repositories are served, too.
+        fetch: how sites are fetched, and what the others may cost.
+        refresh_s: seconds between two looks at what has no cache headers.
+        signers: git's file of allowed signers, of whom one must have signed a commit; None for no requirement.
+        rewritten: take what a branch was rewritten to, or a tag moved to.
+        pin: the revision that is wanted, None for the newest. A source that can still bring an old one brings it, and
+            sends no request while it has it; one that cannot brings what it has now, and what differs is refused later.
+        token: what an MCP server at an address is sent as a bearer token; "" for none.
+        cache_bytes: what all copies in the cache may take; the longest unused go first.
+    """
+
+    cache: Path
+    hidden: bool = False
+    fetch: FetchSettings = field(default_factory=FetchSettings)
+    refresh_s: float = 60.0
+    signers: Path | None = None
+    rewritten: bool = False
+    pin: str | None = None
+    token: str = field(default="", repr=False)
+    cache_bytes: int = 10 << 30
+
+
+# Sources
+
 
 LAST_RETRY_S: Final = 300.0
 """The longest wait between two tries while a source cannot be had, unless it is looked at more seldom anyway."""

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import pytest
 
 from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
-from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci import layers, manifests
 from mcp_skills_server.sources.oci.layers import candidate_names, read_layers
 from mcp_skills_server.sources.oci.manifests import TITLE, Descriptor
 from mcp_skills_server.sources.reconcile import Bundle
+from mcp_skills_server.sources.source import UnacceptableError
 from sources.oci.registries import OCI_LAYER, digest, tar
 from sources.publishers import skill_md
 from tables import each_row

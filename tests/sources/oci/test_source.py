@@ -12,11 +12,18 @@ import anyio
 import pytest
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.oci.source import Oci
-from mcp_skills_server.sources.settings import Bounds, FetchSettings, OriginPolicy, SourceSettings
+from mcp_skills_server.sources.source import (
+    Bounds,
+    FetchSettings,
+    OriginPolicy,
+    SourceError,
+    SourceSettings,
+    UnacceptableError,
+    UnreachableError,
+)
 from sources.fetching import listing
 from sources.oci.registries import REPOSITORY, Fake, digest, tar
 from sources.publishers import answer, skill_md

@@ -24,11 +24,11 @@ from filelock import FileLock, Timeout
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import ignored
-from mcp_skills_server.sources.faults import SourceError
 from mcp_skills_server.sources.git.address import GitAddress, is_commit, is_git, parse_address
 from mcp_skills_server.sources.git.program import Git, GitFailedError
 from mcp_skills_server.sources.git.repository import Repository, Tip
 from mcp_skills_server.sources.records import read_index, read_records
+from mcp_skills_server.sources.source import SourceError
 
 DEPTH: Final = 64
 """Commits back from the one that is served, among which those of a skill are looked for."""

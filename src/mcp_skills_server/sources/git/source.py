@@ -17,13 +17,6 @@ from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
 from mcp_skills_server.format.ignored import some_of
 from mcp_skills_server.sources.cache import CacheFolder
-from mcp_skills_server.sources.faults import (
-    ContentRefusedError,
-    RewrittenError,
-    SourceError,
-    UnacceptableError,
-    UnreachableError,
-)
 from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.git.address import is_commit, parse_address
 from mcp_skills_server.sources.git.repository import Repository, Tip
@@ -31,8 +24,18 @@ from mcp_skills_server.sources.git.selection import Selection, WantedSkill, read
 from mcp_skills_server.sources.grouping import root_name
 from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, held
 from mcp_skills_server.sources.records import IndexRecord
-from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import FetchReport, Polled, Revision, SkillRefusal
+from mcp_skills_server.sources.source import (
+    ContentRefusedError,
+    FetchReport,
+    Polled,
+    Revision,
+    RewrittenError,
+    SkillRefusal,
+    SourceError,
+    SourceSettings,
+    UnacceptableError,
+    UnreachableError,
+)
 
 _T = TypeVar("_T")
 _MOST_SIGNERS: Final = 1 << 20

@@ -16,10 +16,10 @@ from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
 from mcp_skills_server.format.ignored import some_of
 from mcp_skills_server.model import SKILL_MD
-from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.grouping import group_by_skill, root_name
 from mcp_skills_server.sources.oci.manifests import SKILL_NAME, TITLE, Descriptor
 from mcp_skills_server.sources.reconcile import Bundle, check_names
+from mcp_skills_server.sources.source import UnacceptableError
 
 LIMITS: Final = UnpackLimits(files=20_000, bytes=256 << 20, file=64 << 20)
 """Of all layers of one artifact together; of each skill in it others hold."""

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci.reference import is_digest
+from mcp_skills_server.sources.source import UnacceptableError
 
 MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
 INDEX: Final = "application/vnd.oci.image.index.v1+json"

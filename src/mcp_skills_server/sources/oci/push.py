@@ -17,11 +17,11 @@ from anyio import to_thread
 
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files
-from mcp_skills_server.sources.faults import AbsentError
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.manifests import Collection, Descriptor
 from mcp_skills_server.sources.oci.reference import OciReference
+from mcp_skills_server.sources.source import AbsentError
 
 _LICENSES: Final = "org.opencontainers.image.licenses"
 _WORKERS: Final = 6

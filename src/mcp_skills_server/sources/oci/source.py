@@ -20,7 +20,6 @@ from mcp_skills_server import __version__
 from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
 from mcp_skills_server.sources.cache import CacheFolder
-from mcp_skills_server.sources.faults import ContentRefusedError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.http import HttpClient
 from mcp_skills_server.sources.oci import layers, manifests
@@ -30,8 +29,15 @@ from mcp_skills_server.sources.oci.manifests import Collection, ImageManifest
 from mcp_skills_server.sources.oci.reference import is_digest, parse_reference
 from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, fetch_units, held
 from mcp_skills_server.sources.records import IndexRecord
-from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import FetchReport, Polled, Revision
+from mcp_skills_server.sources.source import (
+    ContentRefusedError,
+    FetchReport,
+    Polled,
+    Revision,
+    SourceSettings,
+    UnacceptableError,
+    UnreachableError,
+)
 
 _PINNED_S: Final = 3600.0
 """Between two looks at what a digest names: it never changes, and only what is on the disk could."""

@@ -40,12 +40,7 @@ _MOST_BYTES: Final = LIMITS.bytes + (64 << 20)
 
 
 class Archive:
-    """One archive.
-
-    Args:
-        given: its path.
-        settings: whether skills in dot folders are served, too.
-    """
+    """One archive."""
 
     remote: bool = False
     pace: Pace = Pace(_CHECK_S, _CHECK_S, _LAST_RETRY_S)

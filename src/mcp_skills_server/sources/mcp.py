@@ -50,12 +50,7 @@ _NOT_PROVED: Final = "the server does not list its files with digests, so nothin
 
 
 class _Listing(NamedTuple):
-    """The listing that a revision is.
-
-    Attributes:
-        skills: those that were listed.
-        refused: why entries were not taken, one line each.
-    """
+    """The listing that a revision is."""
 
     skills: Sequence[ListedSkill]
     refused: tuple[str, ...]

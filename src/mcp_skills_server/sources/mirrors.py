@@ -79,12 +79,7 @@ class SourceState:
 
 
 class Follower:
-    """One source in service. Its methods are called one at a time, `state` from any thread.
-
-    Args:
-        source: what is followed.
-        sleep: waits for seconds.
-    """
+    """One source in service. Its methods are called one at a time, `state` from any thread."""
 
     def __init__(self, source: Source, sleep: Callable[[float], Awaitable[object]] = anyio.sleep) -> None:
         self.source = source
@@ -299,12 +294,7 @@ class Follower:
 
 
 class Mirrors:
-    """The sources among the roots.
-
-    Args:
-        settings: how they are opened.
-        kinds: of sources.
-    """
+    """The sources among the roots."""
 
     def __init__(self, settings: SourceSettings, kinds: Sequence[Kind] = KINDS) -> None:
         self._settings: Final = settings
@@ -369,11 +359,7 @@ class Mirrors:
         return {os.path.abspath(each.path): each.revision for each in self.followers}
 
     def report_to(self, note: Callable[[str, str, tuple[Problem, ...]], object]) -> None:
-        """Have revisions and problems taken from now on, and as they are now; without it problems are lines of the log.
-
-        Args:
-            note: takes folder, revision and problems of one source, in any thread, as `Registry.note` does.
-        """
+        """Report revisions and problems to `note`, from any thread, and what they are now. Without it they are logged."""
         for follower in self.followers:
             follower.report_to(partial(note, os.path.abspath(follower.path)))
 
@@ -446,12 +432,7 @@ class Mirrors:
         return len(remote)
 
     def set_refresh(self, given: str, seconds: float) -> None:
-        """Look at this root so often from now on, and once now, from any thread. Other roots stay as they are.
-
-        Args:
-            given: the root.
-            seconds: between two looks.
-        """
+        """Look at this root so often from now on, and once now, from any thread. Other roots stay as they are."""
         for root, follower in self._roots:
             if root == given and follower.source.refresh_s not in {None, seconds}:
                 follower.source.refresh_s = seconds

@@ -227,12 +227,7 @@ class Reconciler:
             self._check_size(name, 1)
 
     def put(self, unit: Unit, make: Callable[[], Bundle]) -> None:
-        """Stage the skills of a unit; what goes wrong with one costs that one.
-
-        Args:
-            unit: one of those that `plan` returned.
-            make: proves the unit, and returns its contents.
-        """
+        """Stage the skills of a unit; what goes wrong with one costs that one."""
         with self._lock:
             with self._refusing(unit):
                 bundle = make()
@@ -459,15 +454,7 @@ async def fetch_units(
     settings: FetchSettings,
     deadline: float,
 ) -> None:
-    """Fetch these units a few at a time, and have them put into the folder.
-
-    Args:
-        reconciler: the run.
-        missing: as `plan` returned them.
-        fetch: downloads a unit; what it returns proves it, and blocks.
-        settings: how many at once.
-        deadline: on anyio's clock; what is not there then is refused.
-    """
+    """Fetch these units a few at a time, and have them put into the folder."""
     queue = iter(missing)
 
     async def work() -> None:

@@ -60,10 +60,6 @@ _SOONEST_S: Final = 60.0
 class Site:
     """One site.
 
-    Args:
-        given: its address.
-        settings: where its copy is, and how it is fetched.
-
     Raises:
         UsageError: it is no address, or the cache cannot be written.
     """
@@ -210,16 +206,7 @@ async def _find_index(  # noqa: PLR0917, called three times
     known: IndexRecord | None,
     last: _FoundIndex | None = None,
 ) -> _FoundIndex:
-    """Return the index of the site at `url`: `known` while that is fresh, else from `_index_urls(url)`.
-
-    Args:
-        url: as the operator gave it.
-        places: where the index may be.
-        settings: what may be asked, and what it may cost.
-        downloader: for the site.
-        known: the index that is remembered.
-        last: the index at the last look, which is not decoded again.
-    """
+    """Return the index of the site at `url`: `known` while that is fresh, else from `_index_urls(url)`."""
     # WK-40, WK-41
     limits = IndexLimits(skills=settings.limits.skills)
     record = known

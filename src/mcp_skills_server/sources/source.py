@@ -28,11 +28,7 @@ class SourceError(SkillsServerError):
 
 
 class UnacceptableError(SourceError, ValueError):
-    """The publisher answers with what is not taken, or leads to where the settings do not allow to go.
-
-    Attributes:
-        code: of the Problem that says so.
-    """
+    """The publisher answers with what is not taken, or leads to where the settings do not allow to go."""
 
     code = "source-refused"
 
@@ -324,11 +320,7 @@ class Pace:
 
 
 class Polled:
-    """A source that is looked at as often as the operator says; what is fetched by no cache headers.
-
-    Args:
-        seconds: between two looks, until the operator says another number.
-    """
+    """A source that is looked at as often as the operator says; what is fetched by no cache headers."""
 
     remote: bool = True
 

@@ -178,23 +178,14 @@ def _is_whole(repository: Path) -> bool:
 
 
 class History(NamedTuple):
-    """The history of a skill.
-
-    Attributes:
-        commits: the last ones that touched it, the newest first.
-        note: why there are none, in one line; "" where there are some, and where there is nothing to say.
-    """
+    """The history of a skill."""
 
     commits: Sequence[Commit] = ()
     note: str = ""
 
 
 class Histories:
-    """The histories of all sources that are repositories. Any thread may use it.
-
-    Args:
-        now: seconds of a clock that never goes back.
-    """
+    """The histories of all sources that are repositories. Any thread may use it."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now

@@ -46,10 +46,6 @@ _PINNED_S: Final = 86_400.0
 class GitFolder(Polled):
     """One folder of one repository.
 
-    Args:
-        given: its address.
-        settings: where its copy is, how often it is looked at, whose commits are taken.
-
     Raises:
         UsageError: it is no address, or the cache cannot be written.
     """

@@ -170,12 +170,7 @@ def _shown(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """One authentication scheme of the header WWW-Authenticate.
-
-    Attributes:
-        scheme: "basic", "bearer" and so on, in lower case.
-        parameters: names in lower case; of a repeated one the first.
-    """
+    """One authentication scheme of the header WWW-Authenticate."""
 
     scheme: str
     parameters: Mapping[str, str]

@@ -31,14 +31,7 @@ _MOST_ANNOTATION: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A skill that is to be pushed.
-
-    Attributes:
-        name: of the skill.
-        frontmatter: of its SKILL.md.
-        version: as people know it, None where it has none.
-        read: gives its files; it blocks.
-    """
+    """A skill that is to be pushed."""
 
     name: str
     frontmatter: Mapping[str, Any]

@@ -64,10 +64,6 @@ class _Artifact:
 class Oci(Polled):
     """One artifact, or what a tag names.
 
-    Args:
-        given: its name.
-        settings: where its copy is, and how it is fetched.
-
     Raises:
         UsageError: it is no name, or the cache cannot be written.
     """

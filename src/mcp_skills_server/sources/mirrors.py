@@ -359,7 +359,7 @@ class Mirrors:
         return {os.path.abspath(each.path): each.revision for each in self.followers}
 
     def report_to(self, note: Callable[[str, str, tuple[Problem, ...]], object]) -> None:
-        """Report revisions and problems to `note`, from any thread, and what they are now. Without it they are logged."""
+        """Report revisions and problems to `note`, from any thread, and those of now. Without it they are logged."""
         for follower in self.followers:
             follower.report_to(partial(note, os.path.abspath(follower.path)))
 

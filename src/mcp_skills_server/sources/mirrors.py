@@ -28,8 +28,7 @@ from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.addresses import relative_to_site
 from mcp_skills_server.sources.cache import private_folder, trim
-from mcp_skills_server.sources.files import clear
-from mcp_skills_server.sources.folder import folder_stamp
+from mcp_skills_server.sources.folder import clear, folder_stamp
 from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
 from mcp_skills_server.sources.source import (
     FetchReport,

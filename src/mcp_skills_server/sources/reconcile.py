@@ -150,7 +150,7 @@ class Reconciler:
         self._progress = progress
         self._lock = threading.Lock()
         self._records = {record.name: record for record in folder.records()}
-        self._known = folder.index(source)
+        self._known = read_index(folder.directory, source)
         self.bytes_held = 0
         """Bytes of all skills of this source in the folder, unpacked."""
         self._positions: dict[Unit, int] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
@@ -153,7 +153,7 @@ async def refresh(
     places, settings = _index_urls(url), settings or FetchSettings()
     with FetchedFolder.opened(directory) as opened:
         async with _downloader(places, settings) as downloader:
-            known = await to_thread.run_sync(opened.index, places[0])
+            known = await to_thread.run_sync(read_index, directory, places[0])
             deadline = anyio.current_time() + settings.limits.total_s
             found = await _find_index(url, places, settings, downloader, known)
             return await _bring(opened, downloader, found, settings, deadline, progress)
@@ -285,8 +285,7 @@ async def _bring(  # noqa: PLR0917, called twice
         partial(Reconciler, opened, record.source, settings, progress, is_cache=is_cache)
     )
     if index.version is not None:
-        entered = partial(opened.enter, record, allow_rollback=settings.allow_rollback)
-        reconciler.warnings += await to_thread.run_sync(entered)
+        record = await to_thread.run_sync(_entered, opened, record, settings)
     units = [
         Unit(entry.digest, entry.name, (entry.name,), url=entry.url or entry.files[SKILL_MD], item=entry)
         for entry in index.entries
@@ -325,6 +324,18 @@ async def _bring(  # noqa: PLR0917, called twice
     report = await to_thread.run_sync(reconciler.finish, kept, listed if index.version is not None else None, refused)
     next_check_s = UNSAID_S if reconciler.has_refused else found.next_check_s
     return replace(report, version=index.version, next_check_s=next_check_s, bytes=downloader.http.bytes)
+
+
+def _entered(opened: FetchedFolder, record: IndexRecord, settings: FetchSettings) -> IndexRecord:
+    """Enter an index into the history of its place, before anything of it is fetched: a kill must not undo that."""
+    known = read_index(opened.directory, record.source)
+    record = record.after(known, allow_rollback=settings.allow_rollback)
+    wanted = records.wanted_since(None, settings.wanted)
+    before = known or IndexRecord(record.source, record.given, wanted=wanted)
+    if record.history != before.history:
+        with suppress(OSError):  # the record of the whole fetch will say it
+            opened.put_index(replace(before, history=record.history))
+    return record
 
 
 async def _download(

@@ -24,7 +24,7 @@ from mcp_skills_server.sources.git.address import is_commit, parse_address
 from mcp_skills_server.sources.git.repository import Repository, Tip, TreeEntry
 from mcp_skills_server.sources.grouping import group_by_skill, is_skill_md, root_name
 from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, held
-from mcp_skills_server.sources.records import IndexRecord
+from mcp_skills_server.sources.records import IndexRecord, read_index
 from mcp_skills_server.sources.source import (
     ContentRefusedError,
     FetchReport,
@@ -116,7 +116,7 @@ class GitFolder(Polled):
             return report
         try:
             with FetchedFolder.opened(self._folder) as folder:
-                known = folder.index(self.origin)
+                known = read_index(self._folder, self.origin)
                 before = known.body if known else ""
                 return replace(self._update(folder, tip, before), before=before)
         except SourceError:

@@ -187,7 +187,7 @@ def test_what_is_removed_has_a_record_for_as_long_as_it_has_a_place(
     assert state(tmp_path) is SkillState.ABSENT and len(read_records(tmp_path)) == 1
     put(tmp_path)
     with monkeypatch.context() as dying:
-        dying.setattr(FetchedFolder, "discard", _die)
+        dying.setattr(FetchedFolder, "_discard", _die)
         with FetchedFolder.opened(tmp_path) as store, pytest.raises(KeyboardInterrupt):
             store.remove("a")
     assert state(tmp_path) is SkillState.ABSENT and not read_records(tmp_path)

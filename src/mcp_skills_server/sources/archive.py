@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -49,7 +48,7 @@ class Archive:
     def __init__(self, given: str, settings: SourceSettings) -> None:
         self.origin = given
         self.place: Path = private_folder()
-        self._settings = replace(settings.fetch, force=True, prune=True, wanted=None)
+        self._settings = settings.fetch
         self._hidden = settings.hidden
         self._seen: tuple[int, ...] | None = None
         self._digest = ""
@@ -125,7 +124,7 @@ class Archive:
         if reconciler.failure is not None:
             refusal = UnacceptableError if reconciler.failure.fault == "publisher" else UnreachableError
             raise refusal(f"cannot be unpacked ({reconciler.failure.reason})")
-        return replace(report, before=reconciler.before)
+        return report
 
 
 def is_archive_file(given: str) -> bool:

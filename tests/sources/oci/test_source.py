@@ -276,7 +276,7 @@ def test_a_pin_is_brought_however_far_the_tag_has_moved_and_then_without_a_quest
         follower = Follower(source)
         anyio.run(follower.refresh)
         assert (follower.path / "a" / "SKILL.md").read_bytes() == skill_md("a", "first")
-        assert follower.revision == first and source.origin == registry.named()
+        assert follower.state.revision == first and source.origin == registry.named()
     assert asked(registry) == ["GET manifests/sha256", "GET blobs/sha256"]
     newest = followed(registry, tmp_path)
     anyio.run(newest.refresh)

@@ -117,8 +117,7 @@ class GitFolder(Polled):
         try:
             with FetchedFolder.opened(self._folder) as folder:
                 known = read_index(self._folder, self.origin)
-                before = known.body if known else ""
-                return replace(self._update(folder, tip, before), before=before)
+                return self._update(folder, tip, known.body if known else "")
         except SourceError:
             raise
         except OSError as error:
@@ -144,8 +143,7 @@ class GitFolder(Polled):
                 units.append(Unit(skill.key, name, (place,), url=place, item=skill))
             else:  # its own name says where it goes
                 units.append(Unit(skill.key, name, is_named=False, item=skill))
-        fetch = replace(self._settings.fetch, force=True, prune=True, wanted=None)
-        reconciler = Reconciler(folder, self.origin, fetch, is_cache=True, is_atomic=True)
+        reconciler = Reconciler(folder, self.origin, self._settings.fetch, is_cache=True, is_atomic=True)
         self._put(reconciler, tip, reconciler.plan(units))
         if reconciler.is_full:
             raise UnacceptableError(f"its skills have more than {limits.unpacked_bytes:,} bytes; name a folder with #")

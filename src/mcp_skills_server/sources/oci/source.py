@@ -91,8 +91,7 @@ class Oci(Polled):
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
         super().__init__(settings.refresh_s)
-        # The cache is ours: what was changed in it is put right, what the manifest no longer has is gone.
-        self._settings = replace(settings.fetch, force=True, prune=True, wanted=None)
+        self._settings = settings.fetch
         self._hidden = settings.hidden
         named = parse_reference(given, http=settings.fetch.trust.http)
         if settings.pin is not None and not is_digest(settings.pin):
@@ -140,12 +139,10 @@ class Oci(Polled):
                 error = ContentRefusedError if reconciler.failure.fault == "publisher" else UnreachableError
                 raise error(reconciler.failure.reason)
             index = IndexRecord(source, source, revision=whole)
-            report = await to_thread.run_sync(reconciler.finish, index)
-        return replace(report, before=reconciler.before.partition(" ")[0])
+            return await to_thread.run_sync(reconciler.finish, index)
 
     async def _fetch(self, reconciler: Reconciler, digest: str) -> None:
         """Have the skills of the manifest in the folder that it does not have."""
-        deadline = anyio.current_time() + self._settings.limits.total_s
         unpackers = anyio.CapacityLimiter(_UNPACKERS)
         async with self._client() as client:
             units: list[Unit] = []
@@ -163,8 +160,7 @@ class Oci(Polled):
                 warnings = tuple(f"{unit.label}: {line}" for line in found.warnings)
                 return lambda: replace(found, warnings=warnings)
 
-            missing = await to_thread.run_sync(reconciler.plan, units)
-            await fetch_units(reconciler, missing, fetch, self._settings, deadline)
+            await fetch_units(reconciler, units, fetch)
 
     async def _artifacts(self, client: RegistryClient, digest: str) -> list[_Artifact]:
         """Return the artifacts that this manifest names: itself, or those of a collection."""

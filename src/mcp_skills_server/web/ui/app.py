@@ -42,20 +42,18 @@ from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.forwarded import PREFIX
 from mcp_skills_server.web.rates import FailedAuthentications
 from mcp_skills_server.web.settings import HttpSettings, UiSettings
-from mcp_skills_server.web.ui.activity import Activity
 from mcp_skills_server.web.ui.entrance import Entrance, form_of
-from mcp_skills_server.web.ui.live import Live
 from mcp_skills_server.web.ui.look import (
     BASE,
     Look,
     PageContext,
-    UsageReports,
     base,
     file_address,
     prefix,
     skill_address,
 )
 from mcp_skills_server.web.ui.pages import (
+    activity,
     catalogue,
     file,
     history,
@@ -70,7 +68,6 @@ from mcp_skills_server.web.ui.pages import (
     usage,
 )
 from mcp_skills_server.web.ui.render import marked, plain, visible
-from mcp_skills_server.web.ui.revisions import Revisions
 from mcp_skills_server.web.ui.session import Viewer, Viewers, is_of_own_page
 
 logger = logging.getLogger(__name__)
@@ -124,8 +121,8 @@ VIEWS: Final = (
     _PageView("/live", live.page, "Live"),
     _PageView("/live/events", live.events),
     _PageView("/sources", sources.page, "Sources"),
-    _PageView("/runs", live.runs, "Runs", admin=True),
-    _PageView("/clients", live.clients, "Clients", admin=True),
+    _PageView("/runs", activity.runs, "Runs", admin=True),
+    _PageView("/clients", activity.clients, "Clients", admin=True),
 )
 
 
@@ -148,12 +145,12 @@ class Ui:
             _templates(),
             settings,
             http.sites,
-            UsageReports(ui.counts),
-            Revisions(runtime.registry),
+            usage.UsageReports(ui.counts),
+            history.Revisions(runtime.registry),
             local=ui.once is not None,
             open=self._viewers.is_open,
-            live=Live(http.quotas.streams),
-            activity=Activity(),
+            live=live.Live(http.quotas.streams),
+            activity=activity.Activity(),
         )
         self._entrance = Entrance(self._viewers, http.policy, self.site.templates)
         self.site.revisions.start()
@@ -162,7 +159,7 @@ class Ui:
 
     def start(self) -> Callable[[], None]:
         """Note from now on what is going on. Returns what ends that."""
-        return self.site.activity.start(self._runtime.events)
+        return self._runtime.events.subscribe(self.site.activity.take)
 
     def close(self) -> None:
         """End every open stream."""

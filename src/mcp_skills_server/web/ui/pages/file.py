@@ -10,18 +10,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from mcp_skills_server.authoring.tokens import estimated
 from mcp_skills_server.catalog.turns import in_turn
 from mcp_skills_server.format import hidden, media
-from mcp_skills_server.model import Skill, Standing
+from mcp_skills_server.model import Skill
 from mcp_skills_server.server.callers import counted
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.ui.look import Look
-from mcp_skills_server.web.ui.pages.skill import skill_of
+from mcp_skills_server.web.ui.pages.skill import digests_of, skill_of
 from mcp_skills_server.web.ui.render import MOST_PICTURE_BYTES, is_raster_name, raster_type, rendered
 
 _GONE: Final = "This file is not there any more. It may have been moved, renamed or deleted."
-_MOST_TEXT: Final = 200_000
 _MOST_LOOKED_AT: Final = 1 << 20
 """A larger file is offered for download, and not looked into."""
 _PIECE: Final = 1 << 18
@@ -42,7 +40,7 @@ async def page(request: Request, look: Look) -> Response:
             html = await rendered(text, skill.path, skill.files, path)
     else:
         events.concerns([skill])
-    digests = await look.view.digests(skill) if skill.standing > Standing.UNUSABLE else dict[str, str]()
+    digests = await digests_of(look, skill)
     return look.page(
         "file.html",
         skill=skill,
@@ -51,13 +49,11 @@ async def page(request: Request, look: Look) -> Response:
         digest=digests.get(path, ""),
         is_executable=file.executable,
         kind=media.media_type(path) or "unknown",
-        text=None if text is None else text[:_MOST_TEXT],
-        is_cut=text is not None and len(text) > _MOST_TEXT,
-        is_large=text is None and not picture and file.size > _MOST_LOOKED_AT,
+        text=text,
+        largest=_MOST_LOOKED_AT,
         picture=picture,
         rendered=html,
-        hidden=0 if text is None else hidden.count(text),
-        cost=None if text is None else estimated(text),
+        hidden=hidden.count(text or ""),
     )
 
 
@@ -65,12 +61,11 @@ async def raw(request: Request, look: Look) -> Response:
     """Return the exact bytes: text as plain text, raster pictures as such, everything else to be kept in a file."""
     skill, path = _file_of(request, look)
     content = await _read(request, look, skill, path)
-    kind = raster_type(content) if is_raster_name(path) else None
-    if (
-        kind is None
-        and media.as_text(content, media.media_type(path)) is not None
-        and "keep" not in request.query_params
-    ):
+    kind = None
+    if is_raster_name(path):
+        kind = raster_type(content)
+    is_text = media.as_text(content, media.media_type(path)) is not None
+    if kind is None and is_text and "keep" not in request.query_params:
         kind = "text/plain; charset=utf-8"
     headers = {"content-security-policy": _SANDBOX, "content-length": str(len(content))}
     if kind is None:

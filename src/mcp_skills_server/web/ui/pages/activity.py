@@ -1,6 +1,6 @@
-"""The latest runs of scripts and the clients that asked something. A reader of events.
+"""The latest runs of scripts and the clients that asked something, from events, for administrators.
 
-It keeps a bounded number of each in memory, and only where there is a page to show them. No event has anything of what
+A bounded number of each is kept in memory, and only where there is a page to show them. No event has anything of what
 was said or answered.
 """
 
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
-from mcp_skills_server.telemetry.events import CATALOGUE, Event, Events, Use
+from anyio import to_thread
+from starlette.requests import Request
+from starlette.responses import Response
 
-_K = TypeVar("_K", bound=Hashable)
-_V = TypeVar("_V")
+from mcp_skills_server.telemetry.events import CATALOGUE, Event, Use
+from mcp_skills_server.web.ui.look import Look
 
 MOST_RUNS: Final = 500
 MOST_CLIENTS: Final = 500
@@ -35,14 +36,7 @@ class ScriptRun(NamedTuple):
 
 
 class ActiveClient(NamedTuple):
-    """A client that asked something.
-
-    Attributes:
-        event: its last request.
-        first: time of the first one, in seconds since 1970.
-        requests: how many requests.
-        refused: how many of them were refused or failed.
-    """
+    """A client that asked something: its last request, the time of the first, and how many there were."""
 
     event: Event
     first: float
@@ -55,12 +49,8 @@ class Activity:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._runs: OrderedDict[tuple[object, ...], ScriptRun] = OrderedDict()
-        self._clients: OrderedDict[tuple[str | None, ...], ActiveClient] = OrderedDict()
-
-    def start(self, events: Events) -> Callable[[], None]:
-        """Take every event of a server from now on. Returns a function that ends that."""
-        return events.subscribe(self.take)
+        self._runs: OrderedDict[Any, ScriptRun] = OrderedDict()
+        self._clients: OrderedDict[Any, ActiveClient] = OrderedDict()
 
     def take(self, event: Event) -> None:
         """Keep what an event tells."""
@@ -87,21 +77,28 @@ class Activity:
     def _note_run(self, event: Event, started: Use) -> None:
         # A request has two events, when it starts a run and at its end; both say when it began.
         request = event.time, event.protocol, event.method, event.principal, event.address, started
-        if request not in self._runs:
-            _keep(self._runs, request, ScriptRun(event, started), MOST_RUNS)
-        elif event.outcome != UNFINISHED:
+        if request not in self._runs or event.outcome != UNFINISHED:
             self._runs[request] = ScriptRun(event, started)
+        if len(self._runs) > MOST_RUNS:
+            self._runs.popitem(last=False)
 
     def _note_client(self, event: Event) -> None:
         who = event.principal, event.address, event.host, event.protocol, event.era
-        known = self._clients.get(who) or ActiveClient(event, event.time, 0, 0)
+        known = self._clients.pop(who, ActiveClient(event, event.time, 0, 0))
         refused = known.refused + (event.outcome not in {"ok", "cancelled"})
-        _keep(self._clients, who, ActiveClient(event, known.first, known.requests + 1, refused), MOST_CLIENTS)
+        self._clients[who] = ActiveClient(event, known.first, known.requests + 1, refused)
+        if len(self._clients) > MOST_CLIENTS:
+            self._clients.popitem(last=False)
 
 
-def _keep(among: OrderedDict[_K, _V], key: _K, value: _V, most: int) -> None:
-    """Put a value last; beyond `most` the first one goes."""
-    among[key] = value
-    among.move_to_end(key)
-    if len(among) > most:
-        among.popitem(last=False)
+async def runs(_: Request, look: Look) -> Response:
+    """Return the latest runs. A skill that the viewer may not read is not named."""
+    found = await to_thread.run_sync(look.site.activity.runs)
+    skills = {each.started.skill for each in found}
+    readable = {each for each in skills if not each or look.may_read(each)}
+    return look.page("runs.html", runs=found, readable=readable)
+
+
+async def clients(_: Request, look: Look) -> Response:
+    """Return the latest clients."""
+    return look.page("clients.html", clients=await to_thread.run_sync(look.site.activity.clients))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.sources.mirrors import SourceState
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRow:
+class SourceRow(NamedTuple):
     """One root.
 
     Attributes:
@@ -52,12 +50,11 @@ def rows(look: Look) -> list[SourceRow]:
     for root in look.runtime.registry.roots:
         if not counts[root.index] and not look.is_admin:
             continue
-        state = states.get(root.origin) if root.origin is not None else None
-        trouble = (state.trouble if state is not None else lost.get(root.shown)) or ""
+        state, revision, trouble = states.get(root.origin or ""), root.revision, lost.get(root.shown)
+        if state is not None:
+            revision, trouble = state.revision or revision, state.trouble
         if trouble and not look.is_admin:
             trouble = "It could not be read at the last look; what was read before is served."
-        revision = (state.revision if state is not None else "") or root.revision
-        out.append(
-            SourceRow(source_name(look, root.index), revision, counts[root.index], left_out[root.index], state, trouble)
-        )
+        name = source_name(look, root.index)
+        out.append(SourceRow(name, revision, counts[root.index], left_out[root.index], state, trouble or ""))
     return out

@@ -51,19 +51,16 @@ from mcp_skills_server.web.ui.look import (
     skill_address,
 )
 from mcp_skills_server.web.ui.pages import (
-    activity,
     catalogue,
-    file,
     history,
     live,
     model,
+    operation,
     problems,
     proposals,
     skill,
-    sources,
     tools,
     triggers,
-    usage,
 )
 from mcp_skills_server.web.ui.render import marked, plain, visible
 from mcp_skills_server.web.ui.session import Viewer, Viewers, is_of_own_page
@@ -108,8 +105,8 @@ class _PageView(NamedTuple):
 VIEWS: Final = (
     _PageView("/", catalogue.page, "Skills"),
     _PageView("/skills/{path:path}", skill.page),
-    _PageView("/files/{path:path}", file.page),
-    _PageView("/raw/{path:path}", file.raw),
+    _PageView("/files/{path:path}", skill.file),
+    _PageView("/raw/{path:path}", skill.raw_file),
     _PageView("/history/{path:path}", history.page),
     _PageView("/model", model.page, "What the model sees"),
     _PageView("/try", triggers.page, "Trigger playground"),
@@ -117,12 +114,12 @@ VIEWS: Final = (
     _PageView("/problems", problems.page, "Problems"),
     _PageView("/proposals", proposals.page, "Proposals", review=True),
     _PageView("/proposals/{id}", proposals.one, review=True),
-    _PageView("/usage", usage.page, "Usage"),
+    _PageView("/usage", operation.usage, "Usage"),
     _PageView("/live", live.page, "Live"),
     _PageView("/live/events", live.events),
-    _PageView("/sources", sources.page, "Sources"),
-    _PageView("/runs", activity.runs, "Runs", admin=True),
-    _PageView("/clients", activity.clients, "Clients", admin=True),
+    _PageView("/sources", operation.sources, "Sources"),
+    _PageView("/runs", operation.runs, "Runs", admin=True),
+    _PageView("/clients", operation.clients, "Clients", admin=True),
 )
 
 
@@ -145,12 +142,12 @@ class Ui:
             _templates(),
             settings,
             http.sites,
-            usage.UsageReports(ui.counts),
+            operation.UsageReports(ui.counts),
             history.Revisions(runtime.registry),
             local=ui.once is not None,
             open=self._viewers.is_open,
             live=live.Live(http.quotas.streams),
-            activity=activity.Activity(),
+            activity=operation.Activity(),
         )
         self._entrance = Entrance(self._viewers, http.policy, self.site.templates)
         self.site.revisions.start()

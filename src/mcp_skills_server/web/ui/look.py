@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
     from mcp_skills_server.sources.mirrors import SourceState
-    from mcp_skills_server.web.ui.pages.activity import Activity
     from mcp_skills_server.web.ui.pages.history import Revisions
     from mcp_skills_server.web.ui.pages.live import Live
-    from mcp_skills_server.web.ui.pages.usage import UsageReports
+    from mcp_skills_server.web.ui.pages.operation import Activity, UsageReports
 
 BASE: Final = "/ui"
 """Below which path all of it lies, as routes see it."""
@@ -173,22 +172,26 @@ def base() -> str:
     return prefix.get() + BASE
 
 
-def skill_address(skill: Skill | str, view: str = "skills") -> str:
-    """Return the address of a view about one skill."""
-    return f"{base()}/{view}/{quote(skill if isinstance(skill, str) else skill.path)}"
+def skill_address(path: str, view: str = "skills") -> str:
+    """Return the address of a view about the skill of this path."""
+    return f"{base()}/{view}/{quote(path)}"
 
 
-def file_address(skill: Skill | str, file: str, view: str = "files") -> str:
-    """Return the address of a view about one file of a skill."""
-    return f"{skill_address(skill, view)}?file={quote(file)}"
+def file_address(path: str, file: str, view: str = "files") -> str:
+    """Return the address of a view about one file of the skill of this path."""
+    return f"{skill_address(path, view)}?file={quote(file)}"
 
 
 def source_name(look: Look, root: int) -> str:
     """Return the name of a root: its origin or its folder. Only the operator sees whole paths of the disk."""
     found = look.runtime.registry.roots[root]
     if found.origin is not None:
-        return found.origin if look.site.local else identity.shown_origin(found.origin)
-    return found.shown if look.site.local else os.path.basename(found.path) or "folder"
+        if look.site.local:
+            return found.origin
+        return identity.shown_origin(found.origin)
+    if look.site.local:
+        return found.shown
+    return os.path.basename(found.path) or "folder"
 
 
 def reason_left_out(skill: Skill) -> Problem | None:

@@ -1,11 +1,14 @@
-"""One skill: what it says, rendered beside the raw text, its files, who sees it, what it costs, how it is used."""
+"""One skill: what it says, rendered beside the raw text, its files, who sees it, what it costs, how it is used.
+
+The exact bytes of a file are sent as something that a browser does not run.
+"""
 
 from __future__ import annotations
 
 import json
 import shlex
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -14,12 +17,13 @@ from anyio import to_thread
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from mcp_skills_server.authoring import context, evaluation
 from mcp_skills_server.authoring.evaluation import CaseResult, RankingJudge, Summary
 from mcp_skills_server.authoring.tokens import estimated, estimated_size
 from mcp_skills_server.catalog.checks import Survey
+from mcp_skills_server.catalog.turns import in_turn
 from mcp_skills_server.dialects import prompts, runtime
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format import arguments, frontmatter, hidden, identity, media
@@ -31,11 +35,12 @@ from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.runtime.copies import is_copy
 from mcp_skills_server.runtime.overlap import Overlap, overlaps
 from mcp_skills_server.runtime.search_index import NoFullTextError
+from mcp_skills_server.server.callers import counted
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage_store import Line
 from mcp_skills_server.web.ui.look import Argument, Look, prefix, reason_left_out, shown_problem, source_name
 from mcp_skills_server.web.ui.pages.problems import REFRESH_S, file_of, survey_of
-from mcp_skills_server.web.ui.render import rendered
+from mcp_skills_server.web.ui.render import MOST_PICTURE_BYTES, is_raster_name, raster_type, rendered
 
 _NAME: Final = "skills"
 _PROGRAM: Final = "mcp-skills-server"
@@ -53,6 +58,13 @@ _IN_WORDS: Final = {
     "whole": "with its description",
     "absent": "not at all; skills_search finds it",
 }
+
+_FILE_GONE: Final = "This file is not there any more. It may have been moved, renamed or deleted."
+_MOST_LOOKED_AT: Final = 1 << 20
+"""A larger file is offered for download, and not looked into."""
+_PIECE: Final = 1 << 18
+_SANDBOX: Final = "default-src 'none'; sandbox; frame-ancestors 'none'"
+_MARKDOWN: Final = (".md", ".markdown")
 
 
 class Snippet(NamedTuple):
@@ -378,3 +390,71 @@ def _hosts(look: Look, skill: Skill) -> list[tuple[str, str]]:
         words = _IN_WORDS.get(part) or briefing.shown_part(skill, client_of(host.client)) or ""
         out.setdefault(words, []).append(key)
     return [(", ".join(hosts), words) for words, hosts in out.items()]
+
+
+# Its files
+
+
+async def file(request: Request, look: Look) -> Response:
+    """Return the view of a file."""
+    skill, path = _file_of(request, look)
+    file = skill.files[path]
+    text, picture, html = None, False, None
+    if is_raster_name(path) and file.size <= MOST_PICTURE_BYTES:
+        picture = raster_type((await _read(request, look, skill, path))[:16]) is not None
+    elif file.size <= _MOST_LOOKED_AT:
+        text = media.as_text(await _read(request, look, skill, path), media.media_type(path))
+        if text is not None and path.lower().endswith(_MARKDOWN):
+            html = await rendered(text, skill.path, skill.files, path)
+    else:
+        events.concerns([skill])
+    digests = await digests_of(look, skill)
+    return look.page(
+        "file.html",
+        skill=skill,
+        path=path,
+        size=file.size,
+        digest=digests.get(path, ""),
+        is_executable=file.executable,
+        kind=media.media_type(path) or "unknown",
+        text=text,
+        largest=_MOST_LOOKED_AT,
+        picture=picture,
+        rendered=html,
+        hidden=hidden.count(text or ""),
+    )
+
+
+async def raw_file(request: Request, look: Look) -> Response:
+    """Return the exact bytes: text as plain text, raster pictures as such, everything else to be kept in a file."""
+    skill, path = _file_of(request, look)
+    content = await _read(request, look, skill, path)
+    kind = None
+    if is_raster_name(path):
+        kind = raster_type(content)
+    is_text = media.as_text(content, media.media_type(path)) is not None
+    if kind is None and is_text and "keep" not in request.query_params:
+        kind = "text/plain; charset=utf-8"
+    headers = {"content-security-policy": _SANDBOX, "content-length": str(len(content))}
+    if kind is None:
+        name = quote(path.rpartition("/")[2])
+        headers["content-disposition"] = f"attachment; filename*=utf-8''{name}"
+
+    async def pieces() -> AsyncGenerator[bytes]:
+        for start in range(0, len(content), _PIECE):
+            yield content[start : start + _PIECE]
+
+    return StreamingResponse(pieces(), headers={**headers, "content-type": kind or "application/octet-stream"})
+
+
+def _file_of(request: Request, look: Look) -> tuple[Skill, str]:
+    skill = skill_of(request, look)
+    path = request.query_params.get("file", "")
+    if path not in skill.files:
+        raise HTTPException(404, _FILE_GONE)
+    return skill, path
+
+
+async def _read(request: Request, look: Look, skill: Skill, path: str) -> bytes:
+    async with in_turn(skill.files[path].size, counted(request.scope)):
+        return await look.view.read(skill, path)

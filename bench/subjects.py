@@ -15,8 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from tools.interop.installation import EXT_SKILLS as EXT_SKILLS_PACKAGE
-from tools.interop.installation import PACKAGES, PYTHON_PACKAGES
+from tools.interop.setup import EXT_SKILLS as EXT_SKILLS_PACKAGE
+from tools.interop.setup import PACKAGES, PYTHON_PACKAGES
 
 from bench.client import ERAS, REPOSITORY, Era
 

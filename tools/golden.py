@@ -20,7 +20,6 @@ from wire import serving  # noqa: E402
 
 
 def main() -> None:
-    """Ask a real server for each case and each block."""
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8", newline="")
     MANUAL.write_text(man(), encoding="utf-8", newline="")
     for name, root, options, extension, method, params in CASES:

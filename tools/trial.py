@@ -92,7 +92,6 @@ class Runner:
         return json.loads(self._reports.read_text()) if self._reports.exists() else []
 
     def close(self) -> None:
-        """End the process."""
         self._process.communicate()
 
 
@@ -139,7 +138,6 @@ def _kill(group: int) -> None:
 
 
 def _pytest(arguments: Sequence[str], reports: str) -> None:
-    """Be a run of pytest, in a process of its own."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):

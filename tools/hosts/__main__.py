@@ -58,22 +58,18 @@ class Place:
 
     @property
     def program(self) -> Program:
-        """Its row of the table."""
         return PROGRAMS[self.host]
 
     @property
     def modules(self) -> Path:
-        """Where npm put it."""
         return CACHE / self.host / "node_modules"
 
     @property
     def binary(self) -> Path:
-        """What starts it."""
         return self.modules / ".bin" / self.program.binary
 
 
 def measure(place: Place, scratch: Path) -> Result:
-    """Every conversation with one host."""
     program = place.program
     about = json.loads((place.modules / program.package / "package.json").read_text(encoding="utf-8"))
     result = Result(about["version"])
@@ -198,7 +194,6 @@ NPM_LIMIT: Final = 900
 
 
 def main() -> int:
-    """The command line."""
     parser = argparse.ArgumentParser(prog="tools.hosts", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("hosts", nargs="*", metavar="HOST", help=f"of {', '.join(PROGRAMS)}  [default: all]")
     parser.add_argument("--offline", action="store_true", help="install nothing; take what is below .hosts/")

@@ -51,7 +51,6 @@ from tools.interop.verdicts import Baseline, Check, Verdict, judge, read_baselin
 
 
 def summary(rows: Sequence[tuple[Run, Verdict]]) -> str:
-    """The table."""
     head = ("referee", "version", "era", "transport", "passed", "failed", "warned", "skipped", "expected", "UNEXPECTED")
     lines: list[tuple[str, ...]] = [head]
     for run, verdict in rows:
@@ -72,7 +71,6 @@ def summary(rows: Sequence[tuple[Run, Verdict]]) -> str:
 
 
 def report(rows: Sequence[tuple[Run, Verdict]]) -> int:
-    """Print what came of it; how much of it is unexpected."""
     print(summary(rows))
     unexpected = 0
     for run, verdict in rows:
@@ -104,7 +102,6 @@ class Run:
 
 
 def runs(url: str, pythons: Mapping[str, Path]) -> Iterator[Run]:
-    """Everything that is run, in order."""
     number = PACKAGES[CONFORMANCE]
     for era in ERAS:
         yield Run("conformance, skills", number, era, "http", f"skills {era}", partial(skills_scenarios, url, era))

@@ -60,31 +60,26 @@ _RESULTS = re.compile(r"server-(.+)-\d{4}-\d\d-\d\dT[0-9-]+Z")
 
 
 def scenario_of(directory: str) -> str | None:
-    """The scenario whose results are in a directory of this name."""
     found = _RESULTS.fullmatch(directory)
     return found[1] if found else None
 
 
 def required_scenarios(raw: Mapping[str, Any]) -> set[str]:
-    """The server scenarios of a requirement set, scored or not."""
     extra = {each["scenario"] for each in raw.get("not_scored") or () if each["leg"] == "server"}
     return set(raw["server"]) | extra
 
 
 def not_run(scenarios: Iterable[str], checks: Iterable[Check]) -> list[Check]:
-    """A failure for each scenario that left no check behind."""
     seen = {check.scenario for check in checks}
     return [Check(each, "ran", "FAILURE", "no result") for each in sorted(set(scenarios) - seen)]
 
 
 def too_few(checks: Sequence[Check], scenario: str, least: int) -> list[Check]:
-    """A failure if a scenario has fewer checks than it should."""
     seen = len({check.id for check in checks})
     return [Check(scenario, "every check", "FAILURE", f"{seen} of {least} checks")] if seen < least else []
 
 
 def _conformance(url: str, *arguments: str) -> list[Check]:
-    """Run the conformance suite and read every check that it wrote."""
     program = MODULES / CONFORMANCE / "dist" / "index.js"
     with tempfile.TemporaryDirectory() as directory:
         # 1 says that a check failed; which ones, and whether that is a surprise, is for us to find.
@@ -97,7 +92,6 @@ def _conformance(url: str, *arguments: str) -> list[Check]:
 
 
 def skills_scenarios(url: str, era: str) -> list[Check]:
-    """The conformance scenarios for skills in one era."""
     checks: list[Check] = []
     for scenario, least in SCENARIOS.items():
         seen = _conformance(url, "--scenario", scenario, "--spec-version", ERAS[era], "--force")
@@ -274,8 +268,6 @@ def _static_site(output: Path) -> Iterator[str]:
 
 
 class _Quiet(SimpleHTTPRequestHandler):
-    """Files, without a word for each."""
-
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         pass
 
@@ -324,7 +316,6 @@ def _typescript(library: str) -> list[str]:
 
 
 def libraries(pythons: Mapping[str, Path]) -> Iterator[Library]:
-    """The client libraries that are there."""
     skills, tools, prompts = frozenset({"skill", "file"}), frozenset({"tool", "use"}), frozenset({"prompt"})
     all_kinds = skills | tools | prompts
     yield Library("TypeScript SDK", PACKAGES[CLIENT], "sdk", _typescript("sdk"), all_kinds)

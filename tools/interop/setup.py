@@ -107,7 +107,6 @@ def best_line(output: str) -> str:
 
 
 def unavailable() -> str | None:
-    """Why the referees cannot run here."""
     if shutil.which("npm") is None:
         return "no npm"
     if sys.platform != "linux" or platform.machine() != "x86_64":
@@ -203,7 +202,6 @@ def serving(log: list[str]) -> Iterator[str]:
 
 
 def server_checks(log: Sequence[str]) -> list[Check]:
-    """How our own server took it all."""
     bad = [line for line in log if "ERROR" in line or "Traceback" in line]
     silent = Check("server", "no error logged", "FAILURE" if bad else "SUCCESS", " / ".join(bad)[:600])
     ended = log[-1] == "exit code 0"

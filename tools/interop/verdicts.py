@@ -18,7 +18,6 @@ class Check:
 
     @property
     def good(self) -> bool:
-        """Whether it passed, or only says what was seen."""
         return self.status in {"SUCCESS", "INFO"}
 
 

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import urlencode, urlsplit
 
-from mcp_skills_server.access.admission import RefusedError
 from mcp_skills_server.access.oauth import ResourceServer
+from mcp_skills_server.access.principal import RefusedError
 from mcp_skills_server.access.settings import is_safe
 from mcp_skills_server.errors import SkillsServerError, clipped
 from mcp_skills_server.model import printable

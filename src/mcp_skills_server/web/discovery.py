@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.authoring.evaluation import own_cases
 from mcp_skills_server.catalog.skill_set import SkillSet
-from mcp_skills_server.catalog.turns import off_loop
+from mcp_skills_server.catalog.threads import off_loop
 from mcp_skills_server.catalog.views import BySkillSet, Views
 from mcp_skills_server.dialects.aicatalog import (
     ARD,
@@ -361,7 +361,7 @@ async def _slice(raw: bytes, start: int, length: int) -> bytes:
     return raw[start : start + length]
 
 
-def _names(header: bytes, etag: str, *, weakly: bool) -> bool:
+def _names(header: str, etag: str, *, weakly: bool) -> bool:
     """Return whether a list of entity tags has this one. A date never fits: nothing here has one."""
     tags = [each.strip() for each in header.split(",")]
     if weakly:

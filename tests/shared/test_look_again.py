@@ -82,14 +82,17 @@ def test_who_serves_the_same_revisions_need_not_look_unless_it_is_a_webhook(redi
         until(lambda: b.sources)
 
 
-def test_many_messages_are_few_looks(redis: RealRedis) -> None:
+def test_many_messages_are_few_looks_and_those_of_other_programs_none(
+    redis: RealRedis, caplog: pytest.LogCaptureFixture
+) -> None:
     with replicas(redis, "", "") as (a, b):
         for _ in range(500):
             a.looking.say(FOLDERS)
-        for _ in range(20):
-            redis.say("publish", "mcp-skills:look", '{"look":"folders","from":"x","state":""}')
+        for message in ('{"look":"folders","from":"x","state":""}', "x" * 600, "[1]", '{"look":"folders"}', "\\xff"):
+            redis.say("publish", "mcp-skills:look", message)
         until(lambda: b.folders)
         assert b.folders <= 3  # the first at once, and what came meanwhile a second later
+    assert "a message that no replica wrote" in caplog.text
 
 
 def test_what_was_said_while_redis_was_away_is_looked_for_afterwards(redis: RealRedis) -> None:

@@ -102,12 +102,6 @@ def test_every_name_is_shown_in_both_texts(size: int) -> None:
         assert names_in(text, size) == {offer.name for offer in skills(size).offers}
 
 
-def test_all_of_134_names_are_shown() -> None:
-    found = made_up(134)
-    for text in (runtime.instructions(found, OVERVIEW_CHARACTERS, scripts=True), loading(found, 4_000)):
-        assert {offer.name for offer in found.offers} <= set(re.findall(r"[\w-]+", text))
-
-
 @pytest.mark.parametrize("size", [600, 10_000])
 def test_above_what_all_names_take_each_folder_is_shown_with_its_count_and_some_names(size: int) -> None:
     folders = {offer.path.split("/")[0] for offer in skills(size).offers}
@@ -238,12 +232,6 @@ def test_groups_take_turns_and_a_newcomer_moves_nobody() -> None:
     assert alone != sorted(alone)
 
 
-def test_the_texts_depend_on_the_skills_alone() -> None:
-    again = made_up(600, folders=20)
-    seen = runtime.instructions(again, OVERVIEW_CHARACTERS, scripts=False)
-    assert (seen, loading(again, OVERVIEW_CHARACTERS)) == texts(600)
-
-
 # While the skills are still being read
 
 
@@ -266,16 +254,6 @@ def test_a_search_among_tools_finds_all_of_them_by_any_of_four_words(scripts: bo
     assert len(tools) == 5 + scripts
     for tool in tools:
         assert {"skill", "search", "load", "read"} <= set(re.findall(r"[a-z]+", tool["description"].lower()))
-
-
-def test_the_loading_tool_has_the_advice_before_the_skills() -> None:
-    described = loading(skills(17), OVERVIEW_CHARACTERS)
-    assert re.search(r"MUST load.*skills_search.*skills_load.*skills_read.*17 skills:\n- ", described, re.DOTALL)
-
-
-@pytest.mark.parametrize("name", ["a\n- b: Does b.", "a\u2028b"])
-def test_no_name_makes_a_line_of_its_own(name: str) -> None:
-    assert len(within(Overview([Offer(name, "Does x.")]), PLENTY)[0].splitlines()) == 1
 
 
 def test_what_is_shown_of_the_skills_is_said_of_the_very_texts_that_a_model_gets() -> None:

@@ -16,6 +16,9 @@ from tables import each_row
     [
         ({}, []),
         ({"tags": "one two"}, ["one", "two"]),
+        ({"tags": ", ,"}, []),
+        ({"tags": ["top"], "metadata": {"tags": "meta"}}, ["top"]),
+        ({"metadata": {"tags": ["one"]}}, ["one"]),
         ({"metadata": {"tags": "machine learning, data ,"}}, ["machine learning", "data"]),
         ({"tags": ["one", 2, " ", "two words"]}, ["one", "two words"]),
         ({"tags": [], "metadata": {"tags": "one"}}, []),

@@ -50,9 +50,6 @@ class _Inflated:
 
     def read(self, size: int) -> bytes:
         """Return the next `size` bytes, all of them."""
-        if size <= len(self._left):  # as nearly always
-            found, self._left = self._left[:size], self._left[size:]
-            return bytes(found)
         parts: list[memoryview] = []
         missing = size
         while missing:
@@ -134,7 +131,7 @@ def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
 
 def _parse_head(head: bytes) -> tuple[bytes, str, int, int]:
     """(type, name, size, mode) of a header block whose checksum is right."""
-    if _octal(head[148:156]) != _sum(head) - sum(head[148:156]) + 8 * 32:
+    if _octal(head[148:156]) != sum(head) - sum(head[148:156]) + 8 * 32:
         raise ArchiveRefusedError("the archive is damaged: the checksum of a tar header is wrong")
     name = head[:100].split(b"\0", 1)[0]
     if head[257:263] == b"ustar\0":  # GNU's own variant keeps other things there
@@ -143,12 +140,6 @@ def _parse_head(head: bytes) -> tuple[bytes, str, int, int]:
     kind = head[156:157]
     # Not refused yet where it is no UTF-8: beside a long name it is cut anywhere, also within a character.
     return kind, name.decode("utf-8", "surrogateescape"), _octal(head[124:136]), _octal(head[100:108])
-
-
-def _sum(block: bytes) -> int:
-    """Return the sum of 512 bytes. Half of Adler-32 is one more than that, which of 256 bytes never wraps."""
-    half = BLOCK // 2
-    return (zlib.adler32(block[:half]) & 0xFFFF) + (zlib.adler32(block[half:]) & 0xFFFF) - 2
 
 
 def _octal(field: bytes) -> int:

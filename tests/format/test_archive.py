@@ -28,8 +28,8 @@ from mcp_skills_server.format.archive import (
     pack,
     pack_tar,
     unpack,
-    writer,
 )
+from mcp_skills_server.format.archive import zip as zip_format
 from tables import each_row
 
 from .archives import (
@@ -188,8 +188,8 @@ def test_no_archive_is_made_with_a_name_that_could_lead_out(path: str):
 
 
 def test_more_files_than_a_zip_can_count_are_refused(monkeypatch: pytest.MonkeyPatch):
-    assert writer.MOST_MEMBERS == 0xFFFF
-    monkeypatch.setattr(writer, "MOST_MEMBERS", 9)
+    assert zip_format._MOST_MEMBERS == 0xFFFF
+    monkeypatch.setattr(zip_format, "_MOST_MEMBERS", 9)
     files = {f"é{number}": (b"", False) for number in range(9)}
     with pytest.raises(ArchiveRefusedError, match="too large"):
         pack(files)

@@ -42,9 +42,9 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "catalog/disk.py",
         "catalog/index.py",
         "catalog/tree.py",
-        "commands/approve.py",
-        "commands/config_option.py",
-        "commands/serve_http.py",
+        "commands/features/metrics.py",
+        "commands/options.py",
+        "commands/run.py",
         "commands/reloading.py",
         "provenance/signature_gate.py",
         "provenance/signatures.py",
@@ -59,8 +59,8 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "telemetry/usage_store.py",
         "web/bearer.py",
         "web/guards.py",
-        "web/ui/live.py",
-        "web/ui/revisions.py",
+        "web/ui/pages/live.py",
+        "web/ui/pages/history.py",
         "web/ui/session.py",
     }
 

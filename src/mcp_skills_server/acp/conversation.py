@@ -158,11 +158,7 @@ class _Theirs:
             self._drop(next(iter(self._texts)))
 
     def of(self, session_id: str) -> dict[str, Mapping[str, Any]]:
-        """All of a session by kind.
-
-        Raises:
-            ValueError, RecursionError: some of it cannot be repeated.
-        """
+        """Return all of a session by kind; ValueError or RecursionError if some of it cannot be repeated."""
         out: dict[str, Mapping[str, Any]] = {}
         for kind in _KINDS:
             if (session_id, kind) in self._texts:

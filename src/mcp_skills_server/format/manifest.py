@@ -13,12 +13,12 @@ import re
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import versions
-from mcp_skills_server.format.fields import tags_of
+from mcp_skills_server.format.fields import tags_of, texts
 from mcp_skills_server.format.versions import NO_VERSION, Version
 from mcp_skills_server.model import Json, Problem
 
@@ -75,18 +75,11 @@ class Manifest:
     @property
     def secrets(self) -> list[str]:
         """Return the names of the variables that it needs and that only the operator has."""
-        found = _table(self.fields.get("permissions")).get("secrets")
-        return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+        return texts(_table(self.fields.get("permissions")).get("secrets"))
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """The result of reading a manifest.
-
-    Attributes:
-        manifest: None if it is not sound.
-        problems: everything wrong, the errors that make it unsound among them.
-    """
+class Findings(NamedTuple):
+    """A manifest, None if it is not sound, and everything that is wrong with it."""
 
     manifest: Manifest | None
     problems: tuple[Problem, ...]
@@ -155,19 +148,20 @@ def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -
         "kind": INSTRUCTION,
         "namespace": namespace or _first(name),
     }
-    tags = tags_of(frontmatter)
-    return {**out, "tags": tags} if tags else out
+    if tags := tags_of(frontmatter):
+        out["tags"] = tags
+    return out
 
 
 def _first(name: str) -> str:
     """Return the namespace that a dotted name begins with."""
-    return name.split(".", 1)[0] if "." in name else ""
+    first, dot, _ = name.partition(".")
+    return first if dot else ""
 
 
 def _field(frontmatter: Mapping[str, Json], field: str) -> str | None:
     """Return a field of `metadata`, else of the top level; a number is written out."""
-    metadata = frontmatter.get("metadata")
-    for fields in (metadata if isinstance(metadata, dict) else {}, frontmatter):
+    for fields in (_table(frontmatter.get("metadata")), frontmatter):
         value = fields.get(field)
         if isinstance(value, int | float) and not isinstance(value, bool):
             return str(value)
@@ -209,8 +203,12 @@ def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
     except ValueError as error:  # TOMLDecodeError, and an integer with more digits than Python reads
         found = re.search(r"\(at line (\d+), column \d+\)", str(error))
         reason = str(error).split(" (at ")[0][:200]
-        end = text.count("\n") + 1 if "at end of document" in str(error) else None
-        problems.append(problem("manifest-syntax", f"it is no TOML: {reason}", int(found[1]) if found else end))
+        line = None
+        if found:
+            line = int(found[1])
+        elif "at end of document" in str(error):
+            line = text.count("\n") + 1
+        problems.append(problem("manifest-syntax", f"it is no TOML: {reason}", line))
     return None
 
 
@@ -218,16 +216,17 @@ def _json(table: dict[str, Any]) -> dict[str, Json]:
     """Return the table with JSON's values alone.
 
     Raises:
-        _RefusedError: JSON has no such value, or there are too many.
+        _ManifestError: JSON has no such value, or there are too many.
     """
     count = 0
 
     def convert(value: Any, place: str, depth: int) -> Json:
         nonlocal count
         count += 1
-        if depth > MAX_DEPTH or count > MAX_NODES:
-            message = f"nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else f"more than {MAX_NODES} values"
-            raise _ManifestError(f"{place[:100]}: {message}")
+        if depth > MAX_DEPTH:
+            raise _ManifestError(f"{place[:100]}: nested deeper than {MAX_DEPTH} levels")
+        if count > MAX_NODES:
+            raise _ManifestError(f"{place[:100]}: more than {MAX_NODES} values")
         if isinstance(value, dict):
             return {key: convert(each, f"{place}.{key}"[:200], depth + 1) for key, each in value.items()}  # pyright: ignore[reportUnknownVariableType]
         if isinstance(value, list):

@@ -77,12 +77,9 @@ def receipt(
     elif bodies:
         lines += [_with_files(each) for each in shown.values()]
     elif fresh:
-        told = (
-            f"The skill {one_line(each.name)} has problems: {'; '.join(each.problems)}"
-            for each in fresh
-            if each.problems
-        )
-        lines += map(contained, told)
+        for each in fresh:
+            if each.problems:
+                lines.append(contained(f"The skill {one_line(each.name)} has problems: {'; '.join(each.problems)}"))
         lines.append("Their instructions stand at the top from now on.")
     return noted(lines, structure, note, "\n\n")
 

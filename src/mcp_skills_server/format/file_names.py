@@ -15,13 +15,7 @@ _RESERVED: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|\Z)",
 
 
 class NameFault(NamedTuple):
-    """A fault in the name of a file.
-
-    Attributes:
-        path: the file, by its path in the skill.
-        message: what is wrong, in words.
-        is_hidden: whether the name holds an invisible character; otherwise some platform cannot hold it.
-    """
+    """A fault in the name of a file: an invisible character, else one that some platform cannot hold."""
 
     path: str
     message: str

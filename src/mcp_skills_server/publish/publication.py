@@ -168,11 +168,7 @@ class Publication:
         return found if found and found.skill.path == skill.path else None
 
     def _pack(self, skill: Skill) -> Published | str:
-        """Pack a skill and set it aside, or return why it cannot be published.
-
-        Raises:
-            StaleFileError: a file is not the one that was scanned.
-        """
+        """Pack a skill and set it aside, or return why it cannot be published."""
         known = self._packed.get(skill)
         modes = _modes(skill)
         if known is None or known.modes != modes:

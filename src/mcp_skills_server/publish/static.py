@@ -59,9 +59,6 @@ class StaticSite:
         keep_days: how long an artifact stays that the index no longer names, for clients that cached an old index.
         clock: seconds since 1970.
         steps: goes through what is about to be written, to show how far that is.
-
-    Raises:
-        UsageError: the folder is not this program's, or cannot be read.
     """
 
     def __init__(

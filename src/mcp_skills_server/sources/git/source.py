@@ -49,11 +49,7 @@ _PINNED_S: Final = 86_400.0
 
 
 class GitFolder(Polled):
-    """One folder of one repository.
-
-    Raises:
-        UsageError: it is no address, or the cache cannot be written.
-    """
+    """One folder of one repository."""
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
         super().__init__(settings.refresh_s)
@@ -83,24 +79,13 @@ class GitFolder(Polled):
         FetchedFolder.recover(self._folder)  # what is served until the source answers must be whole
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always looked at
-        """Resolve the address to a commit.
-
-        Raises:
-            SourceError: that cannot be known now, or there is none.
-        """
+        """Resolve the address to a commit."""
         pin = self._settings.pin
         tip = Tip(pin, "") if pin is not None else await self._in_thread(self._repository.resolve)
         return Revision(tip.commit, self.pace.check_s if tip.name else _PINNED_S, tip)
 
     async def bring(self, revision: Revision) -> FetchReport:
-        """Have its folder be what the commit has.
-
-        Raises:
-            UnacceptableError: the commit has no such folder, is not signed as it must be, or was put in the place of
-                another one that it does not follow.
-            SourceError: it cannot be had now.
-            UsageError: another process fetches it.
-        """
+        """Bring its folder up to the commit, which must be signed as required, and follow the one before."""
         return await self._in_thread(self._bring, revision.content)
 
     async def _in_thread(self, function: Callable[..., _T], *given: object) -> _T:
@@ -158,7 +143,7 @@ class GitFolder(Polled):
         return reconciler.finish(index, refused=refused, refused_stay=False)
 
     def _put(self, reconciler: Reconciler, tip: Tip, missing: Sequence[Unit]) -> None:
-        """Put the files of these skills into the folder, as one git sends them."""
+        """Put the files of these skills into the folder, as one `git cat-file` sends them."""
         ids = [object_id for unit in missing for _, object_id, _ in unit.item.files]
         if not ids:
             return
@@ -182,7 +167,7 @@ class GitFolder(Polled):
                 reconciler.put(unit, partial(Bundle, {name: files}, {}, notes, tuple(pointers)))
 
     def _check_history(self, before: str, tip: Tip) -> Sequence[str]:
-        """Refuse a commit that was put in the place of the one that is served; or say so, where that is accepted."""
+        """Refuse a rewritten branch or a moved tag, or return a warning where that is accepted."""
         if before in {"", tip.commit} or not tip.name:
             return ()
         if tip.name.startswith("refs/tags/"):

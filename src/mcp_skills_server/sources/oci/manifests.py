@@ -37,14 +37,13 @@ _PREFERRED: Final = ("linux/amd64", "linux/arm64")
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """A reference to a blob or a manifest: type, digest and size.
+    """A reference to a blob or a manifest.
 
     Attributes:
         media_type: as the publisher gives it.
         digest: `sha256:` and 64 hex digits.
         size: bytes.
-        annotations: texts by name.
-        platform: "linux/amd64" and the like, "" where none is given.
+        platform: "linux/amd64" and the like, or "".
     """
 
     media_type: str
@@ -56,7 +55,7 @@ class Descriptor:
 
 @dataclass(frozen=True, slots=True)
 class ImageManifest:
-    """A manifest: layers of files."""
+    """A manifest: layers of files, the lowest first."""
 
     layers: tuple[Descriptor, ...]
     annotations: Mapping[str, str]
@@ -64,7 +63,7 @@ class ImageManifest:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """An index."""
+    """An index. With `platforms` it is one artifact for several, and any of its entries has all the skills."""
 
     entries: tuple[Descriptor, ...]
     platforms: bool
@@ -167,7 +166,7 @@ def _written(descriptor: Descriptor) -> dict[str, Any]:
 
 
 def mapping(found: object) -> dict[str, Any]:
-    """Return a JSON object as it is, and an empty one for anything else."""
+    """Return a JSON object, or an empty one for anything else."""
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 

@@ -17,7 +17,7 @@ LONGEST_S = 86_400.0
 
 
 def directives(headers: Mapping[str, str]) -> dict[str, str]:
-    """Parse Cache-Control into directives, in lower case as are names of headers. Of a repeated one the first counts."""
+    """Parse Cache-Control into directives in lower case. Of a repeated one the first counts."""
     out: dict[str, str] = {}
     for part in headers.get("cache-control", "").split(","):
         name, _, value = part.strip().partition("=")

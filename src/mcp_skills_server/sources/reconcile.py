@@ -334,22 +334,16 @@ class Reconciler:
         """Return the names of the skills of a unit that no unit before it brings."""
         taken: list[str] = []
         for name in bundle.skills:
-            other = self._owners.get(_key(name))
-            if other is None or other is unit:
-                loser = None
-            elif self._positions[other] < self._positions[unit]:
-                loser = unit
-            else:
-                loser = other
-            if loser is not None:
-                reason = "another skill of this name comes before it"
-                self._refuse(loser, name, reason, "publisher")
-                self._memory.pop(loser.fingerprint, None)  # that may be another matter in the next revision
-            if loser is not unit:
-                if other is not None:  # whose skill is staged, or there already
-                    self._staged = [each for each in self._staged if _key(each.name) != _key(name)]
-                    for former in [each for each in self._became if _key(each) == _key(name)]:
-                        del self._became[former]
+            other = self._owners.setdefault(_key(name), unit)
+            if other is unit:
+                taken.append(name)
+                continue
+            loser = max(unit, other, key=self._positions.__getitem__)
+            self._refuse(loser, name, "another skill of this name comes before it", "publisher")
+            self._memory.pop(loser.fingerprint, None)  # that may be another matter in the next revision
+            if loser is other:  # whose skill is staged, or there already
+                self._staged = [each for each in self._staged if _key(each.name) != _key(name)]
+                self._became = {each: became for each, became in self._became.items() if _key(each) != _key(name)}
                 self._owners[_key(name)] = unit
                 taken.append(name)
         return taken
@@ -368,7 +362,7 @@ class Reconciler:
             self._staged.append(staged)
 
     def _commit(self) -> None:
-        """Put what is staged into its place. Each commit waits for the disk, and so several skills share one."""
+        """Put what is staged into its place. Each commit waits for the disk, so several skills share one."""
         batch, self._staged = self._staged, []
         failed = self._folder.commit(batch)
         for each in batch:
@@ -408,7 +402,7 @@ class Reconciler:
 
     @contextmanager
     def _refusing(self, unit: Unit, name: str = "") -> Generator[None]:
-        """Have what goes wrong with a unit, or with one skill of it, cost no more than that."""
+        """Note what goes wrong with a unit, or with one skill of it, as a refusal of that alone."""
         fault: Fault = "here"
         try:
             yield
@@ -479,7 +473,7 @@ async def fetch_units(
 
 
 def _report_of(index: IndexRecord, refused: Sequence[SkillRefusal]) -> FetchReport:
-    """Report what a folder holds of a source, by what is remembered of it."""
+    """Report what a folder holds of a source, by its record."""
     units = index.units.values()
     return FetchReport(
         index.source,

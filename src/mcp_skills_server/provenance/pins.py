@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.reader import Reader
-from mcp_skills_server.catalog.root_index import GateRefusal
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Skill, Standing
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from mcp_skills_server import __version__
+from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.reader import Reader
-from mcp_skills_server.catalog.root_index import GateRefusal
 from mcp_skills_server.codes import problem
 from mcp_skills_server.durable import why_untrusted
 from mcp_skills_server.model import Skill, Standing

@@ -14,7 +14,7 @@ from anyio import to_thread
 
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError, quoted
-from mcp_skills_server.format import excerpts, file_names, lfs
+from mcp_skills_server.format import excerpts, file_names, media
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
 from mcp_skills_server.format.archive.tree import Tree, check_name, decoded
 from mcp_skills_server.format.ignored import is_ignored, some_of
@@ -269,7 +269,7 @@ def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tupl
         if len(raw) != size + 1:
             raise EOFError
         raw = raw[:-1]
-        if lfs.is_pointer(raw):
+        if media.is_lfs_pointer(raw):
             pointers.append(path)
         tree.fill(path, raw, executable)
     if refused is not None:

@@ -25,7 +25,7 @@ from mcp_skills_server.format.fields import text as text_of
 from mcp_skills_server.hosts.edit import entry_for, remote_entry_for, snippet
 from mcp_skills_server.hosts.table import HOSTS
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, SkillFile, Standing
-from mcp_skills_server.runtime.copies import is_copy
+from mcp_skills_server.runtime.overlap import is_copy
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage_store import Line
 from mcp_skills_server.web.ui.look import Look, prefix, shown_problem, source_name
@@ -167,7 +167,7 @@ async def page(request: Request, look: Look) -> Response:
     is_checked = checks.known(skill) is not None  # asked first: the survey below then has what was found
     survey = await to_thread.run_sync(survey_of, look)
     author = await to_thread.run_sync(report_of, look, skill) if runtime.is_offered(skill) else None
-    digests = await look.view.digests(skill) if skill.standing > Standing.UNUSABLE else dict[str, str]()
+    digests = skill.digests
     response = look.page(
         "about.html" if "part" in request.query_params else "skill.html",
         skill=skill,

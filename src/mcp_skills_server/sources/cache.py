@@ -130,7 +130,7 @@ def make_own(folder: Path) -> None:
 
 def _marked(cache: Path) -> Iterator[Path]:
     """Yield the folders with marks. Others are not ours: the user may have named a folder with other things in it."""
-    for marks in (cache / _USED).iterdir() if (cache / _USED).is_dir() else ():
+    for marks in (cache / _USED).glob("*-*"):
         kind, _, name = marks.name.partition("-")
         if _PLAIN.fullmatch(kind) and _PLAIN.fullmatch(name) and not (cache / kind).is_symlink():
             yield cache / kind / name
@@ -140,7 +140,7 @@ def _take_away(cache: Path, folder: Path) -> Path | None:
     """Rename a folder so that no process finds it, and return its new place; None if it is in use."""
     marks = _marks(cache, folder)
     with _alone(cache):
-        for mark in [*marks.iterdir()] if marks.is_dir() else []:
+        for mark in [*marks.glob("*")]:
             lock = FileLock(mark, timeout=0)
             try:
                 lock.acquire()

@@ -7,8 +7,6 @@ redirect is judged anew, and bytes, time and hops are bounded. Bodies are never 
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -17,6 +15,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import anyio
 import httpcore2
@@ -115,7 +114,7 @@ class HttpClient:
         self._connections = connections
         self._tls = tls
         self._resolver = resolver or resolve
-        self._proxies = _proxies()
+        self._proxies = getproxies()
         self._pools: dict[tuple[str, bool, bool], httpcore2.AsyncConnectionPool] = {}
 
     async def __aenter__(self) -> HttpClient:
@@ -269,10 +268,6 @@ class HttpClient:
 
     def _proxy(self, url: str) -> str:
         """Return the proxy for this URL, or "" if there is none."""
-        if not self._proxies:
-            return ""
-        from urllib.request import proxy_bypass
-
         parts = urlsplit(url)
         proxy = self._proxies.get(parts.scheme) or self._proxies.get("all") or ""
         if not proxy or proxy_bypass(parts.netloc):
@@ -418,15 +413,6 @@ def _joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
         found[name] = f"{found[name]}, {value}" if name in found else value
     return found
-
-
-def _proxies() -> dict[str, str]:
-    """Return the proxies of the environment, or of the system's settings, by scheme."""
-    if sys.platform == "linux" and not any(name.lower().endswith("_proxy") for name in os.environ):
-        return {}
-    from urllib.request import getproxies  # slow: it imports another HTTP client
-
-    return getproxies()
 
 
 def _proxy_of(given: str) -> httpcore2.Proxy:

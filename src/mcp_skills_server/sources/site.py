@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -89,11 +89,13 @@ class Site:
 
     async def bring(self, revision: Revision) -> FetchReport:
         """Bring its folder up to the index."""
+        before = ""
         known = read_index(self.place, self._key)
+        if known is not None and known.body:
+            before = _digest(known)
         with FetchedFolder.opened(self.place) as folder:
             async with _opened(self._given, self._settings) as client:
                 report = await client.bring(folder, revision.content, is_cache=True)
-        before = _digest(known) if known is not None and known.body else ""
         return replace(report, before=before, is_complete=not report.refused)
 
 
@@ -142,7 +144,9 @@ class _FoundIndex:
     def next_check_s(self) -> float:
         """The seconds until the next look, by the cache headers."""
         left = self.record.left_s(records.epoch_s())
-        return max(left, _SOONEST_S) if left > 0 else UNSAID_S
+        if left <= 0:
+            return UNSAID_S
+        return max(left, _SOONEST_S)
 
 
 def _digest(record: IndexRecord) -> str:
@@ -194,8 +198,10 @@ class _SiteClient:
         """Request the index at each place until there is one."""
         missing: list[AbsentError] = []
         for place in self.places:
-            held = known if known is not None and known.asked == place and known.body else None
-            validators = held.validators if held else None
+            held: IndexRecord | None = None
+            validators: Mapping[str, str] = {}
+            if known is not None and known.asked == place and known.body:
+                held, validators = known, known.validators
             try:
                 answer = await self.downloader.get(place, max_bytes, accept="application/json", validators=validators)
                 if answer.is_html:
@@ -261,9 +267,11 @@ class _SiteClient:
 
         await fetch_units(reconciler, units, fetch)
         # An index that promised what is not there may be older than its artifacts: ask anew next time.
-        is_in_doubt = any(each.fault == "publisher" for each in reconciler.refusals)
-        fresh_s = 0.0 if is_in_doubt else record.fresh_s
-        body = record.body if record.validators or record.left_s(records.epoch_s()) else ""
+        kept = record
+        if any(each.fault == "publisher" for each in reconciler.refusals):
+            kept = replace(kept, fresh_s=0.0)
+        if not record.validators and not record.left_s(records.epoch_s()):
+            kept = replace(kept, body="")
         refused: list[SkillRefusal] = []
         warnings = [*index.warnings]
         for each in index.unusable:
@@ -272,19 +280,22 @@ class _SiteClient:
                     refused.append(SkillRefusal(each.name or f"entry {each.position}", each.reason, "publisher"))
                 else:
                     warnings.append(f"{each}, and so it is passed over")
-        listed = {entry.name for entry in index.entries} | {each.name for each in index.unusable}
-        kept = replace(record, body=body, fresh_s=fresh_s, warnings=tuple(warnings))
-        offered = listed if index.version is not None else None
-        report = await to_thread.run_sync(reconciler.finish, kept, offered, refused)
-        next_check_s = UNSAID_S if reconciler.refusals else found.next_check_s
+        listed: set[str] | None = {entry.name for entry in index.entries} | {each.name for each in index.unusable}
+        kept = replace(kept, warnings=tuple(warnings))
+        if index.version is None:
+            listed = None
+        report = await to_thread.run_sync(reconciler.finish, kept, listed, refused)
+        next_check_s = found.next_check_s
+        if reconciler.refusals:
+            next_check_s = UNSAID_S
         return replace(report, version=index.version, next_check_s=next_check_s, bytes=self.downloader.http.bytes)
 
     def _entered(self, folder: FetchedFolder, record: IndexRecord) -> IndexRecord:
         """Enter an index into the history of its place, before anything of it is fetched: a kill must not undo that."""
-        known = read_index(folder.directory, record.source)
-        record = record.after(known, allow_rollback=self.settings.allow_rollback)
         wanted = records.wanted_since(None, self.settings.wanted)
+        known = read_index(folder.directory, record.source)
         before = known or IndexRecord(record.source, record.given, wanted=wanted)
+        record = record.after(before, allow_rollback=self.settings.allow_rollback)
         if record.history != before.history:
             with suppress(OSError):  # `finish` reports a full disk
                 folder.put_index(replace(before, history=record.history))
@@ -336,7 +347,9 @@ def _unpacked(entry: Entry, answer: Response, limits: UnpackLimits) -> Files:
         if answer.encoding:
             raise ProofFailedError(f"{error}; it came with Content-Encoding {answer.encoding}") from None
         raise
-    return archive.unpack(answer.body, limits) if entry.kind == "archive" else {SKILL_MD: (answer.body, False)}
+    if entry.kind == "archive":
+        return archive.unpack(answer.body, limits)
+    return {SKILL_MD: (answer.body, False)}
 
 
 def _validators(answer: Response) -> dict[str, str]:

@@ -52,12 +52,7 @@ _LOG: Final = (
 )  # fmt: skip
 _PATCH: Final = ("--patch", "--no-ext-diff", "--no-textconv", "--unified=3")
 _WILD: Final = re.compile(r"[*?\[\\]")
-_IGNORED: Final = [
-    f"{deep}{each}{end}"
-    for each in ignored.PATTERNS
-    for deep in ([""] if each[0] == "*" else ["", "*/"])
-    for end in ([""] if each[-1] == "*" else ["", "/*"])
-]
+_IGNORED: Final = [f"{deep}{each}{end}" for each in ignored.PATTERNS for deep in ("", "*/") for end in ("", "/*")]
 """The names that are never served, of files and of folders, however deep: a star of git fits slashes too."""
 _CHANGED: Final = re.compile(rb":\d{6} \d{6} ([0-9a-f]{40}|[0-9a-f]{64}) ([0-9a-f]{40}|[0-9a-f]{64}) [A-Z]\0")
 
@@ -84,8 +79,9 @@ def pathspecs(folder: str, without: Sequence[str] = ()) -> list[str]:
     """Return git pathspecs for a folder of the repository, without some folders in it and without what is never
     served.
     """
-    before = f"{folder}/" if folder else ""
-    places = [f":(top,literal){folder}" if folder else ":(top)"]
+    before, places = "", [":(top)"]
+    if folder:
+        before, places = f"{folder}/", [f":(top,literal){folder}"]
     places += [f":(top,literal,exclude){before}{each}" for each in without]
     above = _WILD.sub(r"\\\g<0>", before)
     return places + [f":(top,exclude){above}{each}" for each in _IGNORED]

@@ -60,7 +60,9 @@ class GitFolder(Polled):
             raise UsageError(f"{self.origin}: {quoted(settings.pin)} is no commit; lock it again")
         signers = settings.signers
         # What was not asked about signatures, or asked of others, is another copy: nothing of it is served first.
-        asked = "" if signers is None else hashlib.sha256(_read(signers)).hexdigest()
+        asked = ""
+        if signers is not None:
+            asked = hashlib.sha256(_read(signers)).hexdigest()
         self._kept = CacheFolder(settings.cache, "git", self.origin, str(settings.hidden), settings.pin or "", asked)
         self._directory = self._kept.path
         self._folder = self._directory / "skills"
@@ -81,8 +83,12 @@ class GitFolder(Polled):
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always looked at
         """Resolve the address to a commit."""
         pin = self._settings.pin
-        tip = Tip(pin, "") if pin is not None else await self._in_thread(self._repository.resolve)
-        return Revision(tip.commit, self.pace.check_s if tip.name else _PINNED_S, tip)
+        if pin is not None:
+            return Revision(pin, _PINNED_S, Tip(pin, ""))
+        tip = await self._in_thread(self._repository.resolve)
+        if not tip.name:
+            return Revision(tip.commit, _PINNED_S, tip)
+        return Revision(tip.commit, self.pace.check_s, tip)
 
     async def bring(self, revision: Revision) -> FetchReport:
         """Bring its folder up to the commit, which must be signed as required, and follow the one before."""

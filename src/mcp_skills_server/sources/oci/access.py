@@ -75,7 +75,9 @@ def find_credentials(registry: str, environment: Mapping[str, str] | None = None
         helpers = mapping(config.get("credHelpers"))
         keys = _keys(registry)
         named = next((helpers[key] for key in keys if key in helpers), None) or config.get("credsStore")
-        found = _ask_helper(str(named), keys[0], path) if named else None
+        found = None
+        if named:
+            found = _ask_helper(str(named), keys[0], path)
         found = found or _stored(mapping(config.get("auths")), keys, path)
         if found is not None:
             return found
@@ -109,7 +111,9 @@ def _keys(registry: str) -> list[str]:
     """Return the names that a configuration may have for a registry; a helper is asked for the first."""
     plain = registry.lower()
     own = [plain, f"https://{plain}", f"http://{plain}", f"https://{plain}/v1/", f"https://{plain}/v2/"]
-    return [_HUB_KEY, "index.docker.io", *own] if plain == "docker.io" else own
+    if plain == "docker.io":
+        return [_HUB_KEY, "index.docker.io", *own]
+    return own
 
 
 def _stored(auths: Mapping[str, Any], keys: list[str], path: Path) -> Credentials | None:
@@ -155,7 +159,9 @@ def _ask_helper(name: str, server: str, path: Path) -> Credentials | None:
     username, secret = (mapping(found).get(key) for key in ("Username", "Secret"))
     if not isinstance(username, str) or not isinstance(secret, str) or not secret:
         return None
-    return Credentials("", secret, identity=True) if username == _IDENTITY else Credentials(username, secret)
+    if username == _IDENTITY:
+        return Credentials("", secret, identity=True)
+    return Credentials(username, secret)
 
 
 def _shown(path: Path) -> str:
@@ -220,7 +226,7 @@ class Access:
         if challenge is None:
             return None
         if challenge.scheme == "basic":
-            return self._credentials.basic if self._credentials else None
+            return self._credentials and self._credentials.basic
         if self._token_until <= self._clock():
             await self._fetch(challenge, ask)
         return f"Bearer {self._token}"

@@ -11,8 +11,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 from functools import partial
-from typing import Final, cast
-from urllib.parse import urlencode, urlsplit
+from typing import Final
+from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from anyio import to_thread
 
@@ -84,7 +84,7 @@ class RegistryClient:
             found: object = manifests.mapping(json.loads(page.body)).get("tags")
         except (ValueError, RecursionError):
             found = None
-        names = cast("list[object]", found) if isinstance(found, list) else []
+        names = manifests.items(found)
         usable = [each for each in names if isinstance(each, str) and each.isprintable() and len(each) <= 128]
         return usable[:_TAGS]
 
@@ -99,8 +99,9 @@ class RegistryClient:
         begun = await self._ask("POST", "/blobs/uploads/", {}, content=b"")
         _check(begun, 202)
         place = redirect_target(begun.url, begun.headers)
-        separator = "&" if urlsplit(place).query else "?"
-        url = f"{place}{separator}{urlencode({'digest': digest})}"
+        parts = urlsplit(place)
+        query = "&".join(filter(None, (parts.query, urlencode({"digest": digest}))))
+        url = urlunsplit(parts._replace(query=query))
         _check(await self._ask("PUT", url, _OCTETS, content=raw), 201)
 
     async def put_manifest(self, wanted: str, media_type: str, raw: bytes) -> None:
@@ -121,7 +122,9 @@ class RegistryClient:
         content: bytes | None = None,
     ) -> Response:
         """Send a request to a path of the repository or to a URL, and log in if the registry asks for it."""
-        url = f"{self._reference.base}{place}" if place.startswith("/") else place
+        url = place
+        if place.startswith("/"):
+            url = f"{self._reference.base}{place}"
 
         async def send(admitted: str | None) -> Response:
             return await self.http.request(

@@ -89,12 +89,12 @@ def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
         raise UnacceptableError("its manifest is not JSON") from None
     found = mapping(data)
     if isinstance(found.get("layers"), list):
-        layers = _list(found["layers"])
+        layers = items(found["layers"])
         if len(layers) > MOST_LAYERS:
             raise UnacceptableError(f"its manifest has {len(layers)} layers, at most {MOST_LAYERS} are read")
         return ImageManifest(tuple(map(_descriptor, layers)), _texts(found.get("annotations")))
     if isinstance(found.get("manifests"), list):
-        entries = _list(found["manifests"])
+        entries = items(found["manifests"])
         if len(entries) > most:
             raise UnacceptableError(f"its index has {len(entries)} entries, at most {most} are read")
         return _collection(found, [_descriptor(each) for each in entries])
@@ -162,7 +162,9 @@ def _written(descriptor: Descriptor) -> dict[str, Any]:
         "digest": descriptor.digest,
         "size": descriptor.size,
     }
-    return out | ({"annotations": dict(descriptor.annotations)} if descriptor.annotations else {})
+    if descriptor.annotations:
+        out["annotations"] = dict(descriptor.annotations)
+    return out
 
 
 def mapping(found: object) -> dict[str, Any]:
@@ -170,7 +172,8 @@ def mapping(found: object) -> dict[str, Any]:
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
-def _list(found: object) -> list[object]:
+def items(found: object) -> list[object]:
+    """Return a JSON array, or an empty one for anything else."""
     return cast("list[object]", found) if isinstance(found, list) else []
 
 

@@ -17,9 +17,9 @@ from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded
 from mcp_skills_server.errors import RequestError, UnreadableError
 from mcp_skills_server.format import identity
+from mcp_skills_server.format.cursors import MOST_BYTES
 from mcp_skills_server.format.dependencies import FIELD
 from mcp_skills_server.format.fields import references
-from mcp_skills_server.format.portions import MOST_BYTES
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.briefing import name_of
 from mcp_skills_server.telemetry import events
@@ -287,7 +287,7 @@ async def _prepare(of: Runtime, skill: Skill, view: View) -> Loaded:
         name=name_of(skill, view.snapshot),
         location=location(skill),
         root_dir=of.briefing.root_dir(skill),
-        digest=of.skill_set.digest(skill.files[SKILL_MD]),
+        digest=skill.files[SKILL_MD].digest,
         properties=skill.frontmatter,
         instructions=text.text,
         files=(*text.linked, *rest),

@@ -13,15 +13,14 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from mcp_skills_server.catalog.threads import in_thread
-from mcp_skills_server.catalog.turns import in_turn
+from mcp_skills_server.catalog.threads import in_thread, in_turn
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded, ToolResult
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import media
+from mcp_skills_server.format.cursors import portion, weight
 from mcp_skills_server.format.fields import tags_of
-from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import UNKNOWN, Client, client_of

@@ -203,7 +203,9 @@ class Executor:
                 blobs.append(self._blobs.add(raw, media.media_type(name) or "text/plain", task.owner))
         except QuotaError:
             whole = False
-        remark = "" if whole else _LEFT_OUT
+        remark = ""
+        if not whole:
+            remark = _LEFT_OUT
         return ended(task.title, outcome, result, tuple(blobs), called=task.function is not None, remark=remark)
 
 
@@ -247,7 +249,9 @@ def _harvest(work: str, most: int) -> tuple[bytes | None, dict[str, bytes], bool
         with inner:
             names = sorted(inner.names(MAX_OUTPUT_BLOBS * 4))
             for name in names:
-                raw = inner.take(name, most) if len(files) < MAX_OUTPUT_BLOBS else None
+                if len(files) == MAX_OUTPUT_BLOBS:
+                    break
+                raw = inner.take(name, most)
                 if raw is not None:
                     files[name] = raw
                     most -= len(raw)
@@ -261,23 +265,30 @@ def ended(
 
     `result` is what the launcher wrote down, if it did; `remark` is appended to the log.
     """
-    logs = (outcome.stdout if called else "") + outcome.stderr + remark
-    output, error = _returned(result) if called else (_printed(outcome), None)
+    logs = outcome.stderr + remark
+    if called:
+        logs = outcome.stdout + logs
+        output, error = _returned(result)
+    else:
+        output, error = _printed(outcome), None
     last = _reason(outcome.stderr, ours=outcome.exit_code in {None, NOT_STARTED})
     if outcome.timed_out:
         error = ("timeout", "the run was ended after its time limit")
     elif outcome.exit_code == NOT_STARTED and not (called and result is not None):
         error = ("not_started", last or "it could not be started")
     elif outcome.exit_code != 0 and error is None:
-        how = "was ended" if outcome.exit_code is None else f"ended with exit code {outcome.exit_code}"
+        how = f"ended with exit code {outcome.exit_code}"
+        if outcome.exit_code is None:
+            how = "was ended"
         error = ("execution_failed", last or f"{title} {how}")
     elif called and error is None and result is None:
         error = ("execution_failed", f"it ended without a result, or with one of more than {MAX_RESULT:,} bytes")
     elif not called and outcome.stdout_truncated:
         error = ("output_too_long", f"it printed more than is kept; leave large output as files in {BLOBS_OUT}")
-    done = f"{title} completed in {outcome.duration_ms} ms."
-    summary = done if error is None else " ".join(error[1].split())[:MAX_SUMMARY] or error[0]
-    return Run(new_run_id(), summary, None if error else output, blobs, logs[-_MAX_LOGS:], error)
+    summary = f"{title} completed in {outcome.duration_ms} ms."
+    if error is not None:
+        summary, output = " ".join(error[1].split())[:MAX_SUMMARY] or error[0], None
+    return Run(new_run_id(), summary, output, blobs, logs[-_MAX_LOGS:], error)
 
 
 def _returned(result: bytes | None) -> tuple[Json, tuple[str, str] | None]:

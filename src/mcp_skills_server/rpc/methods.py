@@ -121,10 +121,15 @@ class Catalogue:
         self, namespace: str | None, after: Key | None, size: int
     ) -> tuple[list[SkillVersion], SkillVersion | None]:
         """Up to `size` entries behind a key, and the last of them if there are more."""
-        entries = self._ordered if namespace is None else self._by_namespace.get(namespace, [])
-        start = 0 if after is None else bisect_right(entries, after, key=lambda entry: entry.key)
+        entries, start = self._ordered, 0
+        if namespace is not None:
+            entries = self._by_namespace.get(namespace, [])
+        if after is not None:
+            start = bisect_right(entries, after, key=lambda entry: entry.key)
         chosen = entries[start : start + size]
-        return chosen, chosen[-1] if start + size < len(entries) else None
+        if start + size < len(entries):
+            return chosen, chosen[-1]
+        return chosen, None
 
     def versions(self, name: str) -> Sequence[SkillVersion]:
         """All versions of a skill, the latest last."""
@@ -147,7 +152,9 @@ class Catalogues:
         self._skill_set = skill_set
         self._lock = threading.Lock()
         self._made: tuple[Snapshot, Catalogue] | None = None
-        self.logged: set[Problem] = set() if logged is None else logged
+        self.logged: set[Problem] = set()
+        if logged is not None:
+            self.logged = logged
         self.problems: tuple[Problem, ...] = ()
 
     def known(self, snapshot: Snapshot) -> Catalogue | None:

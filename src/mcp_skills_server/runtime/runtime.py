@@ -229,7 +229,9 @@ class Runtime:
             if snapshot.named(wanted, Standing.LENIENT):
                 raise  # it names them all
             near = [name_of(skill, snapshot) for skill in self._near(wanted)]
-            hint = f"nearest: {', '.join(near)}" if near else f"{runtime.LIST} shows what there is"
+            hint = f"{runtime.LIST} shows what there is"
+            if near:
+                hint = f"nearest: {', '.join(near)}"
             raise RequestError(f"{error}; {hint}") from None
 
     def _near(self, wanted: str) -> list[Skill]:

@@ -213,7 +213,9 @@ class Session:
             if after is None:
                 break
         shown = portion(offered[:limit], weight)
-        after = shown[-1].path if len(offered) > len(shown) else None
+        after = None
+        if len(offered) > len(shown):
+            after = shown[-1].path
         entries = call.runtime.entries(shown, snapshot)
         return runtime.listing(entries, after, characters=call.settings.result_characters)
 
@@ -230,7 +232,7 @@ class Session:
             tags = Counter(str(tag) for skill in offered for tag in tags_of(skill.frontmatter))
             groups = Counter(skill.path.partition("/")[0] for skill in offered if "/" in skill.path)
             advice = runtime.nothing_fits([name_of(skill, snapshot) for skill in near], _common(tags), _common(groups))
-            note = advice if note is None else f"{advice}\n{note}"
+            note = "\n".join(filter(None, (advice, note)))
         found = portion([hit.skill for hit in hits], weight)
         entries = call.runtime.entries(found, snapshot)
         for entry, hit in zip(entries, hits, strict=False):
@@ -335,7 +337,9 @@ class Session:
     # What they share
 
     def _chosen(self, snapshot: Snapshot, given: Mapping[str, Any], call: _Request) -> Skill:
-        reminder = "" if self._hosted else f', and give the "{runtime.SESSION}" that it returned'
+        reminder = ""
+        if not self._hosted:
+            reminder = f', and give the "{runtime.SESSION}" that it returned'
         return chosen(call.runtime, call.active, snapshot, given.get("skill"), reminder=reminder)
 
     def _receipt(
@@ -356,8 +360,9 @@ class Session:
         if known is not call.runtime:
             self._since = call.runtime, call.runtime.briefing.moment
             return None
-        # Where an orchestrator puts the instructions at the top of each call, they are never old.
-        return None if self._hosted else known.briefing.news(moment)
+        if self._hosted:  # the instructions at the top of each call are never old
+            return None
+        return known.briefing.news(moment)
 
 
 class _Request(NamedTuple):

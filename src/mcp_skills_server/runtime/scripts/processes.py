@@ -401,7 +401,9 @@ class ProcessTree:
         # A process that is being replaced by `exec` shows no environment for a moment: one look is not enough.
         while clear < 2:
             found = list(having(TOKEN, self._token))
-            clear = 0 if found else clear + 1
+            clear += 1
+            if found:
+                clear = 0
             _signal(found, signal.SIGKILL)
             if time.monotonic() > deadline:
                 logger.warning("processes of a script do not end although they were killed: %s", found)
@@ -460,6 +462,6 @@ def family(pid: int) -> Iterator[int]:
 def having(variable: str, value: str) -> Iterator[int]:
     """Yield the processes whose environment has this variable, as far as this user may see."""
     mark = f"{variable}={value}".encode()
-    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+    for name in entries("/proc"):
         if name.isdigit() and mark in content(f"/proc/{name}/environ"):
             yield int(name)

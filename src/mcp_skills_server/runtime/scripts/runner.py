@@ -67,6 +67,7 @@ _PROCESSES: Final = 64
 _OPEN_FILES: Final = 64
 """Kernel buffers of sockets belong to no process, so no limit counts them; few sockets in few processes hold little."""
 _CPU_SPARE_S: Final = 5
+_WINDOWS_NEEDS: Final = ("SYSTEMROOT", "PATHEXT", "COMSPEC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,11 +347,14 @@ class Scripts:
             box, calls = bubblewrap.box(view), bubblewrap.calls
             skills, work, temporary = sandbox.SKILLS, sandbox.WORKSPACE, sandbox.TEMPORARY
             path = sandbox.PATH if not interpreter.argv else _path_with(interpreter.argv[0])
-        home = os.path.join(skills, request.within) if request.within else skills
-        script = os.path.join(home if request.within else work, *request.path.split("/"))
-        launched = () if request.launcher is None else (os.path.join(work, request.launcher),)
-        needed = ("SYSTEMROOT", "PATHEXT", "COMSPEC") if os.name == "nt" else ()
-        platform = {name: os.environ[name] for name in needed if name in os.environ}
+        home, script = skills, os.path.join(work, *request.path.split("/"))
+        if request.within:
+            home = os.path.join(skills, request.within)
+            script = os.path.join(home, *request.path.split("/"))
+        launched: list[str] = []
+        if request.launcher is not None:
+            launched.append(os.path.join(work, request.launcher))
+        platform = {name: os.environ[name] for name in _WINDOWS_NEEDS if os.name == "nt" and name in os.environ}
         env = {
             **platform,
             "PATH": path or os.defpath,
@@ -448,7 +452,9 @@ def _file(skill: Skill, path: str) -> SkillFile:
 def _path_with(program: str) -> str:
     """Return the sandbox's PATH, with the program's directory before it if it is not there."""
     directory = os.path.dirname(program)
-    return sandbox.PATH if directory in sandbox.PATH.split(":") else f"{directory}:{sandbox.PATH}"
+    if directory in sandbox.PATH.split(":"):
+        return sandbox.PATH
+    return f"{directory}:{sandbox.PATH}"
 
 
 def _user_of(box: Bubblewrap | None) -> int | None:

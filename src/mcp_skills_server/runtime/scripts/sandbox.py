@@ -207,7 +207,9 @@ def program_of(mode: Mode, folders: Sequence[str]) -> str | None:
 
 
 def _missing(why: str) -> UsageError:
-    instead = "run the server as another user" if is_root() else "give --sandbox off to run them with all your rights"
+    instead = "give --sandbox off to run them with all your rights"
+    if is_root():
+        instead = "run the server as another user"
     return UsageError(f"scripts need a sandbox, but {why}; install bubblewrap so that it works, or {instead}")
 
 
@@ -221,19 +223,24 @@ def _droppers() -> list[str | None]:
 
 def _report(sandbox: Bubblewrap, why: str, *, network: bool, folders: Sequence[str]) -> None:
     """Log which it is. `why` is what kept the server from a better way."""
-    within = f"scripts run in a sandbox of bubblewrap, {'with' if network else 'without'} network"
     if sandbox.user is None and is_root() and folders:
         raise UsageError(
             f"scripts would be root in {folders[0]}, for they cannot become another user: {why}; correct that, or run "
             "the server as another user"
         )
-    logger.info("%s%s", within, "" if sandbox.user is None else f", as user {sandbox.user}")
+    how, whom = "without", "the server's user"
+    if network:
+        how = "with"
+    if sandbox.user is None:
+        logger.info("scripts run in a sandbox of bubblewrap, %s network", how)
+    else:
+        whom = f"user {sandbox.user}"
+        logger.info("scripts run in a sandbox of bubblewrap, %s network, as %s", how, whom)
     for gap in sandbox.gaps:
         if gap == _NO_FILTER and system_calls.program() is None:
             why = "none is known for this kind of machine"
         logger.warning("the sandbox of scripts has a gap: %s (%s)", gap, why)
     for folder in sandbox.locked():
-        whom = "the server's user" if sandbox.user is None else f"user {sandbox.user}"
         logger.warning("scripts run as %s, which cannot write to %s; make it that user's if they should", whom, folder)
 
 

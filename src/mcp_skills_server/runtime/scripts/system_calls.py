@@ -114,7 +114,9 @@ def program(machine: str | None = None) -> bytes | None:
             return None
         machine = platform.machine()
     here = ARCHITECTURES.get(machine)
-    return None if here is None else b"".join(_instructions(here))
+    if here is None:
+        return None
+    return b"".join(_instructions(here))
 
 
 def _instructions(here: Architecture) -> list[bytes]:
@@ -124,7 +126,8 @@ def _instructions(here: Architecture) -> list[bytes]:
     for calls, answer in ((_REFUSED, refuse), (_ABSENT, absent)):
         for of in calls.values():
             number = of[here.column]
-            out += [] if number is None else _when(_EQUAL, number, answer)
+            if number is not None:
+                out += _when(_EQUAL, number, answer)
     out += _looked_at(_CLONE[here.column], 0, _when(_ANY_BIT, _NEW_NAMESPACES, refuse))
     out += _looked_at(_UNSHARE[here.column], 0, _when(_ANY_BIT, _NEW_NAMESPACES | _NEW_TIME, refuse))
     typing = [each for number in _TERMINAL_INPUT for each in _when(_EQUAL, number, refuse)]

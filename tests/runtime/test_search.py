@@ -43,26 +43,6 @@ def found(query: str, *among: Skill, limit: int = 5) -> list[str]:
     return ask(Search(registry(*among)), query, limit)
 
 
-class _OnlyAsked(dict[str, Skill]):
-    """Skills by path that nobody goes through."""
-
-    def __iter__(self) -> Any:
-        raise AssertionError("all skills are gone through")
-
-    items = keys = values = __iter__
-
-
-def test_after_a_change_only_the_skills_that_differ_are_looked_at() -> None:
-    before = skill("one", description="speaks of apples")
-    known = registry(before, skill("two", description="speaks of plums"))
-    search = Search(known)
-    assert ask(search, "apples") == ["one"]
-    known.snapshot = known.snapshot.replacing({"one": skill("one", description="speaks of pears")}, ("two",), ())
-    known.snapshot.skills = _OnlyAsked(known.snapshot.skills)  # type: ignore[assignment]
-    assert ask(search, "pears") == ["one"]
-    assert ask(search, "plums") == ask(search, "apples") == []
-
-
 # Relevance, on the skills that come with the project
 
 QUERIES = [

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
 from mcp_skills_server.catalog.threads import in_thread, in_turn
 from mcp_skills_server.catalog.view import View, retry_when_stale
@@ -47,7 +46,34 @@ _MOST_OUTPUT: Final = 16 << 20
 """Bytes of a file that a script left and that is read."""
 
 
-class Session:
+class Closing:
+    """A context manager of both kinds, which closes at the end."""
+
+    def close(self) -> None:
+        """End it. Safe to call twice."""
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        """Close without holding up an event loop."""
+        from anyio import CancelScope  # late: a server over stdio starts without it
+
+        with CancelScope(shield=True):
+            await in_thread(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class Session(Closing):
     """One conversation's state: the loaded skills in order, the latest last, and the work directory of its scripts.
 
     Made by `Runtime.session`. A context manager of both kinds, which closes it at the end.
@@ -79,20 +105,6 @@ class Session:
         self._since = runtime, runtime.briefing.moment if since is None else since  # a moment of these skills
         self._active = ActiveSkills(runtime)
         self._workspace: Workspace | None = None
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, of: TracebackType | None) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Session:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, of: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     @property
     def active_skills(self) -> list[str]:
@@ -165,13 +177,6 @@ class Session:
         if self._workspace is not None:
             self._workspace.close()
             self._workspace = None
-
-    async def aclose(self) -> None:
-        """The same without holding up an event loop."""
-        from anyio import CancelScope  # late: a server over stdio starts without it
-
-        with CancelScope(shield=True):
-            await in_thread(self.close)
 
     # What another process goes on with
 

@@ -58,9 +58,13 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
         skill = dialect.find(snapshot, target, least)
         body = await view.body(skill)
         text = arguments.fill_in(body.text, arguments.declared(skill.frontmatter), given, target)
-        served = await caller.served(view) if FIELD in skill.frontmatter else _NOTHING
+        served = _NOTHING
+        if FIELD in skill.frontmatter:
+            served = await caller.served(view)
         made = result.write(Subject(skill, snapshot, least, served, {}), text, body.linked)
-    return made if dialect.framed is None else dialect.framed(made, settings.ttl_ms)
+    if dialect.framed is None:
+        return made
+    return dialect.framed(made, settings.ttl_ms)
 
 
 @cache
@@ -109,6 +113,8 @@ class _Entries:
     def _written(self, skill: Skill, served: Served) -> Entry:
         parts: list[Entry] = []
         for dialect in self.dialects:
-            digests = skill.digests if dialect.wants_digests else {}
+            digests = {}
+            if dialect.wants_digests:
+                digests = skill.digests
             parts.append(dialect.entry(Subject(skill, self._view.snapshot, self._least, served, digests)))
         return union(parts)

@@ -80,7 +80,6 @@ class Held:
         self._reached = threading.Event()
         self._body = registry.body
         monkeypatch.setattr(registry, "body", self._held)
-        monkeypatch.setattr(registry, "has_body", lambda _: self._reached.is_set())
 
     def _held(self, skill: Skill) -> Any:
         if not self._reached.is_set():

@@ -126,7 +126,7 @@ class OpenedRoots:
         """
         if self.lock is None or self.pins is None:
             return ""
-        from mcp_skills_server.sources.faults import SourceError
+        from mcp_skills_server.sources.source import SourceError
 
         try:
             entries = _placed(self.entries, locked_roots(self.lock, self.given), self.lock)
@@ -227,7 +227,7 @@ def open_roots(
 def _mirrors(options: RootOptions) -> Mirrors:
     from mcp_skills_server.dialects import wellknown
     from mcp_skills_server.sources.mirrors import Mirrors
-    from mcp_skills_server.sources.settings import FetchSettings, OriginPolicy, SourceSettings
+    from mcp_skills_server.sources.source import FetchSettings, OriginPolicy, SourceSettings
 
     origins = frozenset(wellknown.origin(each) for each in options.fetch_origins)
     trust = OriginPolicy(origins, private=options.allow_private, http=options.allow_http)

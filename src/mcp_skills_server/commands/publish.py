@@ -242,7 +242,7 @@ def _push(reference: OciReference, packages: Sequence[Package], options: PushOpt
     import anyio
 
     from mcp_skills_server.format.archive import ArchiveRefusedError
-    from mcp_skills_server.sources.faults import SourceError
+    from mcp_skills_server.sources.source import SourceError
 
     async def run() -> None:
         if not options.each:
@@ -268,7 +268,7 @@ async def _push_all(reference: OciReference, packages: Sequence[Package], option
     from mcp_skills_server.sources.oci.access import Access
     from mcp_skills_server.sources.oci.client import RegistryClient
     from mcp_skills_server.sources.oci.push import push_collection, push_skill
-    from mcp_skills_server.sources.settings import Bounds, OriginPolicy
+    from mcp_skills_server.sources.source import Bounds, OriginPolicy
 
     trust = OriginPolicy(private=options.allow_private, http=options.allow_http)
     bounds = Bounds(read_s=min(30.0, options.timeout), download_s=options.timeout)

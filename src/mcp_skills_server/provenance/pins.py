@@ -47,12 +47,7 @@ class Pins:
         return None
 
     def unserved(self, reader: Reader, served: Mapping[str, Skill]) -> list[str]:
-        """Return the paths of locked skills that are not served.
-
-        Args:
-            reader: of the registry.
-            served: its skills by path.
-        """
+        """Return the paths of locked skills that are not served."""
         index = {root.given: root.index for root in reader.roots}
         return [
             path

@@ -30,11 +30,7 @@ _UNUSED_S: Final = 30 * 86400.0
 
 
 class Proofs:
-    """The proofs of one user. A folder that cannot be used holds none and takes none.
-
-    Args:
-        folder: the place of the proofs; it is made when the first is kept.
-    """
+    """The proofs of one user. A folder that cannot be used holds none and takes none."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -69,12 +65,7 @@ class Proofs:
 
 
 class SignatureGate:
-    """Refuses skills that are not signed as they should be, and proves each only once.
-
-    Args:
-        verifier: verifies the signature of a skill.
-        proofs: keeps proofs for the next start; None keeps none.
-    """
+    """Refuses skills that are not signed as they should be, and proves each only once."""
 
     def __init__(self, verifier: Verifier, proofs: Proofs | None = None) -> None:
         self._verifier = verifier

@@ -44,7 +44,7 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "catalog/tree.py",
         "commands/run.py",
         "commands/options.py",
-        "commands/serve_http.py",
+        "commands/features/metrics.py",
         "commands/reloading.py",
         "provenance/signature_gate.py",
         "provenance/signatures.py",

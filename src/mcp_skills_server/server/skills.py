@@ -59,9 +59,13 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
         skill = dialect.find(snapshot, target, least)
         body = await view.body(skill)
         text = arguments.fill_in(body.text, arguments.declared(skill.frontmatter), given, target)
-        served = await caller.served(view) if FIELD in skill.frontmatter else _NOTHING
+        served = _NOTHING
+        if FIELD in skill.frontmatter:
+            served = await caller.served(view)
         made = result.write(Subject(skill, snapshot, least, served, {}), text, body.linked)
-    return made if dialect.framed is None else dialect.framed(made, settings.ttl_ms)
+    if dialect.framed is None:
+        return made
+    return dialect.framed(made, settings.ttl_ms)
 
 
 @cache
@@ -123,6 +127,8 @@ class _Entries:
     async def _written(self, skill: Skill, served: Served) -> Entry:
         parts: list[Entry] = []
         for dialect in self.dialects:
-            digests = await self._view.digests(skill) if dialect.wants_digests else {}
+            digests = {}
+            if dialect.wants_digests:
+                digests = await self._view.digests(skill)
             parts.append(dialect.entry(Subject(skill, self._view.snapshot, self._least, served, digests)))
         return union(parts)

@@ -10,15 +10,18 @@ import hashlib
 import hmac
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from mcp_skills_server.errors import REPEATS, UsageError
+from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.rates import FailedAuthentications
+from mcp_skills_server.web.settings import HttpSettings
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +45,26 @@ def checked_secret(secret: str) -> bytes:
     if not (secret.isascii() and secret.isprintable()):
         raise UsageError("--refresh-secret has characters that are not printable ASCII; make another one")
     return secret.encode()
+
+
+class WebhookEndpoint(Part):
+    """The webhook.
+
+    Args:
+        secret: what host and server know.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def configure(self, http: HttpSettings) -> HttpSettings:
+        """Take no token: a webhook has a proof of its own."""
+        policy = replace(http.policy, open_below=(*http.policy.open_below, PATH))
+        return replace(http, policy=policy)
+
+    def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
+        """Return the route of `/refresh`."""
+        return [route(self._secret, http.look, FailedAuthentications(http.rates))]
 
 
 def route(secret: bytes, look: Callable[[], int], failures: FailedAuthentications | None = None) -> Route:

@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final
 
 import anyio
@@ -24,6 +24,7 @@ from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.app import make_app
 from mcp_skills_server.web.connections import SLOT, Slot, Slots, protocol_with_timeouts
 from mcp_skills_server.web.listen import Acceptor, allowance, open_listener, shown_address
+from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.probes import Drain
 from mcp_skills_server.web.settings import HttpSettings
 
@@ -42,6 +43,7 @@ async def serve_http(
     watcher: Watcher | None,
     views: Views | None = None,
     *,
+    parts: Sequence[Part] = (),
     listening: Callable[[str], object] = str,
 ) -> None:
     """Serve over streamable HTTP until SIGTERM or SIGINT.
@@ -52,6 +54,7 @@ async def serve_http(
         http: what the operator chose.
         watcher: follows changes; None where none are to be followed.
         views: which skills each principal has; None where everybody has all.
+        parts: what the application has beside MCP.
         listening: called once with the address, such as `127.0.0.1:8000`, when it can be reached.
 
     Raises:
@@ -59,7 +62,9 @@ async def serve_http(
     """
     threads.pool()  # now: later there may be no file descriptor left to import it
     drain = Drain(http.drain)
-    app, end = make_app(runtime, settings, http, watcher, views, drain=drain)
+    for part in parts:
+        http = part.configure(http)
+    app, end = make_app(runtime, settings, http, watcher, views, parts=parts, drain=drain)
     listener = open_listener(http.host, http.port)
     allowed = allowance(http.max_connections)
 

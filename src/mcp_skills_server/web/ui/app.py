@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
@@ -40,6 +40,7 @@ from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage_store import spark
 from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.forwarded import PREFIX
+from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.rates import FailedAuthentications
 from mcp_skills_server.web.settings import HttpSettings, UiSettings
 from mcp_skills_server.web.ui.activity import Activity
@@ -127,6 +128,50 @@ VIEWS: Final = (
     _PageView("/runs", live.runs, "Runs", admin=True),
     _PageView("/clients", live.clients, "Clients", admin=True),
 )
+
+
+class PagePart(Part):
+    """The page as a part of the application.
+
+    Args:
+        runtime: of all skills.
+        settings: what clients of MCP are shown.
+        ui: what the operator chose.
+        views: which skills each principal has.
+    """
+
+    _page: Ui
+
+    def __init__(self, runtime: Runtime, settings: Settings, ui: UiSettings, views: Views) -> None:
+        self._made_of = runtime, settings, ui, views
+
+    def configure(self, http: HttpSettings) -> HttpSettings:
+        """Take no token for the page, which authenticates viewers by itself, nor for `/`, which leads to it."""
+        policy = http.policy
+        below, at = (*policy.open_below, BASE), policy.open_at | {"/"}
+        http = replace(http, policy=replace(policy, open_below=below, open_at=at, page=f"{BASE}/"))
+        if self._made_of[2].only:
+            return replace(http, answers_mcp=False, entrance=f"{BASE}/", is_private=True)
+        return http
+
+    def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
+        """Return the routes of the page."""
+        runtime, settings, ui, views = self._made_of
+        self._page = Ui(runtime, settings, http, ui, views)
+        return self._page.routes()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Note what goes on."""
+        stop = self._page.start()
+        try:
+            yield
+        finally:
+            stop()
+
+    def end_streams(self) -> None:
+        """End the streams of the views that follow changes."""
+        self._page.close()
 
 
 class Ui:

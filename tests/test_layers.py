@@ -50,7 +50,7 @@ NOT_IN_PURE_PACKAGES = {
 }  # fmt: skip
 KNOW_THE_SDK = {
     "client.py", "commands/install.py", "server/attach.py", "server/callers.py", "server/entrance.py",
-    "sources/mcp.py", "web/app.py", "web/guards.py", "web/messages.py", "web/published.py", "web/sessions.py",
+    "sources/mcp.py", "web/app.py", "web/guards.py", "web/published.py", "web/sessions.py",
 }  # fmt: skip
 OPEN_SKILL_FILES = "catalog/"
 

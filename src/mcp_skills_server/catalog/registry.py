@@ -339,10 +339,10 @@ class Registry(Reader, Unrestricted):
 
     def _problems_among(self, snapshot: Snapshot) -> list[Problem]:
         """Return what shows only among several skills. Of `dependencies` only resources are judged here."""
-        from mcp_skills_server.validation import catalog
+        from mcp_skills_server.validation import lint
 
         found: list[Problem] = []
-        for each in catalog.RULES.check(snapshot, deep=True):
+        for each in lint.CATALOG.check(snapshot, deep=True):
             skill = snapshot.skills[each.skill]
             place = join(skill.directory, each.path) if each.path else skill.directory
             found.append(each.at(self.roots[skill.root].show(place), skill.path))

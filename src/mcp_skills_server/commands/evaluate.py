@@ -221,8 +221,8 @@ def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
       mcp-skills-server try ~/skills "refund the customer"
     """
     from mcp_skills_server.authoring.evaluation import RankingJudge
-    from mcp_skills_server.runtime.match_reasons import reasons
     from mcp_skills_server.runtime.runtime import Runtime
+    from mcp_skills_server.runtime.search_text import reasons
 
     usage = "try takes one or more roots and then a prompt, as in 'try ~/skills \"refund the customer\"'"
     given, prompt = roots_and_last(arguments, usage)

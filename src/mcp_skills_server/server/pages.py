@@ -8,7 +8,7 @@ from typing import Final
 from weakref import ref
 
 from mcp_skills_server.dialects import jsonrpc
-from mcp_skills_server.format.portions import portion, weight
+from mcp_skills_server.format.cursors import portion, weight
 from mcp_skills_server.model import Json, Skill, Snapshot
 from mcp_skills_server.server.requests import Settings
 

@@ -11,8 +11,8 @@ from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects import prompts, resources, sep2076
 from mcp_skills_server.errors import RequestError, clipped, listed
 from mcp_skills_server.format import arguments, cursors, identity
+from mcp_skills_server.format.cursors import portion, weight
 from mcp_skills_server.format.dependencies import Served
-from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.server.pages import Page, keep_page, kept_page

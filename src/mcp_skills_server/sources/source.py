@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import wellknown
-from mcp_skills_server.format import lfs
+from mcp_skills_server.format import media
 from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.caching import UNSAID_S
 from mcp_skills_server.sources.urls import relative_to_site
@@ -130,7 +130,8 @@ class FetchReport:
     def pointer_problems(self, origin: str) -> list[Problem]:
         """Return the Git LFS pointers as `validate` finds them, which reads every file."""
         return [
-            problem("lfs-pointer", lfs.FAULT, 1).at(f"{origin}/{name}/{path}", name) for name, path in self.pointers
+            problem("lfs-pointer", media.LFS_FAULT, 1).at(f"{origin}/{name}/{path}", name)
+            for name, path in self.pointers
         ]
 
 

@@ -6,16 +6,18 @@ make grow has a limit: sessions in number and age, bodies in size, connections i
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from mcp.server.transport_security import RequestBodyLimitMiddleware
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from mcp_skills_server.access.principal import Principal
@@ -24,16 +26,20 @@ from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attach import attach, make_server
 from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.telemetry import trace_context
+from mcp_skills_server.telemetry.events import Events, request_id
 from mcp_skills_server.web import probes
 from mcp_skills_server.web.forwarded import RootPath, redirect_relatively
 from mcp_skills_server.web.guards import Guard
-from mcp_skills_server.web.messages import Messages
 from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.probes import Drain
 from mcp_skills_server.web.rates import RequestLimits
-from mcp_skills_server.web.request_ids import RequestIds
-from mcp_skills_server.web.sessions import Sessions
+from mcp_skills_server.web.sessions import Messages, Sessions
 from mcp_skills_server.web.settings import HttpSettings
+
+_REQUEST_ID: Final = b"x-request-id"
+_EXPOSED: Final = ("Mcp-Session-Id", "ETag", "Content-Range", "X-Request-Id", "WWW-Authenticate", "Retry-After")
+"""Headers of answers that a page of an allowed origin may read."""
 
 
 def make_app(
@@ -57,7 +63,7 @@ def make_app(
     parts = [*parts, catalogue]
     routes = [route for part in parts for route in part.routes(http)]
 
-    middleware = [Middleware(RequestIds, events=runtime.events)]
+    middleware = [Middleware(_RequestIds, events=runtime.events)]
     if http.root_path:
         middleware.append(Middleware(RootPath, prefix=http.root_path))
     if http.proxies:
@@ -71,14 +77,7 @@ def make_app(
             allow_origins=sorted(http.policy.origins),
             allow_methods=["GET", "HEAD", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=[
-                "Mcp-Session-Id",
-                "ETag",
-                "Content-Range",
-                "X-Request-Id",
-                "WWW-Authenticate",
-                "Retry-After",
-            ],
+            expose_headers=_EXPOSED,
         )
         middleware.insert(0, cors)
 
@@ -168,3 +167,37 @@ class _Catalogue(Part):
             yield
         finally:
             self._watcher.stop()
+
+
+class _RequestIds:
+    """ASGI middleware, the outermost, that gives each request an id, for its answer and for every line of its log.
+
+    Refusals have one too. What a client sends as one counts for nothing.
+    """
+
+    def __init__(self, app: ASGIApp, events: Events) -> None:
+        self._app = app
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Give it an id."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = secrets.token_hex(8)
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (_REQUEST_ID, given.encode())]
+            await send(message)
+
+        carrier = None
+        if self._events.wants_traces:
+            carrier = trace_context.of_headers(scope["headers"])
+        reset, around = request_id.set(given), trace_context.of_http.set(carrier)
+        try:
+            with self._events.serving():
+                await self._app(scope, receive, sending)
+        finally:
+            trace_context.of_http.reset(around)
+            request_id.reset(reset)

@@ -60,11 +60,7 @@ class _Sent(Response):
 
 
 def route(rpc: Rpc) -> Route:
-    """Return the route of the Skills Protocol. The caller loads the registry.
-
-    Args:
-        rpc: answers.
-    """
+    """Return the route of the Skills Protocol. The caller loads the registry."""
 
     async def endpoint(request: Request) -> Response:
         if request.headers.get("content-type", "").split(";", 1)[0].strip().lower() != _JSON:

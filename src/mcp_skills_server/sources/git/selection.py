@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Final
 
-from mcp_skills_server.format import file_names, lfs
+from mcp_skills_server.format import file_names, media
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
 from mcp_skills_server.format.archive.tree import Tree, check_name, decoded
 from mcp_skills_server.format.excerpts import quoted
@@ -111,7 +111,7 @@ def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tupl
         if len(raw) != size + 1:
             raise EOFError
         raw = raw[:-1]
-        if lfs.is_pointer(raw):
+        if media.is_lfs_pointer(raw):
             pointers.append(path)
         tree.fill(path, raw, executable)
     if refused is not None:

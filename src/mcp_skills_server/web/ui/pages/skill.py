@@ -25,7 +25,7 @@ from mcp_skills_server.format.fields import text as text_of
 from mcp_skills_server.hosts.edit import entry_for, remote_entry_for, snippet
 from mcp_skills_server.hosts.table import HOSTS
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, SkillFile, Standing
-from mcp_skills_server.runtime.copies import is_copy
+from mcp_skills_server.runtime.overlap import is_copy
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage_store import Line
 from mcp_skills_server.web.ui.look import Look, prefix, shown_problem, source_name

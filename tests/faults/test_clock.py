@@ -42,15 +42,9 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "catalog/disk.py",
         "catalog/index.py",
         "catalog/tree.py",
-<<<<<<< HEAD
-        "commands/run.py",
-        "commands/options.py",
-        "commands/features/metrics.py",
-=======
         "commands/features/metrics.py",
         "commands/options.py",
         "commands/run.py",
->>>>>>> main
         "commands/reloading.py",
         "provenance/signature_gate.py",
         "provenance/signatures.py",

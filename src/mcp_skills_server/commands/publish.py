@@ -170,9 +170,6 @@ def _packable(
     """Return the skills that can be packed, by name; None where one cannot and --allow-partial is missing.
 
     Each one left out is reported as `what`, and a refusal by the line `refusal`.
-
-    Raises:
-        UsageError: there is no skill. The message is `empty`.
     """
     from mcp_skills_server.publish.publication import Publication
 

@@ -195,11 +195,7 @@ class Reloader:
         return now.grants
 
     def _new_tokens(self) -> tuple[list[Token] | None, Sequence[tuple[str, str]]]:
-        """Return the tokens of the file, None if they are those in force, and the lines that are wrong.
-
-        Raises:
-            UsageError: they cannot be read or taken.
-        """
+        """Return the tokens of the file, None if they are those in force, and the lines that are wrong."""
         if self._tokens is None:
             return None, ()
         file = self._value("token_file", self._configuration)

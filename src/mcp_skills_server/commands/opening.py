@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,8 +29,8 @@ from mcp_skills_server.commands.printing import and_more
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
+    from mcp_skills_server.catalog.gates import Gate
     from mcp_skills_server.catalog.registry import MirroredRoot
-    from mcp_skills_server.catalog.root_index import Gate
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.commands.config_file import Configuration, SourceRules
@@ -42,11 +43,14 @@ logger = logging.getLogger(__name__)
 
 
 def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:
-    """Return the watcher of the folders; without `--watch` compute the digests, keep an index, and return None."""
+    """Return the watcher of the folders; without `--watch` keep an index of them, and return None."""
     if not options.watch:
-        from mcp_skills_server.catalog.watch.watcher import Prover
 
-        Prover(registry).start()
+        def keep() -> None:
+            registry.loaded.wait()
+            registry.keep_index()
+
+        threading.Thread(target=keep, name="skills-index", daemon=True).start()
         return None
     from mcp_skills_server.catalog.watch import Watcher
 
@@ -122,7 +126,7 @@ class OpenedRoots:
         """
         if self.lock is None or self.pins is None:
             return ""
-        from mcp_skills_server.sources.faults import SourceError
+        from mcp_skills_server.sources.source import SourceError
 
         try:
             entries = _placed(self.entries, locked_roots(self.lock, self.given), self.lock)
@@ -175,7 +179,7 @@ def open_roots(
     Raises:
         UsageError: a root or a key cannot be read, or a `[[source]]` is no root of its own.
     """
-    from mcp_skills_server.catalog.root_index import all_of, by_root
+    from mcp_skills_server.catalog.gates import all_of, by_root
 
     rules = [configuration and configuration.rules_of(each) for each in given]
     mirrors: Mirrors | None = None
@@ -223,7 +227,7 @@ def open_roots(
 def _mirrors(options: RootOptions) -> Mirrors:
     from mcp_skills_server.dialects import wellknown
     from mcp_skills_server.sources.mirrors import Mirrors
-    from mcp_skills_server.sources.settings import FetchSettings, OriginPolicy, SourceSettings
+    from mcp_skills_server.sources.source import FetchSettings, OriginPolicy, SourceSettings
 
     origins = frozenset(wellknown.origin(each) for each in options.fetch_origins)
     trust = OriginPolicy(origins, private=options.allow_private, http=options.allow_http)
@@ -252,7 +256,7 @@ def _gates(chosen: LimitOptions | SourceRules, keys: Sequence[str], cache_dir: s
     """Return the gates of patterns of skills, and of signatures by one of these keys."""
     gates: list[Gate] = []
     if chosen.include or chosen.exclude:
-        from mcp_skills_server.catalog.selection import Selection
+        from mcp_skills_server.catalog.gates import Selection
 
         gates.append(Selection(chosen.include, chosen.exclude))
     if keys:

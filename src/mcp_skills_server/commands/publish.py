@@ -127,7 +127,7 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
         state = f"not current: {plural(len(differences), 'file')} to change" if differences else "current"
         remark(f"{shown} is {state}")
         return int(bool(differences or (edition.left_out and not options.allow_partial)))
-    registry.keep_index(lambda: False)
+    registry.keep_index()
     done = f"{plural(len(differences), 'file')} changed" if differences else "nothing to change"
     remark(f"published {len(edition.skills)} skills in {shown}, {done}")
     return 0
@@ -239,7 +239,7 @@ def _push(reference: OciReference, packages: Sequence[Package], options: PushOpt
     import anyio
 
     from mcp_skills_server.format.archive import ArchiveRefusedError
-    from mcp_skills_server.sources.faults import SourceError
+    from mcp_skills_server.sources.source import SourceError
 
     async def run() -> None:
         if not options.each:
@@ -265,7 +265,7 @@ async def _push_all(reference: OciReference, packages: Sequence[Package], option
     from mcp_skills_server.sources.oci.access import Access
     from mcp_skills_server.sources.oci.client import RegistryClient
     from mcp_skills_server.sources.oci.push import push_collection, push_skill
-    from mcp_skills_server.sources.settings import Bounds, OriginPolicy
+    from mcp_skills_server.sources.source import Bounds, OriginPolicy
 
     trust = OriginPolicy(private=options.allow_private, http=options.allow_http)
     bounds = Bounds(read_s=min(30.0, options.timeout), download_s=options.timeout)

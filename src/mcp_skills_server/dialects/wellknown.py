@@ -144,7 +144,7 @@ def _is_copy(skill: Skill, other: Skill) -> bool:
     if skill.files.keys() != other.files.keys():
         return False
     pairs = [(file, other.files[path]) for path, file in skill.files.items()]
-    return all(a.digest is not None and (a.digest, a.executable) == (b.digest, b.executable) for a, b in pairs)
+    return all(a.digest and (a.digest, a.executable) == (b.digest, b.executable) for a, b in pairs)
 
 
 def choose_0_1(skills: Iterable[Skill]) -> Choice:

@@ -171,7 +171,7 @@ def _base(
     if missing:
         raise RequestError(f"{skill.path} has no file {listed(missing)} to remove")
     manifest = skill.files.get(SKILL_MD)
-    current = registry.digest(manifest) if manifest is not None else ""
+    current = manifest.digest if manifest is not None else ""
     if draft.base != current:
         ask = "give its digest as base" if not draft.base else "it changed since; make your change from what it is now"
         found = compare(skill.path, before, changed(before, written, removed))

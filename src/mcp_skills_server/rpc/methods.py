@@ -23,7 +23,7 @@ from anyio import to_thread
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.catalog.skill_set import SkillSet
-from mcp_skills_server.catalog.turns import in_turn, off_loop
+from mcp_skills_server.catalog.threads import in_turn, off_loop
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.catalog.views import BySkillSet, Views
 from mcp_skills_server.codes import problem
@@ -155,10 +155,10 @@ class Catalogues:
         made = self._made
         return made[1] if made is not None and made[0] is snapshot else None
 
-    def make(self, snapshot: Snapshot, *, last: bool) -> Catalogue:
+    def make(self, snapshot: Snapshot) -> Catalogue:
         """Return the catalogue of this snapshot. Reads every `skill.toml` that was not read yet.
 
-        A `skill.toml` that changed is a StaleFileError, but for the `last` try, which leaves out the skill.
+        A `skill.toml` that changed is a StaleFileError.
         """
         with self._lock:
             known = self.known(snapshot)
@@ -169,7 +169,7 @@ class Catalogues:
             described, fields = guide.described()
             entries = [SkillVersion(described, fields, None)]
             for skill in sorted(skills, key=lambda skill: (skill.root, skill.path)):
-                found = self._read(skill, last=last)
+                found = self._read(skill)
                 problems += [self._placed(each, skill) for each in found.problems]
                 if found.manifest is None:
                     continue
@@ -186,7 +186,7 @@ class Catalogues:
             self._made = snapshot, catalogue
             return catalogue
 
-    def _read(self, skill: Skill, *, last: bool) -> Findings:
+    def _read(self, skill: Skill) -> Findings:
         kept = _findings.get(skill)
         if kept is not None:
             return kept
@@ -194,7 +194,7 @@ class Catalogues:
         try:
             raw = None if file is None else self._skill_set.read(file)
         except StaleFileError as stale:
-            if not last:
+            if file is not None and file.digest:
                 raise
             message = f"the file cannot be read ({stale.reason or 'it changed'})"
             return Findings(None, (problem("unreadable", message),))
@@ -387,7 +387,7 @@ class Methods:
         if view.skill_set is not self._registry:
             catalogues = self._restricted.of(view.skill_set)
         known = catalogues.known(view.snapshot)
-        return known or await off_loop(False, lambda: catalogues.make(view.snapshot, last=view.last_try))
+        return known or await off_loop(False, lambda: catalogues.make(view.snapshot))
 
     async def _find(self, catalogue: Catalogue, name: str, version: str | None) -> SkillVersion:
         """Return the skill of this name, in this version or the latest; else a CallError has what there is."""

@@ -287,7 +287,7 @@ async def _prepare(of: Runtime, skill: Skill, view: View) -> Loaded:
         name=name_of(skill, view.snapshot),
         location=location(skill),
         root_dir=of.briefing.root_dir(skill),
-        digest=of.skill_set.digest(skill.files[SKILL_MD]),
+        digest=skill.files[SKILL_MD].digest,
         properties=skill.frontmatter,
         instructions=text.text,
         files=(*text.linked, *rest),

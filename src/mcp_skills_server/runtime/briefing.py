@@ -13,7 +13,6 @@ from os.path import basename
 from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog.disk import is_utf8
-from mcp_skills_server.catalog.remembered import remembered
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import OVERVIEW_CHARACTERS, Loaded, Offer, Overview
@@ -92,7 +91,7 @@ class Briefing:
         """Show what an earlier process saw until the first scan is done; return whether that is known."""
         registry = self._registry
         if self._remembered is None and not registry.loaded.is_set():
-            self._remembered = remembered(registry.roots, registry.limits, registry.index)
+            self._remembered = registry.remembered()
         return self._remembered is not None
 
     # What is shown

@@ -13,8 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from mcp_skills_server.catalog.threads import in_thread
-from mcp_skills_server.catalog.turns import in_turn
+from mcp_skills_server.catalog.threads import in_thread, in_turn
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded, ToolResult

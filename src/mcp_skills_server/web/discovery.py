@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.authoring.evaluation import own_cases
 from mcp_skills_server.catalog.skill_set import SkillSet
-from mcp_skills_server.catalog.turns import off_loop
+from mcp_skills_server.catalog.threads import off_loop
 from mcp_skills_server.catalog.views import BySkillSet, Views
 from mcp_skills_server.dialects.aicatalog import (
     ARD,

@@ -18,9 +18,9 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import anyio
 
-from mcp_skills_server.catalog.granted import nested_in
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.catalog.views import nested_in
 from mcp_skills_server.errors import clipped
 from mcp_skills_server.model import Changes, Skill, Snapshot
 from mcp_skills_server.runtime.quota import Owner, Quota

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mcp_skills_server.catalog.granted import nested_in
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.views import nested_in
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media
 from mcp_skills_server.model import Changes, Skill, SkillFile, Standing
@@ -141,7 +141,7 @@ class Revisions:
                 if file.size <= _MOST_OF_ONE and media.is_text(media.media_type(path)):
                     raw = self._registry.read(file)
                 else:
-                    raw = f"\0{self._registry.digest(file)}".encode() if skill.standing > Standing.UNUSABLE else b"\0"
+                    raw = f"\0{file.digest}".encode()
             except (SkillsServerError, OSError):
                 continue  # it changes again; the next look has it
             out[path] = raw, file.executable

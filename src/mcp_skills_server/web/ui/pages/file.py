@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from mcp_skills_server.authoring.tokens import estimated
-from mcp_skills_server.catalog.turns import in_turn
+from mcp_skills_server.catalog.threads import in_turn
 from mcp_skills_server.format import hidden, media
-from mcp_skills_server.model import Skill, Standing
+from mcp_skills_server.model import Skill
 from mcp_skills_server.server.callers import counted
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.ui.look import Look
@@ -42,13 +42,12 @@ async def page(request: Request, look: Look) -> Response:
             html = await rendered(text, skill.path, skill.files, path)
     else:
         events.concerns([skill])
-    digests = await look.view.digests(skill) if skill.standing > Standing.UNUSABLE else dict[str, str]()
     return look.page(
         "file.html",
         skill=skill,
         path=path,
         size=file.size,
-        digest=digests.get(path, ""),
+        digest=file.digest,
         is_executable=file.executable,
         kind=media.media_type(path) or "unknown",
         text=None if text is None else text[:_MOST_TEXT],

@@ -9,7 +9,7 @@ from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mcp_skills_server.catalog.granted import nested_in
+from mcp_skills_server.catalog.views import nested_in
 from mcp_skills_server.model import Skill
 from mcp_skills_server.sources.git.history import Commit, History, pathspecs, read_log, working_copy
 from mcp_skills_server.sources.git.program import Git

@@ -167,7 +167,7 @@ async def page(request: Request, look: Look) -> Response:
     is_checked = checks.known(skill) is not None  # asked first: the survey below then has what was found
     survey = await to_thread.run_sync(survey_of, look)
     author = await to_thread.run_sync(report_of, look, skill) if runtime.is_offered(skill) else None
-    digests = await look.view.digests(skill) if skill.standing > Standing.UNUSABLE else dict[str, str]()
+    digests = skill.digests
     response = look.page(
         "about.html" if "part" in request.query_params else "skill.html",
         skill=skill,

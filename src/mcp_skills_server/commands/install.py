@@ -223,9 +223,9 @@ def _remote_entry(host: Host, url: str, variable: str | None) -> dict[str, Any]:
 
 def _edit(path: Path, host: Host, entry: dict[str, Any], command: list[str], options: InstallOptions) -> None:
     """Put the entry into the host's file, or remove it where the entry is empty."""
-    from mcp_skills_server.hosts import edit
+    from mcp_skills_server.hosts import disk, edit
 
-    name, found = options.name, edit.read(path)
+    name, found = options.name, disk.read(path)
     if entry:
         new = edit.install(found.raw, host, name, entry, command)
     else:
@@ -240,7 +240,7 @@ def _edit(path: Path, host: Host, entry: dict[str, Any], command: list[str], opt
         say_lines(_difference(found.raw or b"", new, path).removesuffix("\n"))
         remark(f"{path} would change; nothing was written")
         return
-    backup = edit.replace(found, new)
+    backup = disk.replace(found, new)
     done = f"wrote {name!r} to" if entry else f"removed {name!r} from"
     kept = f"; the old file is {backup.name} beside it" if backup else ""
     remark(f"{done} {path}{kept}; restart {host.title}")
@@ -387,7 +387,7 @@ def _list_entries(platform: Platform) -> None:
 
 def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
     """Yield the entries for this server in the files of a host: the user's, and the project's."""
-    from mcp_skills_server.hosts import edit
+    from mcp_skills_server.hosts import disk, edit
 
     seen: set[Path] = set()
     for project in (False, True):
@@ -398,7 +398,7 @@ def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
             continue
         seen.add(path)
         try:
-            found = edit.entries_of(edit.read(path).raw, host, _command_of(None))
+            found = edit.entries_of(disk.read(path).raw, host, _command_of(None))
         except UsageError as error:
             raise UsageError(f"{printable(str(path))}: {error}") from None
         for name, entry in found.items():

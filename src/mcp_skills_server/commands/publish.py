@@ -27,7 +27,7 @@ from mcp_skills_server.model import printable
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.publish.edition import Published
+    from mcp_skills_server.publish.artifacts import Published
     from mcp_skills_server.publish.publication import Publication
     from mcp_skills_server.sources.oci.push import Package, Pushed
     from mcp_skills_server.sources.oci.reference import OciReference

@@ -95,16 +95,9 @@ def show(options: LookOptions, id_: str) -> None:
     proposal = found.proposal
     texts = {path: raw.decode("utf-8", "replace") for path, raw in store.files(proposal).items()}
     if options.form == "json":
-        say_json(
-            proposal.as_json()
-            | {
-                "files": {**texts, **dict.fromkeys(proposal.removed)},
-                "problems": found.problems,
-                "scripts": found.scripts,
-                "alike": found.alike,
-                "outdated": found.is_outdated,
-            }
-        )
+        about = {key: getattr(found, key) for key in ("problems", "scripts", "alike")}
+        files = {**texts, **dict.fromkeys(proposal.removed)}
+        say_json({**proposal.as_json(), "files": files, **about, "outdated": found.is_outdated})
         return
     kind = "a new skill" if proposal.is_new else "a change"
     say(f"{proposal.id}: {proposal.name}, {kind}, {proposal.state}")

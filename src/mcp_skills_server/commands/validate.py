@@ -265,11 +265,7 @@ def _corrections(registry: Registry, report: _Report) -> Iterator[_Correction]:
 
 
 def _fix(found: Sequence[_Correction], *, ask: bool) -> bool:
-    """Show the safe corrections and write them; return whether anything was written.
-
-    Raises:
-        UsageError: a file cannot be written.
-    """
+    """Show the safe corrections and write them; return whether anything was written."""
     import difflib
     import sys
 

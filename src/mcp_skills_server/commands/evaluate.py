@@ -18,9 +18,8 @@ from mcp_skills_server.errors import RequestError, UsageError, plural
 from mcp_skills_server.model import Skill, Standing, printable
 
 if TYPE_CHECKING:
-    from mcp_skills_server.authoring.evaluation import CaseResult
-    from mcp_skills_server.authoring.judge import CommandJudge
-    from mcp_skills_server.authoring.trigger_sets import TriggerCase
+    from mcp_skills_server.authoring.evaluation import CaseResult, TriggerCase
+    from mcp_skills_server.authoring.programs import CommandJudge
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.runtime.runtime import Runtime
 
@@ -115,7 +114,7 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
 
 
 def _judge(options: EvaluateOptions, runtime: Runtime) -> CommandJudge:
-    from mcp_skills_server.authoring.judge import CommandJudge
+    from mcp_skills_server.authoring.programs import CommandJudge
 
     snapshot = runtime.registry.snapshot
     return CommandJudge(
@@ -144,7 +143,7 @@ def _own_cases(registry: Registry) -> list[tuple[Skill, TriggerCase]]:
 
 
 def _given_cases(registry: Registry, patterns: Sequence[str]) -> list[tuple[Skill, TriggerCase]]:
-    from mcp_skills_server.authoring.trigger_sets import read_cases
+    from mcp_skills_server.authoring.evaluation import read_cases
 
     found: list[tuple[Skill, TriggerCase]] = []
     for pattern in patterns:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from mcp_skills_server.errors import RequestError, UsageError, listed
-from mcp_skills_server.proposals.proposal import Proposal
+from mcp_skills_server.proposals.store import Proposal
 from mcp_skills_server.sources.faults import UnreachableError
 from mcp_skills_server.sources.git.history import working_copy
 from mcp_skills_server.sources.git.program import Git, GitFailedError

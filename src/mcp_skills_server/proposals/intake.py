@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +20,7 @@ from mcp_skills_server.errors import RequestError, StaleFileError, listed, quote
 from mcp_skills_server.format import file_names, hidden, ignored
 from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
 from mcp_skills_server.model import SKILL_MD, Skill
-from mcp_skills_server.proposals.proposal import Proposal
-from mcp_skills_server.proposals.store import ProposalStore
+from mcp_skills_server.proposals.store import Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files, compare
 
 MOST_FILES: Final = 100
@@ -65,16 +65,15 @@ def propose(registry: Registry, store: ProposalStore, draft: Proposal, files: Ma
     problems = _errors(draft.name, root, after)
     if problems:
         raise RequestError(f"the skill would not be valid: {'; '.join(problems)}. Correct this and propose it again")
-    made = Proposal(
-        id="",
-        name=draft.name,
-        principal=draft.principal,
-        reason=draft.reason,
+    base_files, place = "", place_in(root, draft.name)
+    if skill is not None:
+        base_files, place = registry.digest_over(skill), skill.directory
+    made = replace(
+        draft,
         host=draft.host[:200],
-        base=draft.base,
-        base_files="" if skill is None else registry.digest_over(skill),
+        base_files=base_files,
         root=root.path,
-        place=os.path.join(root.path, place_in(root, draft.name) if skill is None else skill.directory),
+        place=os.path.join(root.path, place),
         removed=removed,
     )
     return store.add(made, written)
@@ -110,7 +109,9 @@ def trial(name: str, root: Root, files: Files) -> Generator[Registry]:
 
 def place_in(root: Root, name: str) -> str:
     """Return where below a root the skill of this path lies, or would lie."""
-    return name.removeprefix(f"{root.namespace}/") if root.namespace else name
+    if not root.namespace:
+        return name
+    return name.removeprefix(f"{root.namespace}/")
 
 
 def explained(registry: Registry) -> list[str]:
@@ -152,11 +153,7 @@ def _check_texts(files: Mapping[str, str | None]) -> None:
 def _base(
     registry: Registry, draft: Proposal, skill: Skill | None, written: Mapping[str, bytes], removed: Sequence[str]
 ) -> tuple[Root, Files | None]:
-    """Return the root of the skill, and its files as they are; None for a new one.
-
-    Raises:
-        RequestError: there is no such skill, it cannot be changed here, or it is not what the proposal was made from.
-    """
+    """Return the root of the skill, and its files as they are; None for a new one. Refuse what was made from others."""
     if skill is None:
         if draft.base or removed:
             raise RequestError(f"there is no skill {quoted(draft.name)} to change; leave out base for a new one")
@@ -170,22 +167,22 @@ def _base(
     missing = [path for path in removed if path not in before]
     if missing:
         raise RequestError(f"{skill.path} has no file {listed(missing)} to remove")
-    manifest = skill.files.get(SKILL_MD)
-    current = registry.digest(manifest) if manifest is not None else ""
+    current = ""
+    if SKILL_MD in skill.files:
+        current = registry.digest(skill.files[SKILL_MD])
     if draft.base != current:
-        ask = "give its digest as base" if not draft.base else "it changed since; make your change from what it is now"
+        ask, lines = "give its digest as base", list[str]()
+        if draft.base:
+            ask = "it changed since; make your change from what it is now"
         found = compare(skill.path, before, changed(before, written, removed))
-        lines = list(found.rest[:_MOST_SHOWN_LINES]) if found is not None else []
+        if found is not None:
+            lines = [*found.rest[:_MOST_SHOWN_LINES]]
         raise RequestError("\n".join([f"there is a skill {skill.path} with the digest {current}; {ask}", *lines]))
     return root, before
 
 
 def _root_for(registry: Registry, name: str) -> Root:
-    """Return the first root that a new skill of this path can be written in.
-
-    Raises:
-        RequestError: there is none, or the path lies in another skill or around one.
-    """
+    """Return the first root that a new skill of this path can be written in; refuse one in or around another skill."""
     try:
         check_paths([f"{name}/{SKILL_MD}"])
     except ArchiveRefusedError as error:
@@ -220,6 +217,7 @@ def _check_tree(after: Files, skill: Skill | None) -> None:
 
 def _errors(name: str, root: Root, files: Files) -> list[str]:
     with trial(name, root, files) as registry:
-        place = place_in(root, name)
         found = explained(registry)
-        return found if [*registry.snapshot.skills] == [place] else [*found, "it is not found as one skill"]
+        if [*registry.snapshot.skills] != [place_in(root, name)]:
+            found.append("it is not found as one skill")
+        return found

@@ -19,9 +19,8 @@ from mcp_skills_server.format import frontmatter
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.proposals import approval
 from mcp_skills_server.proposals.intake import trial
-from mcp_skills_server.proposals.proposal import LOCAL, Proposal
 from mcp_skills_server.proposals.review import Review, review, root_of
-from mcp_skills_server.proposals.store import ProposalStore
+from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files
 from mcp_skills_server.runtime.search import Search
 from mcp_skills_server.runtime.search_index import NoFullTextError

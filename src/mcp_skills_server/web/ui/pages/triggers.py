@@ -16,8 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mcp_skills_server.authoring.evaluation import own_cases
-from mcp_skills_server.authoring.trigger_sets import TriggerCase, encode_cases
+from mcp_skills_server.authoring.evaluation import TriggerCase, encode_cases, own_cases
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import EVALS, Skill

@@ -424,7 +424,7 @@ def test_an_interrupt_ends_a_command_with_130() -> None:
 from mcp_skills_server import cli
 from mcp_skills_server.commands import look
 def interrupted(*_): raise KeyboardInterrupt
-look.make_registry = interrupted
+look.load_registry = interrupted
 cli.main(["list", "."])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

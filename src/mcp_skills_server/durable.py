@@ -178,19 +178,3 @@ def exchange(one: Path, other: Path) -> None:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), os.fspath(one))
     sync_path(one.parent)
-
-
-def leave_in_cache(path: Path, raw: bytes) -> None:
-    """Put a file with these bytes in place, whole or not at all, where it may as well be missing later; mode 0600.
-
-    Nothing is raised where it cannot be written: what is in a cache can be had again.
-    """
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(f".{os.getpid()}")
-        try:
-            with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(raw)
-            os.replace(fresh, path)
-        finally:
-            fresh.unlink(missing_ok=True)

@@ -12,10 +12,9 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.cache import trim
-from mcp_skills_server.sources.faults import SourceError
 from mcp_skills_server.sources.git.source import GitFolder
 from mcp_skills_server.sources.mirrors import Follower
-from mcp_skills_server.sources.settings import SourceSettings
+from mcp_skills_server.sources.source import SourceError, SourceSettings
 from sources.git.remotes import Upstream, skill
 
 STRANGER = 12345

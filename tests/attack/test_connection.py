@@ -8,7 +8,7 @@ import pytest
 from conversations import ENVELOPE
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.server.stdio import Dispatcher
+from mcp_skills_server.server.stdio import Connection
 from scripted import Script, hold, talk
 from server.test_connection import LISTEN, said
 from wire import FIXTURES
@@ -31,7 +31,7 @@ def test_a_client_that_leaves_takes_all_of_its_requests_along(
         await anyio.Event().wait()
         return b""
 
-    monkeypatch.setattr(Dispatcher, "answer", hangs)
+    monkeypatch.setattr(Connection, "answer", hangs)
     lines = said(*[{"id": each, "method": "skills/list", "params": {"_meta": ENVELOPE}} for each in pair])
 
     async def ends() -> bool:

@@ -7,7 +7,7 @@ import pytest
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.git.address import parse_address
 from mcp_skills_server.sources.git.repository import TreeEntry
-from mcp_skills_server.sources.git.selection import select
+from mcp_skills_server.sources.git.source import select
 
 TOKEN = "ghp_0123456789012345678901234567890123AB"
 

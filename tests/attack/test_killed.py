@@ -17,7 +17,7 @@ FETCH = """
 import sys, anyio
 from pathlib import Path
 from mcp_skills_server.sources.git.source import GitFolder
-from mcp_skills_server.sources.settings import SourceSettings
+from mcp_skills_server.sources.source import SourceSettings
 print("begins", flush=True)
 anyio.run(GitFolder(sys.argv[1], SourceSettings(Path(sys.argv[2]))).resolve)
 """

@@ -21,7 +21,7 @@ from mcp_skills_server.codes import CODES
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.frontmatter import parse
 from mcp_skills_server.validation.explanations import EXPLANATIONS, markdown
-from mcp_skills_server.validation.fields import EXTENSION_FIELDS, HOST_FIELDS, SPECIFIED_FIELDS
+from mcp_skills_server.validation.rules import EXTENSION_FIELDS, HOST_FIELDS, SPECIFIED_FIELDS
 from tables import each_row
 from wire import DEADLINE, FIXTURES, ROOT, write_skill
 

@@ -14,8 +14,8 @@ from catalog.forest import Told, loaded, plant, skill_md, skills
 from mcp_skills_server.access.grants import Grant, Grants, Pattern, Permissions
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog import views as views_module
+from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.root_index import GateRefusal
 from mcp_skills_server.catalog.views import BySkillSet, Views
 from mcp_skills_server.model import Changes, Standing
 

@@ -9,8 +9,8 @@ import pytest
 
 from catalog.forest import plant, skill_md
 from forkserver import run
+from mcp_skills_server.catalog.gates import Selection
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.selection import Selection
 from tables import each_row
 from wire import COMMAND, serving, write_skill
 

@@ -22,8 +22,8 @@ from mcp_skills_server.commands.config_file import (
     parameters,
     parse,
 )
-from mcp_skills_server.commands.config_option import configuration_of, oauth_of
 from mcp_skills_server.commands.fields import variables_of
+from mcp_skills_server.commands.options import configuration_of, oauth_of
 from mcp_skills_server.commands.serve import serve
 from mcp_skills_server.errors import UsageError
 from tables import each_row
@@ -204,9 +204,9 @@ def test_paths_are_from_the_folder_of_the_file_and_sources_are_roots(tmp_path: P
         f"{tmp_path}/etc/c.toml",
     )
     etc, git = f"{tmp_path}/etc", "git+https://git.example/a@main"
-    assert found.values["roots"] == [f"{etc}/skills", "/abs", "https://skills.example", f"{etc}/more", git]
+    assert found.values["roots"] == (f"{etc}/skills", "/abs", "https://skills.example", f"{etc}/more", git)
     assert (found.values["token_file"], found.values["lock"]) == (f"{tmp_path}/tokens", f"{etc}/skills.lock")
-    assert found.values["require_signature"] == [f"{etc}/keys/a"]
+    assert found.values["require_signature"] == (f"{etc}/keys/a",)
     assert found.values["embeddings"] == "https://models.example/v1"
     assert found.values["usage"] == f"sqlite:{etc}/usage.db"
     assert found.values["audit_log"] == "-"  # which is stdout, not a file of this name
@@ -333,7 +333,7 @@ def test_the_configuration_of_the_deployment_is_right() -> None:
 def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
     from mcp_skills_server.commands.opening import open_served
     from mcp_skills_server.commands.runtime_options import make_runtime
-    from mcp_skills_server.commands.serve import ServeOptions
+    from mcp_skills_server.commands.serve_options import ServeOptions
     from mcp_skills_server.errors import RequestError
     from mcp_skills_server.runtime.runtime import RuntimeSettings
     from mcp_skills_server.runtime.scripts.policy import ExecutionPolicy
@@ -357,7 +357,7 @@ def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("source", ["link", "two/SKILL.md"])
 def test_rules_that_would_hold_of_nothing_are_refused(tmp_path: Path, source: str) -> None:
     from mcp_skills_server.commands.opening import open_served
-    from mcp_skills_server.commands.serve import ServeOptions
+    from mcp_skills_server.commands.serve_options import ServeOptions
     from mcp_skills_server.errors import UsageError
 
     write_skill(tmp_path / "two")

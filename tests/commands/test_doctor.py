@@ -11,8 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from mcp_skills_server.commands.doctor import doctor
-from mcp_skills_server.commands.install import install
+from mcp_skills_server.commands.install import doctor, install
 from mcp_skills_server.hosts.table import HOSTS, Platform, location
 from wire import write_skill
 

@@ -8,29 +8,48 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from catalog.forest import plant, skill_md, skills
+from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.cli import cli
-from mcp_skills_server.commands.serve import RedisOptions
-from mcp_skills_server.commands.serve_http import Shared, make_shared
+from mcp_skills_server.commands.features.replicas import RedisOptions, Replicas
+from mcp_skills_server.commands.serve_options import ServeOptions
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.web.guards import make_policy
+from mcp_skills_server.web.settings import HttpSettings
 from shared.redis_servers import RealRedis, redis_server, until
 
 SECRET = "very-secret-indeed"
 
 
+HTTP = ServeOptions(transport="http")
+
+
+def started(options: RedisOptions, registry: Registry) -> tuple[Replicas, HttpSettings]:
+    """The feature of a server over a folder, and the settings of HTTP that it makes."""
+    server: Any = SimpleNamespace(opened=SimpleNamespace(registry=registry, mirrors=None), quotas=QuotaSettings())
+    replicas = Replicas(options, HTTP)
+    replicas.start(server)
+    http = HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()))
+    part = replicas.part(server)
+    return replicas, http if part is None else part.configure(http)
+
+
 def test_nothing_is_made_or_imported_for_redis_and_the_page_without_their_options() -> None:
     code = """
 import sys
-from mcp_skills_server.commands.serve import RedisOptions
-from mcp_skills_server.commands.serve_http import make_shared
+from mcp_skills_server.commands.features.replicas import RedisOptions, Replicas
+from mcp_skills_server.commands.serve_options import ServeOptions
 from mcp_skills_server.web import app
-assert make_shared(RedisOptions(), None, None, follows=True) is None
+replicas = Replicas(RedisOptions(), ServeOptions(transport="http"))
+replicas.start(None)
+assert replicas.part(None) is None
 print(sorted(name for name in sys.modules if name.startswith(("redis", "jinja2", "mcp_skills_server.shared"))))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -38,16 +57,15 @@ print(sorted(name for name in sys.modules if name.startswith(("redis", "jinja2",
 
 
 def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "redis", None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("mcp_skills_server.commands.features.replicas.find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r"pip install '\.\[redis\]'"):
-        make_shared(RedisOptions(redis="redis://cache"), Registry([]), None, follows=True)
+        started(RedisOptions(redis="redis://cache"), Registry([]))
 
 
 @pytest.mark.parametrize("options", [{"redis_password": SECRET}, {"redis_ca": "/ca.pem"}])
 def test_what_is_for_redis_wants_one(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="give --redis URL too"):
-        make_shared(RedisOptions(**options), Registry([]), None, follows=True)
+        Replicas(RedisOptions(**options), HTTP)
 
 
 def test_the_password_is_masked_where_options_are_shown(tmp_path: Path) -> None:
@@ -67,18 +85,16 @@ def test_the_password_is_masked_where_options_are_shown(tmp_path: Path) -> None:
 
 
 @contextmanager
-def followed(redis: RealRedis, tree: Path, count: int) -> Iterator[list[tuple[Registry, Shared]]]:
+def followed(redis: RealRedis, tree: Path, count: int) -> Iterator[list[tuple[Registry, Replicas, HttpSettings]]]:
     """Replicas that hear of no change of their folder but from each other, as on a network's file system."""
-    made: list[tuple[Registry, Shared]] = []
+    made: list[tuple[Registry, Replicas, HttpSettings]] = []
     with ExitStack() as stack:
         for _ in range(count):
             registry = Registry([tree], quiet_s=0)
-            shared = make_shared(RedisOptions(redis=redis.url), registry, None, follows=True)
-            assert shared is not None
             registry.load()
-            shared.start()
-            stack.callback(shared.stop)
-            made.append((registry, shared))
+            replicas, http = started(RedisOptions(redis=redis.url), registry)
+            stack.callback(replicas.stop)
+            made.append((registry, replicas, http))
         until(lambda: redis.say("--raw", "pubsub", "numsub", "mcp-skills:look").endswith(str(count)))
         yield made
 
@@ -91,7 +107,7 @@ def test_what_one_replica_notices_the_others_find(tmp_path: Path) -> None:
         assert published == 0
         plant(tree, {**skills("b"), "a/SKILL.md": skill_md("a", body="Other.")})
         replicas[0][0].refresh()
-        until(lambda: all("b" in registry.snapshot.skills for registry, _ in replicas))
+        until(lambda: all("b" in registry.snapshot.skills for registry, *_ in replicas))
         # Who found it because another said so says nothing.
         assert redis.say("info", "commandstats").partition("cmdstat_publish:calls=")[2].startswith("1,")
 
@@ -102,17 +118,16 @@ def test_sessions_are_shared_and_the_state_is_a_line(tmp_path: Path) -> None:
 
     tree = plant(tmp_path / "skills", skills("a"))
 
-    async def work(one: tuple[Registry, Shared], two: tuple[Registry, Shared]) -> None:
-        sessions, others = (shared.sessions(Runtime(registry)) for registry, shared in (one, two))
+    async def work(*pair: tuple[Registry, Replicas, HttpSettings]) -> None:
+        sessions, others = (http.sessions(Runtime(registry)) for registry, _, http in pair)
         session = sessions.new()
         await session.call("skills_load", {"names": ["a"]})
         await sessions.save(session, "me")
         found = await others.open(session.session_id, "me")
         await found.call("skills_list")
         assert found.active_skills == ["a"]
-        for _, shared in (one, two):
-            assert shared.link.state.endswith(": connected")
-            await shared.link.aclose()
+        for _, replicas, _ in pair:
+            assert replicas.state().endswith(": connected")
 
     with redis_server(tmp_path / "redis") as redis, followed(redis, tree, 2) as (one, two):
         asyncio.run(work(one, two))

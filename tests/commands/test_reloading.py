@@ -21,7 +21,7 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.tokens import Tokens, read_token_file
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
-from mcp_skills_server.commands.config_option import configuration_of
+from mcp_skills_server.commands.options import configuration_of
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.serve import serve
 from mcp_skills_server.telemetry.events import Events, observe

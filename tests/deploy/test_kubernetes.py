@@ -197,7 +197,7 @@ def test_clients_come_by_tls_and_through_the_proxy_alone(overlay: Built) -> None
     assert (backend["name"], backend["port"]["name"]) == (overlay["Service"]["metadata"]["name"], port["name"])
     assert all("namespaceSelector" in each for rule in policy["ingress"] for each in rule["from"])
     values = configuration(overlay)
-    assert values["allowed_host"] == hosts and values["trusted_proxy"]
+    assert [*values["allowed_host"]] == hosts and values["trusted_proxy"]
     assert overlay["Namespace"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
@@ -239,5 +239,5 @@ def test_the_source_that_a_configuration_suggests_is_one(file: str) -> None:
 
 
 def test_the_configuration_is_right_and_the_variables_are_options(manifests: Built) -> None:
-    assert configuration(manifests)["roots"] == ["/skills"]
+    assert configuration(manifests)["roots"] == ("/skills",)
     assert used("kubernetes/base/deployment.yaml") - known() == set()

@@ -83,27 +83,14 @@ def test_splitting_loses_nothing_but_separators(text: str) -> None:
 
 
 @pytest.mark.requirement("ACP-1", "ACP-2", "ACP-3", "ACP-5", "ACP-6", "ACPX-1")
-@each_row(
-    ("change", "word"),
-    [
-        ({"name": "a--b"}, "name"),
-        ({"name": "-a"}, "name"),
-        ({"name": "a-"}, "name"),
-        ({"name": "A"}, "name"),
-        ({"name": "a\n"}, "name"),
-        ({"name": ""}, "name"),
-        ({"name": "a" * 65}, "name"),
-        ({"name": None}, "name"),
-        ({"description": ""}, "description"),
-        ({"description": "x" * 1025}, "description"),
-        ({"license": 1}, "license"),
-        ({"compatibility": "x" * 501}, "compatibility"),
-        ({"allowedTools": "Bash"}, "allowedTools"),
-        ({"allowedTools": [1]}, "allowedTools"),
-        ({"_meta": []}, "_meta"),
-        ({"metadata": {}}, "metadata"),
-    ],
-)
+@each_row(("change", "word"), [
+    ({"name": "a--b"}, "name"), ({"name": "-a"}, "name"), ({"name": "a-"}, "name"), ({"name": "A"}, "name"),
+    ({"name": "a\n"}, "name"), ({"name": ""}, "name"), ({"name": "a" * 65}, "name"), ({"name": None}, "name"),
+    ({"description": ""}, "description"), ({"description": "x" * 1025}, "description"),
+    ({"license": 1}, "license"), ({"compatibility": "x" * 501}, "compatibility"),
+    ({"allowedTools": "Bash"}, "allowedTools"), ({"allowedTools": [1]}, "allowedTools"), ({"_meta": []}, "_meta"),
+    ({"metadata": {}}, "metadata"),
+])  # fmt: skip
 def test_what_is_no_available_skill_is_refused(change: dict[str, Any], word: str) -> None:
     good = {"name": "a", "description": "Does a."}
     assert acp.refusal(good) is None and acp.refusal({**good, "name": "a" * 64, "compatibility": "x" * 500}) is None

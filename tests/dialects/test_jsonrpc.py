@@ -14,22 +14,12 @@ from mcp_skills_server.dialects.jsonrpc import JsonError
 from tables import each_row
 
 
-@each_row(
-    ("raw", "said"),
-    [
-        (b"", "Expecting value"),
-        (b"{", "Expecting property name"),
-        (b'{"a": NaN}', "JSON has no NaN"),
-        (b'{"a": -Infinity}', "JSON has no -Infinity"),
-        (b"1e999", "a number is too large"),
-        (b"1" * 5000, "a number is too long"),
-        (b"\xff", "not UTF-8"),
-        (b'"\xed\xa0\x80"', "not UTF-8"),
-        (b"[" * 100_000, "nested too deeply"),
-        (b"{} {}", "Extra data"),
-        ('"a"'.encode("utf-16"), "not UTF-8"),
-    ],
-)
+@each_row(("raw", "said"), [
+    (b"", "Expecting value"), (b"{", "Expecting property name"), (b'{"a": NaN}', "JSON has no NaN"),
+    (b'{"a": -Infinity}', "JSON has no -Infinity"), (b"1e999", "a number is too large"),
+    (b"1" * 5000, "a number is too long"), (b"\xff", "not UTF-8"), (b'"\xed\xa0\x80"', "not UTF-8"),
+    (b"[" * 100_000, "nested too deeply"), (b"{} {}", "Extra data"), ('"a"'.encode("utf-16"), "not UTF-8"),
+])  # fmt: skip
 def test_what_is_no_json_is_told_in_one_line(raw: bytes, said: str) -> None:
     with pytest.raises(JsonError, match=said) as caught:
         jsonrpc.parse(raw)

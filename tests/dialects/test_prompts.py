@@ -33,21 +33,12 @@ def changed(before: list[Skill], after: list[Skill], *chosen: str) -> bool:
 
 
 @pytest.mark.requirement("ASG-22")
-@each_row(
-    ("fields", "offered"),
-    [
-        ({}, True),
-        ({"user_invocable": False}, False),
-        ({"user_invocable": "false"}, False),
-        ({"user_invocable": "False "}, False),
-        ({"user_invocable": True}, True),
-        ({"user_invocable": None}, True),
-        ({"user_invocable": 0}, True),
-        ({"disable_model_invocation": True}, True),
-        ({"description": " \n"}, False),
-        ({"description": ["no", "text"]}, False),
-    ],
-)
+@each_row(("fields", "offered"), [
+    ({}, True), ({"user_invocable": False}, False), ({"user_invocable": "false"}, False),
+    ({"user_invocable": "False "}, False), ({"user_invocable": True}, True), ({"user_invocable": None}, True),
+    ({"user_invocable": 0}, True), ({"disable_model_invocation": True}, True), ({"description": " \n"}, False),
+    ({"description": ["no", "text"]}, False),
+])  # fmt: skip
 def test_what_the_author_withholds_from_the_user_is_no_prompt(fields: dict[str, Any], offered: bool) -> None:
     assert prompts.is_offered(build.skill("a", **fields), ()) is offered
 
@@ -57,23 +48,11 @@ def test_whatever_can_be_read_is_a_prompt(standing: Standing, offered: bool) -> 
     assert prompts.is_offered(build.skill("a", standing=standing), ()) is offered
 
 
-@each_row(
-    ("chosen", "offered"),
-    [
-        ((), True),
-        (("refunds",), True),
-        (("acme/billing/refunds",), True),
-        (("acme/*",), True),
-        (("*",), True),
-        (("r?fund[st]",), True),
-        (("other", "ref*"), True),
-        (("other",), False),
-        (("Refunds",), False),
-        (("refund",), False),
-        (("billing/*",), False),
-        (("",), False),
-    ],
-)
+@each_row(("chosen", "offered"), [
+    ((), True), (("refunds",), True), (("acme/billing/refunds",), True), (("acme/*",), True), (("*",), True),
+    (("r?fund[st]",), True), (("other", "ref*"), True), (("other",), False), (("Refunds",), False),
+    (("refund",), False), (("billing/*",), False), (("",), False),
+])  # fmt: skip
 def test_the_operator_chooses_by_name_or_by_path(chosen: tuple[str, ...], offered: bool) -> None:
     assert prompts.is_offered(build.skill("acme/billing/refunds"), chosen) is offered
 
@@ -103,19 +82,10 @@ def test_a_descriptor_has_what_prompts_have_and_no_more() -> None:
     }
 
 
-@each_row(
-    ("hint", "description"),
-    [
-        ("<file> [format]", "<file> [format]"),
-        (["issue-number"], "[issue-number]"),
-        (["a", "b"], "[a, b]"),
-        ("  ", None),
-        ([], None),
-        ([1], None),
-        (3, None),
-        (None, None),
-    ],
-)
+@each_row(("hint", "description"), [
+    ("<file> [format]", "<file> [format]"), (["issue-number"], "[issue-number]"), (["a", "b"], "[a, b]"),
+    ("  ", None), ([], None), ([1], None), (3, None), (None, None),
+])  # fmt: skip
 def test_a_hint_is_one_optional_argument(hint: Any, description: str | None) -> None:
     wanted = description and [{"name": "arguments", "description": description, "required": False}]
     assert described(build.skill("a", argument_hint=hint)).get("arguments") == wanted

@@ -87,21 +87,12 @@ def test_the_title_is_the_first_that_is_said(fields: dict[str, Any], heading: st
 
 
 @pytest.mark.requirement("S76-19", "X-14")
-@each_row(
-    ("fields", "expected"),
-    [
-        ({"version": "2", "metadata": {"version": "1"}}, "2"),
-        ({"metadata": {"version": "1.0.3"}}, "1.0.3"),
-        ({"version": 2}, "2"),
-        ({"version": 0}, "0"),
-        ({"version": 1.5}, "1.5"),
-        ({"version": "", "metadata": {"version": "1"}}, "1"),
-        ({"version": True, "metadata": {"version": "1"}}, "1"),
-        ({"version": ["1"]}, None),
-        ({"metadata": ["1"]}, None),
-        ({}, None),
-    ],
-)
+@each_row(("fields", "expected"), [
+    ({"version": "2", "metadata": {"version": "1"}}, "2"), ({"metadata": {"version": "1.0.3"}}, "1.0.3"),
+    ({"version": 2}, "2"), ({"version": 0}, "0"), ({"version": 1.5}, "1.5"),
+    ({"version": "", "metadata": {"version": "1"}}, "1"), ({"version": True, "metadata": {"version": "1"}}, "1"),
+    ({"version": ["1"]}, None), ({"metadata": ["1"]}, None), ({}, None),
+])  # fmt: skip
 def test_the_version_comes_from_the_top_level_or_from_metadata(fields: dict[str, Any], expected: str | None):
     assert entry(skill("a", **fields)).get("version") == expected
 
@@ -197,25 +188,13 @@ def test_prompts_that_the_server_does_not_serve_are_left_out():
 
 
 @pytest.mark.requirement("S76-11", "X-14")
-@each_row(
-    ("target", "resolves"),
-    [
-        ("file:///data/{id}", True),
-        ("skill://a/SKILL.md", True),
-        ("skill://a/references/x.md", True),
-        ("skill://a/references/%78.md", True),
-        ("skill://acme/b/SKILL.md", True),
-        ("skill://acme/b/notes.md", True),
-        ("skill://a/references/absent.md", False),
-        ("skill://a/references", False),
-        ("skill://a", False),
-        ("skill://a/../acme/b/SKILL.md", False),
-        ("skill://lenient/SKILL.md", False),
-        ("skill://unusable/SKILL.md", False),
-        ("file:///other", False),
-        ("references/x.md", False),
-    ],
-)
+@each_row(("target", "resolves"), [
+    ("file:///data/{id}", True), ("skill://a/SKILL.md", True), ("skill://a/references/x.md", True),
+    ("skill://a/references/%78.md", True), ("skill://acme/b/SKILL.md", True), ("skill://acme/b/notes.md", True),
+    ("skill://a/references/absent.md", False), ("skill://a/references", False), ("skill://a", False),
+    ("skill://a/../acme/b/SKILL.md", False), ("skill://lenient/SKILL.md", False),
+    ("skill://unusable/SKILL.md", False), ("file:///other", False), ("references/x.md", False),
+])  # fmt: skip
 def test_resources_that_cannot_be_read_are_left_out(target: str, resolves: bool):
     others = (
         skill("acme/b", ["notes.md"]),

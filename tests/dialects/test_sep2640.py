@@ -130,27 +130,12 @@ def test_every_valid_skill_is_found_by_the_uri_of_its_skill_md():
 
 
 @pytest.mark.requirement("S40-24", "S40C-5")
-@each_row(
-    "target",
-    [
-        "skill://absent/SKILL.md",
-        "skill://acme/a/notes.md",
-        "skill://acme/a",
-        "skill://acme/a/",
-        "skill://acme",
-        "skill://acme/a/references",
-        "skill://acme/a/skill.md",
-        "skill://acme/a/SKILL.md/",
-        "skill://acme/a/SKILL.md?x",
-        "skill://acme/b/../a/SKILL.md",
-        "skill://acme%2Fa/SKILL.md",
-        "https://acme/a/SKILL.md",
-        "acme/a",
-        "a",
-        "",
-        "skill://",
-    ],
-)
+@each_row("target", [
+    "skill://absent/SKILL.md", "skill://acme/a/notes.md", "skill://acme/a", "skill://acme/a/", "skill://acme",
+    "skill://acme/a/references", "skill://acme/a/skill.md", "skill://acme/a/SKILL.md/",
+    "skill://acme/a/SKILL.md?x", "skill://acme/b/../a/SKILL.md", "skill://acme%2Fa/SKILL.md",
+    "https://acme/a/SKILL.md", "acme/a", "a", "", "skill://",
+])  # fmt: skip
 def test_what_is_no_skill_md_of_a_skill_is_refused_and_named(target: str):
     with pytest.raises(RequestError) as caught:
         sep2640.find(snapshot(skill("acme/a", ["notes.md", "references/x.md"])), target)

@@ -42,18 +42,11 @@ def test_a_run_has_all_its_fields_and_an_error_only_if_it_failed() -> None:
 
 
 @pytest.mark.requirement("SP-28")
-@each_row(
-    ("mode", "most", "content", "truncated"),
-    [
-        ("sample_head", 3, "aé", True),
-        ("sample_head", 2, "a", True),
-        ("sample_tail", 3, "éz", True),
-        ("sample_tail", 2, "z", True),
-        ("full", None, "aéz", False),
-        ("full", 1, "a", True),
-        ("sample_head", 4, "aéz", False),
-    ],
-)
+@each_row(("mode", "most", "content", "truncated"), [
+    ("sample_head", 3, "aé", True), ("sample_head", 2, "a", True), ("sample_tail", 3, "éz", True),
+    ("sample_tail", 2, "z", True), ("full", None, "aéz", False), ("full", 1, "a", True),
+    ("sample_head", 4, "aéz", False),
+])  # fmt: skip
 def test_a_part_of_a_blob_is_cut_between_characters(mode: Any, most: int | None, content: str, truncated: bool) -> None:
     part = dialect.blob_part("aéz".encode(), BlobRequest("b", mode, most))
     assert part == {"content": content, "truncated": truncated}

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from mcp_skills_server.catalog import disk
-from mcp_skills_server.catalog.root_index import Gate, GateRefusal
-from mcp_skills_server.catalog.selection import Selection
+from mcp_skills_server.catalog.gates import Gate, GateRefusal, Selection
 from mcp_skills_server.codes import problem
 from mcp_skills_server.provenance.pins import Pins
 

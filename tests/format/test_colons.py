@@ -14,17 +14,10 @@ from tables import each_row
 
 
 @pytest.mark.requirement("ASG-13")
-@each_row(
-    "value",
-    [
-        "Two steps: first this, then that.",
-        "Use when: asked",
-        "Ends with a colon:",
-        "It's here: 'so' and \"so\"",
-        "a: b: c",
-        "https://example.com is fine: really",
-    ],
-)
+@each_row("value", [
+    "Two steps: first this, then that.", "Use when: asked", "Ends with a colon:", "It's here: 'so' and \"so\"",
+    "a: b: c", "https://example.com is fine: really",
+])  # fmt: skip
 def test_an_unquoted_colon_is_a_warning_with_the_line_to_write(value: str) -> None:
     """What is advised is YAML that means the same."""
     text = "---\nname: a\ndescription: {}\nlicense: MIT\n---\nBody.\n"
@@ -45,22 +38,12 @@ def test_every_such_line_is_reported() -> None:
 
 
 @pytest.mark.requirement("ASG-13")
-@each_row(
-    "lines",
-    [
-        "description: a: b\n  more",
-        "description: a: b\n\n  c: d",
-        "description: a: b\n- c",
-        "description: a: b # c",
-        "description: [a: b: c]: d",
-        "description: &x a: b",
-        "metadata:\n  note: a: b",
-        "description: a: b\nlicense: 'never closed",
-        "description: a: b\ndescription: c",
-        'note: "begins\ndescription: a: b"\nlicense: c: d',
-        "description: - a: b",
-    ],
-)
+@each_row("lines", [
+    "description: a: b\n  more", "description: a: b\n\n  c: d", "description: a: b\n- c", "description: a: b # c",
+    "description: [a: b: c]: d", "description: &x a: b", "metadata:\n  note: a: b",
+    "description: a: b\nlicense: 'never closed", "description: a: b\ndescription: c",
+    'note: "begins\ndescription: a: b"\nlicense: c: d', "description: - a: b",
+])  # fmt: skip
 def test_what_may_mean_something_else_stays_an_error(lines: str) -> None:
     read = parse(f"---\nname: a\n{lines}\n---\nBody.\n".encode())
     assert read.frontmatter is None

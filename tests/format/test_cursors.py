@@ -1,4 +1,4 @@
-"""Cursors as a client may send them back."""
+"""Pages of a list: cursors as a client may send them back, and how much one answer holds."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dialects.build import skill
+from mcp_skills_server.dialects import sep2640
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import cursors
+from mcp_skills_server.format.cursors import MOST_BYTES, portion, weight
 from tables import each_row
 
 
@@ -45,3 +48,24 @@ def test_what_is_none_of_ours_is_refused_in_one_line(raw: bytes) -> None:
 def test_wild_cursors_raise_nothing_else(cursor: str) -> None:
     with pytest.raises(RequestError):
         cursors.decode(cursor)
+
+
+@given(st.lists(st.integers(0, MOST_BYTES), max_size=8))
+def test_a_portion_is_the_first_entries_that_fit_and_one_at_least(sizes: list[int]):
+    kept = portion(sizes, lambda size: size)
+    assert kept == sizes[: len(kept)] and bool(kept) is bool(sizes)
+    assert sum(kept) <= MOST_BYTES or len(kept) == 1
+    assert len(kept) == len(sizes) or sum(sizes[: len(kept) + 1]) > MOST_BYTES
+
+
+@given(st.text(max_size=2000), st.lists(st.text("a/\u00e9b", min_size=1, max_size=30), max_size=40))
+def test_a_skill_weighs_about_what_its_entry_takes(description: str, files: list[str]):
+    one = skill("acme/refunds", files, description=description)
+    entry = sep2640.entry(one, dict.fromkeys(one.files, "sha256:" + "0" * 64))
+    size = len(json.dumps(entry))
+    assert size - 400 <= weight(one) * 2 and weight(one) <= 2 * size + 400
+
+
+def test_fifty_skills_of_a_megabyte_are_many_pages():
+    many = [skill(f"s{each}", description="x" * (1 << 20)) for each in range(50)]
+    assert len(portion(many, weight)) == 3

@@ -39,19 +39,11 @@ def test_a_file_is_frontmatter_between_two_fences_and_a_body():
 
 
 @pytest.mark.requirement("ASG-12", "S76-19")
-@each_row(
-    ("rest", "body", "line"),
-    [
-        ("Text", "Text", 4),
-        ("Text\n", "Text", 4),
-        ("\n\nText\n\n\n", "Text", 6),
-        ("  \n\t\n\n    code\n", "    code", 7),
-        ("Text  \n \n", "Text", 4),
-        ("one\n---\ntwo\n", "one\n---\ntwo", 4),
-        ("", "", 4),
-        ("   ", "", 4),
-    ],
-)
+@each_row(("rest", "body", "line"), [
+    ("Text", "Text", 4), ("Text\n", "Text", 4), ("\n\nText\n\n\n", "Text", 6),
+    ("  \n\t\n\n    code\n", "    code", 7), ("Text  \n \n", "Text", 4), ("one\n---\ntwo\n", "one\n---\ntwo", 4),
+    ("", "", 4), ("   ", "", 4),
+])  # fmt: skip
 def test_the_body_is_trimmed_of_blank_lines_and_knows_its_first_line(rest: str, body: str, line: int):
     found = parse(f"---\nname: a\n---\n{rest}".encode())
     assert (found.body, found.body_line) == (body, line)
@@ -119,18 +111,11 @@ def test_a_file_that_does_not_begin_with_a_fence_has_no_frontmatter(raw: bytes, 
 
 
 @pytest.mark.requirement("AS-2", "ASG-12")
-@each_row(
-    ("raw", "line"),
-    [
-        (b"---", 1),
-        (b"---\n", 1),
-        (b"---\nname: a\n\n# Title\n", 1),
-        (b"---\nname: a\n  ---\nText\n", 3),
-        (b"---\nname: a\n  --- \nText\n", 3),
-        (b"---\nname: a\n--- # note\nText\n", 1),
-        (b"---\nname: a --- b\nText ---\n", 1),
-    ],
-)
+@each_row(("raw", "line"), [
+    (b"---", 1), (b"---\n", 1), (b"---\nname: a\n\n# Title\n", 1), (b"---\nname: a\n  ---\nText\n", 3),
+    (b"---\nname: a\n  --- \nText\n", 3), (b"---\nname: a\n--- # note\nText\n", 1),
+    (b"---\nname: a --- b\nText ---\n", 1),
+])  # fmt: skip
 def test_a_frontmatter_that_never_ends_is_told_with_the_line_that_nearly_ends_it(raw: bytes, line: int):
     found = parse(raw)
     assert (found.frontmatter, codes(found), found.problems[0].line) == (None, ["frontmatter-unclosed"], line)

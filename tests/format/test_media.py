@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_skills_server.format.media import MARKDOWN, as_text, is_text, media_type
+from mcp_skills_server.format.media import MARKDOWN, as_text, is_lfs_pointer, is_text, media_type
 from tables import each_row
 
 
@@ -17,30 +17,14 @@ def test_markdown_is_text_markdown():
     assert media_type("SKILL.md") == MARKDOWN == "text/markdown"
 
 
-@each_row(
-    ("path", "expected"),
-    [
-        ("references/a.MD", "text/markdown"),
-        ("scripts/run.py", "text/x-python"),
-        ("scripts/run.sh", "application/x-sh"),
-        ("scripts/run.ts", "text/x-typescript"),
-        ("a.json", "application/json"),
-        ("a.yaml", "application/yaml"),
-        ("a.html", "text/html"),
-        ("a.csv", "text/csv"),
-        ("a.svg", "image/svg+xml"),
-        ("a.png", "image/png"),
-        ("a.JPG", "image/jpeg"),
-        ("a.pdf", "application/pdf"),
-        ("a.zip", "application/zip"),
-        ("a.tar.md", "text/markdown"),
-        ("a.unheard-of", None),
-        ("LICENSE", None),
-        ("folder.md/LICENSE", None),
-        ("trailing.", None),
-        ("", None),
-    ],
-)
+@each_row(("path", "expected"), [
+    ("references/a.MD", "text/markdown"), ("scripts/run.py", "text/x-python"),
+    ("scripts/run.sh", "application/x-sh"), ("scripts/run.ts", "text/x-typescript"),
+    ("a.json", "application/json"), ("a.yaml", "application/yaml"), ("a.html", "text/html"), ("a.csv", "text/csv"),
+    ("a.svg", "image/svg+xml"), ("a.png", "image/png"), ("a.JPG", "image/jpeg"), ("a.pdf", "application/pdf"),
+    ("a.zip", "application/zip"), ("a.tar.md", "text/markdown"), ("a.unheard-of", None), ("LICENSE", None),
+    ("folder.md/LICENSE", None), ("trailing.", None), ("", None),
+])  # fmt: skip
 def test_the_name_tells_the_type(path: str, expected: str | None):
     assert media_type(path) == expected
 
@@ -51,38 +35,20 @@ def test_no_table_of_the_machine_is_asked(monkeypatch: pytest.MonkeyPatch):
     assert media_type("SKILL.md") == "text/markdown"
 
 
-@each_row(
-    ("media", "expected"),
-    [
-        (None, True),
-        ("text/plain", True),
-        ("text/x-anything", True),
-        ("application/json", True),
-        ("application/ld+json", True),
-        ("image/svg+xml", True),
-        ("image/png", False),
-        ("application/octet-stream", False),
-        ("application/pdf", False),
-    ],
-)
+@each_row(("media", "expected"), [
+    (None, True), ("text/plain", True), ("text/x-anything", True), ("application/json", True),
+    ("application/ld+json", True), ("image/svg+xml", True), ("image/png", False),
+    ("application/octet-stream", False), ("application/pdf", False),
+])  # fmt: skip
 def test_types_tell_whether_there_may_be_text(media: str | None, expected: bool):
     assert is_text(media) is expected
 
 
-@each_row(
-    ("raw", "media", "expected"),
-    [
-        (b"text", "text/plain", "text"),
-        (b"text", None, "text"),
-        (b"", None, ""),
-        (b"a\0b", "text/plain", "a\0b"),
-        (b"a\0b", None, None),
-        (b"caf\xe9", "text/plain", None),
-        (b"caf\xe9", None, None),
-        (b"text", "image/png", None),
-        (b"\xef\xbb\xbfa\r\nb", "text/markdown", "\ufeffa\r\nb"),
-    ],
-)
+@each_row(("raw", "media", "expected"), [
+    (b"text", "text/plain", "text"), (b"text", None, "text"), (b"", None, ""), (b"a\0b", "text/plain", "a\0b"),
+    (b"a\0b", None, None), (b"caf\xe9", "text/plain", None), (b"caf\xe9", None, None),
+    (b"text", "image/png", None), (b"\xef\xbb\xbfa\r\nb", "text/markdown", "\ufeffa\r\nb"),
+])  # fmt: skip
 def test_text_is_what_is_utf_8_and_of_a_text_type(raw: bytes, media: str | None, expected: str | None):
     assert as_text(raw, media) == expected
 
@@ -95,3 +61,14 @@ def test_text_is_what_is_utf_8_and_of_a_text_type(raw: bytes, media: str | None,
 def test_text_gives_the_same_bytes_back(raw: bytes, media: str | None):
     text = as_text(raw, media)
     assert text is None or text.encode() == raw
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12345\n"
+
+
+@each_row(
+    ("raw", "expected"),
+    [(POINTER, True), (b"", False), (b"The " + POINTER, False), (POINTER + b"x" * 1024, False), (POINTER[:30], False)],
+)
+def test_a_pointer_of_git_lfs_is_short_and_begins_with_its_version(raw: bytes, expected: bool) -> None:
+    assert is_lfs_pointer(raw) is expected

@@ -36,17 +36,11 @@ def parsed(text: str) -> Version:
 
 
 @pytest.mark.requirement("SP-9")
-@each_row(
-    "ascending",
-    [
-        "1.0.0 2.0.0 2.1.0 2.1.1",
-        "1.0.0-alpha 1.0.0",
-        "1.0.0-alpha 1.0.0-alpha.1 1.0.0-alpha.beta 1.0.0-beta 1.0.0-beta.2 1.0.0-beta.11 1.0.0-rc.1 1.0.0",
-        "1.9.0 1.10.0 1.11.0",
-        "0.9 1 1.0.1 1.2",
-        "1.0.0-1 1.0.0--1",
-    ],
-)
+@each_row("ascending", [
+    "1.0.0 2.0.0 2.1.0 2.1.1", "1.0.0-alpha 1.0.0",
+    "1.0.0-alpha 1.0.0-alpha.1 1.0.0-alpha.beta 1.0.0-beta 1.0.0-beta.2 1.0.0-beta.11 1.0.0-rc.1 1.0.0",
+    "1.9.0 1.10.0 1.11.0", "0.9 1 1.0.1 1.2", "1.0.0-1 1.0.0--1",
+])  # fmt: skip
 def test_the_order_is_that_of_semantic_versioning(ascending: str) -> None:
     keys = [parsed(text).key for text in ascending.split()]
     assert all(one < other for one, other in itertools.pairwise(keys))

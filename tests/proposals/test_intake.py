@@ -41,7 +41,7 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
 
 
 def base_of(registry: Registry, path: str) -> str:
-    return registry.digest(registry.snapshot.skills[path].files[SKILL_MD])
+    return registry.snapshot.skills[path].files[SKILL_MD].digest
 
 
 def test_a_new_skill_is_kept_and_is_no_skill(registry: Registry, store: ProposalStore) -> None:

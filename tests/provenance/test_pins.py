@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from mcp_skills_server.catalog.gates import GateRefusal, all_of
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.root_index import GateRefusal, all_of
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Skill
 from mcp_skills_server.provenance.pins import Pins

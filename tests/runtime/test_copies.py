@@ -10,8 +10,8 @@ from dialects.build import skill
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.view import View
 from mcp_skills_server.model import Skill
-from mcp_skills_server.runtime import copies
-from mcp_skills_server.runtime.copies import grouped, is_copy
+from mcp_skills_server.runtime import overlap
+from mcp_skills_server.runtime.overlap import grouped, is_copy
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.search import Search
 from wire import write_skill
@@ -50,7 +50,7 @@ def test_many_skills_of_one_name_take_linear_time(monkeypatch: pytest.MonkeyPatc
         compared += 1
         return is_copy(one, other)
 
-    monkeypatch.setattr(copies, "is_copy", counted)
+    monkeypatch.setattr(overlap, "is_copy", counted)
     many = [skill(f"{number}/sheep", description=f"Sheep number {number} of farm {number}.") for number in range(500)]
     assert len(list(grouped([*many, *many]))) == 500
     assert compared < 500 * 20

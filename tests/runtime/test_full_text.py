@@ -14,7 +14,7 @@ import pytest
 from catalog.forest import loaded, plant, skills
 from mcp_skills_server.runtime.full_text_support import missing, warn_if_absent
 from mcp_skills_server.runtime.runtime import Runtime
-from mcp_skills_server.runtime.search_index import FullText, NoFullTextError
+from mcp_skills_server.runtime.search_index import NoFullTextError, SearchIndex
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +53,7 @@ def test_an_index_says_what_is_missing(lacking: Callable[..., str], monkeypatch:
     reason = lacking(monkeypatch)
     assert missing() == reason
     with pytest.raises(NoFullTextError, match=reason):
-        FullText()
+        SearchIndex()
 
 
 @without

@@ -487,7 +487,7 @@ def test_what_shares_a_name_costs_as_much_as_it_is() -> None:
     for known, count in (([first], 1), ([first, *many], 50), ([first], 1), ([], 0)):
         index.follow(build.snapshot(*known))
         assert len([*index.named("tool")]) == count
-    assert index.full_text.database.execute("SELECT count(*) FROM names").fetchone() == (0,)
+    assert index._db.execute("SELECT count(*) FROM names").fetchone() == (0,)
 
 
 def test_scores_are_those_of_the_order_and_a_name_comes_before_any_score() -> None:

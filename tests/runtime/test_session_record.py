@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.runtime.session_record import SessionRecord, SessionRecordError, parsed
+from mcp_skills_server.runtime.shared_sessions import SessionRecord, SessionRecordError, parsed
 from tables import each_row
 
 TEXTS = st.text(max_size=50)

@@ -18,9 +18,8 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.active_skills import change_of_call
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
-from mcp_skills_server.runtime.session_record import parsed
 from mcp_skills_server.runtime.sessions import UnknownSessionError
-from mcp_skills_server.runtime.shared_sessions import SharedSessions
+from mcp_skills_server.runtime.shared_sessions import SharedSessions, parsed
 
 
 class Store:

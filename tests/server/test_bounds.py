@@ -15,7 +15,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.view import View
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import identity
-from mcp_skills_server.format.portions import MOST_BYTES
+from mcp_skills_server.format.cursors import MOST_BYTES
 from mcp_skills_server.model import Standing
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server import prompts, resources, skills

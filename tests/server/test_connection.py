@@ -11,7 +11,7 @@ import pytest
 from conversations import ENVELOPE, HANDSHAKE
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.server.stdio import Dispatcher, PendingRequest
+from mcp_skills_server.server.stdio import Connection, PendingRequest
 from scripted import Script, hold, talk
 from tables import each_row
 from wire import DEADLINE, FIXTURES
@@ -80,9 +80,9 @@ def test_not_too_many_answers_are_made_at_once_and_streams_are_not_counted(
 ) -> None:
     under_way: set[object] = set()
     most = 0
-    real = Dispatcher.answer
+    real = Connection.answer
 
-    async def slowly(self: Dispatcher, request: PendingRequest) -> bytes:
+    async def slowly(self: Connection, request: PendingRequest) -> bytes:
         nonlocal most
         if request.method == "skills/get":
             under_way.add(request.id)
@@ -91,7 +91,7 @@ def test_not_too_many_answers_are_made_at_once_and_streams_are_not_counted(
             under_way.discard(request.id)
         return await real(self, request)
 
-    monkeypatch.setattr(Dispatcher, "answer", slowly)
+    monkeypatch.setattr(Connection, "answer", slowly)
     listen = [{"id": -number, "method": "subscriptions/listen", "params": LISTEN} for number in range(1, 41)]
     get = {"uri": f"skill://{next(iter(registry.snapshot.skills))}/SKILL.md", "_meta": ENVELOPE}
     asked = [{"id": number, "method": "skills/get", "params": get} for number in range(300)]

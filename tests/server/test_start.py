@@ -22,7 +22,7 @@ LATE = {
     *(
         f"mcp_skills_server.{name}"
         for name in (
-            "dialects.wellknown", "format.archive", "format.forged_tags", "format.frontmatter",
+            "dialects.wellknown", "format.archive", "format.frontmatter",
             "runtime.search_index", "runtime.scripts", "runtime.search", "sources", "validation",
         )
     ),

@@ -11,9 +11,8 @@ import anyio
 
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.http import Downloader, HttpClient, Response
-from mcp_skills_server.sources.settings import Bounds, FetchSettings, OriginPolicy
 from mcp_skills_server.sources.site import refresh
-from mcp_skills_server.sources.source import FetchReport
+from mcp_skills_server.sources.source import Bounds, FetchReport, FetchSettings, OriginPolicy
 from sources.publishers import (
     Publisher,
     skill_md,

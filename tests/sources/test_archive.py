@@ -14,9 +14,8 @@ from mcp_skills_server.format import archive
 from mcp_skills_server.sources import archive as module
 from mcp_skills_server.sources import folder
 from mcp_skills_server.sources.archive import Archive
-from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
 from mcp_skills_server.sources.mirrors import Follower
-from mcp_skills_server.sources.settings import SourceSettings
+from mcp_skills_server.sources.source import SourceSettings, UnacceptableError, UnreachableError
 
 
 def pack(path: Path, body: str) -> None:

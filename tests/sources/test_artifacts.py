@@ -14,7 +14,7 @@ from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.records import read_records
-from mcp_skills_server.sources.settings import FetchLimits
+from mcp_skills_server.sources.source import FetchLimits
 from sources.fetching import FILES, QUICK, fetch, listing, skills
 from sources.publishers import (
     INDEX,

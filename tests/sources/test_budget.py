@@ -10,7 +10,7 @@ import pytest
 from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources import folder
-from mcp_skills_server.sources.settings import FetchLimits
+from mcp_skills_server.sources.source import FetchLimits
 from sources.fetching import fetch, skills
 from sources.publishers import (
     INDEX,

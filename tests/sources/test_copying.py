@@ -12,8 +12,7 @@ from mcp_skills_server.format import archive
 from mcp_skills_server.sources.archive import Archive
 from mcp_skills_server.sources.copying import copy
 from mcp_skills_server.sources.records import read_indexes, read_record
-from mcp_skills_server.sources.settings import FetchSettings, SourceSettings
-from mcp_skills_server.sources.source import FetchReport
+from mcp_skills_server.sources.source import FetchReport, FetchSettings, SourceSettings
 from sources.fetching import listing, skills
 from sources.publishers import skill_md
 

@@ -10,9 +10,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.http import Downloader, Hop, HttpClient
-from mcp_skills_server.sources.settings import Bounds, OriginPolicy
+from mcp_skills_server.sources.source import AbsentError, Bounds, OriginPolicy, UnacceptableError, UnreachableError
 from sources.fetching import ALLOWED, BRIEF, get
 from sources.publishers import (
     Publisher,

@@ -16,7 +16,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, SkillState
-from mcp_skills_server.sources.records import IndexRecord, SkillRecord, read_indexes, read_records
+from mcp_skills_server.sources.records import IndexRecord, SkillRecord, read_index, read_indexes, read_records
 from tables import each_row
 
 SOURCE = "https://example.com/.well-known/agent-skills/index.json"
@@ -187,7 +187,7 @@ def test_what_is_removed_has_a_record_for_as_long_as_it_has_a_place(
     assert state(tmp_path) is SkillState.ABSENT and len(read_records(tmp_path)) == 1
     put(tmp_path)
     with monkeypatch.context() as dying:
-        dying.setattr(FetchedFolder, "discard", _die)
+        dying.setattr(FetchedFolder, "_discard", _die)
         with FetchedFolder.opened(tmp_path) as store, pytest.raises(KeyboardInterrupt):
             store.remove("a")
     assert state(tmp_path) is SkillState.ABSENT and not read_records(tmp_path)
@@ -263,9 +263,9 @@ def test_sources_are_remembered_for_their_owner_alone(tmp_path: Path) -> None:
         SOURCE, "https://example.com", SOURCE, SOURCE, "{}\udcff", {"If-None-Match": '"1"'}, 5.0, 9.0, ("a",)
     )
     with FetchedFolder.opened(tmp_path) as store:
-        assert store.index(SOURCE) is None
+        assert read_index(store.directory, SOURCE) is None
         store.put_index(source)
-        assert store.index(SOURCE) == source
+        assert read_index(store.directory, SOURCE) == source
     assert read_indexes(tmp_path) == [source] and read_indexes(tmp_path / "nothing") == []
     (file,) = (tmp_path / ".mcp-skills" / "sources").iterdir()
     assert json.loads(file.read_bytes())["version"] == 1

@@ -15,14 +15,22 @@ import pytest
 
 from mcp_skills_server.catalog.registry import MirroredRoot, Registry
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError, UnsignedCommitError
 from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.kinds import KINDS, Kind
 from mcp_skills_server.sources.mirrors import Follower, Mirrors
 from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit
 from mcp_skills_server.sources.records import IndexRecord
-from mcp_skills_server.sources.settings import FetchSettings, SourceSettings
-from mcp_skills_server.sources.source import FetchReport, Pace, Revision
+from mcp_skills_server.sources.source import (
+    FetchReport,
+    FetchSettings,
+    Pace,
+    Revision,
+    SourceError,
+    SourceSettings,
+    UnacceptableError,
+    UnreachableError,
+    UnsignedCommitError,
+)
 
 
 class Memo:

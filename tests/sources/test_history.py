@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +11,10 @@ import pytest
 
 import forkserver
 from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1
-from mcp_skills_server.sources.faults import RollbackError
 from mcp_skills_server.sources.mirrors import Follower
-from mcp_skills_server.sources.records import HISTORIES, MOST_INDEXES, index_file_name, read_history
-from mcp_skills_server.sources.settings import SourceSettings
+from mcp_skills_server.sources.records import MOST_INDEXES, IndexRecord, read_indexes
 from mcp_skills_server.sources.site import Site
+from mcp_skills_server.sources.source import RollbackError, SourceSettings
 from sources.fetching import LOCAL, fetch
 from sources.publishers import INDEX, Publisher, answer, index_of, skill_md
 from wire import COMMAND, DEADLINE
@@ -39,46 +36,11 @@ def follower(site: Publisher, tmp_path: Path, *, allow_rollback: bool = False) -
     return Follower(Site(site.url, SourceSettings(tmp_path / "cache", fetch=settings)))
 
 
-def history_file(place: Path) -> Path:
-    (file,) = (place / HISTORIES).iterdir()
-    return file
-
-
-# What is remembered
-
-GARBAGE = [
-    b"",
-    b"\xff",
-    b"[]",
-    b"null",
-    b'{"version": 1}',
-    b'{"version": 2, "digests": []}',
-    b'{"version": 1, "digests": "abc"}',
-    b'{"version": 1, "digests": [1]}',
-    b'{"version": 1, "digests": ["../a"]}',
-    b"[" * 70_000,
-    b'{"version": 1, "digests": []' + b" " * 1_000_000 + b"}",
-]
-
-
-def test_what_cannot_be_understood_is_no_history(tmp_path: Path) -> None:
-    file = tmp_path / HISTORIES / index_file_name("https://a.example")
-    file.parent.mkdir(parents=True)
-    for raw in GARBAGE:
-        file.write_bytes(raw)
-        assert read_history(tmp_path, "https://a.example") is None, raw[:40]
-    assert read_history(tmp_path, "https://b.example") == ()
-
-
-def test_the_longest_history_is_read_as_it_was_written_and_grows_no_more(site: Publisher, place: Path) -> None:
-    publish(site, "One.")
-    fetch(site, place)
-    seen = [f"{number:064x}" for number in range(MOST_INDEXES)]
-    history_file(place).write_text(json.dumps({"version": 1, "digests": seen}))
-    publish(site, "Two.")
-    fetch(site, place)
-    digests = json.loads(history_file(place).read_bytes())["digests"]
-    assert digests[:-1] == seen[1:] and digests[-1] not in seen
+def test_the_longest_history_grows_no_more() -> None:
+    seen = tuple(f"{number:064x}" for number in range(MOST_INDEXES))
+    known = IndexRecord("key", "given", "place", history={"place": seen, "other": ("0" * 64,)})
+    found = IndexRecord("key", "given", "place", body="{}").after(known, allow_rollback=False).history
+    assert found["place"][:-1] == seen[1:] and found["place"][-1] not in seen and found["other"] == ("0" * 64,)
 
 
 # A folder of one's own
@@ -140,55 +102,7 @@ def test_an_index_of_a_version_that_is_not_known_was_not_there(site: Publisher, 
     unknown = json.loads(index_of([])) | {"$schema": "https://example.com/of-tomorrow"}
     site.routes[INDEX] = answer(json.dumps(unknown).encode())
     assert fetch(site, place).version is None
-    assert not list((place / HISTORIES).iterdir())
-
-
-@pytest.mark.parametrize("raw", [b"garbage", None], ids=["garbage", "folder"])
-def test_a_history_that_cannot_be_read_is_said_once_and_begun_anew(
-    site: Publisher, place: Path, raw: bytes | None
-) -> None:
-    for each in ("One.", "Two."):
-        publish(site, each)
-        fetch(site, place)
-    file = history_file(place)
-    file.unlink()
-    if raw is None:
-        file.mkdir()
-    else:
-        file.write_bytes(raw)
-    publish(site, "One.")
-    report = fetch(site, place)
-    assert report.updated == ("a",)
-    assert [line for line in report.warnings if "which indexes it had before cannot be read" in line]
-    if raw is not None:
-        assert len(report.warnings) == 1 and not fetch(site, place).warnings
-        publish(site, "Two.")
-        assert fetch(site, place).ok  # it was forgotten
-        publish(site, "One.")
-        with pytest.raises(RollbackError):
-            fetch(site, place)
-
-
-def test_what_cannot_be_remembered_is_said(site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace_file = os.replace
-
-    def full(made: Path, path: Path) -> None:
-        if Path(path).parent.name == "history":
-            raise OSError(28, "No space left on device")
-        replace_file(made, path)
-
-    monkeypatch.setattr(os, "replace", full)
-    publish(site, "One.")
-    report = fetch(site, place)
-    assert report.ok and ["No space left on device" in line for line in report.warnings] == [True]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs modes as POSIX has them")
-def test_it_is_for_its_owner_alone(site: Publisher, place: Path) -> None:
-    publish(site, "One.")
-    fetch(site, place)
-    file = history_file(place)
-    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert [each.history for each in read_indexes(place)] == [{}]
 
 
 def test_the_command_says_it_in_one_line(site: Publisher, tmp_path: Path) -> None:

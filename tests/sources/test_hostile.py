@@ -10,10 +10,16 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_skills_server.sources.faults import SourceError
 from mcp_skills_server.sources.kinds import open_source
 from mcp_skills_server.sources.mirrors import Follower
-from mcp_skills_server.sources.settings import Bounds, FetchLimits, FetchSettings, OriginPolicy, SourceSettings
+from mcp_skills_server.sources.source import (
+    Bounds,
+    FetchLimits,
+    FetchSettings,
+    OriginPolicy,
+    SourceError,
+    SourceSettings,
+)
 from sources.fetching import listing
 from sources.hostile import CASES, KINDS, SKILL_BYTES
 from sources.oci.registries import Fake

@@ -12,8 +12,7 @@ import anyio
 import pytest
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
-from mcp_skills_server.sources.settings import Bounds, OriginPolicy
+from mcp_skills_server.sources.source import Bounds, OriginPolicy, UnacceptableError, UnreachableError
 from sources.fetching import get
 from sources.publishers import (
     Publisher,

@@ -14,8 +14,8 @@ from mcp_skills_server.sources.archive import Archive
 from mcp_skills_server.sources.git.source import GitFolder
 from mcp_skills_server.sources.kinds import open_source
 from mcp_skills_server.sources.oci.source import Oci
-from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.site import Site
+from mcp_skills_server.sources.source import SourceSettings
 from tables import each_row
 
 

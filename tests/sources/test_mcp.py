@@ -16,10 +16,9 @@ import pytest
 
 from forkserver import run
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.faults import SourceError
 from mcp_skills_server.sources.kinds import kind_of, split
 from mcp_skills_server.sources.mcp import McpServer
-from mcp_skills_server.sources.settings import Bounds, FetchSettings, SourceSettings
+from mcp_skills_server.sources.source import Bounds, FetchSettings, SourceError, SourceSettings
 from tables import each_row
 from web.http_wire import http_serving
 from wire import COMMAND, FIXTURES, serving, write_skill

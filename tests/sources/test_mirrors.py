@@ -20,7 +20,7 @@ from forkserver import run
 from mcp_skills_server.catalog.registry import MirroredRoot
 from mcp_skills_server.commands.options import RootType
 from mcp_skills_server.sources.mirrors import Mirrors
-from mcp_skills_server.sources.settings import SourceSettings
+from mcp_skills_server.sources.source import SourceSettings
 from sources.publishers import INDEX, Asked, Publisher, answer
 from tables import each_row
 from web.http_wire import Server, client, http_serving

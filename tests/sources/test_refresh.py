@@ -19,11 +19,10 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources import folder
-from mcp_skills_server.sources.faults import UnreachableError
 from mcp_skills_server.sources.folder import ConflictError, FetchedFolder
 from mcp_skills_server.sources.records import read_indexes, read_records
-from mcp_skills_server.sources.settings import Bounds, FetchLimits, OriginPolicy
 from mcp_skills_server.sources.site import look, refresh
+from mcp_skills_server.sources.source import Bounds, FetchLimits, OriginPolicy, UnreachableError
 from sources.fetching import FILES, LOCAL, fetch, listing, skills
 from sources.publishers import (
     INDEX,

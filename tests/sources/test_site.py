@@ -11,8 +11,8 @@ import pytest
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.mirrors import Follower
-from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.site import Site
+from mcp_skills_server.sources.source import SourceSettings
 from sources.fetching import LOCAL, skills
 from sources.publishers import INDEX, Publisher, skill_md
 
@@ -29,7 +29,7 @@ def test_an_index_that_is_the_same_costs_one_question(site: Publisher, follower:
     edited.write_bytes(b"edited in the cache")
     anyio.run(follower.refresh)
     assert site.paths == [INDEX, "/a/a", INDEX] and "if-none-match" in site.asked[2].headers
-    follower.revision = ""  # as in the next process
+    follower._change(revision="")  # as in the next process
     anyio.run(follower.refresh)
     assert edited.read_bytes() == skill_md("a")
     site.add("b")

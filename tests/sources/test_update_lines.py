@@ -15,7 +15,7 @@ import pytest
 from mcp_skills_server.format import archive
 from mcp_skills_server.sources.kinds import open_source
 from mcp_skills_server.sources.mirrors import Follower
-from mcp_skills_server.sources.settings import SourceSettings
+from mcp_skills_server.sources.source import SourceSettings
 from sources.fetching import LOCAL
 from sources.git.remotes import Upstream
 from sources.oci.registries import Fake

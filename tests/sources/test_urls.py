@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.addresses import is_loopback, is_public, literal, refused
-from mcp_skills_server.sources.urls import bare, check_fetchable, relative_to_site, shown
+from mcp_skills_server.sources.addresses import (
+    bare,
+    check_fetchable,
+    is_loopback,
+    is_public,
+    literal,
+    refused,
+    relative_to_site,
+    shown,
+)
 from tables import each_row
 
 

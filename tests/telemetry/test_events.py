@@ -27,7 +27,7 @@ from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.server.attach import make_server
 from mcp_skills_server.server.callers import principal
 from mcp_skills_server.server.eras import MODERN
-from mcp_skills_server.server.stdio import Dispatcher
+from mcp_skills_server.server.stdio import Connection
 from mcp_skills_server.server.stdio import PendingRequest as McpRequest
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.audit import AuditLog
@@ -295,8 +295,8 @@ async def test_a_request_over_stdio_is_one_event(tmp_path: Path) -> None:
     attachment, seen = attach(make_server(), loaded(tmp_path), watch=False), list[Event]()
     attachment.events.subscribe(seen.append)
     await attachment.ready()
-    peer: Any = SimpleNamespace(principal=None, connection=attachment)
-    dispatcher = Dispatcher(attachment, peer)
+    unused_pipes: Any = None
+    connection = Connection(unused_pipes, attachment)
     with anyio.fail_after(DEADLINE):
         for method, params, outcome, uses in (
             ("skills/get", {"uri": "skill://a/SKILL.md"}, "ok", 1),
@@ -307,6 +307,6 @@ async def test_a_request_over_stdio_is_one_event(tmp_path: Path) -> None:
             ("none", {}, "refused", 0),
         ):
             seen.clear()
-            await dispatcher.answer(McpRequest(1, method, {**params, "_meta": MODERN_META}, MODERN))
+            await connection.answer(McpRequest(1, method, {**params, "_meta": MODERN_META}, MODERN))
             assert [(each.method, each.outcome, len(each.uses)) for each in seen] == [(method, outcome, uses)]
             assert [each.host for each in seen] == ["wire"]

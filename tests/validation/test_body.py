@@ -18,16 +18,10 @@ def test_a_skill_without_instructions_is_warned_of(body: str):
 
 
 @pytest.mark.requirement("AS-16")
-@each_row(
-    ("body", "long"),
-    [
-        ("x\n" * 500, False),
-        ("x\n" * 501, True),
-        ("x" * 20_000, False),
-        ("x" * 20_001, True),
-        ("\n" * 600 + "x", False),
-    ],
-)
+@each_row(("body", "long"), [
+    ("x\n" * 500, False), ("x\n" * 501, True), ("x" * 20_000, False), ("x" * 20_001, True),
+    ("\n" * 600 + "x", False),
+])  # fmt: skip
 def test_a_body_of_more_than_500_lines_or_5000_tokens_is_long(body: str, long: bool):
     assert codes(SOUND, body=body) == (["body-long"] if long else [])
 
@@ -58,15 +52,9 @@ def test_a_reference_two_levels_deep_is_advised_against():
 
 
 @pytest.mark.requirement("AS-17")
-@each_row(
-    "body",
-    [
-        "`npm run build`",
-        "[web](https://example.org/a.md)",
-        "[mail](mailto:a@b.c)",
-        "[part](#part)",
-    ],
-)
+@each_row("body", [
+    "`npm run build`", "[web](https://example.org/a.md)", "[mail](mailto:a@b.c)", "[part](#part)",
+])  # fmt: skip
 def test_what_does_not_point_into_the_skill_is_no_missing_reference(body: str):
     assert deep(body) == []
 

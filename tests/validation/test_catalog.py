@@ -6,7 +6,7 @@ import pytest
 
 from dialects.build import skill, snapshot
 from mcp_skills_server.model import SKILL_MD, Skill, Standing
-from mcp_skills_server.validation.catalog import RULES
+from mcp_skills_server.validation.lint import CATALOG as RULES
 
 
 def found(*skills: Skill) -> list[tuple[str, str, str]]:

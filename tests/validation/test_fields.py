@@ -122,21 +122,11 @@ def test_a_description_that_is_not_there_is_told_at_the_opening_fence():
 
 
 @pytest.mark.requirement("AS-8")
-@each_row(
-    ("text", "expected"),
-    [
-        ("x" * 1024, []),
-        ("x" * 1025, ["description-length"]),
-        ("ü" * 1024, []),
-        ("ü" * 1025, ["description-length"]),
-        ("🦀" * 512, []),
-        ("🦀" * 513, ["description-utf16"]),
-        ("🦀" * 1024, ["description-utf16"]),
-        ("🦀" * 1025, ["description-length"]),
-        ("x" * 1023 + "\n", []),
-        ("x" * 1024 + "\n", ["description-length"]),
-    ],
-)
+@each_row(("text", "expected"), [
+    ("x" * 1024, []), ("x" * 1025, ["description-length"]), ("ü" * 1024, []), ("ü" * 1025, ["description-length"]),
+    ("🦀" * 512, []), ("🦀" * 513, ["description-utf16"]), ("🦀" * 1024, ["description-utf16"]),
+    ("🦀" * 1025, ["description-length"]), ("x" * 1023 + "\n", []), ("x" * 1024 + "\n", ["description-length"]),
+])  # fmt: skip
 def test_a_description_has_at_most_1024_characters_and_better_no_more_utf16_units(text: str, expected: list[str]):
     assert codes(SOUND | {"description": text}) == expected
 
@@ -169,23 +159,12 @@ def test_compatibility_has_1_to_500_characters(value: Any, good: bool):
 
 
 @pytest.mark.requirement("AS-14")
-@each_row(
-    ("value", "good"),
-    [
-        ("Read", True),
-        ("Read Write", True),
-        ("Bash(git:*) Bash(jq:*) Read", True),
-        ("Bash(git log, git show) Read", True),
-        ("", True),
-        ("Read, Write", False),
-        ("Read,Write", False),
-        ("Bash(git:*), Read", False),
-        ("Bash(git:*", True),
-        ("Bash(git, jq", False),
-        (["Read"], False),
-        ("(" * 100_000, True),
-    ],
-)
+@each_row(("value", "good"), [
+    ("Read", True), ("Read Write", True), ("Bash(git:*) Bash(jq:*) Read", True),
+    ("Bash(git log, git show) Read", True), ("", True), ("Read, Write", False), ("Read,Write", False),
+    ("Bash(git:*), Read", False), ("Bash(git:*", True), ("Bash(git, jq", False), (["Read"], False),
+    ("(" * 100_000, True),
+])  # fmt: skip
 def test_allowed_tools_is_one_text_without_commas_outside_parentheses(value: Any, good: bool):
     assert codes(SOUND | {"allowed-tools": value}) == ([] if good else ["allowed-tools-form"])
 
@@ -218,31 +197,13 @@ def test_a_field_that_hosts_read_at_the_top_is_not_sent_away(key: str) -> None:
 
 
 @pytest.mark.requirement("S40-51")
-@each_row(
-    ("tools", "broad"),
-    [
-        ("Bash", True),
-        ("Read Bash", True),
-        ("Bash(*)", True),
-        ("Bash(*:*)", True),
-        ("Bash( * : * )", True),
-        ("Bash()", True),
-        ("Read, Bash, Write", True),
-        ("Shell", True),
-        ("Terminal Read", True),
-        (["Read", "Bash(*)"], True),
-        ("Bash(git:*)", False),
-        ("Bash(git *)", False),
-        ("BashOutput", False),
-        ("MyBash", False),
-        ("Read Write", False),
-        (["Bash(git:*)", 7, None], False),
-        ("", False),
-        (None, False),
-        ({"Bash": True}, False),
-        ("Bash(" + " " * 100_000 + "x", False),
-    ],
-)
+@each_row(("tools", "broad"), [
+    ("Bash", True), ("Read Bash", True), ("Bash(*)", True), ("Bash(*:*)", True), ("Bash( * : * )", True),
+    ("Bash()", True), ("Read, Bash, Write", True), ("Shell", True), ("Terminal Read", True),
+    (["Read", "Bash(*)"], True), ("Bash(git:*)", False), ("Bash(git *)", False), ("BashOutput", False),
+    ("MyBash", False), ("Read Write", False), (["Bash(git:*)", 7, None], False), ("", False), (None, False),
+    ({"Bash": True}, False), ("Bash(" + " " * 100_000 + "x", False),
+])  # fmt: skip
 def test_tools_that_allow_every_command_are_found(tools: Any, broad: bool):
     found = check_deeply(document(SOUND | {"allowed-tools": tools}), ())
     assert [(each.code, each.line) for each in found] == ([("broad-permission", 4)] if broad else [])

@@ -36,18 +36,9 @@ def test_how_a_field_is_written_is_corrected(fields: str, expected: str) -> None
     assert fixed(fields) == expected
 
 
-@each_row(
-    "fields",
-    [
-        "author: [me, you]",
-        "metadata:\n  x: [1, 2]",
-        "author:\n  name: me",
-        "author: one\n  and two",
-        "author: me\nmetadata: {x: y}",
-        "disable-model-invocation: true",
-        "allowed-tools: Read Grep",
-        "license: MIT",
-    ],
-)
+@each_row("fields", [
+    "author: [me, you]", "metadata:\n  x: [1, 2]", "author:\n  name: me", "author: one\n  and two",
+    "author: me\nmetadata: {x: y}", "disable-model-invocation: true", "allowed-tools: Read Grep", "license: MIT",
+])  # fmt: skip
 def test_what_is_for_its_author_to_decide_stays(fields: str) -> None:
     assert fixed(fields) == fields

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mcp_skills_server.validation.names import RULES
-from mcp_skills_server.validation.rule import FileNames
+from mcp_skills_server.validation.lint import NAMES as RULES
+from mcp_skills_server.validation.lint import FileNames
 
 
 def found(served: list[str], unserved: list[str]) -> list[tuple[str, str]]:

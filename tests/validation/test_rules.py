@@ -13,10 +13,9 @@ from format.broken import BROKEN
 from mcp_skills_server.codes import CODES, Code, standing
 from mcp_skills_server.format.frontmatter import Document, parse
 from mcp_skills_server.model import Standing
-from mcp_skills_server.validation import catalog, names, rules, text
-from mcp_skills_server.validation.fields import EXTENSION_FIELDS, SPECIFIED_FIELDS
+from mcp_skills_server.validation import lint, rules, text
 from mcp_skills_server.validation.rule import Finding, Rules, SkillMd
-from mcp_skills_server.validation.rules import SKILL_MD_RULES, check, check_deeply
+from mcp_skills_server.validation.rules import EXTENSION_FIELDS, SPECIFIED_FIELDS, check, check_deeply
 from tables import each_row
 
 from .build import SOUND, document, problems
@@ -100,7 +99,7 @@ def test_no_frontmatter_is_too_odd_to_be_judged(fields: dict[str, Any], director
         assert "\n" not in each.message
 
 
-RULES = [row for table in (*SKILL_MD_RULES, text.RULES, names.RULES, catalog.RULES) for row in table.rows]
+RULES = [row for table in (rules.RULES, text.RULES, lint.NAMES, lint.CATALOG) for row in table.rows]
 FOUND_ON_READING = {
     # Notes that take all files of a skill, or all skills.
     *("file-unused", "description-overlap"),
@@ -141,6 +140,7 @@ def test_no_function_stands_in_the_table_twice() -> None:
 
 def test_a_rule_is_its_row_and_its_function_and_what_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = Rules[SkillMd]()
+    tiny.rows = [*rules.RULES.rows]
     with pytest.raises(KeyError, match="'shouting' has no row"):
         tiny.rule("shouting")
     monkeypatch.setitem(CODES, "shouting", Code("warning", Standing.VALID, "", "write it in small letters"))
@@ -150,7 +150,7 @@ def test_a_rule_is_its_row_and_its_function_and_what_shows_it(monkeypatch: pytes
         if skill.document.body.isupper():
             yield Finding("the body is all capitals", skill.document.body_line)
 
-    monkeypatch.setattr(rules, "SKILL_MD_RULES", (*rules.SKILL_MD_RULES, tiny))
+    monkeypatch.setattr(rules, "RULES", tiny)
     (found,) = problems(SOUND, body="READ ON.\n")
     assert str(found.at("a/SKILL.md", "a")) == (
         "a/SKILL.md:5: warning: the body is all capitals; write it in small letters [shouting]"

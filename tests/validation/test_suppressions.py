@@ -23,17 +23,10 @@ def test_suppressions_are_found_with_their_lines_and_reasons(text: str, found: l
     assert find(text) == found
 
 
-@each_row(
-    ("code", "line", "is_suppressed"),
-    [
-        ("secret", 5, True),
-        ("secret", 6, True),
-        ("secret", 7, False),
-        ("secret", 4, False),
-        ("secret", None, True),
-        ("hooks", 5, False),
-    ],
-)
+@each_row(("code", "line", "is_suppressed"), [
+    ("secret", 5, True), ("secret", 6, True), ("secret", 7, False), ("secret", 4, False), ("secret", None, True),
+    ("hooks", 5, False),
+])  # fmt: skip
 def test_a_comment_is_about_its_own_line_and_the_next(code: str, line: int | None, is_suppressed: bool) -> None:
     comment = Suppression("secret", 5, "it is made up")
     assert suppressed(problem(code, "", line), [comment]) == (comment if is_suppressed else None)

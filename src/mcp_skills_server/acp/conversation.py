@@ -48,9 +48,7 @@ class Conversation:
 
     def ask(self, lines: bytes) -> bytes:
         """Whole lines of the editor, as the agent is to have them."""
-        if not acp.may_ask(lines):
-            return lines
-        return b"\n".join(self._ask(line) if acp.may_ask(line) else line for line in lines.split(b"\n"))
+        return b"\n".join(map(self._ask, lines.split(b"\n")))
 
     def _ask(self, line: bytes) -> bytes:
         text, message = _read(line)
@@ -66,18 +64,14 @@ class Conversation:
 
     def hear(self, lines: bytes) -> bytes:
         """Return what to send the client behind these whole lines of the agent: lines, or nothing."""
-        answers = bool(self._asked) and acp.may_answer(lines)
-        if not answers and not acp.may_update(lines):
-            return b""
         due: dict[str, bool] = {}
         with self._lock:
             for line in lines.split(b"\n"):
-                if (answers and acp.may_answer(line)) or acp.may_update(line):
-                    _, message = _read(line)
-                    for session_id in self._answered(message):
-                        due[session_id] = True
-                    for session_id, kind in self._updated(message):
-                        due[session_id] = due.get(session_id, False) or kind == acp.EXTENSION_METHOD
+                _, message = _read(line)
+                for session_id in self._answered(message):
+                    due[session_id] = True
+                for session_id, kind in self._updated(message):
+                    due[session_id] = due.get(session_id, False) or kind == acp.EXTENSION_METHOD
             return self._lines(due)
 
     def _answered(self, message: object) -> Iterable[str]:
@@ -164,11 +158,7 @@ class _Theirs:
             self._drop(next(iter(self._texts)))
 
     def of(self, session_id: str) -> dict[str, Mapping[str, Any]]:
-        """All of a session by kind.
-
-        Raises:
-            ValueError, RecursionError: some of it cannot be repeated.
-        """
+        """Return all of a session by kind; ValueError or RecursionError if some of it cannot be repeated."""
         out: dict[str, Mapping[str, Any]] = {}
         for kind in _KINDS:
             if (session_id, kind) in self._texts:

@@ -63,18 +63,12 @@ class NotStartedError(SkillsServerError):
 
 
 class AgentProcess:
-    """An agent that runs.
-
-    Args:
-        command: the program, as a shell would find it, and its arguments.
+    """An agent that runs. NotStartedError: there is no such program, or it may not be run.
 
     Attributes:
         stdin: the descriptor to write to.
         stdout: the descriptor to read from.
         ended: set as soon as it is known to have ended.
-
-    Raises:
-        NotStartedError: there is no such program, or it may not be run.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -188,15 +182,10 @@ def _ends_with_us() -> Callable[[], None]:
 
 
 class Shutdown:
-    """Waits for the end of the editor, or a signal.
+    """Waits for the editor, which writes to this descriptor, to end, or for a signal.
 
-    A hang-up is seen at once, even while the agent reads nothing and so the editor's bytes are not read.
-
-    Args:
-        editor: the descriptor that the editor writes to.
-
-    Attributes:
-        at_once: the grace begins now, whatever the agent still says.
+    A hang-up is seen at once, even while the agent reads nothing and so the editor's bytes are not read. With `at_once`
+    the grace begins now, whatever the agent still says.
     """
 
     def __init__(self, editor: int) -> None:
@@ -206,11 +195,9 @@ class Shutdown:
         self._woken, self._waker = os.pipe()
 
     def begin(self, *, at_once: bool = False, deaf: bool = False) -> None:
-        """The editor has gone. Safe in a handler of signals, and to call twice.
+        """Begin the end. Safe in a handler of signals, and to call twice.
 
-        Args:
-            at_once: a signal wants the end.
-            deaf: it is the agent that reads no more, which alone is no reason to end it.
+        `at_once`: a signal wants it; `deaf`: the agent reads no more, which alone is no reason to end it.
         """
         self.at_once = self.at_once or at_once
         self._deaf = self._deaf or deaf
@@ -236,8 +223,8 @@ class SkillsOffer:
 
     Attributes:
         words: the command line of the MCP server that serves them; empty where sessions get none.
-        open: makes the registry, not yet loaded, and what loads it and keeps it current. The editor is shown what
-            who proves nothing has of it.
+        open: makes the views, not yet loaded, and what loads them and keeps them current. The editor is shown what a
+            client without a token has of them.
     """
 
     words: Sequence[str]
@@ -245,13 +232,10 @@ class SkillsOffer:
 
 
 def run(command: Sequence[str], offer: SkillsOffer | None, *, grace: float) -> int:
-    """Stand between stdin and stdout and this agent until it ends.
+    """Stand between stdin and stdout and this agent until it ends; None for an offer makes it a pipe.
 
-    Args:
-        command: the agent's program and its arguments.
-        offer: of the skills; None for a pipe.
-        grace: seconds without a word that an agent has to end after the editor has gone. As long without reading, and
-            the editor gets no more of the agent's output.
+    `grace` is how many seconds without a word an agent has to end after the editor has gone. As long without reading,
+    and the editor gets no more of the agent's output.
 
     Returns:
         Its exit code; 128 and the signal's number if one ended it; 127 if it could not be started.

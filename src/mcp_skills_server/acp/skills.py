@@ -17,7 +17,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import acp
 from mcp_skills_server.dialects.acp import AvailableSkill, Takes
-from mcp_skills_server.model import Json, Snapshot, printable
+from mcp_skills_server.model import Json, printable
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,6 @@ class AcpSkills:
         self._watcher = None if isinstance(roots, Registry) else Watcher(self.registry)
         self._takes = Takes()
         self._sessions: dict[str, tuple[AgentConnection, dict[str, Any]]] = {}
-        self._found: tuple[Snapshot | None, tuple[AvailableSkill, ...]] = (None, ())
         self._announced: dict[str, tuple[AvailableSkill, ...]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sending = asyncio.Lock()
@@ -88,25 +87,15 @@ class AcpSkills:
         self._takes = acp.takes(version, _plain(capabilities))
 
     def updates(self, session_id: str, commands: Sequence[Any] = ()) -> list[tuple[str, dict[str, Any]]]:
-        """Return the notifications that carry all skills now, as (method, params), for a writer of your own.
-
-        Args:
-            session_id: of the session.
-            commands: the agent's own commands, of the SDK or as JSON; the same update carries them.
-        """
+        """Return the notifications, as (method, params), that carry all skills and the agent's own commands now."""
         theirs = {acp.COMMANDS_UPDATE: {"availableCommands": [_plain(each) for each in commands]}}
         return acp.notifications(session_id, self._skills(), self._takes, theirs)
 
     def announce(self, connection: AgentConnection, session_id: str, commands: Sequence[Any] = ()) -> None:
         """Announce all skills of a session to its client now, and again after each change.
 
-        Call it in `new_session` and `load_session`; it is sent behind their answers. Call it again when the agent's
-        own commands change, in place of an update of its own, which would take the skills away.
-
-        Args:
-            connection: to the client.
-            session_id: of the session.
-            commands: the agent's own commands, of the SDK or as JSON.
+        Call it in `new_session` and `load_session`; it is sent behind their answers. Call it again when the agent's own
+        commands (of the SDK or as JSON) change, in place of an update of its own, which would take the skills away.
         """
         self._loop = asyncio.get_running_loop()
         theirs = {acp.COMMANDS_UPDATE: {"availableCommands": [_plain(each) for each in commands]}}
@@ -120,10 +109,7 @@ class AcpSkills:
         self._announced.pop(session_id, None)
 
     def _skills(self) -> tuple[AvailableSkill, ...]:
-        snapshot = self.registry.snapshot
-        if self._found[0] is not snapshot:
-            self._found = snapshot, acp.available(snapshot).skills
-        return self._found[1]
+        return acp.available(self.registry.snapshot).skills
 
     def _changed(self, _: object) -> None:
         self._loaded = True

@@ -16,8 +16,8 @@ from xml.etree import ElementTree
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.errors import StaleFileError, UsageError
 from mcp_skills_server.model import EVALS, Skill, SkillFile, Snapshot, printable
-from mcp_skills_server.runtime.match_reasons import reasons
 from mcp_skills_server.runtime.search import Hit, Search
+from mcp_skills_server.runtime.search_text import reasons
 
 PLACES: Final = 5
 """Places of a ranking that count for hit@5."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from mcp_skills_server.catalog.known_files import KnownFiles
-from mcp_skills_server.catalog.path_index import join, within
+from mcp_skills_server.catalog import disk
+from mcp_skills_server.catalog.index import Digests
+from mcp_skills_server.catalog.path_index import above, join, within
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.tree import Directory
 from mcp_skills_server.codes import problem, standing
+from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, SkillFile
+
+logger = logging.getLogger(__name__)
 
 HARD_LINK: Final = "a hard link to a file that belongs to another user than its folder, and is not served"
 DENIED: Final = "the folder may be read but not entered"
@@ -20,29 +25,144 @@ ADMIT: Final = "give the user that runs the server permission to enter the folde
 _IN_PART: Final = "it is not listed, and tools, prompts and the Skills Protocol have the files up to the limit alone"
 
 
-def complete(root: Root, here: Directory, skill: Skill, known: KnownFiles, limits: Limits) -> Skill:
-    """Return the skill of this directory with its files, and with the standing that they leave it."""
-    gathering = _Gathering(root, skill, known)
+class Files:
+    """The files of a root for one scan. Each that is new or has changed is read once; the others stay the same objects.
+
+    Args:
+        root: the root.
+        known: the skills that were there.
+        nested: the directories that are skills within another one, or were.
+        most_bytes: a larger file is not read.
+
+    Attributes:
+        reads: how many files were read.
+    """
+
+    def __init__(self, root: Root, known: Iterable[Skill], nested: Collection[str], most_bytes: int) -> None:
+        self.reads = 0
+        self._root = root
+        self._nested = nested
+        self._most_bytes = most_bytes
+        self._known = {file.location: file for skill in known for file in skill.files.values()}
+        self._taken: dict[str, SkillFile] = {}
+        self._links: dict[str, SkillFile | None] = {}
+        self._stored: Digests = {}
+
+    def recall(self, digests: Digests) -> None:
+        """Use the digests that an earlier process computed, by place, for files of the signature that stands there.
+
+        They need not be true: `Reader.read` hashes whatever it reads, so no byte is served under a digest that is not
+        its own, and one that is false is computed anew.
+        """
+        self._stored = digests
+
+    def unchanged(self, found: SkillFile) -> SkillFile | None:
+        """Return the known file at the place of the one that was found, if its signature tells that it is the same."""
+        old = self._taken.get(found.location) or self._known.get(found.location)
+        if old is None or not old.digest or not old.mtime_reliable or old.signature != found.signature:
+            return None
+        old.executable = found.executable
+        self._taken[found.location] = old
+        return old
+
+    def take(self, found: SkillFile) -> SkillFile:
+        """Return what stands for a file that was found: the known object if its bytes are the same.
+
+        A file that cannot be read has no digest.
+
+        Raises:
+            OSError: the process ran out of descriptors or memory.
+        """
+        taken = self._taken.get(found.location) or self.unchanged(found)
+        if taken is not None:
+            return taken
+        if not found.digest and found.mtime_reliable:
+            found.digest = _digest_under(found.signature, self._stored.get(found.location))
+        old = self._known.get(found.location)
+        if not found.digest:
+            try:
+                self.read(found)
+            except StaleFileError as error:
+                is_news = old is None or old.digest
+                if is_news and not found.location.endswith(SKILL_MD):  # which has a problem of its own then
+                    logger.warning("a file of a skill is not served: %s", error)
+        taken = found
+        if old is not None and (old.digest, old.size) == (found.digest, found.size):
+            old.signature, old.mtime_reliable, old.executable = found.signature, found.mtime_reliable, found.executable
+            taken = old
+        self._taken[found.location] = taken
+        return taken
+
+    def read(self, found: SkillFile) -> bytes:
+        """Return the bytes of a file that was found, and record its digest.
+
+        Raises:
+            StaleFileError: it cannot be read.
+            OSError: the process ran out of descriptors or memory.
+        """
+        self.reads += 1
+        base, _, rest = self._root.locate(found.location)
+        return disk.ingest(base, rest, found, self._most_bytes)
+
+    def link(self, directory: str, name: str) -> SkillFile | None:
+        """Return the file in its root that a link in this directory stands for, or None where it stands for none.
+
+        A file of a nested skill is that skill's own: a link from outside of it would pass by the grants.
+        """
+        place = join(directory, name)
+        if place not in self._links:
+            base, link, rest = self._root.locate(directory)
+            target = disk.resolve_link(base, self._root.index, rest, name)
+            if target is not None and link:
+                target.location = join(link, target.location)
+            if target is not None and any(
+                up in self._nested and not within(place, up) for up in above(target.location)
+            ):
+                target = None
+            self._links[place] = target
+        return self._links[place]
+
+
+def _digest_under(signature: str, stored: object) -> str:
+    """Return the digest of a record of the index, if it stands for this signature and has the shape of one; else ""."""
+    match stored:
+        case [str() as digest, str() as mark] if mark == signature and disk.is_digest(digest):
+            return digest
+        case _:
+            return ""
+
+
+def complete(root: Root, here: Directory, skill: Skill, files: Files, limits: Limits) -> Skill:
+    """Return the skill of this directory with its files, and with the standing that they leave it.
+
+    Raises:
+        OSError: the process ran out of descriptors or memory.
+    """
+    gathering = _Gathering(root, skill, files)
     gathering.visit(here)
-    files, findings = dict(sorted(gathering.files.items())), gathering.findings
-    over = list(over_limits(here.path, files, limits, unkept=gathering.unkept))
+    found, findings = dict(sorted(gathering.files.items())), gathering.findings
+    over = list(over_limits(here.path, found, limits, unkept=gathering.unkept))
     if over:
-        findings += [found.at(root.show(here.path), skill.path) for found in over]
-        files = _as_far_as_allowed(files, limits)
-    stands = min(skill.standing, standing(findings)) if findings else skill.standing
-    empty = tuple(sorted(gathering.empty))
-    found = tuple(findings)
-    nested = tuple(gathering.nested)
-    # Written out because this is done for every skill, and `replace` takes four times as long.
+        findings += [each.at(root.show(here.path), skill.path) for each in over]
+        found = _as_far_as_allowed(found, limits)
     return Skill(
-        skill.path, skill.root, skill.directory, skill.reading, files, found, stands, empty, skill.origin, nested
+        path=skill.path,
+        root=skill.root,
+        directory=skill.directory,
+        reading=skill.reading,
+        files={path: files.take(file) for path, file in found.items()},
+        findings=tuple(findings),
+        standing=min(skill.standing, standing(findings)),
+        empty=tuple(sorted(gathering.empty)),
+        origin=skill.origin,
+        nested=tuple(gathering.nested),
     )
 
 
 class _Gathering:
     """The files in the directory of a skill and below it, by their paths in the skill."""
 
-    def __init__(self, root: Root, skill: Skill, known: KnownFiles) -> None:
+    def __init__(self, root: Root, skill: Skill, known: Files) -> None:
         self.files: dict[str, SkillFile] = {}
         self.findings: list[Problem] = []
         self.empty: list[str] = []
@@ -57,11 +177,11 @@ class _Gathering:
         """Collect what lies in this directory and below it."""
         if here.is_withheld:
             return
-        above = self._skill.directory
-        prefix = f"{here.path}/"[len(above) + 1 if above else 0 :] if here.path else ""
+        within_skill = here.path.removeprefix(self._skill.directory).lstrip("/")
+        prefix = f"{within_skill}/" if within_skill else ""
         before = len(self.files)
-        if here.holds_manifest and prefix:
-            self.nested.append(prefix.rstrip("/"))
+        if here.holds_manifest and within_skill:
+            self.nested.append(within_skill)
         self.unkept += here.overfull
         for name, file in here.files.items():
             self.files[sys.intern(prefix + name)] = file  # many skills have files of the same names
@@ -71,15 +191,14 @@ class _Gathering:
             self._visit_rare(here, prefix)
         for inner in here.directories:
             self.visit(inner)
-        if len(self.files) == before and prefix:
-            self.empty.append(prefix.rstrip("/"))
+        if len(self.files) == before and within_skill:
+            self.empty.append(within_skill)
 
     def _visit_rare(self, here: Directory, prefix: str) -> None:
         """What lies in this directory beside files and directories."""
-        skill = self._skill
         for name in here.links:
             linked = self._known.link(here.path, name)
-            if linked is not None and within(linked.location, skill.directory):
+            if linked is not None and within(linked.location, self._skill.directory):
                 self.files[prefix + name] = linked
             elif name != SKILL_MD:
                 message = (
@@ -112,11 +231,11 @@ def what_opens(root: Root, here: Directory) -> str | None:
     """Return what to do about a directory that cannot be opened, None for what is usual: its own permissions are right
     where the folder above may not be entered.
     """
-    above, _, name = here.path.rpartition("/")
+    parent, _, name = here.path.rpartition("/")
     effective = os.access in os.supports_effective_ids
-    if not name or os.access(os.path.join(root.path, above), os.X_OK, effective_ids=effective):
+    if not name or os.access(os.path.join(root.path, parent), os.X_OK, effective_ids=effective):
         return None
-    return f"{ADMIT} above it, {root.show(above)}"
+    return f"{ADMIT} above it, {root.show(parent)}"
 
 
 def over_limits(

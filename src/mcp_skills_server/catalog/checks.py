@@ -26,8 +26,6 @@ from mcp_skills_server.model import Problem, Skill, Snapshot
 logger = logging.getLogger(__name__)
 
 _NAMES_LOOKED_AT: Final = 100_000
-_BUSY_S: Final = 1.0
-"""A server that had a request within so many seconds gets half of the time between two skills."""
 
 
 @dataclass(frozen=True)
@@ -150,10 +148,10 @@ class Checks:
                 del self._waiting[skill_set]
             for skill in skill_set.snapshot.skills.values():
                 while self._first:
-                    self._check(skill_set, self._first.pop())
-                self._check(skill_set, skill)
+                    self._check(self._first.pop())
+                self._check(skill)
 
-    def _check(self, skill_set: SkillSet, skill: Skill) -> None:
+    def _check(self, skill: Skill) -> None:
         if self.known(skill) is not None:
             return
         begun = time.monotonic()
@@ -162,8 +160,7 @@ class Checks:
         except Exception:  # a bug in one rule must not end the checks of the other skills
             logger.exception("%s could not be checked", skill.path)
             self._remember(skill, ())
-        if begun - skill_set.asked_at < _BUSY_S:
-            time.sleep(time.monotonic() - begun)
+        time.sleep(time.monotonic() - begun)  # requests get half of the time
 
 
 def inspect(reader: Reader, skill: Skill, nested: Sequence[str], most_bytes: int) -> list[Problem]:

@@ -1,8 +1,8 @@
 """The boundary to the disk: opens directories and files below a root without ever following a link.
 
 Directories are opened one inside the other, by descriptor where the platform can, so that a directory that is swapped
-for a link meanwhile is refused. Files are opened with O_NOFOLLOW and must carry the signature of the scan. Client text
-never comes here: callers pass names that a scan found.
+for a link meanwhile is refused. Files are opened with O_NOFOLLOW; a scan reads the one that its walk found, and a
+request the one that has the digest of the scan. Client text never comes here: callers pass names that a scan found.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ _DIRECTORY: Final[int] = _COMMON | _NOFOLLOW | getattr(os, "O_DIRECTORY", 0)
 _STEP: Final[int] = _DIRECTORY | getattr(os, "O_PATH", 0)
 """Opens a directory on the way to another: it need not be readable."""
 _BY_DESCRIPTOR: Final = os.scandir in os.supports_fd and os.open in os.supports_dir_fd
-_OWNER: Final = stat.S_IXUSR
 _SETTLED_NS: Final = 2_000_000_000
 """A file older than this at its scan cannot be rewritten under the same time stamps, not even on FAT."""
 
@@ -55,20 +54,11 @@ def signature(found: os.stat_result) -> str:
 
 
 def file_from(found: os.stat_result, root: int, location: str, now: int) -> SkillFile:
-    """Return the SkillFile of a stat result that was taken at `now`, in nanoseconds."""
-    # Positions, and no call of a function, because this is done for every file.
-    size, mtime, ctime = found.st_size, found.st_mtime_ns, found.st_ctime_ns
-    mark = _SIGNATURE % (size, mtime, ctime - mtime, found.st_ino, found.st_dev)
+    """Return the SkillFile of a stat result that was taken at `now`, in nanoseconds; its digest is not known yet."""
     young = now - _SETTLED_NS
-    return SkillFile(root, location, size, mark, mtime < young and ctime < young, None, bool(found.st_mode & _OWNER))
-
-
-def is_settled(found: os.stat_result, now: int) -> bool:
-    """Tell whether a file or a directory was old enough at `now`, in nanoseconds, for a later change to leave another
-    signature.
-    """
-    young = now - _SETTLED_NS
-    return found.st_mtime_ns < young and found.st_ctime_ns < young
+    is_settled = found.st_mtime_ns < young and found.st_ctime_ns < young
+    is_executable = bool(found.st_mode & stat.S_IXUSR)
+    return SkillFile(root, location, found.st_size, signature(found), is_settled, "", is_executable)
 
 
 def digest_of(raw: bytes) -> str:
@@ -156,42 +146,84 @@ def owner_of(handle: Handle, name: str) -> int:
 
 
 def read(root_path: str, file: SkillFile) -> bytes:
-    """Return the bytes of a file. Where its digest is known, that tells whether they are the right ones.
-
-    Where it is not, they are exactly those that the signature of its scan stands for.
+    """Return the bytes of a file, no more than it had at the scan. Its digest tells whether they are the right ones.
 
     Raises:
-        StaleFileError: it is gone, unreadable, or not the file that was scanned.
+        StaleFileError: it is gone, unreadable, no regular file, or has another size.
     """
+    path = f"{root_path}/{file.location}"
     try:
-        descriptor = os.open(f"{root_path}/{file.location}", _FILE)
+        descriptor = os.open(path, _FILE)
+        try:
+            found = os.fstat(descriptor)
+            if stat.S_ISREG(found.st_mode) and found.st_size == file.size:
+                return _read_all(descriptor, file.size)
+        finally:
+            os.close(descriptor)
     except OSError as error:
-        raise _stale(root_path, file, error) from None
+        raise _stale(path, error) from None
+    raise StaleFileError(path)
+
+
+def ingest(root_path: str, location: str, file: SkillFile, most_bytes: int) -> bytes:
+    """Read a file that a walk found, and record in it what was read: digest, size and signature.
+
+    Args:
+        root_path: a directory that is free of links.
+        location: the place of the file below it.
+        file: as the walk found it.
+        most_bytes: a larger file is not read.
+
+    Raises:
+        StaleFileError: it is gone, unreadable, no regular file, or too large.
+        OSError: the process ran out of descriptors or memory.
+    """
+    path = f"{root_path}/{location}"
     try:
-        found = os.fstat(descriptor)
-        raw = _read_all(descriptor, file.size) if stat.S_ISREG(found.st_mode) and found.st_size == file.size else None
-        now = os.fstat(descriptor)
+        descriptor = _open_found(root_path, location, file)
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
+                raise StaleFileError(path, "it is too large, or no regular file")
+            raw = _read_all(descriptor, found.st_size)
+            later = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+    except StaleFileError:
+        raise
     except OSError as error:
-        raise _stale(root_path, file, error) from None
-    finally:
-        os.close(descriptor)
-    is_proved_by_stat = signature(found) == file.signature == signature(now)
-    if raw is None or len(raw) != file.size or (file.digest is None and not is_proved_by_stat):
-        raise _stale(root_path, file)
+        if error.errno in PASSING:
+            raise
+        raise _stale(path, error) from None
+    mark = signature(found)
+    if not mark == file.signature == signature(later) or len(raw) != found.st_size:
+        file.size, file.signature, file.mtime_reliable = len(raw), mark, False
+    file.digest = digest_of(raw)
     return raw
 
 
-def _stale(root_path: str, file: SkillFile, error: OSError | None = None) -> StaleFileError:
-    reason = None if error is None or error.errno in GONE else error.strerror
-    return StaleFileError(os.path.join(root_path, file.location), reason)
+def _open_found(root_path: str, location: str, file: SkillFile) -> int:
+    """Open the file that a walk found; one that has changed since is opened anew without following any link."""
+    descriptor = os.open(f"{root_path}/{location}", _FILE)
+    if signature(os.fstat(descriptor)) == file.signature:
+        return descriptor
+    os.close(descriptor)
+    parent, _, name = location.rpartition("/")
+    with open_directory(root_path, parent) as handle:
+        if isinstance(handle, int):
+            descriptor = os.open(name, _FILE, dir_fd=handle)
+        else:
+            descriptor = os.open(f"{handle}/{name}", _FILE)
+        if is_foreign(os.fstat(descriptor), handle):
+            os.close(descriptor)
+            raise StaleFileError(f"{root_path}/{location}")
+    return descriptor
 
 
-def look_again(root_path: str, file: SkillFile, location: str) -> SkillFile | None:
-    """Return the file that now lies at this place below a directory, or None when no regular file does."""
-    found = _file_at(root_path, file.root, location)
-    if found is not None:
-        found.location = file.location
-    return found
+def _stale(path: str, error: OSError) -> StaleFileError:
+    if error.errno in GONE:
+        return StaleFileError(path)
+    return StaleFileError(path, error.strerror)
 
 
 def resolve_link(root_path: str, root: int, directory: str, name: str) -> SkillFile | None:
@@ -208,10 +240,6 @@ def resolve_link(root_path: str, root: int, directory: str, name: str) -> SkillF
     common = next((n for n, (part, own) in enumerate(zip(parts, ours, strict=False)) if part != own), len(ours))
     if any(is_ignored(part) for part in parts[common:]) or not is_utf8(location):
         return None
-    return _file_at(root_path, root, location)
-
-
-def _file_at(root_path: str, root: int, location: str) -> SkillFile | None:
     found = look(root_path, location)
     if found is None or not stat.S_ISREG(found.st_mode):
         return None

@@ -50,8 +50,6 @@ _SCHEMA: Final = f"""
     CREATE TABLE answer (question BLOB PRIMARY KEY, answer TEXT, used INTEGER);
     PRAGMA user_version = {_VERSION};
 """
-_BATCH: Final = 100
-"""Skills in one transaction: other processes wait for some milliseconds at most."""
 _BUSY_S: Final = 5.0
 _DAY_S: Final = 86400
 _UNUSED_DAYS: Final = 30
@@ -146,25 +144,27 @@ class Index:
         known = {directory: record for directory, record in found if isinstance(directory, str)}
         return StoredSkills(known)
 
-    def save(self, root_path: str, changed: Sequence[Skill], gone: Iterable[str], pause: Callable[[], bool]) -> bool:
-        """Keep skills of a root. Return whether all of them were kept.
+    def save(self, root_path: str, changed: Iterable[Skill], gone: Iterable[str]) -> bool:
+        """Keep skills of a root, in one transaction. Return whether they were kept.
 
         Args:
             root_path: the root, absolute and resolved.
             changed: the skills that are new or have changed.
             gone: the directories of skills that are no longer there.
-            pause: called between two transactions; returns whether to stop.
         """
-        if self._do(lambda connection: _forget(connection, root_path, gone), create=True) is None:
-            return False
-        for first in range(0, len(changed), _BATCH):
-            records = ((skill.directory, encode(skill)) for skill in changed[first : first + _BATCH])
-            rows = [(directory, record) for directory, record in records if record is not None]
-            if self._do(lambda connection, rows=rows: _insert(connection, root_path, rows), create=True) is None:
-                return False
-            if pause():
-                return False
-        return True
+        records = [(skill.directory, encode(skill)) for skill in changed]
+
+        def write(connection: sqlite3.Connection) -> bool:
+            connection.execute("BEGIN IMMEDIATE")
+            root = _root_id(connection, root_path)
+            connection.executemany(
+                "DELETE FROM skill WHERE root = ? AND directory = ?", ((root, directory) for directory in gone)
+            )
+            rows = ((root, directory, record) for directory, record in records if record is not None)
+            connection.executemany("REPLACE INTO skill VALUES (?, ?, ?)", rows)
+            return True
+
+        return self._do(write, create=True) is True
 
     def vectors(self, model: str, digests: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return the vectors that are known of these texts, by the digests of the texts.
@@ -356,20 +356,6 @@ def _root_id(connection: sqlite3.Connection, root_path: str) -> int:
     connection.execute(statement, (*_key(root_path), today))
     (found,) = connection.execute("SELECT id FROM root WHERE path = ? AND code = ?", _key(root_path)).fetchone()
     return int(found)
-
-
-def _forget(connection: sqlite3.Connection, root_path: str, directories: Iterable[str]) -> bool:
-    connection.execute("BEGIN IMMEDIATE")
-    root = _root_id(connection, root_path)
-    connection.executemany("DELETE FROM skill WHERE root = ? AND directory = ?", ((root, each) for each in directories))
-    return True
-
-
-def _insert(connection: sqlite3.Connection, root_path: str, rows: Sequence[tuple[str, str]]) -> bool:
-    connection.execute("BEGIN IMMEDIATE")
-    root = _root_id(connection, root_path)
-    connection.executemany("REPLACE INTO skill VALUES (?, ?, ?)", ((root, *row) for row in rows))
-    return True
 
 
 def encode(skill: Skill) -> str | None:

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from mcp_skills_server.format.ignored import ENVIRONMENT
 from mcp_skills_server.model import SKILL_MD, Skill
-from mcp_skills_server.model.ordered import resorted
 
 _V = TypeVar("_V")
 
@@ -30,10 +29,9 @@ class PathIndex(dict[str, _V]):
 
     def replace(self, gone: Iterable[str], came: Mapping[str, _V]) -> None:
         """Take what stands at some places out and put something in at others."""
-        before = set(gone)
-        if self._order is not None and before != set(came):
-            self._order = resorted(self._order, before - came.keys(), came.keys() - self.keys())
-        for place in before:
+        if set(gone) != set(came):
+            self._order = None
+        for place in gone:
             del self[place]
         self |= came
 

@@ -14,21 +14,20 @@ from itertools import chain
 from typing import Self
 
 from mcp_skills_server.catalog.checks import Checks, inspect
-from mcp_skills_server.catalog.grace import QUIET_S, GracePeriod
+from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.index import Index
-from mcp_skills_server.catalog.listeners import Listeners
 from mcp_skills_server.catalog.path_index import join, outermost
 from mcp_skills_server.catalog.reader import Reader
-from mcp_skills_server.catalog.root_index import Arm, Gate, RootIndex
+from mcp_skills_server.catalog.root_index import QUIET_S, Arm, GracePeriod, RootIndex
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
-from mcp_skills_server.catalog.skill_set import Unrestricted
+from mcp_skills_server.catalog.skill_set import Listeners
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes, Problem, Skill, Snapshot
 
 
-class Registry(Reader, Unrestricted):
+class Registry(Reader):
     """The skills of some directories, empty until it is loaded. Any thread may use it.
 
     `with Registry(["skills"]) as registry:` loads it; `async with` does so without holding up the event loop. A
@@ -84,7 +83,6 @@ class Registry(Reader, Unrestricted):
         self._shadowed: list[Problem] = []
         self.followed = False
         """Whether something calls `notify_deferred` now and then, so that `rescan` need not notify."""
-        self._rescanning = False
         self.await_sources: Callable[[], object] | None = None
         """Blocks until each source was read once, or for so long as a first list may wait for it; None where there is
         nothing to wait for. Without it the first scan would find, and say, that there is nothing."""
@@ -105,7 +103,7 @@ class Registry(Reader, Unrestricted):
             self.await_sources()
         with self._lock:
             try:
-                if not self._look(None, arm):
+                if not self.refresh(arm=arm):
                     self._listeners.notify(Changes({}, {}), first=True)
             finally:
                 self.loaded.set()  # under the lock: what is noted from here on is heard
@@ -151,36 +149,39 @@ class Registry(Reader, Unrestricted):
         """
         return self._listeners.subscribe(listener, problems=problems)
 
-    def refresh(self, paths: Iterable[str] | None = None) -> Changes:
+    def refresh(self, paths: Iterable[str] | None = None, *, arm: Arm | None = None, defer: bool = False) -> Changes:
         """Scan again what some changes touch, or everything; blocks until it is done.
 
         Args:
             paths: absolute paths of files and directories that changed; None for all roots.
+            arm: as for `load`.
+            defer: leave it to `notify_deferred` to call the listeners, if something calls that now and then.
 
         Returns:
             The skills that went and came since the scan before; empty when nothing did.
         """
-        return self._look(paths, None)
-
-    def _look(self, paths: Iterable[str] | None, arm: Arm | None) -> Changes:
         with self._lock:
+            parts: Iterable[tuple[RootIndex, list[str]]] = [(index, [""]) for index in self._indexes]
             if paths is None:
                 for root in self.roots:
                     root.follow()
+            else:
+                parts = self._touched(paths)
             problems = self._unattached_problems()
             before: list[Skill] = []
             after: list[Skill] = []
             same_paths = True
-            for index, parts in [(index, [""]) for index in self._indexes] if paths is None else self._touched(paths):
-                for part in parts:
-                    is_first = not part and not self.loaded.is_set()
-                    stored = self.index.skills(index.root.path) if is_first and self.index is not None else None
+            for index, places in parts:
+                for part in places:
+                    stored = None
+                    if self.index is not None and not part and not self.loaded.is_set():
+                        stored = self.index.skills(index.root.path)
                     found = index.scan(part, stored, arm)
                     same_paths = same_paths and found.same_paths
                     before += found.gone.values()
                     after += found.came.values()
             if before or after or problems != self._unattached_problems():
-                return self._swap(before, after, same_paths=same_paths)
+                return self._swap(before, after, same_paths=same_paths, defer=defer and self.followed)
             return Changes({}, {})
 
     async def arefresh(self, paths: Iterable[str] | None = None) -> Changes:
@@ -193,19 +194,7 @@ class Registry(Reader, Unrestricted):
         While the disk is followed, listeners get it with what else is found there: a client that reads during a burst
         would otherwise be notified of each skill by itself.
         """
-        return self._look_deferred([stale.path], None)
-
-    def refresh_deferred(self, arm: Arm | None = None) -> Changes:
-        """Look everywhere; listeners get it as what `rescan` finds. `arm` is as for `load`."""
-        return self._look_deferred(None, arm)
-
-    def _look_deferred(self, paths: Sequence[str] | None, arm: Arm | None) -> Changes:
-        with self._lock:
-            self._rescanning = True
-            try:
-                return self._look(paths, arm)
-            finally:
-                self._rescanning = False
+        return self.refresh([stale.path], defer=True)
 
     def note(self, folder: str, revision: str, problems: Sequence[Problem]) -> None:
         """Take what the source of a root says of it: its revision, and what is wrong that no scan finds.
@@ -235,22 +224,30 @@ class Registry(Reader, Unrestricted):
         with self._lock:
             self._listeners.notify_deferred()
 
-    def keep_index(self, pause: Callable[[], bool]) -> None:
-        """Leave the skills that changed since the last time to the next process; costs little where none did.
-
-        Args:
-            pause: called now and then; returns whether to stop.
-        """
-        index = self.index
-        if index is None:
+    def keep_index(self) -> None:
+        """Leave the skills that changed since the last time to the next process; costs little where none did."""
+        if self.index is None:
             return
         for each in self._indexes:
             with self._lock:
                 skills, path, saved = dict(each.skills), each.root.path, each.saved
+            if len(skills) < self.index.least or skills == saved:
+                continue
             changed = [skill for directory, skill in skills.items() if saved.get(directory) is not skill]
-            gone = saved.keys() - skills.keys()
-            if (changed or gone) and len(skills) >= index.least and index.save(path, changed, gone, pause):
+            if self.index.save(path, changed, saved.keys() - skills.keys()):
                 each.saved = {**skills}
+
+    def remembered(self) -> Snapshot | None:
+        """Return the skills of the last process, for a host that asks before the first scan; None where not all are
+        known. Nothing is looked up on the disk, and nothing is served from this.
+        """
+        if self.index is None:
+            return None
+        stored = [self.index.skills(root.path) for root in self.roots]
+        known = [each for each in stored if each is not None]
+        if len(known) < len(stored):
+            return None
+        return Snapshot(merge(each.remembered(found) for each, found in zip(self._indexes, known, strict=True))[0])
 
     def _touched(self, paths: Iterable[str]) -> Iterable[tuple[RootIndex, list[str]]]:
         parts: list[set[str]] = [set() for _ in self._indexes]
@@ -265,7 +262,7 @@ class Registry(Reader, Unrestricted):
         with self._lock:
             self.refresh([os.path.join(self.roots[root].path, place) for root, place in self._grace.places])
 
-    def _swap(self, went: Iterable[Skill], came: Iterable[Skill], *, same_paths: bool) -> Changes:
+    def _swap(self, went: Iterable[Skill], came: Iterable[Skill], *, same_paths: bool, defer: bool = False) -> Changes:
         old = self.snapshot
         if len(self.roots) == 1 or same_paths:
             # Who wins does not change when only the contents do.
@@ -280,7 +277,7 @@ class Registry(Reader, Unrestricted):
             after = {path: s for path, s in new.skills.items() if old.skills.get(path) is not s}
         self.snapshot = new
         changes = Changes(before, after)
-        self._listeners.notify(changes, defer=self._rescanning and self.followed)
+        self._listeners.notify(changes, defer=defer)
         return changes
 
     def _wins(self, skill: Skill) -> bool:
@@ -313,6 +310,15 @@ class Registry(Reader, Unrestricted):
 
     # Problems
 
+    @property
+    def permissions(self) -> None:
+        """None: of no principal in particular."""
+        return
+
+    def left_of(self, changes: Changes) -> Changes:
+        """Return all of these changes: nothing is withheld."""
+        return changes
+
     def of_root(self, root: Root) -> Snapshot:
         """Return the skills of one root as if it were the only one, those included that another hides."""
         return self._indexes[root.index].snapshot()
@@ -339,10 +345,10 @@ class Registry(Reader, Unrestricted):
 
     def _problems_among(self, snapshot: Snapshot) -> list[Problem]:
         """Return what shows only among several skills. Of `dependencies` only resources are judged here."""
-        from mcp_skills_server.validation import catalog
+        from mcp_skills_server.validation import lint
 
         found: list[Problem] = []
-        for each in catalog.RULES.check(snapshot, deep=True):
+        for each in lint.CATALOG.check(snapshot, deep=True):
             skill = snapshot.skills[each.skill]
             place = join(skill.directory, each.path) if each.path else skill.directory
             found.append(each.at(self.roots[skill.root].show(place), skill.path))

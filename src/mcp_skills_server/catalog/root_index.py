@@ -4,60 +4,26 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
-from mcp_skills_server.catalog.disk import GONE, is_utf8
-from mcp_skills_server.catalog.grace import GracePeriod
+from mcp_skills_server.catalog.disk import GONE, is_utf8, spelled
+from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.index import StoredSkills
-from mcp_skills_server.catalog.path_index import PathIndex, above, touched, within
-from mcp_skills_server.catalog.reader import Reader
+from mcp_skills_server.catalog.path_index import PathIndex, above, join, touched, within
 from mcp_skills_server.catalog.roots import Limits, Root
-from mcp_skills_server.catalog.scan import Scan, scan
+from mcp_skills_server.catalog.scan import Scan
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format.ignored import is_entered, is_ignored
 from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
 
-
-class GateRefusal(NamedTuple):
-    """A skill is not served.
-
-    Attributes:
-        problem: why; None where nothing is to be said beside what the skill's own problems say: it is unusable, or the
-            same skill is served from elsewhere.
-    """
-
-    problem: Problem | None
-
-
-Gate: TypeAlias = Callable[[Reader, Skill], "GateRefusal | None"]
-"""Judges each skill that is new or has changed, before anybody sees it; None lets it pass. It may read the skill's
-files and raise what that raises."""
-
-
-def all_of(gates: Sequence[Gate]) -> Gate | None:
-    """Return one gate that a skill passes if it passes all of these; None where there are none."""
-    if len(gates) < 2:
-        return gates[0] if gates else None
-
-    def judge(reader: Reader, skill: Skill) -> GateRefusal | None:
-        return next((refusal for gate in gates if (refusal := gate(reader, skill)) is not None), None)
-
-    return judge
-
-
-def by_root(gates: Mapping[str, Gate]) -> Gate:
-    """Return one gate that judges the skills of a root by the gate of its folder, as it was given and absolute."""
-
-    def judge(reader: Reader, skill: Skill) -> GateRefusal | None:
-        gate = gates.get(reader.roots[skill.root].given)
-        return gate(reader, skill) if gate is not None else None
-
-    return judge
-
-
 logger = logging.getLogger(__name__)
+
+QUIET_S: Final = 1.0
+"""Seconds for which a SKILL.md that has become worse must stay as it is before it counts."""
 
 Arm: TypeAlias = Callable[[str, str], None]
 """Called with the path of a root and the place below it of each directory just before a scan looks into it."""
@@ -90,7 +56,7 @@ class RootIndex:
         root: the directory.
         limits: what a skill may measure.
         grace: decides how long a skill stands whose SKILL.md has become worse.
-        judge: refuses skills that must not be served; each is judged when it is new or has changed.
+        judge: refuses skills that must not be served, None for none; each is judged when it is new or has changed.
         roots: all roots, this one among them.
     """
 
@@ -99,8 +65,8 @@ class RootIndex:
         root: Root,
         limits: Limits,
         grace: GracePeriod,
-        judge: Judge | None = None,
-        roots: Sequence[Root] = (),
+        judge: Judge | None,
+        roots: Sequence[Root],
     ) -> None:
         self.root = root
         self._roots = roots
@@ -134,6 +100,20 @@ class RootIndex:
         skills = {self.skills[directory].path: self.skills[directory] for directory in self.skills.below("")}
         missing = () if self.missing is None else (self.missing,)
         return Snapshot(skills, (*missing, *self.unattached_problems, *self.noted))
+
+    def remembered(self, stored: StoredSkills) -> Iterator[Skill]:
+        """Yield the skills of an earlier process that a scan with these limits would look for, without their files."""
+        root, limits = self.root, self._limits
+        namespace = root.namespace
+        if "" in stored:
+            namespace = spelled(os.path.basename(root.path))
+        for directory in stored.directories:
+            steps = directory.split("/") if directory else []
+            reading = stored.skill(directory).reading
+            is_sought = len(steps) <= limits.depth and all(is_entered(step, hidden=limits.hidden) for step in steps)
+            if reading is not None and is_sought:
+                path = join(namespace, directory).rstrip("/") or "root"
+                yield Skill(path, root.index, directory, reading, {}, (), reading.standing, origin=root.origin)
 
     def touched(self, path: str) -> str | None:
         """Return the directory to scan again after a change of this absolute path; None when it touches nothing
@@ -174,18 +154,12 @@ class RootIndex:
             hidden = hidden and "/".join(names[:depth]) not in self.skills
         return False
 
-    def scan(
-        self,
-        part: str,
-        stored: StoredSkills | None = None,
-        arm: Arm | None = None,
-    ) -> ScanResult:
+    def scan(self, part: str, stored: StoredSkills | None = None, arm: Arm | None = None) -> ScanResult:
         """Scan a directory of the root, "" for all of it. Skills that have not changed are in no difference.
 
         `stored` is what an earlier process knew of the root; `arm` begins to watch each directory.
         """
         known = {directory: self.skills[directory] for directory in self.skills.below(part)}
-        namespace = self.skills[""].path if "" in self.skills else self.root.namespace
         held: set[str] = set()
 
         def hold(directory: str, state: object) -> bool:
@@ -194,35 +168,37 @@ class RootIndex:
                 held.add(directory)
             return keep
 
-        if self._nested_in != self.root.path:  # the whole tree was replaced at once, so no SKILL.md is just away
-            self._nested_in = self.root.path
-            self._nested.clear()
-
         def entering(place: str) -> None:
             if arm is not None:
                 base, _, rest = self.root.locate(place)
                 arm(base, rest)
 
+        if self._nested_in != self.root.path or not self._grace.is_on:
+            # The whole tree was replaced at once, so no SKILL.md is just away.
+            self._nested_in = self.root.path
+            self._nested.clear()
+        namespace = self.root.namespace
+        if part and "" in self.skills:
+            namespace = self.skills[""].path
+        found = Scan(
+            self.root,
+            known,
+            namespace,
+            self._limits,
+            roots=self._roots,
+            nested=self._nested,
+            hold=hold,
+            stored=stored,
+            entering=entering,
+        )
         try:
-            found = scan(
-                self.root,
-                part,
-                known,
-                namespace,
-                self._limits,
-                hold=hold,
-                stored=stored,
-                entering=None if arm is None else entering,
-                nested=self._nested if self._grace.is_on else None,
-                roots=self._roots,
-            )
+            found.run(part)
             self.missing = None
         except OSError as error:
             # Only what is known to be gone is taken away: a want of descriptors, say, passes.
             if not part or error.errno not in GONE or not os.path.isdir(self.root.path):
                 self._report_missing(error)
                 return ScanResult({}, {})
-            found = Scan()
         self._grace.settle(self.root.index, part, held)
         if self._judge is not None:
             self._refuse(part, found, known, self._judge)
@@ -274,3 +250,63 @@ class RootIndex:
             reason = error.strerror or "cannot be read"
             logger.warning("%s: the root cannot be read (%s); serving what was read before", shown, reason)
         self.missing = problem("root-missing", "the root cannot be read").at(shown, "")
+
+
+class GracePeriod:
+    """The skills that stand as they were although their SKILL.md is gone or has become worse.
+
+    An editor may unlink a file and create it anew, a tool may truncate it and write, a checkout may do either for a
+    second. None of that is the author's intention. Used under the registry's lock.
+
+    Args:
+        look_again: called in a thread of its own when a state may have lasted long enough.
+        quiet_s: seconds that a state must last; with 0 nothing is held.
+    """
+
+    def __init__(self, look_again: Callable[[], object], quiet_s: float = QUIET_S) -> None:
+        self._look_again = look_again
+        self._quiet_s = quiet_s
+        self._since: dict[tuple[int, str], tuple[object, float]] = {}
+        self._timer: threading.Timer | None = None
+        self._closed = False
+
+    @property
+    def is_on(self) -> bool:
+        """Tell whether anything is held at all."""
+        return self._quiet_s > 0
+
+    @property
+    def places(self) -> list[tuple[int, str]]:
+        """(index of the root, directory) of each."""
+        return list(self._since)
+
+    def keep(self, root: int, directory: str, state: object) -> bool:
+        """Tell whether the skill stands for now: its SKILL.md has not been in this state for long enough."""
+        now = time.monotonic()
+        before, since = self._since.get((root, directory), (None, now))
+        if (root, directory) not in self._since or before != state:
+            since = now
+        if now - since >= self._quiet_s:
+            self._since.pop((root, directory), None)
+            return False
+        self._since[root, directory] = state, since
+        if self._timer is None and not self._closed:
+            self._timer = threading.Timer(self._quiet_s, self._ring)
+            self._timer.daemon = True
+            self._timer.start()
+        return True
+
+    def settle(self, root: int, part: str, still: Collection[str]) -> None:
+        """Of the directories at or below `part` only those in `still` are held on: the others were found whole."""
+        for key in [key for key in self._since if key[0] == root and within(key[1], part) and key[1] not in still]:
+            del self._since[key]
+
+    def close(self) -> None:
+        """Call `look_again` no more."""
+        self._closed = True
+        if (timer := self._timer) is not None:
+            timer.cancel()
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._look_again()

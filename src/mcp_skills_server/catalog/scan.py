@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from mcp_skills_server.catalog import disk, tree
-from mcp_skills_server.catalog.bundle import ADMIT, DENIED, HARD_LINK, complete, what_opens
-from mcp_skills_server.catalog.disk import digest_of
+from mcp_skills_server.catalog.bundle import ADMIT, DENIED, HARD_LINK, Files, complete, what_opens
 from mcp_skills_server.catalog.fetched import Origins
 from mcp_skills_server.catalog.index import StoredSkill, StoredSkills
-from mcp_skills_server.catalog.known_files import KnownFiles
 from mcp_skills_server.catalog.path_index import above, join, within
 from mcp_skills_server.catalog.roots import FolderLink, Limits, Root, link_state
 from mcp_skills_server.catalog.tree import Directory, Entering
@@ -24,45 +21,24 @@ from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format.ignored import ENVIRONMENT, is_entered
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
 
-if TYPE_CHECKING:
-    from mcp_skills_server.format.frontmatter import Document
-
-
 _OPENING: Final = 400
 """Characters of a body that a search looks at: more is slower and finds no more."""
 
 
-class _Steps(NamedTuple):
-    """What reading takes that is imported late: the rules are a part of a start, and over a tree that an index knows
-    nothing is read."""
-
-    parse: Callable[[bytes], Document]
-    check: Callable[[Document, str], tuple[Problem, ...]]
-    heading: Callable[[str], str | None]
-    headings: Callable[[str], tuple[str, ...]]
-
-
-@cache
-def _steps() -> _Steps:
+def read_skill_md(raw: bytes, directory: str) -> Reading:
+    """Return what the bytes of a SKILL.md say; `directory` is the name that its name must equal."""
+    # Late: over a tree that an index knows nothing is read, and the rules are a part of a start.
     from mcp_skills_server.format.frontmatter import parse
     from mcp_skills_server.format.links import heading, headings
     from mcp_skills_server.validation.rules import check
 
-    return _Steps(parse, check, heading, headings)
-
-
-def read_skill_md(raw: bytes, directory: str) -> Reading:
-    """Return what the bytes of a SKILL.md say; `directory` is the name that its name must equal."""
-    steps = _steps()
-    document = steps.parse(raw)
-    problems = (*document.problems, *steps.check(document, directory))
+    document = parse(raw)
+    problems = (*document.problems, *check(document, directory))
     if document.frontmatter is None:
         return Reading({}, None, standing(problems), problems)
     body = document.body
     opening = body[:_OPENING].strip()
-    return Reading(
-        document.frontmatter, steps.heading(body), standing(problems), problems, steps.headings(body), opening
-    )
+    return Reading(document.frontmatter, heading(body), standing(problems), problems, headings(body), opening)
 
 
 def located(reading: Reading, root: Root, directory: str, path: str) -> Reading:
@@ -77,11 +53,20 @@ Hold: TypeAlias = Callable[[str, object], bool]
 """Whether to keep, for the moment, what was known of the skill in this directory: its SKILL.md is gone or has become
 worse. The second argument tells one state of it from the next."""
 
-_TRIES: Final = 3
-
 
 class Scan:
-    """The result of scanning a root, or a part of it.
+    """One scan of a root, or of a part of it.
+
+    Args:
+        root: the root.
+        known: the skills that were there, by directory.
+        namespace: stands before the skill paths of what is scanned.
+        limits: what a skill may measure.
+        roots: all that are served: what lies in one of them is not served a second time through a link.
+        nested: the directories that earlier scans found to be skills within another one; this scan adds its own.
+        hold: decides whether a skill whose SKILL.md is gone or has become worse stays what it was.
+        stored: what an earlier process knew: a file that still has the signature of then is not read.
+        entering: called with the place of each directory before it is looked into.
 
     Attributes:
         skills: by directory below the root.
@@ -90,92 +75,6 @@ class Scan:
         recalled: the skills of which the index knew all, by directory.
     """
 
-    def __init__(self) -> None:
-        self.skills: dict[str, Skill] = {}
-        self.problems: list[tuple[str, Problem]] = []
-        self.passed: list[str] = []
-        self.recalled: dict[str, Skill] = {}
-
-
-def scan(
-    root: Root,
-    part: str,
-    known: Mapping[str, Skill],
-    namespace: str,
-    limits: Limits,
-    *,
-    hold: Hold | None = None,
-    stored: StoredSkills | None = None,
-    entering: Entering | None = None,
-    nested: set[str] | None = None,
-    roots: Sequence[Root] = (),
-) -> Scan:
-    """Scan a root below the directory `part`.
-
-    Args:
-        root: the root.
-        part: the directory; "" for all of it.
-        known: the skills that were there, by directory.
-        namespace: the skill path of the root itself, "" for a root that is no skill; a scan of the root finds it anew.
-        limits: what a skill may measure.
-        hold: decides whether a skill whose SKILL.md is gone or has become worse stays what it was.
-        stored: what an earlier process knew: a file that still has the signature of then is not read.
-        entering: called with the place of each directory before it is looked into.
-        nested: the directories that earlier scans found to be skills within another one; this scan adds its own.
-        roots: all that are served: what lies in one of them is not served a second time through a link.
-
-    Raises:
-        OSError: the directory cannot be opened.
-    """
-    # Beyond the limit on depth the walk goes on, so that a skill that lies too deep is reported, not lost.
-    scanner = _Scanner(
-        root,
-        known,
-        namespace if part else root.namespace,
-        limits,
-        hold=hold,
-        stored=stored,
-        nested=set() if nested is None else nested,
-        roots=roots or (root,),
-    )
-
-    def walk(handle: disk.Handle, path: str) -> Directory:
-        below = tree.MOST_LEVELS - (path.count("/") + 1 if path else 0)
-        return tree.walk(
-            handle,
-            path,
-            root.index,
-            depth=below,
-            most_files=limits.files,
-            hidden=limits.hidden,
-            entering=entering,
-        )
-
-    found: Directory | None = None
-    levels = part.count("/") + 1 if part else 0
-    in_environment = any(os.path.lexists(os.path.join(root.path, up, ENVIRONMENT)) for up in above(part) if up)
-    # A scan of the whole root does not go deeper either; it only sees the links in the directory above.
-    if levels > tree.MOST_LEVELS:
-        found = tree.link_at(root.path, part) if levels == tree.MOST_LEVELS + 1 else None
-    elif not in_environment:
-        if entering is not None:
-            entering(part)
-        try:
-            with disk.open_directory(root.path, part) as handle:
-                scanner.visit(walk(handle, part), inside=False)
-        except OSError as error:
-            found = tree.instead(root.path, part, error) if part else None
-            if found is None:
-                raise
-    if found is not None:
-        scanner.visit(found, inside=False)
-    scanner.follow_links(part, walk, entering)
-    return scanner.out
-
-
-class _Scanner:
-    """Turns one walk into skills, with what is known already."""
-
     def __init__(
         self,
         root: Root,
@@ -183,62 +82,109 @@ class _Scanner:
         namespace: str,
         limits: Limits,
         *,
-        hold: Hold | None,
-        stored: StoredSkills | None,
-        nested: set[str],
         roots: Sequence[Root],
+        nested: set[str],
+        hold: Hold,
+        stored: StoredSkills | None = None,
+        entering: Entering | None = None,
     ) -> None:
-        self.out = Scan()
-        self._roots = roots
-        self._links: list[str] = []
-        """The places of links outside of every skill."""
-        self._stored = stored
-        self._hold = hold
-        self._recalled: set[str] = set()
-        """The directories of skills whose SKILL.md was not read, because the index knew it."""
+        self.skills: dict[str, Skill] = {}
+        self.problems: list[tuple[str, Problem]] = []
+        self.passed: list[str] = []
+        self.recalled: dict[str, Skill] = {}
         self._root = root
         self._known = known
         self._namespace = namespace
         self._limits = limits
+        self._roots = roots
         self._nested = nested
-        self._files = KnownFiles(root, known.values(), nested)
+        self._hold = hold
+        self._stored = stored
+        self._entering = entering
+        self._links: list[str] = []
+        """The places of links outside of every skill."""
+        self._files = Files(root, known.values(), nested, limits.bytes)
         self._origins = Origins(root.path, root.origin)
 
-    def visit(self, here: Directory, *, inside: bool) -> None:
+    def run(self, part: str) -> None:
+        """Scan the directory `part` of the root, "" for all of it.
+
+        Raises:
+            OSError: the directory cannot be opened, or the process ran out of descriptors or memory.
+        """
+        found: Directory | None = None
+        levels = part.count("/") + 1 if part else 0
+        in_environment = any(
+            os.path.lexists(os.path.join(self._root.path, up, ENVIRONMENT)) for up in above(part) if up
+        )
+        # A scan of the whole root does not go deeper either; it only sees the links in the directory above.
+        if levels > tree.MOST_LEVELS:
+            found = tree.link_at(self._root.path, part) if levels == tree.MOST_LEVELS + 1 else None
+        elif not in_environment:
+            if self._entering is not None:
+                self._entering(part)
+            try:
+                with disk.open_directory(self._root.path, part) as handle:
+                    self._visit(self._walk(handle, part), inside=False)
+            except OSError as error:
+                found = tree.instead(self._root.path, part, error) if part else None
+                if found is None:
+                    raise
+        if found is not None:
+            self._visit(found, inside=False)
+        self._follow_links(part)
+
+    def _walk(self, handle: disk.Handle, path: str) -> Directory:
+        # Beyond the limit on depth the walk goes on, so that a skill that lies too deep is reported, not lost.
+        return tree.walk(
+            handle,
+            path,
+            self._root.index,
+            depth=tree.MOST_LEVELS - (path.count("/") + 1 if path else 0),
+            most_files=self._limits.files,
+            hidden=self._limits.hidden,
+            entering=self._entering,
+        )
+
+    def _visit(self, here: Directory, *, inside: bool) -> None:
         """Build the skill of this directory, if it is one, and of those below it."""
-        stored = None
+        reads, stored = self._files.reads, None
         if self._stored is not None and here.path in self._stored:
             stored = self._stored.skill(here.path)
-            self._files.recall(stored.digests, more=inside)
-        self._files.recognise_all(here.files)
+            if not inside:  # else the skill around it has the digests of these files, too
+                self._files.recall(stored.digests)
         if here.holds_manifest and not inside:
             self._note_nested(here)
         if inside and not here.holds_manifest and here.path not in self._known:
             for inner in here.directories:
-                self.visit(inner, inside=True)
+                self._visit(inner, inside=True)
             self._withhold(here)
             return
         manifest = self._manifest(here, inside)
-        skill = None if manifest is None else self._skill(here, manifest, stored)
+        skill = None
+        if manifest is not None:
+            skill = self._skill(here, manifest, stored)
         held = self._held(here, skill)
         if held is not None:
             skill = held
         if skill is not None:
-            self.out.skills[here.path] = skill
+            self.skills[here.path] = skill
             if not here.path:
                 self._namespace = skill.path
         elif not inside:
             self._report_outside(here)
         for inner in here.directories:
-            self.visit(inner, inside=inside or skill is not None)
+            self._visit(inner, inside=inside or skill is not None)
         if skill is None and inside and not here.holds_manifest:
             self._withhold(here)
         if skill is not None and held is None:
             found = complete(self._root, here, skill, self._files, self._limits)
             old = self._known.get(here.path)
-            self.out.skills[here.path] = old if old is not None and _equal(old, found) else found
-            if here.path in self._recalled and all(file.digest for file in found.files.values()):
-                self.out.recalled[here.path] = self.out.skills[here.path]
+            if old is not None and _equal(old, found):
+                found = old
+            self.skills[here.path] = found
+            if stored is not None and self._files.reads == reads:
+                self.recalled[here.path] = found
 
     def _note_nested(self, here: Directory) -> None:
         """Remember which directories below a skill are skills themselves, before any link is judged."""
@@ -260,14 +206,14 @@ class _Scanner:
             "SKILL.md is gone, and the other files are not served with the skill around them",
             hint="put it back, move the files to a folder of another name, or restart the server",
         )
-        self.out.problems.append((here.path, found.at(self._root.show(here.path), "")))
+        self.problems.append((here.path, found.at(self._root.show(here.path), "")))
 
     def _held(self, here: Directory, found: Skill | None) -> Skill | None:
         """Return the known skill of this directory, if it is to stay although its SKILL.md is gone or has become
         worse.
         """
         old = self._known.get(here.path)
-        if self._hold is None or old is None or old.standing is Standing.UNUSABLE:
+        if old is None or old.standing is Standing.UNUSABLE:
             return None
         if found is not None and found.reading.standing >= old.reading.standing:
             return None
@@ -310,30 +256,36 @@ class _Scanner:
         old = self._known.get(here.path)
         if isinstance(manifest, Problem):
             reading = Reading({}, None, Standing.UNUSABLE, (manifest,))
-            path = self._path(here, reading)
         else:
-            unchanged = old is not None and old.files.get(SKILL_MD) is manifest and not _is_unread(old.reading)
-            if old is not None and unchanged:
-                reading = old.reading
-            else:
-                reading = self._recall(here, manifest, stored) or self._read(here, manifest)
-            path = self._path(here, reading)
-        if reading.problems:
-            reading = located(reading, self._root, here.path, path)
-            if old is not None and old.reading == reading:
-                reading = old.reading
+            reading = self._reading(here, manifest, old, stored)
+        path = self._path(here, reading)
+        reading = located(reading, self._root, here.path, path)
+        if old is not None and reading.problems and old.reading == reading:
+            reading = old.reading
         origin = self._origin(here.path)
         return Skill(path, self._root.index, here.path, reading, {}, (), reading.standing, origin=origin)
 
-    def _recall(self, here: Directory, manifest: SkillFile, stored: StoredSkill | None) -> Reading | None:
-        """Return the reading of an earlier process, or None if SKILL.md is not the same or must not be read now."""
-        if stored is None or stored.signature != manifest.signature or not manifest.mtime_reliable:
-            return None
+    def _reading(self, here: Directory, manifest: SkillFile, old: Skill | None, stored: StoredSkill | None) -> Reading:
+        """Return what SKILL.md says: what was known of it, or what an earlier process knew, if it is the same file."""
         if manifest.size > self._limits.skill_md:
-            return None
-        if stored.reading is not None:
-            self._recalled.add(here.path)
-        return stored.reading
+            most = self._limits.skill_md
+            message = f"SKILL.md has {manifest.size} bytes, at most {most} are allowed"
+            return Reading({}, None, Standing.UNUSABLE, (problem("skill-md-too-large", message),))
+        known = None if old is None or _is_unread(old.reading) else old.files.get(SKILL_MD)
+        if old is not None and known is not None and self._files.unchanged(manifest) is known:
+            return old.reading
+        if stored is not None and stored.signature == manifest.signature and manifest.mtime_reliable:
+            self._files.take(manifest)
+            if stored.reading is not None:
+                return stored.reading
+        try:
+            raw = self._files.read(manifest)
+        except StaleFileError as error:
+            message = f"SKILL.md cannot be read ({error.reason or 'it keeps changing'})"
+            return Reading({}, None, Standing.UNUSABLE, (problem("unreadable", message),))
+        if old is not None and known is not None and self._files.take(manifest) is known:
+            return old.reading
+        return read_skill_md(raw, self._directory_name(here))
 
     def _path(self, here: Directory, reading: Reading) -> str:
         if here.path:
@@ -348,39 +300,12 @@ class _Scanner:
             return here.path.rpartition("/")[2]  # which is UTF-8, or the walk had not come here
         return disk.spelled(os.path.basename(self._root.path) or "root")
 
-    def _read(self, here: Directory, manifest: SkillFile) -> Reading:
-        reason = None
-        for _ in range(_TRIES):
-            if manifest.size > self._limits.skill_md:
-                found = problem(
-                    "skill-md-too-large",
-                    f"SKILL.md has {manifest.size} bytes, at most {self._limits.skill_md} are allowed",
-                )
-                return Reading({}, None, Standing.UNUSABLE, (found,))
-            try:
-                raw = disk.read(self._root.path, manifest)
-            except StaleFileError as error:
-                base, _, rest = self._root.locate(manifest.location)
-                again, reason = disk.look_again(base, manifest, rest), error.reason
-                if again is None or (error.reason and again.signature == manifest.signature):
-                    break
-                manifest = again
-                linked = SKILL_MD in here.links
-                self._files.replace(again, link=join(here.path, SKILL_MD) if linked else None)
-                if not linked:
-                    here.files[SKILL_MD] = again
-                continue
-            manifest.digest = digest_of(raw)
-            return read_skill_md(raw, self._directory_name(here))
-        message = f"SKILL.md cannot be read ({reason or 'it keeps changing'})"
-        return Reading({}, None, Standing.UNUSABLE, (problem("unreadable", message),))
-
     def _origin(self, place: str) -> str | None:
         """Return the origin of a skill; behind a link it is that of the folder it lies in."""
         base, link, rest = self._root.locate(place)
         return Origins(base, None).of(rest) if link else self._origins.of(place)
 
-    def follow_links(self, part: str, walk: Callable[[disk.Handle, str], Directory], entering: Entering | None) -> None:
+    def _follow_links(self, part: str) -> None:
         """Serve the skill folders that links lead to, each once, and report the other links to directories."""
         for place in [*self._root.links.below(part)]:
             self._root.set_link(place, None)
@@ -396,7 +321,7 @@ class _Scanner:
                 reason = self._why_not(place, target)
                 if reason is None:
                     self._root.set_link(place, FolderLink(target, state))
-                    reason = self._follow(place, target, walk, entering)
+                    reason = self._follow(place, target)
             except OSError as error:
                 reason = f"leads to a directory that cannot be opened ({error.strerror})"
             if reason:
@@ -421,31 +346,25 @@ class _Scanner:
                 return ""
         return None
 
-    def _follow(
-        self,
-        place: str,
-        target: str,
-        walk: Callable[[disk.Handle, str], Directory],
-        entering: Entering | None,
-    ) -> str | None:
+    def _follow(self, place: str, target: str) -> str | None:
         """Scan the skill folder behind a link; returns why it is not served, if it is not.
 
         Raises:
             OSError: it cannot be opened.
         """
-        if entering is not None:
-            entering(place)
+        if self._entering is not None:
+            self._entering(place)
         with disk.open_real(target) as handle:
             # Of what was opened, whatever the link leads to by now.
             owner = os.lstat(self._at(place)).st_uid
             if disk.owner_of(handle, "") != owner:
                 return "leads to a directory of another user than the link's"
-            found = walk(handle, place)
+            found = self._walk(handle, place)
             if found.holds_manifest and disk.owner_of(handle, SKILL_MD) != owner:
                 return "leads to a directory whose SKILL.md belongs to another user"
             if not found.holds_manifest and self._held(found, None) is None:
                 return "leads to a directory without a SKILL.md"
-            self.visit(found, inside=False)
+            self._visit(found, inside=False)
         return None
 
     def _report_link(self, place: str, target: str, reason: str) -> None:
@@ -455,14 +374,14 @@ class _Scanner:
             hint = "serve the folder it leads to as a root of its own"
         message = f"{place.rpartition('/')[2]} is a link that {reason}"
         found = problem("link-outside", message, hint=hint).at(self._root.show(place), "")
-        self.out.problems.append((place, found))
+        self.problems.append((place, found))
 
     def _report_outside(self, here: Directory) -> None:
         """Outside every skill: what might have been one, so that nothing is lost in silence."""
 
         def find(code: str, message: str, location: str, hint: str | None = None) -> None:
             found = problem(code, message, hint=hint).at(self._root.show(location), "")
-            self.out.problems.append((location, found))
+            self.problems.append((location, found))
 
         self._links += [join(here.path, name) for name in here.links]
         for name in here.unnamed:
@@ -475,7 +394,7 @@ class _Scanner:
         if here.cut:
             message = f"folders lie more than {tree.MOST_LEVELS} levels below the root and are not searched"
             find("too-deep", message, here.path, "serve a folder that lies nearer to them as a root of its own")
-        self.out.passed += [join(here.path, name) for name in here.dotted]
+        self.passed += [join(here.path, name) for name in here.dotted]
 
 
 def _below(path: str, top: str) -> list[str] | None:

@@ -1,10 +1,9 @@
-"""A set of skills that is kept current, and their files: all of a registry, or what some grants leave of it."""
+"""The set of skills behind a request, kept current: all of a registry, or what some grants leave; and its listeners."""
 
 from __future__ import annotations
 
-import math
+import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -15,21 +14,20 @@ from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes, Skill, SkillFile, Snapshot
 
+logger = logging.getLogger(__name__)
+
 
 class SkillSet(Protocol):
     """The set of skills behind views, conversations and publications. Each method is as `Registry` says.
 
     Attributes:
         permissions: whose skills these are; None for a registry, of which nothing is withheld.
-        asked_at: the time of the last request, by the monotonic clock.
 
     `left_of` gives what of some changes is about these skills.
     """
 
     @property
     def permissions(self) -> Permissions | None: ...
-    @property
-    def asked_at(self) -> float: ...
     @property
     def snapshot(self) -> Snapshot: ...
     @property
@@ -42,34 +40,51 @@ class SkillSet(Protocol):
     def loaded(self) -> threading.Event: ...
 
     def unread_sources(self) -> Sequence[str]: ...
-    def note_request(self) -> None: ...
+    def remembered(self) -> Snapshot | None: ...
     def load(self) -> None: ...
     def subscribe(self, listener: Callable[[Changes], None], *, problems: bool = False) -> Callable[[], None]: ...
     def rescan(self, stale: StaleFileError) -> Changes: ...
     def left_of(self, changes: Changes) -> Changes: ...
     def read(self, file: SkillFile) -> bytes: ...
-    def digest(self, file: SkillFile) -> str: ...
     def body(self, skill: Skill) -> Body: ...
-    def has_body(self, skill: Skill) -> bool: ...
-    def hash_files(self, skill: Skill) -> None: ...
     def place(self, skill: Skill) -> str: ...
 
 
-class Unrestricted:
-    """The rest of `SkillSet` for a set from which nothing is withheld."""
+class Listeners:
+    """The subscribers of a registry. `notify` and `notify_deferred` are called under the registry's lock."""
 
-    asked_at: float = -math.inf
-    """When a request came last, by the monotonic clock: background work yields to requests."""
+    def __init__(self) -> None:
+        self._listeners: dict[object, tuple[Callable[[Changes], None], bool]] = {}
+        self._deferred = Changes({}, {})
 
-    @property
-    def permissions(self) -> None:
-        """None: of no principal in particular."""
-        return
+    def __len__(self) -> int:
+        return len(self._listeners)
 
-    def left_of(self, changes: Changes) -> Changes:
-        """Return all of these changes."""
-        return changes
+    def subscribe(self, listener: Callable[[Changes], None], *, problems: bool) -> Callable[[], None]:
+        """Call it with each difference; with `problems` also when only those differ. Returns what ends that."""
+        token = object()
+        self._listeners[token] = listener, problems
+        return lambda: self._listeners.pop(token, None) and None
 
-    def note_request(self) -> None:
-        """Note that a request came."""
-        self.asked_at = time.monotonic()
+    def notify(self, changes: Changes, *, first: bool = False, defer: bool = False) -> None:
+        """Call the listeners with this difference and with what was deferred, or defer it, too.
+
+        Nothing is deferred where no skill differs. After the first scan all are called, whatever it found.
+        """
+        if self._deferred:
+            changes, self._deferred = self._deferred.then(changes), Changes({}, {})
+        if changes and defer:
+            self._deferred = changes
+            return
+        for listener, problems in list(self._listeners.values()):
+            if not (changes or first or problems):
+                continue
+            try:
+                listener(changes)
+            except Exception:  # one listener's bug must not cost the others their news
+                logger.exception("a listener failed")
+
+    def notify_deferred(self) -> None:
+        """Call the listeners with what was deferred, if anything was."""
+        if self._deferred:
+            self.notify(Changes({}, {}))

@@ -1,27 +1,33 @@
-"""The skills of each principal: a bounded cache of the sets in use, and of what is made of each."""
+"""The skills of each principal: what its grants leave of the registry, and what is made of that.
+
+There is one filtered snapshot for each set of grants, shared by all who have it. All that a request can reach is in its
+snapshot, so a reader of one needs to judge nothing.
+"""
 
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Final, Generic, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
+from mcp_skills_server import codes
 from mcp_skills_server.access.grants import Grant, Grants, Permissions
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.catalog.granted import Granted, without_same
+from mcp_skills_server.catalog.path_index import join, within
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.skill_set import SkillSet
-from mcp_skills_server.model import Changes
+from mcp_skills_server.catalog.skill_set import Listeners, SkillSet
+from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.model import Changes, Skill, Snapshot, Standing
 
 _MOST_SETS: Final = 4096
 """Sets of grants that are kept although they are unused now; an unused one is a few hundred bytes."""
 _MOST_SKILLS: Final = 400_000
 """Skills that all filtered snapshots hold together, about 150 bytes each."""
-_AT_LEAST: Final = 16
-"""Snapshots that are kept however large they are."""
 _EMPTY_SET: Final = 50
 """The weight, in skills, of something that is made of no skill."""
 _V = TypeVar("_V")
@@ -41,7 +47,8 @@ class Views:
         self._grants = grants
         self._lock = threading.Lock()
         self._live: WeakValueDictionary[Permissions, Granted] = WeakValueDictionary()
-        self._kept: dict[Permissions, Granted] = {}
+        self._kept: OrderedDict[Permissions, Granted] = OrderedDict()
+        """Those that were used last, at the end the last of all."""
         self._replaced: list[Callable[[Grants, Grants], None]] = []
         if grants is not None:
             registry.subscribe(self._note)
@@ -68,16 +75,22 @@ class Views:
 
     def left_by(self, permissions: Permissions) -> Granted:
         """Return the skills that these permissions leave."""
-        found = self._kept.get(permissions)
-        if found is not None:
-            return found
         with self._lock:
-            found = self._live.get(permissions) or Granted(self.registry, permissions, self._weigh)
-            if len(self._kept) >= _MOST_SETS:
-                for each in self._by_use()[: _MOST_SETS // 8]:
-                    del self._kept[each.permissions]
-            self._live[permissions] = self._kept[permissions] = found
-            return found
+            found = self._kept.get(permissions)
+            if found is None:
+                found = self._live.get(permissions) or Granted(self.registry, permissions)
+                self._live[permissions] = self._kept[permissions] = found
+                self._evict()
+            self._kept.move_to_end(permissions)
+        return found
+
+    def _evict(self) -> None:
+        """Let go of the sets that were used longest ago, where there are too many or they hold too many skills."""
+        held = sum(each.held for each in self._kept.values())
+        while len(self._kept) > 1 and (len(self._kept) > _MOST_SETS or held > _MOST_SKILLS):
+            _, gone = self._kept.popitem(last=False)
+            held -= gone.held
+            gone.forget()
 
     def replace(self, grants: Sequence[Grant]) -> None:
         """Have these grants in force from now on.
@@ -99,7 +112,7 @@ class Views:
     def difference(self, before: Permissions, after: Permissions) -> Changes:
         """Return the difference for a principal who had the first permissions and has the second now."""
         old, new = self.left_by(before).snapshot.skills, self.left_by(after).snapshot.skills
-        return Changes(without_same(old, new), without_same(new, old))
+        return Changes(_without_same(old, new), _without_same(new, old))
 
     def _note(self, changes: Changes) -> None:
         with self._lock:
@@ -107,21 +120,168 @@ class Views:
         for each in live:
             each.notify(changes)
 
-    def _by_use(self) -> list[Granted]:
-        """Return those that are kept, the one that was asked for last at the end."""
-        return sorted(self._kept.values(), key=attrgetter("asked_at"))
 
-    def _weigh(self, made: Granted) -> None:
-        """Free snapshots that were used longest ago, where all of them hold too many skills."""
+class Granted:
+    """The part of a registry that some permissions leave. Any thread may use it. It is made by `Views`.
+
+    Args:
+        registry: all skills.
+        permissions: which of them are left.
+
+    Attributes:
+        permissions: as given.
+    """
+
+    def __init__(self, registry: Registry, permissions: Permissions) -> None:
+        self.permissions = permissions
+        self._registry = registry
+        self._is_whole = permissions.reads_all
+        self._lock = threading.Lock()
+        self._listeners = Listeners()
+        self._forget()
+        # What touches no more than what a snapshot gave out is the registry's.
+        self.read, self.body, self.place, self.load = registry.read, registry.body, registry.place, registry.load
+        self.roots, self.limits, self.loaded, self.index = (
+            registry.roots,
+            registry.limits,
+            registry.loaded,
+            registry.index,
+        )
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The skills that are left, as they are now. The same object for as long as none of them differs."""
+        whole = self._registry.snapshot
+        if self._is_whole:
+            return whole
         with self._lock:
-            kept = [each for each in self._by_use() if each.weight]
-        total = sum(each.weight for each in kept)
-        for each in kept[:-_AT_LEAST]:
-            if total <= _MOST_SKILLS:
-                return
-            if each is not made:
-                total -= each.weight
-                each.forget()
+            if self._of is None or self._of() is not whole:
+                self._follow(whole)
+            return self._own
+
+    def unread_sources(self) -> Sequence[str]:
+        """None: whether they hold anything for this principal is not known."""
+        return ()
+
+    def remembered(self) -> None:
+        """None: no grants were judged in an earlier process."""
+        return
+
+    def rescan(self, stale: StaleFileError) -> Changes:
+        """As `Registry.rescan`."""
+        return self.left_of(self._registry.rescan(stale))
+
+    def subscribe(self, listener: Callable[[Changes], None], *, problems: bool = False) -> Callable[[], None]:
+        """Have `listener` called as `Registry.subscribe` says, where some of these skills differ."""
+        return self._listeners.subscribe(listener, problems=problems)
+
+    def notify(self, changes: Changes) -> None:
+        """Tell the listeners what of these changes is about skills that are left."""
+        if len(self._listeners):
+            self._listeners.notify(self.left_of(changes))
+
+    def forget(self) -> None:
+        """Free the snapshot; the next request makes it anew."""
+        with self._lock:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._own = Snapshot({})
+        self._of: ref[Snapshot] | None = None
+        """The snapshot of the registry that it was made of."""
+        self._whole: dict[str, Skill] = {}
+        """The registry's skills that are left, as they are without grants, by path."""
+
+    @property
+    def held(self) -> int:
+        """How many skills are kept for it now."""
+        return len(self._whole)
+
+    def left_of(self, changes: Changes) -> Changes:
+        """Return what of these changes is about skills that are left."""
+        before, after = self._all_left(changes.before), self._all_left(changes.after)
+        return Changes(_without_same(before, after), _without_same(after, before))
+
+    def _all_left(self, skills: Mapping[str, Skill]) -> dict[str, Skill]:
+        return {path: left for path, skill in skills.items() if (left := self._left_of(skill)) is not None}
+
+    def _left_of(self, skill: Skill) -> Skill | None:
+        if not self.permissions.reads(skill.path):
+            return None
+        return self._without_withheld(skill)
+
+    def _without_withheld(self, skill: Skill) -> Skill:
+        """Return a skill without the skills in its folder that have no grant of their own."""
+        nested = nested_in(self._registry.snapshot, skill)
+        withheld = [each for each in nested if not self.permissions.reads(f"{skill.path}/{each}")]
+        if not withheld:
+            return skill
+        granted = nested.difference(withheld)
+
+        def is_left(path: str) -> bool:
+            holders = [each for each in nested if within(path, each)]
+            return not holders or max(holders, key=len) in granted
+
+        root = self._registry.roots[skill.root]
+        places = [root.show(join(skill.directory, each)) for each in withheld]
+        findings = tuple(found for found in skill.findings if not any(within(found.path, each) for each in places))
+        return replace(
+            skill,
+            files={path: file for path, file in skill.files.items() if is_left(path)},
+            empty=tuple(filter(is_left, skill.empty)),
+            findings=findings,
+            standing=min(skill.reading.standing, codes.standing(findings)),
+        )
+
+    def _follow(self, whole: Snapshot) -> None:
+        """Make the snapshot of the skills as they are now; it stays the same object where nothing differs."""
+        own, before = self._own.skills, self._whole
+        paths = whole.paths(Standing.UNUSABLE)
+        now = {path: whole.skills[path] for path in self.permissions.readable(paths)}
+        made: dict[str, Skill] = {}
+        for path, skill in now.items():
+            made[path] = own[path] if before.get(path) is skill else self._without_withheld(skill)
+            if path in own and _is_same(own[path], made[path]):
+                made[path] = own[path]
+        # What is wrong with a root is for the operator.
+        problems = tuple(found for found in whole.problems if found.skill and self.permissions.reads(found.skill))
+        if made != {**own} or problems != self._own.problems:
+            self._own = Snapshot(made, problems)
+        self._of, self._whole = ref(whole), now
+
+
+def nested_in(whole: Snapshot, skill: Skill) -> set[str]:
+    """Return where in the folder of a skill there are others.
+
+    That includes one whose SKILL.md is no file that can be read, which a gate refuses, or whose SKILL.md is just gone.
+
+    Args:
+        whole: all skills, as they are without grants.
+        skill: one of them, whole.
+    """
+    out = set(skill.nested)
+    before, paths = f"{skill.path}/", whole.paths(Standing.UNUSABLE)
+    at = bisect_left(paths, before)
+    while at < len(paths) and paths[at].startswith(before):
+        if whole.skills[paths[at]].root == skill.root:
+            out.add(paths[at].removeprefix(before))
+        at += 1
+    return out
+
+
+_rest_of: Final = attrgetter("findings", "empty", "standing", "origin")
+
+
+def _is_same(before: Skill | None, now: Skill) -> bool:
+    """Tell whether a skill is the one that it was, although it may have been made anew out of a larger one."""
+    if before is None or before is now:
+        return before is now
+    return before.reading is now.reading and before.files == now.files and _rest_of(before) == _rest_of(now)
+
+
+def _without_same(skills: Mapping[str, Skill], others: Mapping[str, Skill]) -> dict[str, Skill]:
+    """Return those that are not the same among the others."""
+    return {path: each for path, each in skills.items() if not _is_same(others.get(path), each)}
 
 
 class BySkillSet(Generic[_V]):

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Final
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.commands.config_option import configuration_of
 from mcp_skills_server.commands.fields import Grouped, located, seconds, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served
-from mcp_skills_server.commands.options import FollowOptions, RootType
+from mcp_skills_server.commands.options import FollowOptions, RootType, configuration_of
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import leave, say_that_it_waits
 from mcp_skills_server.commands.runtime_options import AllowOptions, EmbeddingOptions, SandboxOptions

@@ -10,9 +10,8 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.access.grants import LOCAL, MAY
-from mcp_skills_server.commands.config_option import configuration_of, oauth_of, tokens_of
 from mcp_skills_server.commands.fields import Grouped, key_of, many, output_format, takes, traits_of, variables_of
-from mcp_skills_server.commands.options import FollowOptions
+from mcp_skills_server.commands.options import FollowOptions, configuration_of, oauth_of, tokens_of
 from mcp_skills_server.commands.printing import say, say_json, say_table
 from mcp_skills_server.errors import UsageError, listed, quoted
 

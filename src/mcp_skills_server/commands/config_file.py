@@ -39,9 +39,10 @@ _PAGE: Final = "docs/configuration.md lists the keys"
 _AT: Final = re.compile(r" ?\(at (?:line (\d+), column \d+|end of document)\)$")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 _SECONDS: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h)")
+_FIELDS: Final = {"skew": "skew_s", "refresh": "refresh_s"}
+"""The fields of keys that are seconds."""
 _SCOPE: Final = re.compile(r"[!#-\[\]-~]+")
 _ENDPOINT: Final = "https://skills.example/mcp"
-_REFUSED: Final = "it does not take this value"
 _NO_RESOURCE: Final = "is no https URL, so clients cannot know the endpoint by it"
 
 _Place: TypeAlias = "tuple[str | int, ...]"
@@ -50,13 +51,9 @@ _Reader: TypeAlias = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationFault:
-    """One thing that is wrong.
+    """One thing that is wrong, and what to do. `line` is 0 and `key` "" for the file as a whole.
 
-    Attributes:
-        line: from 1; 0 for the file as a whole.
-        key: as it stands in the file, `source.refresh` in a table; "" where there is none.
-        what: the fault. It shows no value, which may be a secret.
-        hint: what to do.
+    No part shows a value, which may be a secret.
     """
 
     line: int
@@ -85,15 +82,11 @@ class ConfigurationError(SkillsServerError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SourceRules:
-    """The rules of one root.
+    """The rules of one root: a table `[[source]]`.
 
     Attributes:
         scripts: whether its scripts may run; None leaves that to the options.
-        require_signature: keys, one of which must have signed its skills.
-        include: patterns of the skills that are served; none for all.
-        exclude: patterns of those that are left out.
         refresh_s: seconds between two polls; None for `--refresh`.
-        token_env: the variable that holds the token of an MCP server; "" for none.
         line: where the file says it.
     """
 
@@ -115,7 +108,7 @@ class Configuration:
         values: by the name of the option's field; paths are absolute.
         sources: the rules of single roots, by the root as `values` has it.
         lines: where each of `values` stands, the table of `oauth`, and each key of `quotas`, as `quota.streams`.
-        oauth: the table `[oauth]`; None where there is none.
+        oauth: the values of the table `[oauth]` by its keys; None where there is none.
         grants: the tables `[[grant]]`; None where there are none.
         grant_lines: where each of them stands.
         quotas: the table `[quota]`, or the defaults.
@@ -138,8 +131,11 @@ class Configuration:
 # Values of keys
 
 
-class WrongValueError(SkillsServerError, ValueError):
+class _WrongValueError(ValueError):
     """A key does not take a value. The message does not repeat the value, which may be a secret."""
+
+    def __init__(self, reason: str = "it does not take this value") -> None:
+        super().__init__(reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +144,7 @@ class _Key:
 
     Attributes:
         takes: its values in words, for a hint.
-        read: returns a value as the program uses it. Raises WrongValueError.
+        read: returns a value as the program uses it. Raises _WrongValueError.
         missing: what to write where a required key is missing; "" for an optional key.
     """
 
@@ -159,14 +155,7 @@ class _Key:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """One table.
-
-    Attributes:
-        keys: its keys.
-        form: what to write where something else stands in its place.
-        is_array: whether it is an array of tables.
-        least: how many tables the array has at least.
-    """
+    """One table, or with `is_array` an array of at least `least` tables; `form` is what to write in place of others."""
 
     keys: Mapping[str, _Key]
     form: str
@@ -180,15 +169,9 @@ def _in_words(value: Any) -> str:
 
 
 def _of_kind(value: Any, *kinds: type) -> Any:
-    """Return the value. Raises WrongValueError unless its type is one of these: true is no number."""
+    """Return the value if its type is one of these: true is no number."""
     if type(value) not in kinds:
-        raise WrongValueError(f"this is {_in_words(value)}")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not _of_kind(value, str).strip() or "\0" in value:
-        raise WrongValueError(_REFUSED)
+        raise _WrongValueError(f"this is {_in_words(value)}")
     return value
 
 
@@ -196,10 +179,16 @@ def _flag(value: Any) -> bool:
     return _of_kind(value, bool)
 
 
+def _text(value: Any) -> str:
+    if not _of_kind(value, str).strip() or "\0" in value:
+        raise _WrongValueError
+    return value
+
+
 def _text_that(fits: Callable[[str], object]) -> _Reader:
     def read(value: Any) -> str:
         if not fits(_text(value)):
-            raise WrongValueError(_REFUSED)
+            raise _WrongValueError
         return value
 
     return read
@@ -209,16 +198,34 @@ def _pattern(value: Any) -> Pattern:
     try:
         return Pattern(_of_kind(value, str))
     except PatternError as error:
-        raise WrongValueError(str(error) or _REFUSED) from None
+        raise _WrongValueError(*filter(None, [str(error)])) from None
 
 
 def _list_of(read: _Reader, *, least: int = 0) -> _Reader:
-    def read_all(value: Any) -> list[Any]:
+    def read_all(value: Any) -> tuple[Any, ...]:
         if len(_of_kind(value, list)) < least:
-            raise WrongValueError(_REFUSED)
-        return [read(each) for each in value]
+            raise _WrongValueError
+        return tuple(map(read, value))
 
     return read_all
+
+
+def _number(bounds: click.IntRange | click.FloatRange) -> _Reader:
+    """Return the reader of a number in these bounds: a whole one, or seconds, which may be text with a unit."""
+    kinds = (int,) if isinstance(bounds, click.IntRange) else (int, float)
+
+    def read(value: Any) -> Any:
+        if float in kinds and isinstance(value, str) and (seconds := _SECONDS.fullmatch(value)):
+            value = float(seconds[1]) * _UNITS[seconds[2]]
+        try:
+            number = _of_kind(value, *kinds)
+            if math.isfinite(number):
+                return bounds.convert(number, None, None)
+        except (click.BadParameter, OverflowError):
+            pass
+        raise _WrongValueError
+
+    return read
 
 
 def _one_of(names: Sequence[str]) -> _Reader:
@@ -227,26 +234,6 @@ def _one_of(names: Sequence[str]) -> _Reader:
 
 def _quoted(names: Sequence[str]) -> str:
     return ", ".join(f'"{each}"' for each in names)
-
-
-def _number(bounds: click.IntRange | click.FloatRange) -> _Reader:
-    """Return the reader of a number in these bounds: a whole one, or seconds, which may be text with a unit."""
-    is_whole = isinstance(bounds, click.IntRange)
-
-    def read(value: Any) -> Any:
-        if is_whole:
-            _of_kind(value, int)
-        elif isinstance(value, str) and (seconds := _SECONDS.fullmatch(value)):
-            value = float(seconds[1]) * _UNITS[seconds[2]]
-        try:
-            number: Any = _of_kind(value, int, float)
-            if math.isfinite(number):
-                return bounds.convert(number, None, None)
-        except (click.BadParameter, OverflowError):
-            pass
-        raise WrongValueError(_REFUSED)
-
-    return read
 
 
 # Keys of options
@@ -370,7 +357,7 @@ def _has_resource(given: Mapping[str, Any]) -> bool:
 
 
 def oauth_settings(table: Mapping[str, Any], options: Mapping[str, str]) -> OAuthSettings:
-    """Return the settings of a table `[oauth]` that was read, with the values of the options --oauth-KEY in its place.
+    """Return the settings of a table `[oauth]`, with the values of the options --oauth-KEY in place of its own.
 
     Raises:
         UsageError: an option does not take its value, or an issuer or an audience is missing.
@@ -385,16 +372,14 @@ def oauth_settings(table: Mapping[str, Any], options: Mapping[str, str]) -> OAut
         known = _TABLES["oauth"].keys[key]
         try:
             known.read(value)
-        except WrongValueError:
+        except _WrongValueError:
             raise UsageError(f"--oauth-{key} does not take this value; give {known.takes}") from None
-    values: dict[str, Any] = {"resource": given["audience"]}
-    for key, value in given.items():
-        if isinstance(value, list):
-            value = tuple(cast("list[str]", value))  # noqa: PLW2901
-        values[key.replace("-", "_")] = value
-    if "skew" in values:
-        values["skew_s"] = values.pop("skew")
-    return OAuthSettings(**values)
+    return OAuthSettings(**_as_fields({"resource": given["audience"], **given}))
+
+
+def _as_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a table by the names of the fields that they become."""
+    return {_FIELDS.get(key, key.replace("-", "_")): value for key, value in values.items()}
 
 
 # Parsing
@@ -431,50 +416,44 @@ def parse(raw: bytes, path: str) -> Configuration:
     except RecursionError:
         raise _one_fault(path, 0, "it is nested too deeply", _PAGE) from None
     except ValueError as error:  # also a number that is too long
-        raise _not_toml(path, raw, str(error)) from None
-    reading = _FileReading(lines_of(text))
-    options = reading.values(
-        {key: each for key, each in given.items() if key not in _TABLES}, _option_keys(), [*_option_keys(), *_TABLES]
-    )
+        reason = _AT.sub("", str(error))
+        found = _AT.search(str(error))
+        line = raw.rstrip().count(b"\n") + 1
+        if found is not None and found[1]:
+            line = int(found[1])
+        what = f"this is not TOML: {reason[:1].lower()}{reason[1:]}"
+        raise _one_fault(path, line, what, "write key = value; text is in quotes") from None
+    reading = _FileReading(lines_of(text), os.path.dirname(os.path.abspath(path)))
+    options = {key: each for key, each in given.items() if key not in _TABLES}
+    values = reading.values(options, _option_keys(), [*_option_keys(), *_TABLES])
     tables = {name: reading.tables(name, given[name]) for name in _TABLES if name in given}
-    reading.check_sources(tables.get("source", []), options.get("roots", []))
+    reading.check_sources(tables.get("source", []), values.get("roots", ()))
     reading.check_grants(tables.get("grant", []))
     oauth = given.get("oauth")
     if isinstance(oauth, dict) and not _has_resource(cast("dict[str, Any]", oauth)):
         reading.blame(("oauth", "audience"), f"this {_NO_RESOURCE}", f'add resource = "{_ENDPOINT}"')
     if reading.faults:
         raise ConfigurationError(path, sorted(reading.faults, key=lambda each: each.line))
-    return _configuration(options, tables, os.path.abspath(path), reading)
+    return reading.configuration(values, tables, os.path.abspath(path))
 
 
 def _one_fault(path: str, line: int, what: str, hint: str) -> ConfigurationError:
     return ConfigurationError(path, [ConfigurationFault(line, "", what, hint)])
 
 
-def _not_toml(path: str, raw: bytes, message: str) -> ConfigurationError:
-    found = _AT.search(message)
-    line = raw.rstrip().count(b"\n") + 1
-    if found is not None and found[1]:
-        line = int(found[1])
-    reason = _AT.sub("", message)
-    what = f"this is not TOML: {reason[:1].lower()}{reason[1:]}"
-    return _one_fault(path, line, what, "write key = value; text is in quotes")
-
-
 class _FileReading:
-    """Reads the values of one file, and collects the faults in them.
+    """Reads the values of one file in `folder`, and collects the faults in them. `lines` is where each key stands."""
 
-    Args:
-        lines: where each key stands.
-    """
-
-    def __init__(self, lines: Mapping[_Place, int]) -> None:
+    def __init__(self, lines: Mapping[_Place, int], folder: str) -> None:
         self._lines = lines
+        self._folder = folder
         self.faults: list[ConfigurationFault] = []
 
     def line(self, *place: str | int) -> int:
         """Return the line of a key, or of the nearest table around it; 0 where neither is known."""
-        return next((self._lines[place[:end]] for end in range(len(place), 0, -1) if place[:end] in self._lines), 0)
+        while place and place not in self._lines:
+            place = place[:-1]
+        return self._lines.get(place, 0)
 
     def blame(self, place: _Place, what: str, hint: str) -> None:
         """Note a fault."""
@@ -514,7 +493,7 @@ class _FileReading:
                 continue
             try:
                 out[name] = keys[name].read(value)
-            except WrongValueError as error:
+            except _WrongValueError as error:
                 self.blame((*at, name), str(error), f"write {keys[name].takes}")
         return out
 
@@ -545,6 +524,44 @@ class _FileReading:
                 hint = f'write skills = ["{EVERY_SKILL}"], or leave out admin'
                 self.blame(("grant", number, "may"), what, hint)
 
+    def configuration(
+        self, options: Mapping[str, Any], tables: Mapping[str, Sequence[dict[str, Any]]], file: str
+    ) -> Configuration:
+        """Return what the values of a file without a fault say."""
+        values: dict[str, Any] = {}
+        lines: dict[str, int] = {}
+        for key, value in options.items():
+            parameter = parameters()[key]
+            name = parameter.name or ""
+            values[name], lines[name] = _from_here(parameter, value, self._folder), self.line(key)
+        sources: dict[str, SourceRules] = {}
+        for number, each in enumerate(tables.get("source", ())):
+            rules = _as_fields(each)
+            root = _absolute(rules.pop("from"), self._folder)
+            keys = tuple(os.path.join(self._folder, key) for key in rules.pop("require_signature", ()))
+            sources[root] = SourceRules(**rules, require_signature=keys, line=self.line("source", number))
+        if sources:
+            values["roots"] = (*values.get("roots", ()), *sources)
+            lines.setdefault("roots", self.line("source"))
+        grants = tuple(
+            Grant(each["who"], each["skills"], frozenset(each.get("may", ()))) for each in tables.get("grant", ())
+        )
+        oauth = next(iter(tables.get("oauth", ())), None)
+        if oauth is not None:
+            lines["oauth"] = self.line("oauth")
+        (quota,) = tables.get("quota") or [{}]
+        lines |= {f"quota.{key}": self.line("quota", key) for key in quota}
+        return Configuration(
+            file=file,
+            values=values,
+            sources=sources,
+            lines=lines,
+            oauth=oauth,
+            grants=grants or None,
+            grant_lines=tuple(self.line("grant", number) for number in range(len(grants))),
+            quotas=QuotaSettings(**_as_fields(quota)),
+        )
+
 
 def _are_tables(value: Any) -> TypeGuard[list[dict[str, Any]]]:
     return isinstance(value, list) and all(isinstance(each, dict) for each in cast("list[Any]", value))
@@ -559,56 +576,10 @@ def _meant(name: str, known: Sequence[str]) -> str:
     return next(iter(nearest(plain, known, 1)), "")
 
 
-def _configuration(
-    options: Mapping[str, Any], tables: Mapping[str, Sequence[dict[str, Any]]], file: str, reading: _FileReading
-) -> Configuration:
-    folder = os.path.dirname(file)
-    sources: dict[str, SourceRules] = {}
-    for number, each in enumerate(tables.get("source", ())):
-        keys = tuple(os.path.join(folder, key) for key in each.get("require-signature", ()))
-        sources[_absolute(each["from"], folder)] = SourceRules(
-            scripts=each.get("scripts"),
-            require_signature=keys,
-            include=tuple(each.get("include", ())),
-            exclude=tuple(each.get("exclude", ())),
-            refresh_s=each.get("refresh"),
-            token_env=each.get("token-env", ""),
-            line=reading.line("source", number),
-        )
-    grants = [
-        Grant(tuple(each["who"]), tuple(each["skills"]), frozenset(each.get("may", ())))
-        for each in tables.get("grant", ())
-    ]
-    values: dict[str, Any] = {}
-    lines: dict[str, int] = {}
-    for key, value in options.items():
-        parameter = parameters()[key]
-        name = parameter.name or ""
-        values[name], lines[name] = _from_here(parameter, value, folder), reading.line(key)
-    if sources:
-        values["roots"] = [*values.get("roots", ()), *sources]
-        lines.setdefault("roots", reading.line("source"))
-    oauth = next(iter(tables.get("oauth", ())), None)
-    if oauth is not None:
-        lines["oauth"] = reading.line("oauth")
-    (quota,) = tables.get("quota") or [{}]
-    lines |= {f"quota.{key}": reading.line("quota", key) for key in quota}
-    return Configuration(
-        file=file,
-        values=values,
-        sources=sources,
-        lines=lines,
-        oauth=oauth,
-        grants=tuple(grants) or None,
-        grant_lines=tuple(reading.line("grant", number) for number in range(len(grants))),
-        quotas=QuotaSettings(**{key.replace("-", "_"): value for key, value in quota.items()}),
-    )
-
-
 def _from_here(parameter: click.Parameter, value: Any, folder: str) -> Any:
     """Return a value whose paths do not depend on where a command is started."""
-    if isinstance(value, list):
-        return [_from_here(parameter, each, folder) for each in cast("list[Any]", value)]
+    if isinstance(value, tuple):
+        return tuple(_from_here(parameter, each, folder) for each in cast("tuple[Any, ...]", value))
     if isinstance(parameter.type, RootType):
         return _absolute(value, folder)
     if isinstance(value, str):

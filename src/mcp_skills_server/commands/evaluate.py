@@ -1,4 +1,4 @@
-"""`evaluate`, `try` and `overlap`: whether a model would load the right skill."""
+"""`evaluate`, `try`, `overlap` and `context`: what a model is shown, and whether it loads the right skill."""
 
 from __future__ import annotations
 
@@ -10,21 +10,29 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from mcp_skills_server.commands.fields import count, many, option, output_format, seconds, takes
-from mcp_skills_server.commands.opening import make_registry
-from mcp_skills_server.commands.options import RootOptions, index_of, roots, roots_and_last
+from mcp_skills_server.commands.fields import choice, count, many, option, output_format, seconds, takes
+from mcp_skills_server.commands.opening import load_registry
+from mcp_skills_server.commands.options import (
+    RootOptions,
+    TableOptions,
+    TextOptions,
+    index_of,
+    named_skill,
+    roots,
+    roots_and_last,
+)
 from mcp_skills_server.commands.printing import progress_bar, remark, say, say_json, say_lines, say_table
 from mcp_skills_server.errors import RequestError, UsageError, plural
-from mcp_skills_server.model import Skill, Standing, printable
+from mcp_skills_server.model import Skill, Standing
 
 if TYPE_CHECKING:
     from mcp_skills_server.authoring.evaluation import CaseResult, TriggerCase
     from mcp_skills_server.authoring.programs import CommandJudge
     from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.catalog.skill_set import SkillSet
     from mcp_skills_server.runtime.runtime import Runtime
 
 _MOST_BYTES: Final = 16 << 20
-_LEAST_OVERLAP: Final = 0.5
 
 
 class EvaluateOptions(RootOptions):
@@ -56,19 +64,12 @@ class EvaluateOptions(RootOptions):
     judge_timeout: float = seconds(120, "With --judge: how long one run may take.", above=True)
 
 
-class OverlapOptions(RootOptions):
+class OverlapOptions(TableOptions):
     """All options of `overlap`."""
 
-    form: Literal["table", "json"] = output_format("table", "json")
     least: float = option(
-        _LEAST_OVERLAP, "Leave out pairs that have less in common.", type=click.FloatRange(0, 1), metavar="SHARE"
+        0.5, "Leave out pairs that have less in common.", type=click.FloatRange(0, 1), metavar="SHARE"
     )
-
-
-class TryOptions(RootOptions):
-    """All options of `try`."""
-
-    form: Literal["table", "json"] = output_format("table", "json")
 
 
 @click.command()
@@ -89,8 +90,7 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
     from mcp_skills_server.authoring import evaluation
     from mcp_skills_server.runtime.runtime import Runtime
 
-    registry = make_registry(roots, options)
-    registry.load()
+    registry = load_registry(roots, options)
     cases = _given_cases(registry, options.cases) if options.cases else _own_cases(registry)
     if not cases:
         raise UsageError(
@@ -113,14 +113,18 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
     return int(evaluation.summary(results).pass_rate < options.min_pass)
 
 
+def _usable(registry: SkillSet) -> list[Skill]:
+    snapshot = registry.snapshot
+    return [snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT)]
+
+
 def _judge(options: EvaluateOptions, runtime: Runtime) -> CommandJudge:
     from mcp_skills_server.authoring.programs import CommandJudge
 
-    snapshot = runtime.registry.snapshot
     return CommandJudge(
         options.judge or "",
         runtime.briefing.instructions(),
-        [snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT)],
+        _usable(runtime.registry),
         runs=options.runs,
         concurrency=options.concurrency,
         timeout_s=options.judge_timeout,
@@ -133,8 +137,7 @@ def _own_cases(registry: Registry) -> list[tuple[Skill, TriggerCase]]:
     from mcp_skills_server.authoring.evaluation import own_cases
 
     found: list[tuple[Skill, TriggerCase]] = []
-    snapshot = registry.snapshot
-    for skill in (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT)):
+    for skill in _usable(registry):
         cases, troubles = own_cases(registry.read, skill, registry.roots[skill.root].show)
         found += cases
         for each in troubles:
@@ -161,11 +164,7 @@ def _given_cases(registry: Registry, patterns: Sequence[str]) -> list[tuple[Skil
 
 
 def _skill_of(registry: Registry, named: str, file: Path) -> Skill:
-    """Return the skill that a case is about.
-
-    Raises:
-        UsageError: neither the case nor the file's place says which.
-    """
+    """Return the skill that a case is about, by the file's place, the case or the file's name."""
     from mcp_skills_server.format import identity
 
     snapshot = registry.snapshot
@@ -212,8 +211,8 @@ def _percent(share: float | None) -> str:
 
 @click.command("try")
 @click.argument("arguments", nargs=-1, required=True, metavar="ROOT... PROMPT")
-@takes(TryOptions)
-def try_(options: TryOptions, arguments: tuple[str, ...]) -> int:
+@takes(TableOptions)
+def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
     """Show which skills PROMPT finds, in which order, and by which words. Exit code 1 where it finds none.
 
     \b
@@ -221,31 +220,27 @@ def try_(options: TryOptions, arguments: tuple[str, ...]) -> int:
       mcp-skills-server try ~/skills "refund the customer"
     """
     from mcp_skills_server.authoring.evaluation import RankingJudge
-    from mcp_skills_server.runtime.match_reasons import reasons
     from mcp_skills_server.runtime.runtime import Runtime
+    from mcp_skills_server.runtime.search_text import reasons
 
-    given, prompt = roots_and_last(
-        arguments, "try takes one or more roots and then a prompt, as in 'try ~/skills \"refund the customer\"'"
-    )
-    registry = make_registry(given, options)
-    registry.load()
+    usage = "try takes one or more roots and then a prompt, as in 'try ~/skills \"refund the customer\"'"
+    given, prompt = roots_and_last(arguments, usage)
+    registry = load_registry(given, options)
     with Runtime(registry) as runtime:
         hits = RankingJudge(runtime.searches.of(registry)).ranked(prompt)
+    places = [(hit.skill.path, hit.score, dict(reasons(hit.skill, prompt))) for hit in hits]
     if options.form == "json":
-        places = [
+        say_json(
             {
-                "path": hit.skill.path,
-                "score": hit.score,
-                "words": {field: list(w) for field, w in reasons(hit.skill, prompt)},
+                "prompt": prompt,
+                "places": [{"path": path, "score": score, "words": words} for path, score, words in places],
             }
-            for hit in hits
-        ]
-        say_json({"prompt": prompt, "places": places})
-    elif hits:
+        )
+    elif places:
         rows = [("PLACE", "SKILL", "SCORE", "WORDS")]
-        for place, hit in enumerate(hits, 1):
-            words = "; ".join(f"{field}: {' '.join(found)}" for field, found in reasons(hit.skill, prompt))
-            rows.append((str(place), hit.skill.path, "name" if hit.score is None else f"{hit.score:.2f}", words))
+        for place, (path, score, found) in enumerate(places, 1):
+            words = "; ".join(f"{field}: {' '.join(each)}" for field, each in found.items())
+            rows.append((str(place), path, "name" if score is None else f"{score:.2f}", words))
         say_table(rows)
     else:
         say(f"no skill fits {prompt!r}")
@@ -267,23 +262,88 @@ def overlap(options: OverlapOptions, roots: tuple[str, ...]) -> int:
     """
     from mcp_skills_server.runtime.overlap import pairs
 
-    registry = make_registry(roots, options)
-    registry.load()
-    snapshot = registry.snapshot
-    found = pairs([snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT)], options.least)
+    found = pairs(_usable(load_registry(roots, options)), options.least)
     if options.form == "json":
-        shown: list[dict[str, Any]] = [
+        shown = [
             {"skills": [first.path, each.other.path], "share": round(each.share, 4), "words": list(each.words)}
             for first, each in found
         ]
         say_json({"pairs": shown})
     elif found:
-        rows = [("SHARE", "SKILL", "AND", "WORDS IN COMMON")]
-        rows += [
-            (f"{each.share:.0%}", printable(first.path), printable(each.other.path), " ".join(each.words))
-            for first, each in found
-        ]
-        say_table(rows)
+        rows = [(f"{each.share:.0%}", first.path, each.other.path, " ".join(each.words)) for first, each in found]
+        say_table([("SHARE", "SKILL", "AND", "WORDS IN COMMON"), *rows])
     else:
         say(f"no two skills have {options.least:.0%} of their words in common")
     return int(bool(found))
+
+
+class ContextOptions(TextOptions):
+    """All options of `context`."""
+
+    host: str = choice(
+        "generic", "claude-code", "codex", "gemini-cli", "opencode", words="The host. generic: one that cuts nothing."
+    )
+    skills: tuple[str, ...] = many(
+        "Also show what loading this skill brings. May be repeated.", "--skill", metavar="NAME"
+    )
+    budget: int | None = option(
+        None, "Exit with 1 where what is shown unasked takes more.", type=click.IntRange(min=0), metavar="TOKENS"
+    )
+
+
+@click.command()
+@roots
+@takes(ContextOptions)
+def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
+    """Show what the model of a host is shown of the skills below each ROOT, character for character, and its tokens.
+
+    Unasked is what stands in each request of the host; with --skill also what a call of skills_load brings. Texts are
+    those after the cuts of the host that were measured (docs/hosts.md).
+
+    \b
+    Examples:
+      mcp-skills-server context ~/skills
+      mcp-skills-server context ~/skills --host claude-code --skill refunds
+      mcp-skills-server context ~/skills --host gemini-cli --budget 4000
+    """
+    import anyio
+
+    from mcp_skills_server.authoring import context as contexts
+    from mcp_skills_server.authoring.tokens import counter
+    from mcp_skills_server.runtime.runtime import Runtime
+
+    host = contexts.HOSTS[options.host]
+    registry = load_registry(roots, options)
+    with Runtime(registry) as runtime:
+        shown = contexts.unasked(runtime, host)
+        parts = contexts.parts_shown(shown, runtime.briefing.overview.offers)
+        wanted = [named_skill(registry, name) for name in options.skills]
+        brought = [anyio.run(contexts.loaded, runtime, host, skill) for skill in wanted]
+    count, rule = counter()
+    total = sum(count(each.text) for each in shown)
+    over = options.budget is not None and total > options.budget
+    names = {part: [name for name, has in parts.items() if has == part] for part in ("whole", "shortened", "absent")}
+    if options.form == "json":
+        texts: dict[str, Any] = {
+            key: [
+                {"title": each.title, "text": each.text, "cut_characters": each.cut, "tokens": count(each.text)}
+                for each in found
+            ]
+            for key, found in (("unasked", shown), ("loaded", brought))
+        }
+        say_json(
+            {"host": options.host, "version": host.version, **texts, "skills": names}
+            | {"tokens": total, "token_rule": rule, "ok": not over}
+        )
+        return int(over)
+    for each in (*shown, *brought):
+        cut = f"; the host leaves out {each.cut:,} characters" if each.cut else ""
+        say(f"=== {each.title}: {len(each.text):,} characters, {count(each.text):,} tokens{cut}")
+        say_lines(each.text)
+        say("")
+    say(f"{options.host}: {total:,} tokens unasked ({rule})")
+    counts = f"{len(names['whole']):,} stand with their description, {len(names['shortened']):,} with less"
+    say(f"of the skills {counts}, {len(names['absent']):,} are absent: skills_search finds them")
+    if over:
+        remark(f"{total:,} tokens are more than the budget of {options.budget:,}")
+    return int(over)

@@ -17,8 +17,7 @@ from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.sources.settings import FetchSettings
-    from mcp_skills_server.sources.source import FetchReport, Source
+    from mcp_skills_server.sources.source import FetchReport, FetchSettings, Source
 
 _FRAMING = frozenset(
     ("host", "connection", "content-length", "transfer-encoding", "accept-encoding", "te", "upgrade", "range", "expect")
@@ -94,7 +93,7 @@ def fetch(options: FetchOptions, url: str | None) -> int:
 
 
 def _settings(options: FetchOptions) -> FetchSettings:
-    from mcp_skills_server.sources.settings import Bounds, FetchLimits, FetchSettings, OriginPolicy
+    from mcp_skills_server.sources.source import Bounds, FetchLimits, FetchSettings, OriginPolicy
 
     return FetchSettings(
         wanted=frozenset(options.skills) or None,
@@ -122,7 +121,7 @@ def _proof(keys: tuple[str, ...]) -> Callable[[Mapping[str, bytes]], object] | N
     from pathlib import Path
 
     from mcp_skills_server.provenance.signatures import UnsignedError, Verifier
-    from mcp_skills_server.sources.faults import UnacceptableError
+    from mcp_skills_server.sources.source import UnacceptableError
 
     verifier = Verifier([*map(Path, keys)])
 
@@ -137,7 +136,7 @@ def _proof(keys: tuple[str, ...]) -> Callable[[Mapping[str, bytes]], object] | N
 
 def _origin(text: str) -> str:
     from mcp_skills_server.dialects import wellknown
-    from mcp_skills_server.sources.urls import check_fetchable
+    from mcp_skills_server.sources.addresses import check_fetchable
 
     check_fetchable(text)
     return wellknown.origin(text)
@@ -183,8 +182,8 @@ def _known(folder: str, settings: FetchSettings) -> list[tuple[str, FetchSetting
 def _fetch_or_list(url: str, settings: FetchSettings, options: FetchOptions) -> int:
     """Return the exit code: 1 where the index is at fault, 2 where nothing answers or may be fetched."""
     from mcp_skills_server.dialects.wellknown import IndexRefusedError
-    from mcp_skills_server.sources.faults import RollbackError, SourceError
-    from mcp_skills_server.sources.urls import relative_to_site, shown
+    from mcp_skills_server.sources.addresses import relative_to_site, shown
+    from mcp_skills_server.sources.source import RollbackError, SourceError
 
     try:
         if options.only_list:
@@ -234,7 +233,7 @@ def _fetch(url: str, folder: str, settings: FetchSettings, options: GitOptions) 
             report = anyio.run(refresh, url, folder, settings, progress)
     else:
         from mcp_skills_server.sources.copying import copy
-        from mcp_skills_server.sources.faults import SourceError
+        from mcp_skills_server.sources.source import SourceError
 
         try:
             report = anyio.run(copy, source, folder, settings)
@@ -261,7 +260,7 @@ def _tree_source(url: str, settings: FetchSettings, options: GitOptions) -> Sour
     from mcp_skills_server.directories import cache_directory
     from mcp_skills_server.format.archive import is_archive
     from mcp_skills_server.sources.kinds import kind_of, open_source
-    from mcp_skills_server.sources.settings import SourceSettings
+    from mcp_skills_server.sources.source import SourceSettings
 
     kind = kind_of(url)
     if kind.name == "folder" and is_archive(url) and not os.path.exists(url):
@@ -284,7 +283,7 @@ def _index(report: FetchReport) -> str:
 
 
 def _summary(report: FetchReport) -> str:
-    from mcp_skills_server.sources.urls import shown
+    from mcp_skills_server.sources.addresses import shown
 
     counts = (
         (len(report.added), "added"),

@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import wraps
+from itertools import chain
 from typing import Any, ClassVar, Final, NamedTuple, NoReturn, TypeVar, cast, dataclass_transform
 
 import click
@@ -140,18 +141,19 @@ def output_format(*values: Any, words: str = "How to print.") -> Any:
     return option(values[0], words, "--format", type=click.Choice(values))
 
 
-def takes(kind: type[Options]) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
-    """Give a click command the options of this class; their values are its first argument."""
-    declared = [*_declared(kind)]
+def takes(*kinds: type[Options]) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
+    """Give a click command the options of these classes; an object of each is among its first arguments."""
+    declared = [[*_declared(kind)] for kind in kinds]
 
     def decorate(command: Callable[..., _T]) -> Callable[..., _T]:
         @wraps(command)
         def run(*arguments: Any, **given: Any) -> _T:
-            options = kind(**{name: given.pop(name) for name, _, _ in declared})
-            return command(options, *arguments, **given)
+            pairs = zip(kinds, declared, strict=True)
+            options = [kind(**{name: given.pop(name) for name, _, _ in own}) for kind, own in pairs]
+            return command(*options, *arguments, **given)
 
         made: Callable[..., _T] = run
-        for name, each, heading in reversed(declared):
+        for name, each, heading in reversed([*chain(*declared)]):
             names = [spelling.format(name.replace("_", "-")) for spelling in each.names]
             made = click.option(name, *names, cls=_Option, heading=heading, **each.settings)(made)
         return made

@@ -1,4 +1,4 @@
-"""`install`: have a host start this server, by an entry in the host's own configuration file."""
+"""`install` and `doctor`: entries for this server in the configuration files of hosts, and whether they work."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 import click
 
-from mcp_skills_server.commands.fields import VARIABLE_NAME, Options, flag, many, option, takes
-from mcp_skills_server.commands.printing import remark, say_lines
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.commands.fields import VARIABLE_NAME, Options, flag, many, option, seconds, takes
+from mcp_skills_server.commands.printing import remark, say, say_lines, say_table
+from mcp_skills_server.errors import UsageError, clipped, innermost, plural
 from mcp_skills_server.hosts.table import HOSTS, Host, Platform, is_native, location
 from mcp_skills_server.model import printable
 
@@ -22,6 +26,10 @@ _PROGRAM: Final = "mcp-skills-server"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ENDPOINT: Final = re.compile(r"https?://[^?#]*/mcp/?", re.IGNORECASE)
 """A URL that is an MCP endpoint by its last name, as this server and most others have it."""
+
+_BARE_PATH: Final = os.pathsep.join(("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"))
+"""What a host has that is started from a desktop and not from a shell."""
+_SHOWN_LINES: Final = 3
 
 
 class InstallOptions(Options):
@@ -57,6 +65,18 @@ class InstallOptions(Options):
     listed: bool = flag("Print which hosts are here, and which start this server, and write nothing.", "--list")
 
 
+_EXCLUSIVE: Final = (
+    ("--print", "--dry-run"),
+    ("--print", "--uninstall"),
+    ("--project", "--config"),
+    ("--trust", "--uninstall"),
+    ("--url", "ROOT"),
+    ("--url", "--include"),
+    ("--url", "--exclude"),
+    ("--url", "--command"),
+)
+
+
 @click.command(epilog=f"Hosts: {', '.join(HOSTS)}.")
 @click.argument("host", type=click.Choice(tuple(HOSTS)), metavar="HOST", required=False)
 @click.argument("roots", nargs=-1, metavar="ROOT...", type=click.Path())
@@ -80,34 +100,13 @@ def install(context: click.Context, options: InstallOptions, host: str | None, r
     """
     platform = context.find_object(Platform)
     if options.listed:
-        from mcp_skills_server.commands.doctor import list_entries
-
-        list_entries(platform or this_platform())
+        _list_entries(platform or _this_platform())
         return
     if host is None:
         raise click.MissingParameter(ctx=context, param=context.command.params[0])
-    row, name = HOSTS[host], options.name
-    if not _NAME.fullmatch(name):
-        raise UsageError(f"--name {name!r}: hosts take 1 to 64 letters, digits, '-' and '_'")
-    for one, other, both in (
-        ("--print", "--dry-run", options.show and options.dry_run),
-        ("--print", "--uninstall", options.show and options.uninstall),
-        ("--project", "--config", options.project and options.config is not None),
-        ("--trust", "--uninstall", options.trust and options.uninstall),
-        ("--url", "ROOT", options.url is not None and bool(roots)),
-        ("--url", "--include", options.url is not None and bool(options.include)),
-        ("--url", "--exclude", options.url is not None and bool(options.exclude)),
-        ("--url", "--command", options.url is not None and options.command is not None),
-    ):
-        if both:
-            raise UsageError(f"{one} and {other} exclude each other; give one of them")
-    if options.trust and row.trust is None:
-        raise UsageError(
-            f"--trust: an entry of {row.title} has no such switch; docs/hosts.md says what it needs without a person"
-        )
-    if options.token_env is not None and options.url is None:
-        raise UsageError("--token-env is for a server that is reached by URL; give --url too")
-    command = command_of(options.command)
+    row = HOSTS[host]
+    _check(row, options, roots)
+    command = _command_of(options.command)
     entry: dict[str, Any] = {}
     if options.url is not None and not options.uninstall:
         entry = _remote_entry(row, options.url, options.token_env)
@@ -116,13 +115,16 @@ def install(context: click.Context, options: InstallOptions, host: str | None, r
         entry = _local_entry(row, command, roots, chosen)
     if entry and options.trust and row.trust:
         entry |= row.trust
-    path = _path(row, platform, options)
+    if options.config is not None:
+        path = Path(os.path.abspath(options.config))
+    else:
+        path = location(row, platform or _this_platform(), project=options.project)
     if entry:
         _warn_of_native(row, roots, platform)
     if options.show:
         from mcp_skills_server.hosts.edit import snippet
 
-        say_lines(snippet(row, name, entry).removesuffix("\n"))
+        say_lines(snippet(row, options.name, entry).removesuffix("\n"))
         remark(f"this belongs in {path}; nothing was written")
     else:
         try:
@@ -133,28 +135,50 @@ def install(context: click.Context, options: InstallOptions, host: str | None, r
         _report_problems(roots)
 
 
+def _check(host: Host, options: InstallOptions, roots: Sequence[str]) -> None:
+    """Refuse a name that hosts do not take, and options that exclude each other."""
+    if not _NAME.fullmatch(options.name):
+        raise UsageError(f"--name {options.name!r}: hosts take 1 to 64 letters, digits, '-' and '_'")
+    given = {
+        "--print": options.show,
+        "--dry-run": options.dry_run,
+        "--uninstall": options.uninstall,
+        "--project": options.project,
+        "--config": options.config is not None,
+        "--trust": options.trust,
+        "--url": options.url is not None,
+        "ROOT": roots,
+        "--include": options.include,
+        "--exclude": options.exclude,
+        "--command": options.command is not None,
+    }
+    for one, other in _EXCLUSIVE:
+        if given[one] and given[other]:
+            raise UsageError(f"{one} and {other} exclude each other; give one of them")
+    if options.trust and host.trust is None:
+        raise UsageError(
+            f"--trust: an entry of {host.title} has no such switch; docs/hosts.md says what it needs without a person"
+        )
+    if options.token_env is not None and options.url is None:
+        raise UsageError("--token-env is for a server that is reached by URL; give --url too")
+
+
 def _report_problems(roots: Sequence[str]) -> None:
     """Print on stderr what `validate` finds in these folders and archives; no address is fetched."""
     from mcp_skills_server.commands.look import check, remark_problems
-    from mcp_skills_server.commands.opening import make_registry
+    from mcp_skills_server.commands.opening import load_registry
     from mcp_skills_server.commands.options import RootOptions
     from mcp_skills_server.sources.kinds import kind_of
 
     local = [root for root in roots if kind_of(root).is_path]
-    if not local:
-        return
-    registry = make_registry(local, RootOptions())
-    registry.load()
-    check(registry, list(registry.snapshot.skills.values()))
-    remark_problems(registry)
+    if local:
+        registry = load_registry(local, RootOptions())
+        check(registry, list(registry.snapshot.skills.values()))
+        remark_problems(registry)
 
 
 def _local_entry(host: Host, command: list[str], roots: Sequence[str], chosen: Sequence[str]) -> dict[str, Any]:
-    """Return the entry that has the host start this server, with the options that choose skills.
-
-    Raises:
-        UsageError: there is no root, or one is no folder, is an endpoint or has a path that is not UTF-8.
-    """
+    """Return the entry that has the host start this server, with the options that choose skills."""
     if not roots:
         raise UsageError("install takes the folders to serve, as in 'install cursor ~/skills'")
     from mcp_skills_server.catalog.roots import no_folder
@@ -181,13 +205,7 @@ def _local_entry(host: Host, command: list[str], roots: Sequence[str], chosen: S
 
 
 def _remote_entry(host: Host, url: str, variable: str | None) -> dict[str, Any]:
-    """Return the entry that has the host reach a server by URL.
-
-    Raises:
-        UsageError: the URL or the variable is none, or the host takes no such entry.
-    """
-    from urllib.parse import urlsplit
-
+    """Return the entry that has the host reach a server by URL."""
     from mcp_skills_server.hosts.edit import remote_entry_for
 
     try:
@@ -245,25 +263,15 @@ def _warn_of_native(host: Host, roots: Sequence[str], platform: Platform | None)
             )
 
 
-def _path(host: Host, platform: Platform | None, options: InstallOptions) -> Path:
-    if options.config is not None:
-        return Path(os.path.abspath(options.config))
-    return location(host, platform or this_platform(), project=options.project)
-
-
-def this_platform() -> Platform:
-    """Return the folders of this machine and user.
-
-    Raises:
-        UsageError: there is no home folder.
-    """
+def _this_platform() -> Platform:
+    """Return the folders of this machine and user."""
     try:
         return Platform.of(sys.platform, Path.home(), Path.cwd(), os.environ)
     except RuntimeError:
         raise UsageError("there is no home folder; name the host's file with --config") from None
 
 
-def command_of(given: str | None) -> list[str]:
+def _command_of(given: str | None) -> list[str]:
     """Return what the host is to start. Links stay as they are: an update of the program moves what they lead to."""
     if given is not None:
         if os.path.basename(given) == given and given:
@@ -289,3 +297,151 @@ def _difference(old: bytes, new: bytes, path: Path) -> str:
     for line in unified_diff(before, after, str(path), str(path)):
         out.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
     return "".join(out)
+
+
+@dataclass(frozen=True, slots=True)
+class HostEntry:
+    """An entry of a host that starts this server.
+
+    Attributes:
+        path: the host's file.
+        name: what the host calls the server.
+        words: what it starts.
+        env: the variables that the entry sets.
+        trouble: why it cannot work, seen without starting it; "" for nothing.
+    """
+
+    path: Path
+    name: str
+    words: list[str]
+    env: Mapping[str, str]
+    trouble: str
+
+
+class DoctorOptions(Options):
+    """All options of `doctor`."""
+
+    timeout: float = seconds(20, "How long a server has to answer.", above=True)
+
+
+@click.command()
+@click.argument("host", type=click.Choice(tuple(HOSTS)), metavar="[HOST]", required=False)
+@takes(DoctorOptions)
+@click.pass_context
+def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> int:
+    """Start this server as HOST would, or as each host that has an entry for it, and say what is wrong.
+
+    It is started from another folder and with the short PATH of a program that was started from a desktop. Exit code 1
+    where an entry does not work, or HOST has none.
+
+    \b
+    Examples:
+      mcp-skills-server doctor
+      mcp-skills-server doctor claude-desktop
+    """
+    import anyio
+
+    platform = context.find_object(Platform) or _this_platform()
+    hosts = HOSTS if host is None else {host: HOSTS[host]}
+    failed = found = 0
+    for key, row in hosts.items():
+        try:
+            entries = list(_entries(row, platform))
+        except UsageError as error:
+            say(f"{key}: {error}")
+            failed += 1
+            continue
+        for entry in entries:
+            found += 1
+            began = time.monotonic()
+            trouble, count = entry.trouble, 0
+            if not trouble:
+                trouble, count = anyio.run(_try, entry, options.timeout)
+            took = time.monotonic() - began
+            state = trouble or f"works: {plural(count, 'skill')}, {took:.1f} s from start to list"
+            say(printable(f"{key}: {entry.name!r} in {entry.path}: {state}"))
+            failed += bool(trouble)
+    if not found and not failed:
+        say(f"no entry for this server; 'install {host or 'HOST'} DIR' writes one")
+        return int(host is not None)
+    return int(failed > 0)
+
+
+def _list_entries(platform: Platform) -> None:
+    """Print a line for each host: whether it is here, and its entries for this server."""
+    rows = [("HOST", "HERE", "ENTRY", "STATE", "FILE")]
+    for key, row in HOSTS.items():
+        try:
+            path = location(row, platform)
+            entries = list(_entries(row, platform))
+        except UsageError as error:
+            rows.append((key, "yes", "-", clipped(str(error)), "-"))
+            continue
+        here = "yes" if path.exists() or path.parent.is_dir() else "no"
+        for entry in entries:
+            rows.append((key, here, entry.name, entry.trouble or "configured", str(entry.path)))
+        if not entries:
+            rows.append((key, here, "-", "-", str(path)))
+    say_table([tuple(map(printable, row)) for row in rows])
+
+
+def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
+    """Yield the entries for this server in the files of a host: the user's, and the project's."""
+    from mcp_skills_server.hosts import disk, edit
+
+    seen: set[Path] = set()
+    for project in (False, True):
+        if project and not host.project:
+            continue
+        path = location(host, platform, project=project)
+        if path in seen:
+            continue
+        seen.add(path)
+        try:
+            found = edit.entries_of(disk.read(path).raw, host, _command_of(None))
+        except UsageError as error:
+            raise UsageError(f"{printable(str(path))}: {error}") from None
+        for name, entry in found.items():
+            words = edit.words_of(entry)
+            given = entry.get("env") or entry.get("environment")
+            env = cast("dict[str, object]", given if isinstance(given, dict) else {})
+            yield HostEntry(path, name, words, {str(key): str(env[key]) for key in env}, _trouble(words))
+
+
+def _trouble(words: list[str]) -> str:
+    """Return why what an entry starts cannot work; "" where only a start can tell."""
+    program = words[0]
+    if not shutil.which(program, path=None if os.path.isabs(program) else _BARE_PATH):
+        return f"stale: {program} is no program that the host finds; run 'install' again"
+    given = words[words.index("serve") + 1 :] if "serve" in words else []
+    gone = [each for each in given if os.path.isabs(each) and not os.path.exists(each)]
+    return f"stale: {gone[0]} is gone; run 'install' again with folders that are there" if gone else ""
+
+
+async def _try(entry: HostEntry, patience: float) -> tuple[str, int]:
+    """Start an entry and list its skills. Return what went wrong, or "" and how many there are."""
+    import anyio
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
+    from mcp_skills_server.client import SkillsClient
+
+    environment = {"PATH": _BARE_PATH, **entry.env}
+    if os.name == "nt":
+        environment = dict(entry.env)
+    parameters = StdioServerParameters(
+        command=entry.words[0], args=entry.words[1:], env=environment, cwd=tempfile.gettempdir()
+    )
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+        try:
+            with anyio.fail_after(patience):
+                async with stdio_client(parameters, errlog=log) as streams, ClientSession(*streams) as session:
+                    await session.initialize()
+                    return "", len(await SkillsClient(session).list())
+        except TimeoutError:
+            reason = f"it did not answer within {patience:g} s"
+        except Exception as error:  # whatever a start ends with is the reason
+            reason = clipped(str(innermost(error))) or type(error).__name__
+        log.seek(0)
+        said = [line.strip() for line in log if line.strip()][-_SHOWN_LINES:]
+    return f"fails: {reason}; it said: {' / '.join(said) or 'nothing'}", 0

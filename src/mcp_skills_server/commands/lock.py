@@ -1,14 +1,11 @@
-"""`lock`, `outdated` and `update`: which state of each source is served, and what it has become since.
-
-`diff` and `serve --lock` read lock files by the functions here.
-"""
+"""`lock`, `outdated`, `update` and `diff`: the state of each source that is served, and what it has become since."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
@@ -17,11 +14,10 @@ from urllib.parse import urlsplit
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.commands.config_option import configuration_of
 from mcp_skills_server.commands.fields import Options, option, output_format, takes
-from mcp_skills_server.commands.opening import open_roots
-from mcp_skills_server.commands.options import SignedRootOptions, reading, roots, without_skills
-from mcp_skills_server.commands.printing import remark, say, say_json
+from mcp_skills_server.commands.opening import elsewhere, if_path, open_roots, read_lock
+from mcp_skills_server.commands.options import SignedRootOptions, configuration_of, reading, roots, without_skills
+from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.model import Skill, Standing
 from mcp_skills_server.provenance import lock as lock_file
@@ -29,11 +25,10 @@ from mcp_skills_server.provenance.lock import LockedSource
 from mcp_skills_server.sources.kinds import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.provenance.difference import Difference, Files
 
-DEFAULT: Final = "skills.lock"
+_DEFAULT: Final = "skills.lock"
 Kind: TypeAlias = Literal["changed", "added", "removed"]
 _KINDS: Final[tuple[Kind, ...]] = ("changed", "added", "removed")
 
@@ -41,7 +36,29 @@ _KINDS: Final[tuple[Kind, ...]] = ("changed", "added", "removed")
 class LockFileOptions(Options):
     """The lock file."""
 
-    lock: str = option(DEFAULT, "The lock file.", metavar="FILE")
+    lock: str = option(_DEFAULT, "The lock file.", metavar="FILE")
+
+
+class LockOptions(SignedRootOptions):
+    """All options of `lock`."""
+
+    output: str = option(_DEFAULT, "The file to write.", metavar="FILE")
+
+
+class OutdatedOptions(LockFileOptions, SignedRootOptions):
+    """All options of `outdated`."""
+
+    form: Literal["text", "json"] = output_format("text", "json")
+
+
+class UpdateOptions(LockFileOptions, SignedRootOptions):
+    """All options of `update`."""
+
+
+class DiffOptions(SignedRootOptions):
+    """All options of `diff`."""
+
+    lock: str | None = option(None, "Compare what this lock file names with what is there now.", metavar="FILE")
 
 
 class SourceOffer(NamedTuple):
@@ -59,14 +76,51 @@ class SourceOffer(NamedTuple):
     skills: dict[str, Skill]
     registry: Registry
 
-    def digests(self) -> dict[str, str]:
-        """Return the digest over all files of each skill.
+    def locked(self) -> LockedSource:
+        """Return the entry of a lock file for it.
 
         Raises:
             UsageError: a file changes all the time or cannot be read.
         """
         with reading():
-            return {path: self.registry.digest_over(skill) for path, skill in self.skills.items()}
+            digests = {path: self.registry.digest_over(skill) for path, skill in self.skills.items()}
+        return LockedSource(self.given, self.revision, digests)
+
+    def files(self, path: str) -> Files | None:
+        """Return the files of a skill; None without that skill."""
+        skill = self.skills.get(path)
+        if skill is None:
+            return None
+        with reading():
+            return {each: (raw, skill.files[each].executable) for each, raw in self.registry.read_all(skill).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A source as it is locked, the entry that it would have now, and the source now."""
+
+    source: LockedSource
+    newest: LockedSource
+    offer: SourceOffer
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """Return what happened to each skill that differs, by its path, in their order."""
+        before, now = self.source.skills, self.newest.skills
+        out: dict[str, Kind] = {}
+        for path in sorted(before.keys() | now.keys()):
+            if path not in before:
+                out[path] = "added"
+            elif path not in now:
+                out[path] = "removed"
+            elif before[path] != now[path]:
+                out[path] = "changed"
+        return out
+
+    def by_kind(self) -> dict[Kind, list[str]]:
+        """Return the paths of the skills by what happened to them."""
+        kinds = self.kinds
+        return {kind: [path for path, each in kinds.items() if each == kind] for kind in _KINDS}
 
 
 @contextmanager
@@ -111,58 +165,28 @@ def offered(
         opened.stop()
 
 
-def read_lock(path: str) -> tuple[LockedSource, ...]:
-    """Return the sources of a lock file, with paths as they are from the current folder.
+@contextmanager
+def moves(locked: Sequence[LockedSource], options: SignedRootOptions) -> Generator[list[Moved]]:
+    """Compare each source with its lock. Files can be read as long as the context is open.
 
-    Raises:
-        UsageError: there is none, or it is none.
+    Of a source with two revisions, each entry keeps its own skills; the last one gets the new ones.
     """
-    folder = os.path.dirname(path)
-
-    def from_here(given: str) -> str:
-        return os.path.normpath(os.path.join(folder, given))
-
-    return tuple(replace(each, given=_if_path(from_here, each.given)) for each in lock_file.read(Path(path)))
-
-
-def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
-    """Return the entries of the lock file for these roots, for all that it names where none is given.
-
-    Raises:
-        UsageError: the lock file cannot be read, or does not name a root.
-    """
-    locked = read_lock(path)
-    names = {_place(each.given) for each in locked}
-    for root in roots:
-        if _place(root) not in names:
-            raise UsageError(f"{root}: {path} does not name this root; lock it, or leave it out")
-    wanted = {_place(root) for root in roots} or names
-    return [each for each in locked if _place(each.given) in wanted]
+    last = {each.given: number for number, each in enumerate(locked)}
+    with offered([*last], options) as (_, offers):
+        newest = {each.given: (each, each.locked()) for each in offers}
+        out: list[Moved] = []
+        for number, each in enumerate(locked):
+            offer, now = newest[each.given]
+            wanted = now.skills.keys() - elsewhere(locked, each)
+            if last[each.given] != number:
+                wanted = now.skills.keys() & each.skills.keys()
+            skills = {path: digest for path, digest in now.skills.items() if path in wanted}
+            out.append(Moved(each, replace(now, skills=skills), offer))
+        yield out
 
 
-def elsewhere(locked: Sequence[LockedSource], source: LockedSource) -> frozenset[str]:
-    """Return the skills that other entries of the same source have, which come from other revisions of it."""
-    others = (each for each in locked if each.given == source.given and each is not source)
-    return frozenset(path for each in others for path in each.skills)
-
-
-def _if_path(change: Callable[[str], str], root: str) -> str:
-    """Return a root with its path changed; an address stays."""
-    if kind_of(root).is_path:
-        return change(root)
-    return root
-
-
-def _place(given: str) -> str:
-    return _if_path(os.path.abspath, given)
-
-
-def write_lock(path: str, sources: Sequence[LockedSource]) -> None:
-    """Replace a lock file; relative paths are written as they are from its folder.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
+def _write_lock(path: str, sources: Sequence[LockedSource]) -> None:
+    """Replace a lock file; relative paths are written as they are from its folder."""
     folder = os.path.dirname(path) or "."
 
     def from_folder(given: str) -> str:
@@ -170,56 +194,7 @@ def write_lock(path: str, sources: Sequence[LockedSource]) -> None:
             return given
         return Path(os.path.relpath(given, folder)).as_posix()
 
-    lock_file.write(Path(path), [replace(each, given=_if_path(from_folder, each.given)) for each in sources])
-
-
-class LockOptions(SignedRootOptions):
-    """All options of `lock`."""
-
-    output: str = option(DEFAULT, "The file to write.", metavar="FILE")
-
-
-class OutdatedOptions(LockFileOptions, SignedRootOptions):
-    """All options of `outdated`."""
-
-    form: Literal["text", "json"] = output_format("text", "json")
-
-
-class UpdateOptions(LockFileOptions, SignedRootOptions):
-    """All options of `update`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """A source as it is locked and as it is now.
-
-    Attributes:
-        source: as it is locked.
-        newest: as it would be locked now.
-        offer: reads the files that it has now.
-    """
-
-    source: LockedSource
-    newest: LockedSource
-    offer: SourceOffer
-
-    @property
-    def kinds(self) -> dict[str, Kind]:
-        """Return what happened to each skill that differs, by its path, in their order."""
-        before, now = self.source.skills, self.newest.skills
-        out: dict[str, Kind] = {}
-        for path in sorted(before.keys() | now.keys()):
-            if path not in before:
-                out[path] = "added"
-            elif path not in now:
-                out[path] = "removed"
-            elif before[path] != now[path]:
-                out[path] = "changed"
-        return out
-
-    def of_kind(self, kind: Kind) -> list[str]:
-        """Return the paths of the skills to which this happened."""
-        return [path for path, each in self.kinds.items() if each == kind]
+    lock_file.write(Path(path), [replace(each, given=if_path(from_folder, each.given)) for each in sources])
 
 
 @click.command()
@@ -238,23 +213,35 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
     """
     if click.get_current_context().get_parameter_source("roots") is ParameterSource.DEFAULT_MAP:
         # The configuration makes paths absolute; in a lock file they are relative to it.
-        roots = tuple(_if_path(os.path.relpath, each) for each in roots)
+        roots = tuple(if_path(os.path.relpath, each) for each in roots)
     given = [*dict.fromkeys(roots)]
     for each in given:
-        _check(each)
+        if not kind_of(each).is_path and ":" in urlsplit(each).netloc.rpartition("@")[0]:
+            raise UsageError("an address with a password cannot be locked; have a credential helper know the password")
     with offered(given, options) as (registry, offers):
-        sources = [*map(_locked, offers)]
-        _say_what_is_left_out(registry)
+        sources = [each.locked() for each in offers]
+        _remark_left_out(registry)
         empty = without_skills(registry)
     for each in empty:
         remark(f"{each}: no skill there that may be served; give the folder that holds your skills")
     if empty:
         remark(f"{options.output} was not written")
         return 1
-    write_lock(options.output, sources)
+    _write_lock(options.output, sources)
     count = sum(len(each.skills) for each in sources)
     remark(f"{options.output}: {plural(count, 'skill')} of {plural(len(sources), 'source')}")
     return 0
+
+
+def _remark_left_out(registry: Registry) -> None:
+    for path, skill in registry.snapshot.skills.items():
+        if skill.standing is Standing.UNUSABLE:
+            reason = next((each.message for each in skill.problems), "")
+            remark(f"left out: {path}, which cannot be served: {reason}")
+    for each in registry.problems():
+        is_unusable = each.skill and each.severity == "error" and each.skill not in registry.snapshot.skills
+        if each.code == "shadowed" or (is_unusable and not each.code.startswith("signature-")):
+            remark(f"left out: {each.path}: {each.message}")
 
 
 @click.command()
@@ -270,14 +257,31 @@ def outdated(options: OutdatedOptions) -> int:
       mcp-skills-server outdated --lock team/skills.lock --format json
     """
     with moves(read_lock(options.lock), options) as found:
+        is_new = any(each.kinds for each in found)
         if options.form == "json":
             say_json([_as_json(each) for each in found])
-        else:
+        elif is_new:
             for each in found:
-                _say(each)
-            if not any(each.kinds for each in found):
-                remark(f"nothing is new: the skills are as {options.lock} has them")
-        return int(any(each.kinds for each in found))
+                _say_moved(each)
+        else:
+            remark(f"nothing is new: the skills are as {options.lock} has them")
+        return int(is_new)
+
+
+def _as_json(moved: Moved) -> dict[str, Any]:
+    revisions = {"from": moved.source.given, "locked": moved.source.revision, "newest": moved.newest.revision}
+    return revisions | moved.by_kind()
+
+
+def _say_moved(moved: Moved) -> None:
+    if not moved.kinds:
+        return
+    before, after = (each.revision.removeprefix("sha256:")[:12] for each in (moved.source, moved.newest))
+    revisions = f" {before} -> {after}" if before != after else ""
+    say(f"{moved.source.given}:{revisions}")
+    for kind, paths in moved.by_kind().items():
+        for path in paths:
+            say(f"  {kind:8} {path}")
 
 
 @click.command()
@@ -299,9 +303,9 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
     count = 0
     with moves(locked, options) as moved:
         known = {each.given for each in locked}
-        skills = {path for each in moved for path in (*each.source.skills, *each.newest.skills)}
+        known.update(path for each in moved for path in (*each.source.skills, *each.newest.skills))
         for name in names:
-            if name not in known and name not in skills:
+            if name not in known:
                 raise UsageError(f"{name}: {options.lock} has no such source or skill; 'outdated' shows what is new")
         for each in moved:
             chosen = each.kinds
@@ -311,7 +315,7 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
             count += len(chosen)
             for path, kind in chosen.items():
                 say(f"{kind:8} {path}")
-    write_lock(options.lock, _served(_joined(out)))
+    _write_lock(options.lock, _without_hidden(_joined(out)))
     if not count:
         of = f" of {', '.join(names)}" if names else ""
         remark(f"nothing{of} is new: the skills are as {options.lock} has them")
@@ -336,12 +340,15 @@ def _joined(sources: Iterable[LockedSource]) -> list[LockedSource]:
     out: dict[tuple[str, str], LockedSource] = {}
     for each in sources:
         key = each.given, each.revision
-        out[key] = replace(each, skills={**out[key].skills, **each.skills}) if key in out else each
+        if key in out:
+            out[key] = replace(each, skills={**out[key].skills, **each.skills})
+        else:
+            out[key] = each
     entries = Counter(given for given, _ in out)
     return [each for each in out.values() if each.skills or entries[each.given] == 1]
 
 
-def _served(sources: Sequence[LockedSource]) -> list[LockedSource]:
+def _without_hidden(sources: Sequence[LockedSource]) -> list[LockedSource]:
     """Drop what an earlier source hides: where one source moved alone, two may have a skill with the same path."""
     owners: dict[str, str] = {}
     out: list[LockedSource] = []
@@ -353,61 +360,68 @@ def _served(sources: Sequence[LockedSource]) -> list[LockedSource]:
     return out
 
 
-@contextmanager
-def moves(locked: Sequence[LockedSource], options: SignedRootOptions) -> Generator[list[Moved]]:
-    """Compare each source with its lock. Files can be read as long as the context is open.
+@click.command()
+@click.argument("pair", nargs=-1, metavar="[A B]")
+@takes(DiffOptions)
+def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
+    """Show what is different between two roots, A and B, or between a lock file and the newest.
 
-    Of a source with two revisions, each entry keeps its own skills; the last one gets the new ones.
+    Of each skill a reviewer sees first what decides when it is used and what it may do: description, allowed-tools,
+    scripts, hidden text, links. Then come the other fields and a unified diff of the text files. Exit code 0 where
+    nothing is different, 1 where something is.
+
+    \b
+    Examples:
+      mcp-skills-server diff ./skills git+https://git.example/acme/skills
+      mcp-skills-server diff --lock skills.lock
     """
-    last = {each.given: number for number, each in enumerate(locked)}
-    with offered([*last], options) as (_, offers):
-        newest = {each.given: (each, _locked(each)) for each in offers}
-        out: list[Moved] = []
-        for number, each in enumerate(locked):
-            offer, now = newest[each.given]
-            wanted = now.skills.keys() - elsewhere(locked, each)
-            if last[each.given] != number:
-                wanted = now.skills.keys() & each.skills.keys()
-            skills = {path: digest for path, digest in now.skills.items() if path in wanted}
-            out.append(Moved(each, replace(now, skills=skills), offer))
-        yield out
+    said = click.get_current_context().get_parameter_source("lock") is ParameterSource.COMMANDLINE
+    if pair and said:
+        raise UsageError("diff takes two roots or --lock FILE, not both")
+    is_different = False
+    with ExitStack() as opened:
+        if options.lock is not None and not pair:
+            moved = opened.enter_context(moves(read_lock(options.lock), options))
+            found = (difference for each in moved for difference in _since(each, options))
+        elif len(pair) == 2:
+            before, after = (_alone(opened, each, options) for each in pair)
+            found = _between(before, after, before.skills.keys() | after.skills.keys())
+        else:
+            raise UsageError("diff takes two roots, as in 'diff A B', or --lock FILE")
+        for each in found:
+            is_different = True
+            say(f"{each.path}: {each.kind}")
+            for line in each.first:
+                say(f"  {line}")
+            say_lines("\n".join(each.rest))
+    return int(is_different)
 
 
-def _locked(offer: SourceOffer) -> LockedSource:
-    return LockedSource(offer.given, offer.revision, offer.digests())
+def _since(moved: Moved, options: SignedRootOptions) -> Iterable[Difference]:
+    from mcp_skills_server.provenance.difference import Difference
 
-
-def _check(given: str) -> None:
-    """Refuse an address with a password, which would be readable in the lock file."""
-    if not kind_of(given).is_path and ":" in urlsplit(given).netloc.rpartition("@")[0]:
-        raise UsageError("an address with a password cannot be locked; have a credential helper know the password")
-
-
-def _say_what_is_left_out(registry: Registry) -> None:
-    for path, skill in registry.snapshot.skills.items():
-        if skill.standing is Standing.UNUSABLE:
-            reason = next((each.message for each in skill.problems), "")
-            remark(f"left out: {path}, which cannot be served: {reason}")
-    for each in registry.problems():
-        is_unusable = each.skill and each.severity == "error" and each.skill not in registry.snapshot.skills
-        if each.code == "shadowed" or (is_unusable and not each.code.startswith("signature-")):
-            remark(f"left out: {each.path}: {each.message}")
-
-
-def _say(moved: Moved) -> None:
-    if not moved.kinds:
+    source, kinds = moved.source, moved.kinds
+    if kinds and kind_of(source.given).keeps_history:
+        with ExitStack() as opened:
+            yield from _between(_alone(opened, source.given, options, source.revision), moved.offer, kinds)
         return
-    before, after = (each.revision.removeprefix("sha256:")[:12] for each in (moved.source, moved.newest))
-    say(f"{moved.source.given}: {before} -> {after}" if before != after else f"{moved.source.given}:")
-    for kind in _KINDS:
-        for path in moved.of_kind(kind):
-            say(f"  {kind:8} {path}")
+    for skill, kind in kinds.items():
+        if kind == "added":
+            yield from _between(None, moved.offer, [skill])
+        else:
+            yield Difference(skill, kind, (), ("its locked text is no longer to be had from this source",))
 
 
-def _as_json(moved: Moved) -> dict[str, Any]:
-    return {
-        "from": moved.source.given,
-        "locked": moved.source.revision,
-        "newest": moved.newest.revision,
-        **{kind: moved.of_kind(kind) for kind in _KINDS},
-    }
+def _alone(opened: ExitStack, root: str, options: SignedRootOptions, pin: str | None = None) -> SourceOffer:
+    _, (offer,) = opened.enter_context(offered([root], options, pin))
+    return offer
+
+
+def _between(before: SourceOffer | None, after: SourceOffer, paths: Iterable[str]) -> Iterable[Difference]:
+    from mcp_skills_server.provenance.difference import compare
+
+    for path in sorted(paths):
+        old = before.files(path) if before is not None else None
+        found = compare(path, old, after.files(path))
+        if found is not None:
+            yield found

@@ -6,20 +6,27 @@ import os
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from mcp_skills_server.commands.fields import output_format, takes
-from mcp_skills_server.commands.opening import make_registry
-from mcp_skills_server.commands.options import RootOptions, named_skill, roots, roots_and_last, without_skills
+from mcp_skills_server.commands.fields import takes
+from mcp_skills_server.commands.opening import load_registry
+from mcp_skills_server.commands.options import (
+    TableOptions,
+    TextOptions,
+    named_skill,
+    roots,
+    roots_and_last,
+    without_skills,
+)
 from mcp_skills_server.commands.printing import progress, remark, say, say_json, say_lines, say_table
 from mcp_skills_server.format import identity
-from mcp_skills_server.model import Standing
+from mcp_skills_server.format.uris import uri
+from mcp_skills_server.model import SKILL_MD, Standing
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.catalog.roots import Root
     from mcp_skills_server.model import Problem, Skill
 
 _OF_A_KIND: Final = 20
@@ -34,7 +41,7 @@ _SERVED: Final = {
 
 def check(registry: Registry, skills: Collection[Skill]) -> None:
     """Run the deep checks of these skills, which the registry then knows."""
-    for skill in progress(skills, length=len(skills), label="Checking skills"):
+    for skill in progress(skills, "Checking skills"):
         registry.checks.of(skill)
 
 
@@ -57,8 +64,12 @@ def shortened(problems: Iterable[Problem]) -> Iterator[Problem]:
             yield each
         elif seen[kind] == _OF_A_KIND + 1:
             left = places[kind][_OF_A_KIND:]
+            try:
+                folder = os.path.commonpath(left)
+            except ValueError:  # of several roots, of which not all are absolute
+                folder = os.curdir
             message = f"{len(left):,} more problems of this kind"
-            yield each._replace(path=_above(left), line=None, message=message, hint="'--format json' shows each")
+            yield each._replace(path=folder, line=None, message=message, hint="'--format json' shows each")
 
 
 def remark_problems(registry: Registry) -> None:
@@ -69,43 +80,10 @@ def remark_problems(registry: Registry) -> None:
         remark(f"{summary}; 'mcp-skills-server validate {roots}' shows each")
 
 
-def as_json(problem: Problem) -> dict[str, Any]:
-    """Return all of a problem."""
-    return {
-        "path": problem.path,
-        "skill": problem.skill,
-        "severity": problem.severity,
-        "code": problem.code,
-        "message": problem.message,
-        "hint": problem.hint,
-        "line": problem.line,
-    }
-
-
-def _above(paths: list[str]) -> str:
-    """Return the folder that all of these are in."""
-    try:
-        return os.path.commonpath(paths)
-    except ValueError:  # of several roots, of which not all are absolute
-        return os.curdir
-
-
-class ListOptions(RootOptions):
-    """All options of `list`."""
-
-    form: Literal["table", "json"] = output_format("table", "json")
-
-
-class ShowOptions(RootOptions):
-    """All options of `show`."""
-
-    form: Literal["text", "json"] = output_format("text", "json")
-
-
 @click.command("list")
 @roots
-@takes(ListOptions)
-def list_(options: ListOptions, roots: tuple[str, ...]) -> int:
+@takes(TableOptions)
+def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
     """List the skills below each ROOT, with those that cannot be served.
 
     PROBLEMS counts what `validate` reports of each skill. Exit code 1 when a ROOT has no skill.
@@ -115,34 +93,34 @@ def list_(options: ListOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server list ~/skills
       mcp-skills-server list ~/skills --format json
     """
-    registry = make_registry(roots, options)
-    registry.load()
+    registry = load_registry(roots, options)
     snapshot = registry.snapshot
     skills = [snapshot.skills[path] for path in snapshot.paths(Standing.UNUSABLE)]
     check(registry, skills)
     problems = registry.problems()
     counts = Counter(problem.skill for problem in problems)
-    summaries = [_summary(skill, counts[skill.path]) for skill in skills]
     passed = report_passed(registry)
     empty = without_skills(registry)
     report_empty(empty, passed)
-    sources = [{"root": each.shown, "revision": each.revision or None} for each in _mirrored(registry)]
+    sources = [
+        {"root": root.shown, "revision": root.revision or None} for root in registry.roots if root.origin is not None
+    ]
     if options.form == "json":
-        found = {"skills": summaries, "problems": [as_json(each) for each in problems]}
+        summaries = [_summary(skill, counts[skill.path]) for skill in skills]
+        found = {"skills": summaries, "problems": [each._asdict() for each in problems]}
         say_json(found | {"passed_over": passed, "sources": sources})
         return int(bool(empty))
     colours: dict[int, str] = {}
     rows = [("PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION")]
-    for skill, summary in zip(skills, summaries, strict=True):
-        about = " ".join(str(summary["description"]).split())
+    for skill in skills:
+        count = counts[skill.path]
         if skill.standing < Standing.VALID:
             colours[len(rows)] = "red"
-        elif summary["problems"]:
+        elif count:
             colours[len(rows)] = "yellow"
-        state = str(summary["problems"]) + _UNLISTED.get(skill.standing, "")
-        rows.append(
-            (skill.path, str(summary["version"] or ""), str(summary["files"]), str(summary["bytes"]), state, about)
-        )
+        version, about = identity.version(skill.frontmatter) or "", " ".join(skill.description.split())
+        state = f"{count}{_UNLISTED.get(skill.standing, '')}"
+        rows.append((skill.path, version, str(len(skill.files)), str(skill.size), state, about))
     if skills:
         say_table(rows, colours)
     for each in sources:
@@ -155,8 +133,8 @@ def list_(options: ListOptions, roots: tuple[str, ...]) -> int:
 
 @click.command()
 @click.argument("arguments", nargs=-1, required=True, metavar="ROOT... NAME")
-@takes(ShowOptions)
-def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
+@takes(TextOptions)
+def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
     """Show one skill whole: its metadata, files with digests, instructions and problems.
 
     NAME is the skill's name or its path below its root.
@@ -166,15 +144,11 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
       mcp-skills-server show ~/skills refunds
       mcp-skills-server show ~/skills acme/billing/refunds --format json
     """
-    from mcp_skills_server.format.uris import uri
-    from mcp_skills_server.model import SKILL_MD
     from mcp_skills_server.runtime.runtime import Runtime
 
-    roots, name = roots_and_last(
-        arguments, "show takes one or more roots and then the name of a skill, as in 'show ~/skills refunds'"
-    )
-    registry = make_registry(roots, options)
-    registry.load()
+    usage = "show takes one or more roots and then the name of a skill, as in 'show ~/skills refunds'"
+    roots, name = roots_and_last(arguments, usage)
+    registry = load_registry(roots, options)
     skill = named_skill(registry, name, Standing.UNUSABLE)
     registry.checks.of(skill)
     problems = registry.checks.survey(registry.snapshot).by_skill.get(skill.path, ())
@@ -187,7 +161,7 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
             {"path": path, "uri": uri(skill.path, path), "size": file.size, "digest": file.digest}
             for path, file in skill.files.items()
         ],
-        "problems": [as_json(problem) for problem in problems],
+        "problems": [each._asdict() for each in problems],
         "revision": registry.roots[skill.root].revision or None,
         "listed": listed,
         "instructions": registry.body(skill).text if readable and SKILL_MD in skill.files else "",
@@ -202,12 +176,8 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
     if listed is not None:
         say(f"{'listed:':13}{listed}")
     say("")
-    say_table(
-        [
-            ("FILE", "BYTES", "DIGEST"),
-            *((path, str(file.size), file.digest or "") for path, file in skill.files.items()),
-        ]
-    )
+    rows = [(path, str(file.size), file.digest or "") for path, file in skill.files.items()]
+    say_table([("FILE", "BYTES", "DIGEST"), *rows])
     for problem in shortened(problems):
         say(str(problem))
     say("")
@@ -224,11 +194,6 @@ def report_passed(registry: Registry) -> list[dict[str, Any]]:
     return [each.as_json() for each in passed]
 
 
-def _mirrored(registry: Registry) -> list[Root]:
-    """Return the roots that are no folders."""
-    return [root for root in registry.roots if root.origin is not None]
-
-
 def report_empty(empty: Iterable[str], passed: list[dict[str, Any]]) -> None:
     """Print on stderr which roots have no skill at all, not even in a dot folder."""
     for root in empty:
@@ -238,9 +203,6 @@ def report_empty(empty: Iterable[str], passed: list[dict[str, Any]]) -> None:
 
 def _summary(skill: Skill, problems: int) -> dict[str, Any]:
     """Return what a line of `list` shows of a skill with this number of problems."""
-    from mcp_skills_server.format.uris import uri
-    from mcp_skills_server.model import SKILL_MD, Standing
-
     return {
         "name": skill.name,
         "path": skill.path,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Generator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,20 +17,22 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.commands.options import (
     FollowOptions,
+    LimitOptions,
     RootOptions,
+    WatchOptions,
     cache_folder,
     index_of,
     limits_of,
     path_or_none,
 )
 from mcp_skills_server.commands.printing import and_more
-from mcp_skills_server.commands.running import make_watcher, take_in
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
+    from mcp_skills_server.catalog.gates import Gate
     from mcp_skills_server.catalog.registry import MirroredRoot
-    from mcp_skills_server.catalog.root_index import Gate
     from mcp_skills_server.catalog.views import Views
+    from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.commands.config_file import Configuration, SourceRules
     from mcp_skills_server.proposals.store import ProposalStore
     from mcp_skills_server.provenance.lock import LockedSource
@@ -38,6 +40,21 @@ if TYPE_CHECKING:
     from mcp_skills_server.sources.mirrors import Mirrors
 
 logger = logging.getLogger(__name__)
+
+
+def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:
+    """Return the watcher of the folders; without `--watch` keep an index of them, and return None."""
+    if not options.watch:
+
+        def keep() -> None:
+            registry.loaded.wait()
+            registry.keep_index()
+
+        threading.Thread(target=keep, name="skills-index", daemon=True).start()
+        return None
+    from mcp_skills_server.catalog.watch import Watcher
+
+    return Watcher(registry, poll=options.poll, reconcile=options.reconcile)
 
 
 @dataclass(slots=True)
@@ -66,7 +83,12 @@ class OpenedRoots:
         """Fetch the remote roots, and poll them from now on."""
         if self.mirrors is not None:
             self.mirrors.report_to(self.registry.note)
-            self.mirrors.start(partial(take_in, self.registry))
+            self.mirrors.start(self._load)
+
+    def _load(self, folder: str) -> None:
+        """Load a folder that was fetched, once the first scan is done."""
+        self.registry.loaded.wait()
+        self.registry.refresh([os.path.realpath(folder)])
 
     def fetch(self, first_load: float) -> None:
         """Poll the remote roots. A first list waits so many seconds for a root that was never fetched."""
@@ -104,8 +126,7 @@ class OpenedRoots:
         """
         if self.lock is None or self.pins is None:
             return ""
-        from mcp_skills_server.commands.lock import locked_roots  # not for every start
-        from mcp_skills_server.sources.faults import SourceError
+        from mcp_skills_server.sources.source import SourceError
 
         try:
             entries = _placed(self.entries, locked_roots(self.lock, self.given), self.lock)
@@ -130,31 +151,6 @@ class OpenedRoots:
         for path in self.pins.unserved(self.registry, self.registry.snapshot.skills):
             logger.warning("%s: %s cannot be served", self.lock, path)
         return ""
-
-
-def proposals_at(folder: str | None, roots: Sequence[str]) -> ProposalStore | None:
-    """Return the store of proposals in a folder, or with "git" in the working copy of a root; None without one.
-
-    Args:
-        folder: as it is given.
-        roots: the folders that are served, absolute.
-
-    Raises:
-        UsageError: it cannot be used, or a proposal in it would be found as a skill.
-    """
-    if folder is None:
-        return None
-    from mcp_skills_server.proposals.branches import Branches
-    from mcp_skills_server.proposals.store import ProposalStore
-
-    if folder == "git":
-        branches = Branches(roots or [os.getcwd()])
-        return ProposalStore(branches.folder, branches)
-    place = os.path.realpath(folder)
-    for root in roots:
-        if os.path.commonpath([place, root]) in {place, root}:
-            raise UsageError(f"--proposals {folder}: lies in or around the root {root}; name a folder elsewhere")
-    return ProposalStore(Path(place))
 
 
 def open_roots(
@@ -183,12 +179,12 @@ def open_roots(
     Raises:
         UsageError: a root or a key cannot be read, or a `[[source]]` is no root of its own.
     """
-    from mcp_skills_server.catalog.root_index import all_of, by_root
+    from mcp_skills_server.catalog.gates import all_of, by_root
 
     rules = [configuration and configuration.rules_of(each) for each in given]
     mirrors: Mirrors | None = None
     roots: list[str | MirroredRoot] = [*given]
-    if not all(os.path.isdir(root) for root in given):
+    if not all(map(os.path.isdir, given)):
         mirrors = _mirrors(options)
         pins = [pin] * len(given)
         if locked is not None:
@@ -208,12 +204,10 @@ def open_roots(
         entries = dict(zip(folders, locked, strict=True))
         gate = Pins(*_pinned(entries))
         gates.append(gate)
-    gates += _selection(options.include, options.exclude)
-    gates += _signature_gate(require_signature, options.cache_dir)
+    gates += _gates(options, require_signature, options.cache_dir)
     own: dict[str, Gate] = {}
     for folder, rule in by_folder.items():
-        signed = _signature_gate(rule.require_signature, options.cache_dir)
-        judge = all_of([*_selection(rule.include, rule.exclude), *signed])
+        judge = all_of(_gates(rule, rule.require_signature, options.cache_dir))
         if judge is not None:
             own[folder] = judge
     if own:
@@ -228,6 +222,50 @@ def open_roots(
         )
     scripts = {folder: rule.scripts for folder, rule in by_folder.items() if rule.scripts is not None}
     return OpenedRoots(registry, mirrors, scripts, entries, gate)
+
+
+def _mirrors(options: RootOptions) -> Mirrors:
+    from mcp_skills_server.dialects import wellknown
+    from mcp_skills_server.sources.mirrors import Mirrors
+    from mcp_skills_server.sources.source import FetchSettings, OriginPolicy, SourceSettings
+
+    origins = frozenset(wellknown.origin(each) for each in options.fetch_origins)
+    trust = OriginPolicy(origins, private=options.allow_private, http=options.allow_http)
+    settings = SourceSettings(
+        cache_folder(options.cache_dir),
+        options.hidden,
+        FetchSettings(trust=trust, allow_rollback=options.allow_rollback),
+        cache_bytes=options.cache_size,
+        signers=path_or_none(options.signers),
+        rewritten=options.accept_rewritten,
+    )
+    return Mirrors(settings)
+
+
+def _token_of(rule: SourceRules | None) -> str:
+    """Return the token that a root is asked with; "" for none."""
+    if rule is None or not rule.token_env:
+        return ""
+    token = os.environ.get(rule.token_env, "").strip()
+    if not token or not (token.isascii() and token.isprintable()):
+        raise UsageError(f"a [[source]] has token-env = {rule.token_env!r}, and this variable holds no token; set it")
+    return token
+
+
+def _gates(chosen: LimitOptions | SourceRules, keys: Sequence[str], cache_dir: str | None) -> list[Gate]:
+    """Return the gates of patterns of skills, and of signatures by one of these keys."""
+    gates: list[Gate] = []
+    if chosen.include or chosen.exclude:
+        from mcp_skills_server.catalog.gates import Selection
+
+        gates.append(Selection(chosen.include, chosen.exclude))
+    if keys:
+        from mcp_skills_server.provenance.signature_gate import Proofs, SignatureGate
+        from mcp_skills_server.provenance.signatures import Verifier
+
+        proofs = Proofs(cache_folder(cache_dir) / "signatures")
+        gates.append(SignatureGate(Verifier([*map(Path, keys)]), proofs))
+    return gates
 
 
 def make_registry(
@@ -253,6 +291,13 @@ def make_registry(
     return opened.registry
 
 
+def load_registry(given: Sequence[str], options: RootOptions, *, proved: bool = False) -> Registry:
+    """Return a registry as `make_registry` does, loaded."""
+    registry = make_registry(given, options, proved=proved)
+    registry.load()
+    return registry
+
+
 def open_served(
     given: Sequence[str], options: FollowOptions, configuration: Configuration | None = None
 ) -> OpenedRoots:
@@ -264,8 +309,6 @@ def open_served(
     locked: Sequence[LockedSource] | None = None
     roots = given
     if options.lock is not None:
-        from mcp_skills_server.commands.lock import locked_roots
-
         locked = locked_roots(options.lock, given)
         roots = [each.given for each in locked]
     elif options.frozen:
@@ -286,87 +329,72 @@ def open_served(
         indexed=True,
     )
     opened.lock, opened.given = options.lock, given
-    if options.lock is not None and opened.pins is not None and options.frozen:
-        registry = opened.registry
+    if opened.pins is not None and options.frozen:
         if opened.mirrors is not None:
             opened.mirrors.fetch()
+        registry = opened.registry
         registry.load()
         if unserved := opened.pins.unserved(registry, registry.snapshot.skills):
-            raise UsageError(_refusal(options.lock, unserved, registry))
+            reasons = {each.skill: each.message for each in registry.snapshot.problems}
+            reason = reasons.get(unserved[0], "it is not there")
+            raise UsageError(
+                f"{options.lock}: {unserved[0]} cannot be served: {reason}{and_more(len(unserved) - 1)}; see "
+                "'outdated' and 'diff', then 'update', or leave out --frozen"
+            )
     return opened
 
 
-def _mirrors(options: RootOptions) -> Mirrors:
-    from mcp_skills_server.dialects import wellknown
-    from mcp_skills_server.sources.mirrors import Mirrors
-    from mcp_skills_server.sources.settings import FetchSettings, OriginPolicy, SourceSettings
-
-    origins = frozenset(wellknown.origin(each) for each in options.fetch_origins)
-    trust = OriginPolicy(origins, private=options.allow_private, http=options.allow_http)
-    settings = SourceSettings(
-        cache_folder(options.cache_dir),
-        options.hidden,
-        FetchSettings(trust=trust, allow_rollback=options.allow_rollback),
-        cache_bytes=options.cache_size,
-        signers=path_or_none(options.signers),
-        rewritten=options.accept_rewritten,
-    )
-    return Mirrors(settings)
+# Lock files
 
 
-def _token_of(rule: SourceRules | None) -> str:
-    """Return the token that a root is asked with; "" for none.
+def read_lock(path: str) -> tuple[LockedSource, ...]:
+    """Return the sources of a lock file, with paths as they are from the current folder.
 
     Raises:
-        UsageError: the variable is not set.
+        UsageError: there is none, or it is none.
     """
-    if rule is None or not rule.token_env:
-        return ""
-    token = os.environ.get(rule.token_env, "").strip()
-    if not token or not (token.isascii() and token.isprintable()):
-        raise UsageError(f"a [[source]] has token-env = {rule.token_env!r}, and this variable holds no token; set it")
-    return token
+    from mcp_skills_server.provenance import lock
+
+    folder = os.path.dirname(path)
+
+    def from_here(given: str) -> str:
+        return os.path.normpath(os.path.join(folder, given))
+
+    return tuple(replace(each, given=if_path(from_here, each.given)) for each in lock.read(Path(path)))
 
 
-def _selection(include: Sequence[str], exclude: Sequence[str]) -> Sequence[Gate]:
-    """Return the gate of these patterns; none where there are none."""
-    if not include and not exclude:
-        return ()
-    from mcp_skills_server.catalog.selection import Selection
-
-    return [Selection(include, exclude)]
-
-
-def _signature_gate(keys: Sequence[str], cache_dir: str | None) -> Sequence[Gate]:
-    """Return the gate that admits skills signed by one of these keys; none where there are no keys.
+def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
+    """Return the entries of the lock file for these roots, for all that it names where none is given.
 
     Raises:
-        UsageError: a key cannot be read.
+        UsageError: the lock file cannot be read, or does not name a root.
     """
-    if not keys:
-        return ()
-    from pathlib import Path
-
-    from mcp_skills_server.provenance.signature_gate import Proofs, SignatureGate
-    from mcp_skills_server.provenance.signatures import Verifier
-
-    proofs = Proofs(cache_folder(cache_dir) / "signatures")
-    return [SignatureGate(Verifier([*map(Path, keys)]), proofs)]
+    locked = [(if_path(os.path.abspath, each.given), each) for each in read_lock(path)]
+    names = {name for name, _ in locked}
+    wanted = {if_path(os.path.abspath, root): root for root in roots}
+    for name, root in wanted.items():
+        if name not in names:
+            raise UsageError(f"{root}: {path} does not name this root; lock it, or leave it out")
+    return [each for name, each in locked if not roots or name in wanted]
 
 
-def _refusal(lock: str, unserved: Sequence[str], registry: Registry) -> str:
-    """Return why `--frozen` refuses to start: the first skill with its reason, and the number of the others."""
-    reasons = {each.skill: each.message for each in registry.snapshot.problems}
-    first = f"{unserved[0]} cannot be served: {reasons.get(unserved[0], 'it is not there')}"
-    return (
-        f"{lock}: {first}{and_more(len(unserved) - 1)}; see 'outdated' and 'diff', then 'update', or leave out --frozen"
-    )
+def elsewhere(locked: Sequence[LockedSource], source: LockedSource) -> frozenset[str]:
+    """Return the skills that other entries of the same source have, which come from other revisions of it."""
+    others = (each for each in locked if each.given == source.given and each is not source)
+    return frozenset(path for each in others for path in each.skills)
+
+
+def if_path(change: Callable[[str], str], root: str) -> str:
+    """Return a root with its path changed; an address stays."""
+    from mcp_skills_server.sources.kinds import kind_of
+
+    if kind_of(root).is_path:
+        return change(root)
+    return root
 
 
 def _pinned(entries: Mapping[str, LockedSource]) -> tuple[dict[str, Mapping[str, str]], dict[str, frozenset[str]]]:
     """Return the locked skills of each folder, and those that another revision of its source has."""
-    from mcp_skills_server.commands.lock import elsewhere
-
     locked = [*entries.values()]
     return (
         {folder: each.skills for folder, each in entries.items()},
@@ -392,6 +420,30 @@ def _placed(before: Mapping[str, LockedSource], locked: Sequence[LockedSource], 
         del free[folder]
         after[folder] = each
     return after
+
+
+# What is made of opened roots
+
+
+def proposals_at(folder: str | None, roots: Sequence[str]) -> ProposalStore | None:
+    """Return the store of proposals in a folder, or with "git" in the working copy of a root; None without one.
+
+    Raises:
+        UsageError: it cannot be used, or a proposal in it would be found as a skill of these roots (absolute).
+    """
+    if folder is None:
+        return None
+    from mcp_skills_server.proposals.branches import Branches
+    from mcp_skills_server.proposals.store import ProposalStore
+
+    if folder == "git":
+        branches = Branches(roots or [os.getcwd()])
+        return ProposalStore(branches.folder, branches)
+    place = os.path.realpath(folder)
+    for root in roots:
+        if os.path.commonpath([place, root]) in {place, root}:
+            raise UsageError(f"--proposals {folder}: lies in or around the root {root}; name a folder elsewhere")
+    return ProposalStore(Path(place))
 
 
 def make_views(registry: Registry, configuration: Configuration | None, *, local: bool) -> Views:

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar
 
 import click
 
-from mcp_skills_server.commands.config_option import ConfigOptions
-from mcp_skills_server.commands.fields import Options, count, file, flag, many, option, seconds, switch
+from mcp_skills_server.commands.fields import (
+    PREFIX,
+    Options,
+    count,
+    file,
+    flag,
+    many,
+    option,
+    output_format,
+    seconds,
+    switch,
+    variables_of,
+)
 from mcp_skills_server.errors import StaleFileError, UsageError
 from mcp_skills_server.model import Standing
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from mcp_skills_server.access.settings import OAuthSettings
+    from mcp_skills_server.access.tokens import Token, TokenLines
     from mcp_skills_server.catalog.index import Index
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.roots import Limits
+    from mcp_skills_server.commands.config_file import Configuration
     from mcp_skills_server.model import Skill
 
+logger = logging.getLogger(__name__)
+_READ: Final = "mcp_skills_server.configuration"
+_WITHOUT_OPTION: Final = frozenset(("MCP_SKILLS_EMBEDDINGS_KEY",))
+"""Variables of secrets that have no option, so that no process list shows them."""
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ROOTS: Final = "MCP_SKILLS_ROOTS"
 
@@ -143,8 +163,50 @@ class GitOptions(Options):
     accept_rewritten: bool = flag("Take what a branch was rewritten to (force-push), or a tag moved to.")
 
 
+def _take(context: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
+    """Read the file, before any other option is looked at."""
+    if path is not None and not context.resilient_parsing:
+        from mcp_skills_server.commands.config_file import ConfigurationError, read
+
+        try:
+            configuration = read(path)
+        except ConfigurationError as error:
+            raise UsageError(str(error)) from None
+        context.meta[_READ] = configuration
+        context.default_map = {**configuration.values}
+    return path
+
+
+class ConfigOptions(Options):
+    """The file of options."""
+
+    heading: ClassVar[str] = "Configuration"
+    config: str | None = option(
+        None,
+        "Take from this TOML file the options that neither the command line nor the environment gives: "
+        "page-size = 20. 'config check' proves it, 'config show' says what is in force.",
+        type=click.Path(),
+        metavar="FILE",
+        in_file=False,
+        is_eager=True,
+        callback=_take,
+    )
+
+
 class RootOptions(LimitOptions, SiteOptions, GitOptions, ConfigOptions):
     """How the roots of a command are read."""
+
+
+class TextOptions(RootOptions):
+    """Options of a command that prints text or JSON."""
+
+    form: Literal["text", "json"] = output_format("text", "json")
+
+
+class TableOptions(RootOptions):
+    """Options of a command that prints a table or JSON."""
+
+    form: Literal["table", "json"] = output_format("table", "json")
 
 
 class WatchOptions(Options):
@@ -214,15 +276,6 @@ class ProposalOptions(Options):
         locate=_locate_proposals,
         metavar="DIR|git",
     )
-
-
-class PartialOptions(Options):
-    """Options for skills that cannot be published."""
-
-    allow_partial: bool = flag(
-        "Publish the others where a skill cannot be; without it nothing is, and it exits with 1."
-    )
-    with_evals: bool = flag("Publish the folder evals of each skill, too. That of a signed skill always is.")
 
 
 @contextmanager
@@ -297,3 +350,68 @@ def limits_of(options: LimitOptions) -> Limits:
         options.hidden,
         options.follow_links,
     )
+
+
+# The configuration file and what it and other options give
+
+
+def configuration_of(context: click.Context) -> Configuration | None:
+    """Return the configuration of this command; None without `--config`."""
+    return context.meta.get(_READ)
+
+
+def tokens_of(file: str | None, lines: str | None) -> list[Token]:
+    """Return the tokens of `--token-file` or `--tokens`, each line proved. Warn of those that expire soon."""
+    from mcp_skills_server.access.tokens import warn_of_ends
+
+    found = token_lines_of(file, lines).checked()
+    warn_of_ends(found, time.time())
+    return found
+
+
+def token_lines_of(file: str | None, lines: str | None, *, again: bool = False) -> TokenLines:
+    """Return the tokens and the lines that are wrong; `again` for the reload of a running server."""
+    from mcp_skills_server.access.tokens import TokenLines, read_token_file, read_token_value
+
+    if file is not None and lines is not None:
+        raise UsageError("tokens come from --token-file or from MCP_SKILLS_TOKENS; give one of them")
+    if lines is not None:
+        return read_token_value(lines, "MCP_SKILLS_TOKENS")
+    if file is not None:
+        return read_token_file(file, again=again)
+    return TokenLines(())
+
+
+def oauth_of(context: click.Context) -> OAuthSettings | None:
+    """Return the issuer whose access tokens are accepted, by the options and the file of this command; or None."""
+    configuration = configuration_of(context)
+    table = configuration and configuration.oauth
+    given = {key: context.params.get(f"oauth_{key}") for key in ("issuer", "audience", "resource")}
+    options = {key: value for key, value in given.items() if value is not None}
+    if table is None and not options:
+        return None
+    from mcp_skills_server.commands.config_file import oauth_settings
+
+    return oauth_settings(table or {}, options)
+
+
+def warn_of_unknown_variables(context: click.Context) -> None:
+    """Warn of each variable MCP_SKILLS_* that no command reads, with the nearest that one does."""
+    given = {each for each in os.environ if each.startswith(PREFIX)} - _WITHOUT_OPTION
+    own = _variables(context.command)
+    if given <= own:
+        return
+    from mcp_skills_server.format.nearest import nearest
+
+    root = context.find_root()
+    if isinstance(root.command, click.Group):
+        for name in root.command.list_commands(root):
+            own |= _variables(root.command.get_command(root, name))
+    for name in sorted(given - own):
+        near = nearest(name, sorted(own), 1)
+        logger.warning("%s: there is no such variable; %s", name, f"set {near[0]}" if near else "unset it")
+
+
+def _variables(command: click.Command | None) -> set[str]:
+    parameters = command.params if command is not None else ()
+    return {variable for parameter in parameters for variable in variables_of(parameter)}

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
@@ -88,9 +88,9 @@ def remark(text: str) -> None:
     say(f"{_PROGRAM}: {text}", err=True)
 
 
-def progress(items: Iterable[_T], *, length: int, label: str) -> Iterator[_T]:
+def progress(items: Collection[_T], label: str) -> Iterator[_T]:
     """Yield the items, with a progress bar of this label on stderr if that is a terminal."""
-    with progress_bar(length, label) as tick:
+    with progress_bar(len(items), label) as tick:
         for each in items:
             yield each
             tick()

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 import click
 
+from mcp_skills_server.commands.features.records import AuditOptions, start_audit
 from mcp_skills_server.commands.fields import flag, many, option, output_format, takes
 from mcp_skills_server.commands.opening import proposals_at
 from mcp_skills_server.commands.options import ProposalOptions
 from mcp_skills_server.commands.printing import say, say_json, say_lines, say_table
-from mcp_skills_server.commands.records import AuditOptions, start_audit
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.proposals.store import LOCAL
 

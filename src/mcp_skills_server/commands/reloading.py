@@ -20,9 +20,9 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.access.tokens import warn_of_ends
-from mcp_skills_server.commands.config_option import configuration_of, token_lines_of, warn_of_unknown_variables
 from mcp_skills_server.commands.fields import key_of, traits_of
 from mcp_skills_server.commands.logs import set_level
+from mcp_skills_server.commands.options import configuration_of, token_lines_of, warn_of_unknown_variables
 from mcp_skills_server.commands.printing import and_more
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable

@@ -6,12 +6,11 @@ import shlex
 
 import click
 
-from mcp_skills_server.commands.config_option import configuration_of
+from mcp_skills_server.commands.features.records import AuditOptions, start_audit
 from mcp_skills_server.commands.fields import Grouped, takes
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import make_views, open_served
-from mcp_skills_server.commands.options import FollowOptions, roots_or_lock
-from mcp_skills_server.commands.records import AuditOptions, start_audit
+from mcp_skills_server.commands.options import FollowOptions, configuration_of, roots_or_lock
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import end_on_signals, leave, on_hangup, say_that_it_waits
 from mcp_skills_server.commands.runtime_options import RuntimeOptions, make_runtime

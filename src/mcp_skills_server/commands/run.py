@@ -1,25 +1,29 @@
-"""`run`: run a script of a skill as a server would."""
+"""`run` and `approve`: run a script of a skill as a server would, and let scripts of a skill from elsewhere run."""
 
 from __future__ import annotations
 
+import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from mcp_skills_server.commands.fields import Grouped, flag, takes
-from mcp_skills_server.commands.opening import make_registry
-from mcp_skills_server.commands.options import RootOptions, named_skill, reading
+from mcp_skills_server.commands.fields import Grouped, flag, option, takes
+from mcp_skills_server.commands.opening import load_registry
+from mcp_skills_server.commands.options import RootOptions, named_skill, reading, roots_and_last
 from mcp_skills_server.commands.printing import remark, say, say_lines
-from mcp_skills_server.commands.runtime_options import ExecutionOptions, RuntimeOptions, SandboxOptions, make_runtime
-from mcp_skills_server.errors import RequestError, UsageError
-from mcp_skills_server.model import Skill
+from mcp_skills_server.commands.runtime_options import (
+    ApprovalOptions,
+    ExecutionOptions,
+    RuntimeOptions,
+    SandboxOptions,
+    make_runtime,
+)
+from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.runtime.scripts.outcome import Outcome
-    from mcp_skills_server.runtime.scripts.runner import Explained, Scripts
-    from mcp_skills_server.runtime.scripts.workspace import Workspace
-
+    from mcp_skills_server.runtime.scripts.runner import Explained
 
 _PLAIN: Final = frozenset(("HOME", "LANG", "PATH", "SKILL_DIR", "SKILL_WORKSPACE", "TMPDIR"))
 
@@ -51,8 +55,7 @@ def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str
 
     from mcp_skills_server.runtime.runtime import RuntimeSettings
 
-    registry = make_registry([root], options)
-    registry.load()
+    registry = load_registry([root], options)
     found = named_skill(registry, skill)
     # The user who types the command allows the run; a client of a server does not.
     chosen = {name: value for name, value in vars(options).items() if hasattr(RuntimeOptions, name)}
@@ -66,7 +69,7 @@ def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str
                 if options.explain:
                     _say_explained(scripts.explain(found, script, workspace, args))
                     return 0
-                outcome = anyio.run(partial(_run, scripts, found, script, workspace, args))
+                outcome = anyio.run(partial(scripts.run, found, script, workspace, args=args))
         except RequestError as error:
             raise UsageError(str(error)) from None
     if outcome.stdout:
@@ -76,10 +79,6 @@ def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str
     for file in outcome.files:
         remark(f"it made {file.path} ({file.size:,} bytes), which is removed with its work directory")
     return 1 if outcome.exit_code is None else outcome.exit_code
-
-
-async def _run(scripts: Scripts, skill: Skill, path: str, workspace: Workspace, args: tuple[str, ...]) -> Outcome:
-    return await scripts.run(skill, path, workspace, args=args)
 
 
 def _say_explained(explained: Explained) -> None:
@@ -96,3 +95,63 @@ def _say_explained(explained: Explained) -> None:
         say(f"variable:  {name}={value}" if name in _PLAIN else f"variable:  {name}")  # the others may be secrets
     for name, value in sorted(command.limits.items()):
         say(f"limit:     {name} {value:,}")
+
+
+class ApproveOptions(ApprovalOptions, RootOptions):
+    """All options of `approve`."""
+
+    digest: str | None = option(
+        None, "Approve only what has this digest, as the server's message has it.", metavar="DIGEST"
+    )
+    revoke: bool = flag("Take the approval back.")
+
+
+@click.command()
+@click.argument("arguments", nargs=-1, required=True, metavar="ROOT... SKILL")
+@takes(ApproveOptions)
+def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
+    """Let scripts of one skill of a site or an archive run, as long as no file of it changes.
+
+    SKILL is the skill's name or its path. The server runs them if it was started with --allow-scripts and
+    --allow-scripts-of ORIGIN; a running one need not be started again. Read the skill first.
+
+    \b
+    Examples:
+      mcp-skills-server show https://example.com refunds
+      mcp-skills-server approve https://example.com refunds
+      mcp-skills-server approve https://example.com refunds --revoke
+    """
+    from mcp_skills_server.dialects import runtime
+    from mcp_skills_server.runtime.scripts.approvals import Approval, change, default_file
+    from mcp_skills_server.runtime.scripts.policy import canonical
+
+    usage = "approve takes one or more roots and then a skill, as in 'approve https://example.com refunds'"
+    roots, name = roots_and_last(arguments, usage)
+    registry = load_registry(roots, options, proved=not options.revoke)
+    skill = named_skill(registry, name)
+    try:
+        found = registry.digest_over(skill)
+    except StaleFileError as error:
+        raise UsageError(f"{error.path}: cannot be read ({error.reason or 'it changed'}); try again") from None
+    if skill.origin is None:
+        raise UsageError(f"{skill.path} is in one of your own folders; its scripts need no approval")
+    origin = canonical(skill.origin)
+    if not origin:
+        raise UsageError(f"{skill.path}: its record of origin cannot be read; fetch it again")
+    if options.digest is not None and options.digest != found:
+        raise UsageError(f"{skill.path} has the digest {found} and not the one given; read the skill again")
+    file = Path(options.approvals) if options.approvals is not None else default_file()
+
+    def changed(known: tuple[Approval, ...]) -> list[Approval]:
+        others = [each for each in known if (each.origin, each.skill) != (origin, skill.path)]
+        if options.revoke:
+            return [each for each in others if (each.origin, each.digest) != (origin, found)]
+        return [*others, Approval(origin, skill.path, found, float(int(time.time())))]
+
+    change(file, changed)
+    if options.revoke:
+        say(f"{skill.path} from {origin}: not approved any more")
+        return
+    say(f"{skill.path} from {origin}: approved with the digest {found}")
+    for path in runtime.scripts_of(skill):
+        say(f"  {path}")

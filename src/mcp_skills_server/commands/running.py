@@ -11,33 +11,13 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
-from mcp_skills_server.commands.options import WatchOptions
 from mcp_skills_server.commands.printing import remark
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.catalog.watch import Watcher
 
 _LAST_S = 1.0
 """Seconds that the end waits for a reader of the last lines of the log."""
-
-
-def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:
-    """Return the watcher of the folders; without `--watch` compute the digests, keep an index, and return None."""
-    if not options.watch:
-        from mcp_skills_server.catalog.watch.watcher import Prover
-
-        Prover(registry).start()
-        return None
-    from mcp_skills_server.catalog.watch import Watcher
-
-    return Watcher(registry, poll=options.poll, reconcile=options.reconcile)
-
-
-def take_in(registry: Registry, folder: str) -> None:
-    """Load a folder that was fetched, once the first scan is done."""
-    registry.loaded.wait()
-    registry.refresh([os.path.realpath(folder)])
 
 
 def settle_after_load(registry: Registry) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from mcp_skills_server.commands.features.feature import Feature, Server
 from mcp_skills_server.commands.fields import Options, choice, count, file, many, option, seconds, switch
 from mcp_skills_server.errors import RequestError, UsageError, missing_extra
 
@@ -235,6 +236,22 @@ class EmbeddingOptions(Options):
         metavar="DIR|URL",
     )
     embeddings_model: str | None = option(None, "The name of the model at an endpoint.", metavar="NAME")
+
+
+class SearchByMeaning(Feature[EmbeddingOptions]):
+    """Search by meaning."""
+
+    options_class = EmbeddingOptions
+    only_http = False
+
+    def start(self, server: Server) -> None:
+        """Load the model with the first scan.
+
+        Raises:
+            UsageError: as for `make_embeddings`.
+        """
+        registry = server.opened.registry
+        server.runtime.embeddings = make_embeddings(registry, self.options, self.serve.cache_dir)
 
 
 def make_embeddings(registry: Registry, options: EmbeddingOptions, cache_dir: str | None) -> Embeddings | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mcp_skills_server.commands.fields import many, option, takes
-from mcp_skills_server.commands.opening import make_registry
+from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import (
     LimitOptions,
     RootOptions,
@@ -120,8 +120,7 @@ def verify(options: VerifyOptions, roots: tuple[str, ...]) -> int:
     elif not options.keys:
         raise UsageError("verify needs --key FILE, the public key of who signed, or --identity and --issuer")
     verifier = Verifier([*map(Path, options.keys)], identity)
-    registry = make_registry(roots, options)
-    registry.load()
+    registry = load_registry(roots, options)
     failed = 0
     for path in registry.snapshot.paths(Standing.LENIENT):
         try:

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from mcp_skills_server.commands.config_option import configuration_of
+from mcp_skills_server.commands.features.records import UsageOptions, store_at
 from mcp_skills_server.commands.fields import Grouped, option, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
-from mcp_skills_server.commands.opening import open_served, proposals_at
-from mcp_skills_server.commands.options import FollowOptions, ProposalOptions, roots_or_lock
+from mcp_skills_server.commands.opening import make_watcher, open_served, proposals_at
+from mcp_skills_server.commands.options import FollowOptions, ProposalOptions, configuration_of, roots_or_lock
 from mcp_skills_server.commands.printing import remark, say
-from mcp_skills_server.commands.records import UsageOptions, store_at
 from mcp_skills_server.commands.reloading import Reloader
-from mcp_skills_server.commands.running import end_on_signals, leave, make_watcher
+from mcp_skills_server.commands.running import end_on_signals, leave
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -63,6 +62,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     from mcp_skills_server.web.guards import make_policy
     from mcp_skills_server.web.serving import serve_http
     from mcp_skills_server.web.settings import HttpSettings, UiSettings
+    from mcp_skills_server.web.ui.app import PagePart
 
     opened = open_served(roots, options, configuration_of(context))
     opened.fetch(options.first_load)
@@ -75,9 +75,11 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
         host=_HOST,
         port=options.port,
         policy=make_policy(_HOST, (), (), ()),
-        publish=False,
         sites=mirrors.states if mirrors is not None else list,
-        ui=UiSettings(hashlib.sha256(secret.encode()).digest(), only=True, counts=counts),
+    )
+    runtime = Runtime(registry)
+    page = PagePart(
+        runtime, settings, UiSettings(hashlib.sha256(secret.encode()).digest(), only=True, counts=counts), views
     )
 
     def listening(place: str) -> None:
@@ -89,7 +91,8 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()  # it may wait for a browser
 
     watcher = make_watcher(registry, options)
-    anyio.run(partial(serve_http, listening=listening), Runtime(registry), settings, http, watcher, views)
+    serve = partial(serve_http, parts=[page], listening=listening)
+    anyio.run(serve, runtime, settings, http, watcher, views)
     opened.stop()
     leave()
 

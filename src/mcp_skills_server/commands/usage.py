@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
+from mcp_skills_server.commands.features.records import OFF, store_at
 from mcp_skills_server.commands.fields import Options, choice, flag, option, takes
 from mcp_skills_server.commands.printing import say, say_json, say_table
-from mcp_skills_server.commands.records import OFF, store_at
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:

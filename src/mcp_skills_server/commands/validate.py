@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -14,8 +14,8 @@ import click
 
 from mcp_skills_server.codes import CODES
 from mcp_skills_server.commands.fields import Options, flag, many, output_format, takes
-from mcp_skills_server.commands.look import as_json, check, in_order, report_empty, report_passed, shortened
-from mcp_skills_server.commands.opening import make_registry
+from mcp_skills_server.commands.look import check, in_order, report_empty, report_passed, shortened
+from mcp_skills_server.commands.opening import load_registry, make_registry
 from mcp_skills_server.commands.options import RootOptions, roots, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, say_table
 from mcp_skills_server.errors import StaleFileError, UsageError, plural
@@ -24,7 +24,6 @@ from mcp_skills_server.model.clients import UNKNOWN
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.model import SkillFile
     from mcp_skills_server.validation.suppressions import Suppression
 
 _OF_SEVERAL: Final = frozenset(("shadowed", "name-shared"))
@@ -53,32 +52,42 @@ class ValidateOptions(RootOptions):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Correction:
+    """A SKILL.md on this disk with its safe corrections, and the findings that are gone by them."""
+
+    file: Path
+    shown: str
+    before: str
+    after: str
+    done: Sequence[Problem]
+
+
 @dataclass(slots=True)
 class _Report:
     """The findings of one look at all roots.
 
     Attributes:
         skills: all skills, those included that another one hides.
+        empty: the roots without a skill.
+        passed: skills in dot folders that were passed over.
         problems: errors and warnings, in the order of their places.
         notes: what a reviewer would say, likewise.
         suppressed: the findings that comments suppress, with their reasons.
         corrections: the files that `--fix` can correct.
-        empty: the roots without a skill.
-        passed: skills in dot folders that were passed over.
     """
 
     skills: Sequence[Skill]
+    empty: Sequence[str]
+    passed: Sequence[dict[str, Any]]
     problems: list[Problem] = field(default_factory=list[Problem])
     notes: list[Problem] = field(default_factory=list[Problem])
     suppressed: list[tuple[Problem, str]] = field(default_factory=list[tuple[Problem, str]])
-    corrections: list[_Correction] = field(default_factory=list["_Correction"])
-    empty: list[str] = field(default_factory=list[str])
-    passed: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    corrections: list[_Correction] = field(default_factory=list[_Correction])
 
     def is_ok(self, *, strict: bool) -> bool:
         """Tell whether the command exits with 0."""
-        wrong = self.problems if strict else [each for each in self.problems if each.severity == "error"]
-        return not self.empty and not wrong
+        return not self.empty and not any(strict or each.severity == "error" for each in self.problems)
 
 
 @click.command()
@@ -105,10 +114,9 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
         raise UsageError("--watch and --fix exclude each other; give one of them")
     if options.watch:
         return _follow(options, roots)
-    registry = make_registry(roots, options)
-    registry.load()
+    registry = load_registry(roots, options)
     report = _look(registry, options)
-    if options.fix and _fix(report, ask=not options.yes):
+    if options.fix and _fix(report.corrections, ask=not options.yes):
         registry.refresh()
         report = _look(registry, options)
     _print(registry, report, options)
@@ -121,60 +129,68 @@ def _look(registry: Registry, options: ValidateOptions) -> _Report:
 
     passed = report_passed(registry)
     # Each root alone first: what another one hides must be sound too, since it may be served without the other.
-    alone = [(root, registry.of_root(root)) for root in registry.roots]
-    skills = [skill for _, snapshot in alone for skill in snapshot.skills.values()]
+    alone = [registry.of_root(root) for root in registry.roots]
+    skills = [skill for snapshot in alone for skill in snapshot.skills.values()]
     check(registry, skills)
     found: set[Problem] = {each for each in registry.problems() if each.code in _OF_SEVERAL}
-    for _, snapshot in alone:
+    for snapshot in alone:
         found.update(each for each in registry.problems(snapshot) if each.code not in _OF_SEVERAL)
     found.update(notes(registry, skills))
+    local = [root for root in registry.roots if root.origin is None]
     for command in options.scanners:
-        for root in registry.roots:
-            if root.origin is None:
-                found.update(scan(command, root.path, root.show))
+        for root in local:
+            found.update(scan(command, root.path, root.show))
     empty = without_skills(registry)
     report_empty(empty, passed)
-    report = _Report(skills, empty=empty, passed=passed)
-    files = {registry.roots[skill.root].show(file.location): file for skill in skills for file in skill.files.values()}
-    known: dict[str, Sequence[Suppression]] = {}
+    report = _Report(skills, empty, passed)
+    suppressions = _Suppressions(registry, skills)
     for each in in_order(found):
         is_ignored = bool(options.ignore) and each.code.startswith(options.ignore)
         if is_ignored or not each.code.startswith(options.select or ("",)):
             continue
-        reason = _reason(registry, each, files, known)
-        if reason:
+        if reason := suppressions.reason(each):
             report.suppressed.append((each, reason))
         elif each.severity == "note":
             report.notes.append(each)
         else:
             report.problems.append(each)
-    report.corrections = _corrections(registry, report)
+    report.corrections += _corrections(registry, report)
     return report
 
 
-def _reason(
-    registry: Registry, problem: Problem, files: Mapping[str, SkillFile], known: dict[str, Sequence[Suppression]]
-) -> str:
-    """Return the reason with which a comment suppresses a problem, "" where none does."""
-    from mcp_skills_server.validation import suppressions
+class _Suppressions:
+    """The comments in the files of skills that suppress findings, each file read when a finding names it."""
 
-    place = problem.path if problem.line is not None else os.path.join(problem.path.removesuffix(SKILL_MD), SKILL_MD)
-    if place not in known:
-        known[place] = suppressions.find(_text(registry, files.get(place)))
-    found = suppressions.suppressed(problem, known[place])
-    if found is None:
-        return ""
-    return found.reason
+    def __init__(self, registry: Registry, skills: Sequence[Skill]) -> None:
+        self._registry = registry
+        self._files = {
+            registry.roots[skill.root].show(file.location): file for skill in skills for file in skill.files.values()
+        }
+        self._known: dict[str, Sequence[Suppression]] = {}
 
+    def reason(self, problem: Problem) -> str:
+        """Return the reason with which a comment suppresses a problem, "" where none does."""
+        from mcp_skills_server.validation import suppressions
 
-def _text(registry: Registry, file: SkillFile | None) -> str:
-    """Return the text of a file, "" for one that is missing, large or changing."""
-    if file is None or file.size > _MOST_TEXT:
-        return ""
-    try:
-        return registry.read(file).decode("utf-8", "replace")
-    except StaleFileError:
-        return ""
+        place = problem.path
+        if problem.line is None:
+            place = os.path.join(place.removesuffix(SKILL_MD), SKILL_MD)
+        if place not in self._known:
+            self._known[place] = suppressions.find(self._text(place))
+        found = suppressions.suppressed(problem, self._known[place])
+        if found is None:
+            return ""
+        return found.reason
+
+    def _text(self, place: str) -> str:
+        """Return the text of a file, "" for one that is missing, large or changing."""
+        file = self._files.get(place)
+        if file is None or file.size > _MOST_TEXT:
+            return ""
+        try:
+            return self._registry.read(file).decode("utf-8", "replace")
+        except StaleFileError:
+            return ""
 
 
 def _print(registry: Registry, report: _Report, options: ValidateOptions) -> None:
@@ -182,91 +198,73 @@ def _print(registry: Registry, report: _Report, options: ValidateOptions) -> Non
     from mcp_skills_server.validation import explanations
 
     everything = [*report.problems, *report.notes]
-    errors = sum(problem.severity == "error" for problem in report.problems)
     if options.form == "json":
-        result: dict[str, Any] = {
-            "ok": report.is_ok(strict=options.strict),
-            "skills": len(report.skills),
-            "problems": [as_json(each) for each in report.problems],
-            "notes": [as_json(each) for each in report.notes],
-            "suppressed": [as_json(each) | {"reason": reason} for each, reason in report.suppressed],
-            "passed_over": report.passed,
-        }
-        say_json(result)
-        return
-    if options.form == "sarif":
+        say_json(
+            {
+                "ok": report.is_ok(strict=options.strict),
+                "skills": len(report.skills),
+                "problems": [each._asdict() for each in report.problems],
+                "notes": [each._asdict() for each in report.notes],
+                "suppressed": [each._asdict() | {"reason": reason} for each, reason in report.suppressed],
+                "passed_over": report.passed,
+            }
+        )
+    elif options.form == "sarif":
         explained = {code: explanations.markdown(code) for code in CODES}
         fixed = {problem: (each.before, each.after) for each in report.corrections for problem in each.done}
         say_json(reports.sarif(everything, explained, fixed))
-        return
-    if options.form == "gitlab":
+    elif options.form == "gitlab":
         say_json(reports.gitlab(everything))
-        return
-    if options.form == "junit":
+    elif options.form == "junit":
         say_lines(reports.junit(everything, sorted({skill.path for skill in report.skills})))
-        return
-    for problem in shortened(everything):
-        say(reports.github(problem) if options.form == "github" else str(problem))
+    else:
+        show = reports.github if options.form == "github" else str
+        for problem in shortened(everything):
+            say(show(problem))
+        _say_counts(report, err=options.form == "github")
+        _remark_cut(registry)
+
+
+def _say_counts(report: _Report, *, err: bool) -> None:
+    errors = sum(each.severity == "error" for each in report.problems)
     counts = [
         plural(len(report.skills), "skill"),
         plural(errors, "error"),
         plural(len(report.problems) - errors, "warning"),
     ]
-    counts += [plural(len(report.notes), "note")] if report.notes else []
-    counts += [f"{len(report.suppressed):,} suppressed"] if report.suppressed else []
-    say(", ".join(counts), err=options.form == "github")
-    fixable = sum(len(each.done) for each in report.corrections)
-    if fixable:
+    if report.notes:
+        counts.append(plural(len(report.notes), "note"))
+    if report.suppressed:
+        counts.append(f"{len(report.suppressed):,} suppressed")
+    say(", ".join(counts), err=err)
+    if fixable := sum(len(each.done) for each in report.corrections):
         remark(f"{plural(fixable, 'finding')} of these --fix can correct")
-    _remark_cut(registry)
 
 
-@dataclass(frozen=True, slots=True)
-class _Correction:
-    """A SKILL.md with its safe corrections.
-
-    Attributes:
-        file: its path on this disk.
-        shown: as the operator would type it.
-        before: its text.
-        after: its text with the corrections.
-        done: the findings that are gone by them.
-    """
-
-    file: Path
-    shown: str
-    before: str
-    after: str
-    done: Sequence[Problem]
-
-
-def _corrections(registry: Registry, report: _Report) -> list[_Correction]:
+def _corrections(registry: Registry, report: _Report) -> Iterator[_Correction]:
     from mcp_skills_server.validation import fixes
 
-    found: list[_Correction] = []
     by_place: dict[str, list[Problem]] = {}
     for each in filter(fixes.can_correct, report.problems):
         by_place.setdefault(each.path, []).append(each)
     for skill in report.skills:
-        root = registry.roots[skill.root]
-        if root.origin is not None or SKILL_MD not in skill.files or skill.files[SKILL_MD].size > _MOST_TEXT:
+        root, file = registry.roots[skill.root], skill.files.get(SKILL_MD)
+        if root.origin is not None or file is None or file.size > _MOST_TEXT:
             continue
-        shown = root.show(skill.files[SKILL_MD].location)
-        own = by_place.get(shown)
-        if not own:
+        shown = root.show(file.location)
+        if shown not in by_place:
             continue
         try:
-            before = registry.read(skill.files[SKILL_MD]).decode("utf-8")
+            before = registry.read(file).decode("utf-8")
         except (StaleFileError, UnicodeDecodeError):
             continue
-        after, done = fixes.corrected(before, own, os.path.basename(registry.place(skill)))
+        after, done = fixes.corrected(before, by_place[shown], os.path.basename(registry.place(skill)))
         if done:
-            base, _, rest = root.locate(skill.files[SKILL_MD].location)
-            found.append(_Correction(Path(base, rest), shown, before, after, done))
-    return found
+            base, _, rest = root.locate(file.location)
+            yield _Correction(Path(base, rest), shown, before, after, done)
 
 
-def _fix(report: _Report, *, ask: bool) -> bool:
+def _fix(found: Sequence[_Correction], *, ask: bool) -> bool:
     """Show the safe corrections and write them; return whether anything was written.
 
     Raises:
@@ -275,11 +273,11 @@ def _fix(report: _Report, *, ask: bool) -> bool:
     import difflib
     import sys
 
-    found = report.corrections
+    from mcp_skills_server.durable import replace_file
+
     for each in found:
-        lines = difflib.unified_diff(
-            each.before.splitlines(), each.after.splitlines(), each.shown, each.shown, lineterm=""
-        )
+        before, after = each.before.splitlines(), each.after.splitlines()
+        lines = difflib.unified_diff(before, after, each.shown, each.shown, lineterm="")
         say_lines("\n".join(lines), err=True)
     if not found:
         remark("there is nothing that --fix can correct")
@@ -289,8 +287,6 @@ def _fix(report: _Report, *, ask: bool) -> bool:
         return False
     if ask and not click.confirm("Write these?", err=True):
         return False
-    from mcp_skills_server.durable import replace_file
-
     for each in found:
         try:
             replace_file(each.file, each.after.encode(), stat.S_IMODE(os.stat(each.file).st_mode))
@@ -355,30 +351,28 @@ def rules(options: RulesOptions, codes: tuple[str, ...]) -> None:
       mcp-skills-server rules name-mismatch
       mcp-skills-server rules --schema > frontmatter.schema.json
     """
-    if options.schema:
-        say_lines(
-            resources.files("mcp_skills_server.validation").joinpath("frontmatter.schema.json").read_text().rstrip()
-        )
-        return
     from mcp_skills_server.format.nearest import nearest
     from mcp_skills_server.validation.explanations import EXPLANATIONS, markdown
 
+    if options.schema:
+        schema = resources.files("mcp_skills_server.validation").joinpath("frontmatter.schema.json")
+        say_lines(schema.read_text().rstrip())
+        return
     for code in codes:
         if code not in CODES:
             near = nearest(code, CODES)
             hint = f"did you mean {near[0]}?" if near else "'rules' lists all"
             raise UsageError(f"there is no rule {code!r}; {hint}")
     if options.form == "json":
-        say_json(
-            [
-                {"code": code, "severity": row.severity, "fix": row.hint, "rule": row.cites or None}
-                | EXPLANATIONS[code]._asdict()
-                for code, row in CODES.items()
-                if not codes or code in codes
-            ]
-        )
+        wanted = codes or CODES
+        found = {
+            code: {"code": code, "severity": row.severity, "fix": row.hint, "rule": row.cites or None}
+            for code, row in CODES.items()
+            if code in wanted
+        }
+        say_json([row | EXPLANATIONS[code]._asdict() for code, row in found.items()])
     elif codes:
         say_lines("\n".join(map(markdown, codes)))
     else:
-        rows = [("CODE", "SEVERITY", "WHAT")]
-        say_table([*rows, *((code, row.severity, EXPLANATIONS[code].what) for code, row in CODES.items())])
+        rows = [(code, row.severity, EXPLANATIONS[code].what) for code, row in CODES.items()]
+        say_table([("CODE", "SEVERITY", "WHAT"), *rows])

@@ -1,4 +1,4 @@
-"""What the program says without arguments: what it does, and which folders with skills are on this machine."""
+"""The program without arguments, which shows the folders with skills on this machine, and `completion`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+
+import click
+from click.shell_completion import get_completion_class
 
 from mcp_skills_server.commands.printing import say, say_lines
 from mcp_skills_server.errors import plural
@@ -68,3 +71,25 @@ def _count(folder: Path) -> int:
     except OSError:
         return 0
     return sum(os.path.isfile(f"{name}/{SKILL_MD}") for name in names)
+
+
+_VARIABLE = "_MCP_SKILLS_SERVER_COMPLETE"
+"""Click looks for this variable of the name of the program."""
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print what SHELL reads to complete commands and options of this program.
+
+    \b
+    Examples:
+      mcp-skills-server completion bash > ~/.local/share/bash-completion/completions/mcp-skills-server
+      mcp-skills-server completion zsh > ~/.zfunc/_mcp-skills-server
+      mcp-skills-server completion fish > ~/.config/fish/completions/mcp-skills-server.fish
+    """
+    root = context.find_root()
+    complete = get_completion_class(shell)
+    if complete is not None:
+        say_lines(complete(root.command, {}, root.info_name or "mcp-skills-server", _VARIABLE).source())

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NotRequired, TypeAlias, TypedDict, cast
+from itertools import count
+from typing import Any, Final, NamedTuple, NotRequired, TypeAlias, TypedDict, cast
 
 from mcp_skills_server.format import hidden, identity
 from mcp_skills_server.model import ORIGIN, Json, Skill, Snapshot, Standing
-from mcp_skills_server.validation import fields as limits
+from mcp_skills_server.validation import rules as limits
 
 OURS: Final = "mcp-skills-server"
 """Under which key of `_meta` in its capabilities a client, or an agent, says that it knows our extensions."""
@@ -31,9 +31,6 @@ SETUPS: Final = frozenset(("session/new", "session/load", "session/resume", "ses
 """The requests that make a session or take one up again."""
 
 Params: TypeAlias = dict[str, Any]
-_MAY_ASK: Final = re.compile(rb'"(?:initialize|session\\?/(?:new|load|resume|fork|close|delete))"')
-_MAY_ANSWER: Final = re.compile(rb'"(?:result|error)"')
-_MAY_UPDATE: Final = re.compile(rb'["/]available_(?:commands|skills)_update"')
 _MAKE_NEW: Final = frozenset(("session/new", "session/fork"))
 _ENDINGS: Final = frozenset(("session/close", "session/delete"))
 Key: TypeAlias = tuple[str, object]
@@ -55,9 +52,9 @@ def as_dict(value: object) -> Params:
     return cast("Params", value) if isinstance(value, dict) else {}
 
 
-def list_in(holder: Mapping[str, Any] | None, key: str) -> list[Any]:
+def list_in(holder: Mapping[str, Any], key: str) -> list[Any]:
     """Return a field where it is an array, else an empty one."""
-    value = (holder or {}).get(key)
+    value = holder.get(key)
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
@@ -66,8 +63,7 @@ def as_version(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(NamedTuple):
     """`initialize`: the version that the client asks for and its capabilities, as they came."""
 
     key: Key | None
@@ -75,43 +71,25 @@ class Hello:
     capabilities: object
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
+class Setup(NamedTuple):
     """A request that makes a session or takes one up again; `session_id` is None where the answer brings it."""
 
     key: Key | None
     session_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(NamedTuple):
     """A request that ends a session."""
 
     key: Key | None
     session_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """An answer: `result` is None where it is an error."""
 
     key: Key
     result: Params | None
-
-
-def may_ask(raw: bytes) -> bool:
-    """Tell whether a request that `asked` knows may be in these bytes, without parsing them."""
-    return _MAY_ASK.search(raw) is not None  # some writers of JSON put a backslash before a slash
-
-
-def may_answer(raw: bytes) -> bool:
-    """Tell whether an answer may be in these bytes."""
-    return _MAY_ANSWER.search(raw) is not None
-
-
-def may_update(raw: bytes) -> bool:
-    """Tell whether a notification that `updated` knows may be in these bytes."""
-    return b"available_" in raw and _MAY_UPDATE.search(raw) is not None
 
 
 def asked(message: object) -> list[Hello | Setup | Ending]:
@@ -178,9 +156,7 @@ def _key(identifier: object) -> Key | None:
 
 
 def server(name: str, words: Sequence[str], version: int) -> dict[str, Any]:
-    """Return an MCP server that the agent is to start, as McpServerStdio: the program by absolute path and its
-    arguments.
-    """
+    """Return an MCP server that the agent is to start, as McpServerStdio. `words` are its command line."""
     typed = {"type": "stdio"} if version >= 2 else {}
     return {**typed, "name": name, "command": words[0], "args": list(words[1:]), "env": []}
 
@@ -216,10 +192,7 @@ def _setup_params(message: object) -> Params | None:
 
 def _names() -> Iterator[str]:
     yield _SERVER_NAME
-    number = 2
-    while True:
-        yield f"{_SERVER_NAME}-{number}"
-        number += 1
+    yield from (f"{_SERVER_NAME}-{number}" for number in count(2))
 
 
 class AvailableSkill(TypedDict):
@@ -233,14 +206,8 @@ class AvailableSkill(TypedDict):
     _meta: NotRequired[dict[str, Json]]
 
 
-@dataclass(frozen=True, slots=True)
-class Available:
-    """The skills that ACP can show.
-
-    Attributes:
-        skills: by name, no name twice.
-        left_out: (skill path, reason) of the other valid ones.
-    """
+class Available(NamedTuple):
+    """The skills that ACP can show, by name, and (skill path, reason) of the other valid ones."""
 
     skills: tuple[AvailableSkill, ...]
     left_out: tuple[tuple[str, str], ...] = ()
@@ -280,8 +247,7 @@ def _closing(text: str, opening: int) -> int:
 
 
 def entry(skill: Skill) -> AvailableSkill:
-    """Return a skill as an AvailableSkill; `metadata` travels in `_meta`, and so does the origin of a skill from
-    elsewhere.
+    """Return a skill as an AvailableSkill, with its `metadata` and its origin in `_meta`.
 
     Empty fields are left out, and so are hidden characters, except in `_meta`.
     """
@@ -346,16 +312,7 @@ def available(snapshot: Snapshot) -> Available:
     return Available(tuple(entry(chosen[name]) for name in sorted(chosen)), tuple(left_out))
 
 
-class AvailableSkillsUpdate(TypedDict):
-    """All skills of a session, a variant of SessionUpdate."""
-
-    sessionUpdate: str
-    availableSkills: list[AvailableSkill]
-    _meta: NotRequired[dict[str, Json]]
-
-
-@dataclass(frozen=True, slots=True)
-class Takes:
+class Takes(NamedTuple):
     """The forms of the update that a client takes.
 
     Attributes:
@@ -368,14 +325,8 @@ class Takes:
 
 
 def takes(version: int, capabilities: object) -> Takes:
-    """Return what a client takes, by the version that is spoken and the capabilities that it announced at
-    `initialize`.
-    """
-    announced: Params = {}
-    for key in ("_meta", OURS):
-        capabilities = cast("Params", capabilities).get(key) if isinstance(capabilities, dict) else None
-    if isinstance(capabilities, dict):
-        announced = cast("Params", capabilities)
+    """Return what a client takes, by the version that is spoken and the capabilities of its `initialize`."""
+    announced = as_dict(as_dict(as_dict(capabilities).get("_meta")).get(OURS))
     nested, extension = (announced.get(key) not in (None, False) for key in (NESTED, NOTIFICATION))
     return Takes(version >= 2 or nested, extension)
 
@@ -385,23 +336,23 @@ def capability() -> dict[str, Json]:
     return {OURS: {NESTED: {}, NOTIFICATION: {}}}
 
 
-def skills_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any] | None = None) -> AvailableSkillsUpdate:
+def _skills_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any]) -> Params:
     """Return the draft's own update: the last one that the agent itself sent, if it did, with our skills added."""
     merged = _merged(list_in(theirs, "availableSkills"), skills)
-    return cast("AvailableSkillsUpdate", {**(theirs or {}), "sessionUpdate": SKILLS_UPDATE, "availableSkills": merged})
+    return {**theirs, "sessionUpdate": SKILLS_UPDATE, "availableSkills": merged}
 
 
-def commands_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _commands_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any]) -> Params:
     """Return the agent's last update of its commands, empty where it sent none, with the skills in `_meta`.
 
     No skill becomes a command: a command is called by the user, a skill is chosen by the agent.
     """
-    meta: dict[str, Any] = {**as_dict((theirs or {}).get("_meta"))}
+    meta: dict[str, Any] = {**as_dict(theirs.get("_meta"))}
     names = [each for each in list_in(meta, "availableSkills") if isinstance(each, str)]
     meta["availableSkills"] = [*names, *(each["name"] for each in skills if each["name"] not in names)]
     meta[DETAILS] = _merged(list_in(meta, DETAILS), skills)
     commands = list_in(theirs, "availableCommands")
-    return {**(theirs or {}), "sessionUpdate": COMMANDS_UPDATE, "availableCommands": commands, "_meta": meta}
+    return {**theirs, "sessionUpdate": COMMANDS_UPDATE, "availableCommands": commands, "_meta": meta}
 
 
 def _merged(theirs: Sequence[Any], ours: Sequence[AvailableSkill]) -> list[Any]:
@@ -429,9 +380,9 @@ def notifications(
         extension: False to leave the extension notification out, where nothing of it has changed.
     """
     if takes.nested:
-        update: Mapping[str, Any] = skills_update(skills, theirs.get(SKILLS_UPDATE))
+        update = _skills_update(skills, theirs.get(SKILLS_UPDATE, {}))
     else:
-        update = commands_update(skills, theirs.get(COMMANDS_UPDATE))
+        update = _commands_update(skills, theirs.get(COMMANDS_UPDATE, {}))
     out: list[tuple[str, Params]] = [(UPDATE, {"sessionId": session_id, "update": update})]
     if takes.extension and extension:
         own = theirs.get(EXTENSION_METHOD, {})

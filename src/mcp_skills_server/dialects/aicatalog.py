@@ -34,15 +34,7 @@ _TITLE: Final = "Agent Skills"
 
 
 class CatalogSkill(NamedTuple):
-    """A published skill.
-
-    Attributes:
-        skill: which one.
-        path: of what is downloaded.
-        digest: of its bytes.
-        media_type: what it is downloaded as.
-        queries: prompts for which a model should load it.
-    """
+    """A published skill: its download, and prompts for which a model should load it."""
 
     skill: Skill
     path: str
@@ -52,17 +44,10 @@ class CatalogSkill(NamedTuple):
 
 
 def server_card(endpoint: str, name: str, version: str, versions: Sequence[str]) -> dict[str, Json]:
-    """Return the card of the server at an endpoint.
-
-    Args:
-        endpoint: the URL of streamable HTTP.
-        name: what the server calls itself.
-        version: of the server.
-        versions: of the protocol.
-    """
-    host = _NOT_IN_A_NAME.sub("-", urlsplit(endpoint).hostname or "localhost")
-    is_number = host.replace(".", "").isdecimal()
-    place = host if is_number else ".".join(reversed(host.split(".")))  # reverse DNS
+    """Return the card of the server at an endpoint of streamable HTTP. `versions` are those of the protocol."""
+    place = _NOT_IN_A_NAME.sub("-", urlsplit(endpoint).hostname or "localhost")
+    if not place.replace(".", "").isdecimal():
+        place = ".".join(reversed(place.split(".")))  # reverse DNS
     return {
         "$schema": _SCHEMA,
         "name": f"{place}/{name}",
@@ -85,41 +70,29 @@ def catalog(site: str, index: str, skills: Iterable[CatalogSkill], *, has_card: 
     host = _host(site)
     entries: list[Json] = []
     if has_card:
-        entries.append(
-            {
-                "identifier": f"urn:air:{host}:mcp:skills",
-                "type": CARD_MEDIA_TYPE,
-                "url": site + CARD,
-                "displayName": _TITLE,
-            }
-        )
-    entries.append(
-        {
-            "identifier": f"urn:air:{host}:skill:index",
-            "type": f"{_SKILLS_TYPE}+json",
-            "url": site + index,
-            "displayName": _TITLE,
-        }
-    )
-    entries += [_entry(site, host, each) for each in islice(skills, MOST_SKILLS)]
+        entries.append(_entry(f"{host}:mcp:skills", CARD_MEDIA_TYPE, site + CARD, _TITLE))
+    entries.append(_entry(f"{host}:skill:index", f"{_SKILLS_TYPE}+json", site + index, _TITLE))
+    entries += [_skill_entry(site, host, each) for each in islice(skills, MOST_SKILLS)]
     return {"specVersion": "1.0", "host": {"displayName": host}, "entries": entries}
 
 
-def _entry(site: str, host: str, published: CatalogSkill) -> Json:
-    skill = published.skill
-    form = "md" if published.media_type == media.MARKDOWN else published.media_type.rpartition("/")[2]
-    entry: dict[str, Json] = {
-        "identifier": f"urn:air:{host}:skill:{skill.name}",
-        "type": f"{_SKILLS_TYPE}+{form}",
-        "url": site + published.path,
-        "displayName": identity.title(skill) or skill.name,
-        "description": skill.description,
-        "digest": published.digest,
-    }
+def _entry(identifier: str, kind: str, url: str, title: str) -> dict[str, Json]:
+    return {"identifier": f"urn:air:{identifier}", "type": kind, "url": url, "displayName": title}
+
+
+def _skill_entry(site: str, host: str, published: CatalogSkill) -> Json:
+    skill, form = published.skill, published.media_type.rpartition("/")[2]
+    if published.media_type == media.MARKDOWN:
+        form = "md"
+    title, url = identity.title(skill) or skill.name, site + published.path
+    entry = _entry(f"{host}:skill:{skill.name}", f"{_SKILLS_TYPE}+{form}", url, title)
+    entry |= {"description": skill.description, "digest": published.digest}
     if published.queries:
         entry["representativeQueries"] = [*published.queries[:MOST_QUERIES]]
     version = identity.version(skill.frontmatter)
-    return entry if version is None else entry | {"version": version}
+    if version is not None:
+        entry["version"] = version
+    return entry
 
 
 def _host(url: str) -> str:

@@ -36,11 +36,7 @@ class Subject(NamedTuple):
 
 
 class EntryResult(NamedTuple):
-    """A `skills/get` that is answered with the skill's entry, as the same client finds it in `skills/list`.
-
-    Attributes:
-        write: makes the result of the entry.
-    """
+    """A `skills/get` that is answered with the skill's entry, as the same client finds it in `skills/list`."""
 
     write: Callable[[Entry], Result]
 

@@ -25,13 +25,7 @@ class EntryRefusedError(SkillsServerError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file of a skill at another server.
-
-    Attributes:
-        uri: its resource.
-        digest: "sha256:" and 64 hexadecimal digits; "" where the server does not say it.
-        size: in bytes; None where the server does not say it.
-    """
+    """A file of a skill at another server. Digest ("sha256:...") and size are left out where the server does."""
 
     uri: str
     digest: str = ""

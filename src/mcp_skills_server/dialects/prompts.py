@@ -34,10 +34,7 @@ _ICON_SCHEMES: Final = ("https:", "http:", "data:")
 def is_offered(skill: Skill, chosen: Sequence[str]) -> bool:
     """Tell whether the skill is a prompt.
 
-    Args:
-        skill: any skill.
-        chosen: patterns in the manner of a shell, `*` also for slashes, of which one must fit the name or the skill
-            path; none for all.
+    `chosen` are shell patterns, of which one must fit its name or its skill path (`*` also fits slashes); none for all.
     """
     withheld = skill.frontmatter.get("user-invocable", True)
     shown = bool(hidden.without(skill.description).strip()) and not hidden.count(skill.path)
@@ -47,20 +44,17 @@ def is_offered(skill: Skill, chosen: Sequence[str]) -> bool:
 
 
 def free_argument(skill: Skill) -> dict[str, Json] | None:
-    """Return the argument that `argument-hint` stands for, or None. Hints in brackets are lists to YAML and texts again
-    here.
-
-    It counts only for a skill that declares no arguments.
-    """
+    """Return the argument that `argument-hint` stands for, or None. It counts only where no arguments are declared."""
     hint = skill.frontmatter.get("argument-hint")
     if isinstance(hint, list) and hint and all(isinstance(each, str) for each in hint):
-        hint = f"[{', '.join(map(str, hint))}]"
-    return {"name": ARGUMENTS, "description": hidden.without(hint)} if isinstance(hint, str) and hint.strip() else None
+        hint = f"[{', '.join(map(str, hint))}]"  # a hint in brackets is a list to YAML
+    if not isinstance(hint, str) or not hint.strip():
+        return None
+    return {"name": ARGUMENTS, "description": hidden.without(hint)}
 
 
 def descriptor(skill: Skill, entry: Mapping[str, Json]) -> dict[str, Json]:
-    """Return a skill as `prompts/list` shows it, out of its entry: `name`, and where they are there `title`,
-    `description`, `arguments` and `icons`.
+    """Return a skill as `prompts/list` shows it, out of its SEP-2076 entry.
 
     Icons are kept where hosts take them: from https or as a picture in data. What else MCP forbids in them is left
     out, because one bad icon makes some clients refuse the whole list.
@@ -115,12 +109,7 @@ def pointer(skill: Skill, name: str, given: Mapping[str, str]) -> str:
     """Return a prompt that has the model load the skill, without any text of the skill.
 
     For hosts that make a template of a prompt, and for skills that are not the operator's own: what such a text says
-    would be run, read and replaced on the user's machine before any model sees it.
-
-    Args:
-        skill: the skill.
-        name: what it is called here.
-        given: the arguments that the user gave.
+    would be run, read and replaced on the user's machine before any model sees it. `given` are the user's arguments.
     """
     known = next((each for each in (name, skill.path) if _PLAIN.fullmatch(each)), None)
     if known is None:
@@ -138,37 +127,33 @@ def answer(skill: Skill, text: str, linked: Iterable[Mapping[str, Json]], *, rea
 
     All of it is text: some clients refuse a prompt with a resource link, and others drop it.
 
-    Args:
-        skill: the skill.
-        text: what `instructions` made.
-        linked: the linked files, in order, with `name` (the path in the skill), `uri` and, where they are known,
-            `title`, `description` and `mimeType`. After twenty the rest are counted.
-        readable: whether `resources/read` serves the skill; without that a link would lead nowhere.
+    `linked` are files as `sep2076.files` writes them; after twenty the rest are counted. `readable` tells whether
+    `resources/read` serves the skill: without that a link would lead nowhere.
     """
     files = list(linked)
-    shown = files[:MOST_LINKS] if readable else []
-    messages: list[Json] = [_message({"type": "text", "text": text})]
+    shown, where = files[:MOST_LINKS], f"they lie under {uri(skill.path)}/"
+    if not readable:
+        shown, where = [], "the skill breaks a rule and is no resource here"
     lines = [_linked_line(each) for each in shown]
     left = len(files) - len(shown)
     if left:
-        where = f"they lie under {uri(skill.path)}/" if readable else "the skill breaks a rule and is no resource here"
         lines.append(f"Linked files that are not shown: {left}; {where}.")
+    messages: list[Json] = [_message(text)]
     if lines:
-        messages.append(_message({"type": "text", "text": "\n".join(("Files that it refers to:", *lines))}))
+        messages.append(_message("\n".join(("Files that it refers to:", *lines))))
     return {"resultType": "complete", "description": hidden.without(skill.description), "messages": messages}
 
 
 def values(argument: Mapping[str, Json], begun: str) -> list[str]:
-    """Return the values that the author suggests for an argument and that begin so, in any case of letters, as written.
+    """Return the values that the author suggests for an argument and that begin so, in any case of letters.
 
     From `enum`, `choices`, `examples` and `default`, whatever of them is text.
     """
     found: dict[str, None] = {}
     for key in _VALUES:
         value = argument.get(key)
-        found |= dict.fromkeys(
-            each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)
-        )
+        several = value if isinstance(value, list) else [value]
+        found |= dict.fromkeys(each for each in several if isinstance(each, str))
     return [each for each in found if each and each.casefold().startswith(begun.casefold())]
 
 
@@ -178,11 +163,9 @@ def changed(
     chosen: Sequence[str],
     describe: Callable[[Skill], Mapping[str, Json]],
 ) -> bool:
-    """Tell whether `prompts/list` may differ once the skills `before` are replaced by those `after`, both by skill
-    path.
+    """Tell whether `prompts/list` may differ once the skills `before`, by skill path, are replaced by those `after`.
 
-    `describe` makes a skill's descriptor. A skill that is no prompt counts by its name alone, because a name that
-    two skills share is no prompt's name any more.
+    A skill that is no prompt counts by its name alone: a name that two skills share is no prompt's name any more.
     """
     old, new = _usable(before), _usable(after)
     if {path: skill.name for path, skill in old.items()} != {path: skill.name for path, skill in new.items()}:
@@ -201,8 +184,8 @@ def _is_false(value: Json) -> bool:
     return value is False or (isinstance(value, str) and value.strip().lower() == "false")
 
 
-def _message(content: dict[str, Json]) -> Json:
-    return {"role": "user", "content": content}
+def _message(text: str) -> Json:
+    return {"role": "user", "content": {"type": "text", "text": text}}
 
 
 def _linked_line(file: Mapping[str, Json]) -> str:

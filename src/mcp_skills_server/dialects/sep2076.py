@@ -111,10 +111,6 @@ def _put(out: dict[str, Json], key: str, value: Json) -> None:
         out[key] = value
 
 
-def _entry_of(subject: Subject) -> dict[str, Json]:
-    return entry(subject.skill, subject.snapshot, subject.served, subject.least)
-
-
 def _varies_with(skill: Skill, snapshot: Snapshot, least: Standing) -> str | None:
     return None if FIELD in skill.frontmatter else identity.name_of(skill, snapshot, least)
 
@@ -129,7 +125,7 @@ DIALECT: Final = Dialect(
     name=NAME,
     least=Standing.LENIENT,
     capabilities={"skills": {"listChanged": True}},  # S76-1
-    entry=_entry_of,
+    entry=lambda subject: entry(subject.skill, subject.snapshot, subject.served, subject.least),
     varies_with=_varies_with,
     parameter="name",
     find=identity.find,

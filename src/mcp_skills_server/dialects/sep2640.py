@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from mcp_skills_server.dialects.dialect import Dialect, Entry, EntryResult, Result, Subject
+from mcp_skills_server.dialects.dialect import Dialect, Entry, EntryResult, Result
 from mcp_skills_server.errors import RequestError, clipped
 from mcp_skills_server.format import uris
 from mcp_skills_server.format.uris import uri
@@ -54,21 +54,13 @@ def one(entry: Entry) -> Result:
     return {"skill": entry}
 
 
-def _entry_of(subject: Subject) -> Entry:
-    return entry(subject.skill, subject.digests)
-
-
-def _varies_with(_skill: Skill, _snapshot: Snapshot, _least: Standing) -> str:
-    return ""
-
-
 DIALECT: Final = Dialect(
     name=NAME,
     least=Standing.VALID,  # S40-5
     extensions={EXTENSION: settings()},
-    entry=_entry_of,
+    entry=lambda subject: entry(subject.skill, subject.digests),
     wants_digests=True,
-    varies_with=_varies_with,
+    varies_with=lambda _skill, _snapshot, _least: "",
     parameter="uri",
     find=find,
     result=EntryResult(one),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import hidden
@@ -25,8 +24,6 @@ METHODS: Final = (LIST, DESCRIBE, READ, EXECUTE, RUN_CODE, CREATE_BLOB, READ_BLO
 GUIDE_SKILL: Final = "skills.protocol.guide"
 """The name of the built-in skill."""
 DISABLED: Final = "execution_disabled"
-
-
 PAGE: Final = 50
 LARGEST_PAGE: Final = 1000
 """More than this are not sent at once, whatever the limit says."""
@@ -34,16 +31,8 @@ SAMPLE_BYTES: Final = 4096
 """The default sample of `read_blob`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """Params of `list_skills`.
-
-    Attributes:
-        namespace: only skills of it; None for all.
-        detail: how much of each.
-        limit: entries of the page.
-        cursor: where to go on.
-    """
+class Listing(NamedTuple):
+    """Params of `list_skills`; a namespace of None stands for all."""
 
     namespace: str | None
     detail: Literal["names", "summary"]
@@ -51,47 +40,24 @@ class Listing:
     cursor: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
-    """Params of `describe_skill`.
-
-    Attributes:
-        name: the skill.
-        version: which one; None for the latest.
-        detail: how much.
-    """
+class Description(NamedTuple):
+    """Params of `describe_skill`; a version of None stands for the latest."""
 
     name: str
     version: str | None
     detail: Literal["manifest", "summary", "full"]
 
 
-@dataclass(frozen=True, slots=True)
-class FileRequest:
-    """Params of `read_skill_file`.
-
-    Attributes:
-        name: the skill.
-        version: which one; None for the latest.
-        path: the file's path in it, not checked yet.
-    """
+class FileRequest(NamedTuple):
+    """Params of `read_skill_file`; the path is not checked yet."""
 
     name: str
     version: str | None
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Execution:
-    """Params of `execute_skill`.
-
-    Attributes:
-        name: the skill.
-        version: which one; None for the latest.
-        args: what its entry point is given.
-        input_blobs: identifiers of blobs that it may read.
-        timeout_ms: milliseconds; None for the operator's.
-    """
+class Execution(NamedTuple):
+    """Params of `execute_skill`; a time limit of None stands for the operator's."""
 
     name: str
     version: str | None
@@ -100,12 +66,11 @@ class Execution:
     timeout_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class CodeExecution:
+class CodeExecution(NamedTuple):
     """Params of `run_code`.
 
     Attributes:
-        language: which one, in lower case.
+        language: in lower case.
         code: the program.
         entrypoint: the function in it to call; None to run it as a program.
         args: what it is given.
@@ -123,63 +88,49 @@ class CodeExecution:
     timeout_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class BlobRequest:
-    """Params of `read_blob`.
-
-    Attributes:
-        blob_id: the blob.
-        mode: which part of it.
-        max_bytes: of what size, at most.
-    """
+class BlobRequest(NamedTuple):
+    """Params of `read_blob`."""
 
     blob_id: str
     mode: Literal["sample_head", "sample_tail", "full"]
     max_bytes: int | None
 
 
-def listing(params: Mapping[str, Any]) -> Listing:
-    """Return what a call of `list_skills` asks for.
+# Each of these reads the params of one method. They raise a RequestError where a param is not what it must be.
 
-    Raises:
-        RequestError: a param is not what it must be. So do all functions of this kind.
-    """
+
+def listing(params: Mapping[str, Any]) -> Listing:
+    """Read the params of `list_skills`."""
     detail = _choice(params, "detail", ("names", "summary"), "names")
-    limit = _integer(params, "limit", PAGE)
+    limit = _integer(params, "limit") or PAGE
     # A namespace of "" comes from clients that fill in what they leave out; no skill's namespace is asked for so.
-    return Listing(
-        _text(params, "namespace") or None,
-        cast(Literal["names", "summary"], detail),
-        min(PAGE if limit is None else limit, LARGEST_PAGE),
-        _text(params, "cursor"),
-    )
+    return Listing(_text(params, "namespace") or None, detail, min(limit, LARGEST_PAGE), _text(params, "cursor"))
 
 
 def description(params: Mapping[str, Any]) -> Description:
-    """Return what a call of `describe_skill` asks for. Raises as `listing`."""
+    """Read the params of `describe_skill`."""
     name, version = _needed(params, "name"), _text(params, "version")
-    detail = _choice(params, "detail", ("manifest", "summary", "full"), "summary")
-    return Description(name, version, cast(Literal["manifest", "summary", "full"], detail))
+    return Description(name, version, _choice(params, "detail", ("manifest", "summary", "full"), "summary"))
 
 
 def file_request(params: Mapping[str, Any]) -> FileRequest:
-    """Return what a call of `read_skill_file` asks for. Raises as `listing`."""
+    """Read the params of `read_skill_file`."""
     return FileRequest(_needed(params, "name"), _text(params, "version"), _needed(params, "path"))
 
 
 def execution(params: Mapping[str, Any]) -> Execution:
-    """Return what a call of `execute_skill` asks for. Raises as `listing`."""
+    """Read the params of `execute_skill`."""
     return Execution(
         _needed(params, "name"),
         _text(params, "version"),
         _object(params, "args"),
         _texts(params, "input_blobs"),
-        _integer(params, "timeout_ms", None),
+        _integer(params, "timeout_ms"),
     )
 
 
 def code_execution(params: Mapping[str, Any]) -> CodeExecution:
-    """Return what a call of `run_code` asks for. Raises as `listing`."""
+    """Read the params of `run_code`."""
     return CodeExecution(
         _needed(params, "language").lower(),
         _needed(params, "code"),
@@ -187,12 +138,12 @@ def code_execution(params: Mapping[str, Any]) -> CodeExecution:
         _object(params, "args"),
         _texts(params, "mount_skills"),
         _texts(params, "input_blobs"),
-        _integer(params, "timeout_ms", None),
+        _integer(params, "timeout_ms"),
     )
 
 
 def blob_content(params: Mapping[str, Any]) -> tuple[str, str]:
-    """Content and media type of a call of `create_blob`. Raises as `listing`."""
+    """Read the params of `create_blob`: content and media type."""
     content = _text(params, "content")
     if content is None:
         raise RequestError("content is missing; give the text to keep")
@@ -200,11 +151,12 @@ def blob_content(params: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def blob_request(params: Mapping[str, Any]) -> BlobRequest:
-    """Return what a call of `read_blob` asks for. Raises as `listing`."""
+    """Read the params of `read_blob`."""
     mode = _choice(params, "mode", ("sample_head", "sample_tail", "full"), "sample_head")
-    most = _integer(params, "max_bytes", None if mode == "full" else SAMPLE_BYTES)
-    blob_id = _needed(params, "blob_id")
-    return BlobRequest(blob_id, cast(Literal["sample_head", "sample_tail", "full"], mode), most)
+    most = _integer(params, "max_bytes")
+    if most is None and mode != "full":
+        most = SAMPLE_BYTES
+    return BlobRequest(_needed(params, "blob_id"), mode, most)
 
 
 def _text(params: Mapping[str, Any], name: str) -> str | None:
@@ -221,7 +173,7 @@ def _needed(params: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def _choice(params: Mapping[str, Any], name: str, choices: Sequence[str], default: str) -> str:
+def _choice(params: Mapping[str, Any], name: str, choices: Sequence[str], default: str) -> Any:
     value = _text(params, name)
     if value is None:
         return default
@@ -230,11 +182,9 @@ def _choice(params: Mapping[str, Any], name: str, choices: Sequence[str], defaul
     return value
 
 
-def _integer(params: Mapping[str, Any], name: str, default: int | None) -> int | None:
+def _integer(params: Mapping[str, Any], name: str) -> int | None:
     value = params.get(name)
-    if value is None:
-        return default
-    if type(value) is not int or value < 1:
+    if value is not None and (type(value) is not int or value < 1):
         raise RequestError(f"{name} must be an integer of at least 1")
     return value
 
@@ -261,16 +211,14 @@ def skill_list(
     manifests: Iterable[Manifest], detail: Literal["names", "summary"], next_cursor: str | None
 ) -> dict[str, Json]:
     """Return a page of skills. Hidden characters of descriptions are left out."""
-    fields = ("name", "version") if detail == "names" else ("name", "version", "description", "namespace", "kind")
-    entries: list[Json] = [
-        {field: _seen(each.fields[field]) if field == "description" else each.fields[field] for field in fields}
-        for each in manifests
-    ]
+    entries: list[Json] = []
+    for each in manifests:
+        entry: dict[str, Json] = {field: each.fields[field] for field in ("name", "version")}
+        if detail == "summary":
+            entry["description"] = hidden.without(str(each.fields["description"]))
+            entry |= {field: each.fields[field] for field in ("namespace", "kind")}
+        entries.append(entry)
     return {"skills": entries, "next_cursor": next_cursor}
-
-
-def _seen(value: Json) -> Json:
-    return hidden.without(value) if isinstance(value, str) else value
 
 
 def skill_description(
@@ -290,8 +238,7 @@ def content(text: str) -> dict[str, Json]:
     return {"content": text}
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """The result of an execution.
 
     Attributes:
@@ -312,9 +259,7 @@ class Run:
 
 
 def run(done: Run) -> dict[str, Json]:
-    """Return the result of a call that ran something. A run that failed is a result, too: the call itself was in
-    order.
-    """
+    """Return the result of a call that ran something. A run that failed is a result, too."""
     out: dict[str, Json] = {
         "status": "completed" if done.error is None else "failed",
         "run_id": done.run_id,
@@ -356,9 +301,15 @@ def _whole(raw: bytes) -> str | None:
 
 
 def _decoded(part: bytes, *, tail: bool) -> str | None:
-    """As text; a character that the cut went through is left out."""
-    cut: Callable[[int], bytes] = (lambda n: part[n:]) if tail else (lambda n: part[: len(part) - n])
-    return next((text for n in range(4) if (text := _whole(cut(n))) is not None), None)
+    """Return the part as text without the character that the cut went through."""
+    for lost in range(4):
+        if tail:
+            text = _whole(part[lost:])
+        else:
+            text = _whole(part[: len(part) - lost])
+        if text is not None:
+            return text
+    return None
 
 
 def _error(kind: str, message: str) -> dict[str, Json]:

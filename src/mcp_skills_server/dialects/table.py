@@ -41,13 +41,10 @@ class Spoken(NamedTuple):
     notifications: Mapping[str, str]
 
     def for_client(self, extensions: Collection[str]) -> tuple[Dialect, ...]:
-        """Return those that a client with these extensions is answered in: the one whose extension it declares, else
-        all.
-        """
-        if extensions:
-            for each in self.dialects:
-                if not each.extensions.keys().isdisjoint(extensions):
-                    return (each,)
+        """Return the one whose extension a client declares, else all."""
+        for each in self.dialects:
+            if not each.extensions.keys().isdisjoint(extensions):
+                return (each,)
         return self.dialects
 
     def shown_by(self, client: str | None, extensions: Collection[str]) -> Standing | None:

@@ -104,29 +104,15 @@ def is_bad_0_1(path: str) -> bool:
     return bool(_BAD_0_1.search(path)) or path.startswith("/") or ".." in path.split("/")
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The skills of an index.
-
-    Attributes:
-        skills: those, by name.
-        left_out: (skill path, reason) of the others that are valid.
-    """
+class Choice(NamedTuple):
+    """The skills of an index by name, and (skill path, reason) of the other valid ones."""
 
     skills: tuple[Skill, ...]
     left_out: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Artifact:
-    """The downloadable form of a skill.
-
-    Attributes:
-        kind: the entry's `type`.
-        path: where it is served, below the publisher's base URL; it carries the digest.
-        digest: `sha256:` and 64 hex digits of its raw bytes.
-        media_type: its Content-Type.
-    """
+class Artifact(NamedTuple):
+    """The downloadable form of a skill. Its path, below the publisher's base URL, carries its digest."""
 
     kind: Kind
     path: str
@@ -158,7 +144,7 @@ def _is_copy(skill: Skill, other: Skill) -> bool:
     if skill.files.keys() != other.files.keys():
         return False
     pairs = [(file, other.files[path]) for path, file in skill.files.items()]
-    return all(a.digest is not None and (a.digest, a.executable) == (b.digest, b.executable) for a, b in pairs)
+    return all(a.digest and (a.digest, a.executable) == (b.digest, b.executable) for a, b in pairs)
 
 
 def choose_0_1(skills: Iterable[Skill]) -> Choice:
@@ -180,9 +166,7 @@ def kind(skill: Skill) -> Kind:
 
 
 def artifact(name: str, digest: str, suffix: str = "") -> Artifact:
-    """Return the artifact of a skill of this name: an archive of this suffix, or SKILL.md itself where there is
-    none.
-    """
+    """Return the artifact of a skill of this name: an archive of this suffix, without one SKILL.md itself."""
     place = f"{DIRECTORY}{name}/{digest.removeprefix('sha256:')}/"
     if not suffix:
         return Artifact(SKILL_MD_KIND, place + SKILL_MD, digest, media.MARKDOWN)
@@ -222,11 +206,7 @@ def index_0_1(published: Iterable[tuple[Skill, str]]) -> dict[str, Json]:
 
 def encode(index: Mapping[str, Json]) -> bytes:
     """Return an index as the bytes of its file: live and static publishers send the same."""
-    return _encoded(index).encode() + b"\n"
-
-
-def _encoded(value: Mapping[str, Json]) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(index, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 class IndexRefusedError(SkillsServerError, ValueError):
@@ -237,15 +217,8 @@ class ProofFailedError(SkillsServerError, ValueError):
     """Bytes that are not those of the index: corrupt, stale or tampered with, and never to be used."""
 
 
-@dataclass(frozen=True, slots=True)
-class IndexLimits:
-    """Limits of an index; one that is over a limit is refused whole.
-
-    Attributes:
-        bytes: bytes of the index.
-        skills: entries, good and bad.
-        files: files of one entry of 0.1.0.
-    """
+class IndexLimits(NamedTuple):
+    """Limits of an index: its bytes, its entries, and the files of one entry of 0.1.0. Over one it is refused whole."""
 
     bytes: int = 16 << 20
     skills: int = 20_000
@@ -273,8 +246,7 @@ class Entry:
     files: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-@dataclass(frozen=True, slots=True)
-class Unusable:
+class Unusable(NamedTuple):
     """An entry that cannot be used.
 
     Attributes:
@@ -294,8 +266,7 @@ class Unusable:
         return f"{self.name or f'entry {self.position}'}: {self.reason}"
 
 
-@dataclass(frozen=True, slots=True)
-class SiteIndex:
+class SiteIndex(NamedTuple):
     """The content of an index.
 
     Attributes:
@@ -352,19 +323,14 @@ def prove(raw: bytes, digest: str) -> None:
 
 
 class Judgement(NamedTuple):
-    """Result of the comparison of a skill's files with its entry.
-
-    Attributes:
-        refusal: why they are not the skill that the entry describes, None where they are.
-        warning: what to warn of, None for nothing: the descriptions of both should be equal.
-    """
+    """Why a skill's files are not what its entry describes, and what to warn of; None for nothing."""
 
     refusal: str | None
     warning: str | None = None
 
 
 def judge_unpacked(entry: Entry, files: Files) -> Judgement:
-    """Tell whether these files are the skill that the entry describes, and whether it describes it as they do.
+    """Compare files with the entry that describes them.
 
     Of descriptions white space is not compared: publishers fold them in different ways.
     """

@@ -1,7 +1,10 @@
-"""Cursors: opaque to clients, and a key of our own to us.
+"""Pages of a list: cursors, and how many entries one page holds.
 
 A cursor holds the last key of its page, not a position, so it survives a change of the catalogue. It also holds the
 list that it belongs to, so that it is refused elsewhere.
+
+The number of entries alone bounds nothing: a frontmatter may take a megabyte once its aliases are written out, and a
+page of fifty such skills fifty. The first entry is always there, so that every page goes on.
 """
 
 from __future__ import annotations
@@ -9,14 +12,20 @@ from __future__ import annotations
 import binascii
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping
-from typing import Any, Final, overload
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar, overload
 
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.model import Skill
 
+MOST_BYTES: Final = 4 << 20
+"""About how many bytes of skills one answer holds; what SDKs take in one message."""
+_FILE: Final = 160
+"""Bytes of a file in an entry beside its paths: a digest, a size and names of fields."""
 _LONGEST: Final = 65_536
 """Characters of the longest cursor that is made here, and some more: that of a directory, whose key is its path (4,096
 characters, six each in JSON) and a name in it, a third longer in base64."""
+_T = TypeVar("_T")
 
 
 @overload
@@ -62,3 +71,21 @@ def key_of(params: Mapping[str, Any], kind: str) -> str | None:
     if found != kind:
         raise RequestError(f"Invalid cursor: {cursor[:100]!r} belongs to another list")
     return key
+
+
+def weight(skill: Skill) -> int:
+    """Return about how many bytes an entry of the skill takes: its frontmatter, and its files by their URIs."""
+    files = len(skill.files) * (_FILE + 3 * len(skill.path)) + 3 * sum(map(len, skill.files))
+    return len(json.dumps(dict(skill.frontmatter))) + files
+
+
+def portion(entries: Iterable[_T], weigh: Callable[[_T], int]) -> list[_T]:
+    """Return the first of these entries, as many as fit; one at least. `weigh` returns the bytes of one."""
+    out: list[_T] = []
+    left = MOST_BYTES
+    for entry in entries:
+        left -= weigh(entry)
+        if out and left < 0:
+            break
+        out.append(entry)
+    return out

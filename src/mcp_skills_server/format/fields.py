@@ -1,6 +1,6 @@
 """Values of a frontmatter in the shapes that authors write them in; what is not of the shape is passed over.
 
-What is passed over is a Problem elsewhere (`validation/values.py`, `field-type`).
+What is passed over is a Problem elsewhere (`validation/rules.py`, `field-type`).
 """
 
 from __future__ import annotations

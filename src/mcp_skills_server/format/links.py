@@ -23,16 +23,34 @@ _ELSEWHERE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//|#|/|\{|%7B|\$|<|%3C
 _PLAIN_HEADING: Final = re.compile(
     r" {0,3}#[ \t]++(?!\s)([^\\`*_\[\]<>&!#~\n\r\v\f\x1c-\x1e\x85\u2028\u2029]++)(?:\n|\Z)"
 )
-_PLAIN_PARAGRAPH: Final = re.compile(r"\n?[A-Za-z][^\[`<>\n]*+(?:\n[A-Za-z][^\[`<>\n]*+)*+")
-"""One without a sign that a link, a code span or the end of an HTML block has. Its lines begin with letters, so none
-begins a block of another kind."""
 _LINK_TARGET: Final = re.compile(
     r"\]\([ \t\n]*+(?!\)|[/#]|[A-Za-z][A-Za-z0-9+.-]*+:)(?:(?P<path>[A-Za-z0-9_./-]++)(?=[)#? \t\n]))?"
 )
 """What stands behind a link text and leads to no other place for certain; a path only where every parser reads this."""
-_BEFORE_DEFINITION: Final = " \t>*+-.)0123456789"
-"""What may stand on a line before the definition of a link: quotes and lists."""
 _MAYBE_HEADING: Final = re.compile(r"^ {0,3}(?:#[ \t]|=+[ \t]*$)", re.MULTILINE)
+_READ: Final = 262_144
+"""Characters of a body in which references are looked for."""
+_PIECE: Final = 16_384
+_MOST_BRACKETS: Final = 2_000
+"""The parser may look ahead to the end of a piece from each opening bracket: both together bound what a body costs.
+
+No body of 911 real ones comes near either. What lies behind the bound counts as text.
+"""
+_HEADING_SEARCH: Final = 16_384
+_HEADING_LINE: Final = 1_024
+_HEADINGS_SEARCH: Final = 65_536
+_HEADINGS_MOST: Final = 40
+_HEADINGS_LENGTH: Final = 2_000
+# A heading, a fence, or a line under a title. The line end comes first, because to look for one character is quick.
+_MARKED_LINE: Final = re.compile(r"\n(?:#{1,3}[ \t]|[ \t]*```|[ \t]*~~~|==|--)[^\n]*")
+_FENCE: Final = re.compile(r"`{3,}|~{3,}")
+_UNDERLINE: Final = re.compile(r"\n(?:=+|-+)[ \t]*\Z")
+_NO_PARAGRAPH: Final = ("#", "|", ">", "- ", "* ", "+ ", "    ", "```", "~~~")
+_SIGN_OF_MARKUP: Final = re.compile(r"[\[*`\\~#]")
+# A link or an image has its text left, a mark of emphasis or code nothing, nor the marks that close a heading.
+_MARKUP: Final = re.compile(
+    r"!?\[([^\[\]\n]*)\](?:\([^()\n]*\)|\[[^\[\]\n]*\])?|[*`\\]|~~|(?<![^ \t\n])#+[ \t]*(?![^\n])"
+)
 
 
 class Reference(NamedTuple):
@@ -57,7 +75,7 @@ def references(body: str) -> list[Reference]:
     found: list[Reference] = []
     known: dict[str, Any] = {}
     left = _MOST_BRACKETS
-    for block in _parser().parse(_without_plain(_with_line_feeds(body[:_READ])), known):
+    for block in _parser().parse(body[:_READ], known):
         if block.type != "inline":
             continue
         for line, piece in _pieces(block.content, block.map[0] if block.map else 0):
@@ -70,53 +88,15 @@ def references(body: str) -> list[Reference]:
 
 
 def may_lead_elsewhere(body: str, is_known: Callable[[str], bool]) -> bool:
-    """Tell whether a link or an image may lead to a path for which `is_known` is false. False is certain; where it is
-    true, `references` says what is so. Nothing is parsed, which takes a hundred times as long.
+    """Tell whether a link or an image may lead to a path for which `is_known` is false. False is certain.
+
+    Nothing is parsed: `references` takes a hundred times as long.
     """
     for found in _LINK_TARGET.finditer(body):
         target = _normal(found["path"]) if found["path"] else ""
         if target == "" or (target is not None and not is_known(target)):
             return True
-    return _may_define(_with_line_feeds(body))
-
-
-def _with_line_feeds(body: str) -> str:
-    """Return the body with the line ends that the parser makes of others itself: what is looked at before it must
-    agree.
-    """
-    return body.replace("\r\n", "\n").replace("\r", "\n") if "\r" in body else body
-
-
-def _may_define(body: str) -> bool:
-    """Tell whether the body may hold the definition of a link. False is certain."""
-    read = 0
-    while (end := body.find("]:", read)) >= 0:
-        begin = body.rfind("[", read, end)
-        if begin > 0 and body[begin - 1] == "\\":
-            return True  # what it stands in is not looked for
-        line = body.rfind("\n", read, begin) if begin >= 0 else -1
-        if begin >= 0 and (line >= 0 or not read) and not body[line + 1 : begin].strip(_BEFORE_DEFINITION):
-            return True
-        read = end + 2
-    return False
-
-
-def _without_plain(body: str) -> str:
-    """Return the body with a letter in the place of paragraphs that refer to nothing; what is left stands on its line.
-
-    A paragraph may end a list or a quote, so one of several stays. What is cut in a code or an HTML block is no
-    paragraph, and nothing that could end the block.
-    """
-    parts = body.split("\n\n")
-    after_plain = False
-    for at in range(1, len(parts) - 1):  # an empty line stands before and behind these
-        part = parts[at]
-        if not _PLAIN_PARAGRAPH.fullmatch(part):
-            after_plain = after_plain and part in {"", "\n"}
-            continue
-        parts[at] = "\n" * part.count("\n") if after_plain else "x" + "\n" * part.count("\n")
-        after_plain = True
-    return "\n\n".join(parts)
+    return "]:" in body  # may define the target of a link
 
 
 def _pieces(content: str, line: int) -> Iterator[tuple[int, str]]:
@@ -134,16 +114,6 @@ def _parsed(text: str, known: dict[str, Any]) -> list[Token]:
     tokens: list[Token] = []
     _parser().inline.parse(text, _parser(), known, tokens)
     return tokens
-
-
-_READ: Final = 262_144
-"""Characters of a body in which references are looked for."""
-_PIECE: Final = 16_384
-_MOST_BRACKETS: Final = 2_000
-"""The parser may look ahead to the end of a piece from each opening bracket: both together bound what a body costs.
-
-No body of 911 real ones comes near either. What lies behind the bound counts as text.
-"""
 
 
 def _inline(tokens: list[Token], line: int) -> Iterator[Reference]:
@@ -216,8 +186,7 @@ def linked_files(found: list[Reference], files: Collection[str], skip: str) -> d
 def heading(body: str) -> str | None:
     """Return the first level-1 heading as plain text, ATX or setext, or None."""
     plain = _PLAIN_HEADING.match(body)
-    if plain:
-        # Nearly every body begins like this, and a parser run for each of ten thousand would be felt at start-up.
+    if plain:  # nearly always: the parser takes 50 ms to import
         return " ".join(plain[1].split())
     read = 0
     for candidate in _MAYBE_HEADING.finditer(body):
@@ -238,19 +207,12 @@ def heading(body: str) -> str | None:
     return None
 
 
-_HEADING_SEARCH: Final = 16_384
-_HEADING_LINE: Final = 1_024
-
-
 def headings(body: str) -> tuple[str, ...]:
     """Return the headings of levels 1 to 3 in order, as plain text: at most 40 of them, and 2,000 characters in all.
 
     Every scan asks for them and only a search uses them, so lines are looked at and nothing is parsed. A heading that
     is indented or stands in a quote or a list is none; of a heading of several lines the last one counts.
     """
-    plain = _PLAIN_HEADING.match(body)
-    if plain and not _MARKED_LINE.search(body):
-        return (" ".join(plain[1].split())[:_HEADINGS_LENGTH],)
     written = "\n".join(islice(_heading_lines("\n" + body[:_HEADINGS_SEARCH]), _HEADINGS_MOST))
     out: list[str] = []
     left = _HEADINGS_LENGTH
@@ -283,21 +245,6 @@ def _heading_lines(body: str) -> Iterator[str]:
             before = body[body.rfind("\n", 0, found.start()) + 1 : found.start()][:_HEADING_LINE]
             if not before.startswith(_NO_PARAGRAPH):
                 yield before
-
-
-_HEADINGS_SEARCH: Final = 65_536
-_HEADINGS_MOST: Final = 40
-_HEADINGS_LENGTH: Final = 2_000
-# A heading, a fence, or a line under a title. The line end comes first, because to look for one character is quick.
-_MARKED_LINE: Final = re.compile(r"\n(?:#{1,3}[ \t]|[ \t]*```|[ \t]*~~~|==|--)[^\n]*")
-_FENCE: Final = re.compile(r"`{3,}|~{3,}")
-_UNDERLINE: Final = re.compile(r"\n(?:=+|-+)[ \t]*\Z")
-_NO_PARAGRAPH: Final = ("#", "|", ">", "- ", "* ", "+ ", "    ", "```", "~~~")
-_SIGN_OF_MARKUP: Final = re.compile(r"[\[*`\\~#]")
-# A link or an image has its text left, a mark of emphasis or code nothing, nor the marks that close a heading.
-_MARKUP: Final = re.compile(
-    r"!?\[([^\[\]\n]*)\](?:\([^()\n]*\)|\[[^\[\]\n]*\])?|[*`\\]|~~|(?<![^ \t\n])#+[ \t]*(?![^\n])"
-)
 
 
 @cache

@@ -6,8 +6,12 @@ harmless, so that a skill can neither pretend to be what stands around it nor to
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Final
+
+from mcp_skills_server.format.hidden import INVISIBLE
 
 FRAMES: Final = ("skill", "skill_files", "skill_problems", "active_skills", "available_skills", "stdout", "stderr")
 """The names of every element that we put around foreign text. Inside of it none of them may begin or end."""
@@ -41,12 +45,23 @@ def around(tag: str, attributes: Mapping[str, str], parts: Sequence[str]) -> str
 
 
 def contained(content: str) -> str:
-    """Return the content with each tag of ours in it, opening or closing, made harmless."""
+    """Return the content with the `<` of each tag of ours in it written out, opening or closing."""
     if "<" not in content:
         return content
-    from mcp_skills_server.format import forged_tags  # its patterns are for what is read, not for a handshake
+    return _tag().sub(_written, content)
 
-    return forged_tags.harmless(content)
+
+@cache  # takes milliseconds to compile, and a handshake does without
+def _tag() -> re.Pattern[str]:
+    # With blanks, capital letters or invisible characters in it a tag still reads as one. A longer name is another
+    # tag: <skill-dir> is how many authors write a place to fill in.
+    blank = rf"[\s{INVISIBLE}]*+"
+    return re.compile(rf"<(?={blank}(?:/{blank})?([\w.:{INVISIBLE}-]*+))")
+
+
+def _written(found: re.Match[str]) -> str:
+    name = re.sub(f"[{INVISIBLE}]++", "", found[1])
+    return "&lt;" if name.casefold() in FRAMES else "<"
 
 
 def _attribute(value: str) -> str:

@@ -1,4 +1,7 @@
-"""Media types from file names, and whether bytes are text. The same on every machine: no system tables are read."""
+"""Media types from file names, and whether bytes are text or a pointer of Git LFS.
+
+The same on every machine: no system tables are read.
+"""
 
 from __future__ import annotations
 
@@ -9,78 +12,57 @@ from typing import Final
 MARKDOWN: Final = "text/markdown"
 _OURS: Final = {
     # What the standard table lacks, or takes for something else (.ts is video/mp2t there).
-    ".md": MARKDOWN,
-    ".markdown": MARKDOWN,
-    ".mdx": MARKDOWN,
-    ".txt": "text/plain",
-    ".rst": "text/x-rst",
-    ".py": "text/x-python",
-    ".sh": "application/x-sh",
-    ".bash": "application/x-sh",
-    ".zsh": "application/x-sh",
-    ".ps1": "text/x-powershell",
-    ".rb": "text/x-ruby",
-    ".pl": "text/x-perl",
-    ".js": "text/javascript",
-    ".mjs": "text/javascript",
-    ".cjs": "text/javascript",
-    ".jsx": "text/jsx",
-    ".ts": "text/x-typescript",
-    ".tsx": "text/x-typescript",
-    ".go": "text/x-go",
-    ".rs": "text/x-rust",
-    ".java": "text/x-java",
-    ".c": "text/x-c",
-    ".h": "text/x-c",
-    ".cpp": "text/x-c++",
-    ".hpp": "text/x-c++",
-    ".cs": "text/x-csharp",
-    ".kt": "text/x-kotlin",
-    ".swift": "text/x-swift",
-    ".r": "text/x-r",
-    ".jl": "text/x-julia",
-    ".lua": "text/x-lua",
-    ".sql": "application/sql",
-    ".json": "application/json",
-    ".jsonl": "application/jsonl",
-    ".ipynb": "application/x-ipynb+json",
-    ".yaml": "application/yaml",
-    ".yml": "application/yaml",
-    ".toml": "application/toml",
-    ".xml": "application/xml",
-    ".xsd": "application/xml",
-    ".ini": "text/plain",
-    ".cfg": "text/plain",
-    ".conf": "text/plain",
-    ".log": "text/plain",
-    ".tex": "text/x-tex",
-    ".bib": "text/x-bibtex",
-    ".css": "text/css",
-    ".svg": "image/svg+xml",
-    ".webp": "image/webp",
-    ".avif": "image/avif",
-    ".wasm": "application/wasm",
-    ".woff2": "font/woff2",
-    ".ttf": "font/ttf",
-    ".otf": "font/otf",
-    ".docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
-    ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
-    ".pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+    MARKDOWN: "md markdown mdx",
+    "text/plain": "txt ini cfg conf log",
+    "text/x-rst": "rst",
+    "text/x-python": "py",
+    "application/x-sh": "sh bash zsh",
+    "text/x-powershell": "ps1",
+    "text/x-ruby": "rb",
+    "text/x-perl": "pl",
+    "text/javascript": "js mjs cjs",
+    "text/jsx": "jsx",
+    "text/x-typescript": "ts tsx",
+    "text/x-go": "go",
+    "text/x-rust": "rs",
+    "text/x-java": "java",
+    "text/x-c": "c h",
+    "text/x-c++": "cpp hpp",
+    "text/x-csharp": "cs",
+    "text/x-kotlin": "kt",
+    "text/x-swift": "swift",
+    "text/x-r": "r",
+    "text/x-julia": "jl",
+    "text/x-lua": "lua",
+    "application/sql": "sql",
+    "application/json": "json",
+    "application/jsonl": "jsonl",
+    "application/x-ipynb+json": "ipynb",
+    "application/yaml": "yaml yml",
+    "application/toml": "toml",
+    "application/xml": "xml xsd",
+    "text/x-tex": "tex",
+    "text/x-bibtex": "bib",
+    "text/css": "css",
+    "image/svg+xml": "svg",
+    "image/webp": "webp",
+    "image/avif": "avif",
+    "application/wasm": "wasm",
+    "font/woff2": "woff2",
+    "font/ttf": "ttf",
+    "font/otf": "otf",
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": "docx",
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": "xlsx",
+    "application/vnd.openxmlformats-officedocument.presentationml.presentation": "pptx",
 }
-_TEXT_APPLICATIONS: Final = frozenset(
-    (
-        "application/json",
-        "application/jsonl",
-        "application/x-ipynb+json",
-        "application/yaml",
-        "application/toml",
-        "application/sql",
-        "application/xml",
-        "application/x-sh",
-        "application/javascript",
-        "image/svg+xml",
-    )
+_BY_SUFFIX: Final = {f".{suffix}": media for media, suffixes in _OURS.items() for suffix in suffixes.split()}
+LFS_FAULT: Final = "the file is a pointer of Git LFS and not the content that it stands for"
+_LFS: Final = b"version https://git-lfs.github.com/spec/v1\n"
+_LFS_MOST_BYTES: Final = 1024
+_TEXT: Final = frozenset(
+    f"application/{each}" for each in ("json", "jsonl", "yaml", "toml", "sql", "xml", "x-sh", "javascript")
 )
+"""Types that are text, beside `text/`, `+json` and `+xml`."""
 
 
 def media_type(path: str) -> str | None:
@@ -90,14 +72,12 @@ def media_type(path: str) -> str | None:
     if dot < 0:
         return None
     suffix = name[dot:].lower()
-    return _OURS.get(suffix) or _standard().get(suffix)
+    return _BY_SUFFIX.get(suffix) or _standard().get(suffix)
 
 
 @cache
 def _standard() -> Mapping[str, str]:
-    """Return the table of the standard library, which looks for those of the system when it is made, and so not at a
-    start.
-    """
+    """Return the table of the standard library, which looks for files of the system when it is made."""
     from mimetypes import MimeTypes
 
     return MimeTypes(filenames=()).types_map[True]
@@ -105,16 +85,13 @@ def _standard() -> Mapping[str, str]:
 
 def is_text(media: str | None) -> bool:
     """Tell whether content of this media type is text where its bytes are valid UTF-8. An unknown type may be."""
-    return (
-        media is None or media.startswith("text/") or media in _TEXT_APPLICATIONS or media.endswith(("+xml", "+json"))
-    )
+    return media is None or media.startswith("text/") or media.endswith(("+xml", "+json")) or media in _TEXT
 
 
 def as_text(raw: bytes, media: str | None) -> str | None:
-    """Return the exact bytes as text, or None where they are not text: another type, not UTF-8, or of unknown type with
-    NUL.
+    """Return the exact bytes as text, BOM and CRLF included, or None where they are not text.
 
-    Nothing is rewritten: encoding the result as UTF-8 gives the same bytes, BOM and CRLF included.
+    They are not where the type is another one, they are no UTF-8, or the type is unknown and they hold a NUL.
     """
     if not is_text(media) or (media is None and b"\0" in raw):
         return None
@@ -122,3 +99,8 @@ def as_text(raw: bytes, media: str | None) -> str | None:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
         return None
+
+
+def is_lfs_pointer(raw: bytes) -> bool:
+    """Tell whether these bytes are a pointer of Git LFS, which a repository has in the place of the real content."""
+    return raw.startswith(_LFS) and len(raw) < _LFS_MOST_BYTES

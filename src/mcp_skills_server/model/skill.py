@@ -1,7 +1,6 @@
 """One skill as a scan found it: its files, what its SKILL.md says, and what is wrong with it.
 
-Nothing here changes after it was built, with one exception that is named where it stands: what was once derived from
-a file's bytes (digest, wire entry) may be remembered beside it.
+Nothing here changes after it was built, but for the stat signature of a file.
 """
 
 from __future__ import annotations
@@ -107,17 +106,15 @@ class Reading(NamedTuple):
 class SkillFile:
     """One regular file of a root.
 
-    `signature`, `mtime_reliable`, `digest` and `executable` are memos, not content: a rescan that finds the same bytes
-    under a new time stamp renews the signature, and the digest is computed on demand.
+    Only a scan changes it: one that finds the same bytes under a new time stamp renews the signature.
 
     Attributes:
         root: index of the root it lies in.
         location: path from the root, `/`-separated, with links resolved.
         size: bytes.
         signature: what a stat at the scan said, as one short text; "" for what no file has.
-        mtime_reliable: False if the file was so young when it was last read, or at the scan, that a later write could
-            leave the same signature.
-        digest: `sha256:` and 64 hex digits of the bytes, or None while it is not computed.
+        mtime_reliable: False if the file was so young at the scan that a later write could leave the same signature.
+        digest: `sha256:` and 64 hex digits of the bytes; "" for a file that the scan could not read.
         executable: whether its owner may execute it. No listing has this, so a change of it is no news.
     """
 
@@ -126,7 +123,7 @@ class SkillFile:
     size: int
     signature: str
     mtime_reliable: bool
-    digest: str | None = None
+    digest: str = ""
     executable: bool = False
 
 
@@ -185,3 +182,8 @@ class Skill:
     def size(self) -> int:
         """Bytes of all files."""
         return sum(file.size for file in self.files.values())
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The digest of each file that can be read, by path."""
+        return {path: file.digest for path, file in self.files.items() if file.digest}

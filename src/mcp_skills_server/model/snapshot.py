@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Final, TypeAlias
 
-from mcp_skills_server.model.ordered import resorted
 from mcp_skills_server.model.skill import LONGEST_PATH, Problem, Skill, SkillFile, Standing
-
-_REMEMBERED: Final = 8
-_FEW: Final = 100
-"""Bounds of the ancestors that a snapshot knows, and of the paths of a difference that it keeps."""
 
 
 @dataclass(frozen=True)
@@ -65,62 +59,24 @@ class Snapshot:
     Attributes:
         skills: by skill path, unusable ones included.
         problems: problems that belong to no served skill: shadowed skills, roots that cannot be read.
-        token: stands for this snapshot where keeping it would keep ten thousand skills.
     """
 
     def __init__(self, skills: dict[str, Skill], problems: tuple[Problem, ...] = ()) -> None:
         self.skills = MappingProxyType(skills)
         self.problems = problems
-        self.token = object()
-        self._replaced: list[tuple[object, frozenset[str]]] = []
-        """The last snapshots that this one came from, and at which paths it is another."""
 
     def replacing(self, after: Mapping[str, Skill], gone: Collection[str], problems: tuple[Problem, ...]) -> Snapshot:
-        """Return the snapshot with some skills replaced or added and some gone. What still holds is carried over."""
+        """Return the snapshot with some skills replaced or added and some gone."""
         skills: dict[str, Skill] = self.skills.copy()
         for path in gone:
             del skills[path]
         skills.update(after)
-        snapshot = Snapshot(skills, problems)
-        paths = frozenset(gone) | after.keys()
-        if len(paths) <= _FEW:
-            earlier = [(each, known | paths) for each, known in self._replaced if len(known) <= _FEW]
-            snapshot._replaced = [(self.token, paths), *earlier[: _REMEMBERED - 1]]
-        self._hand_on(snapshot, paths)
-        return snapshot
-
-    def _hand_on(self, later: Snapshot, paths: Collection[str]) -> None:
-        """Give the snapshot that differs at these paths what this one has computed: sorting ten thousand paths costs
-        more than an edit."""
-        moves: list[tuple[str, Skill | None, Skill | None]] = []
-        for path in paths:
-            old, new = self.skills.get(path), later.skills.get(path)
-            if old is None or new is None or (old.name, old.standing) != (new.name, new.standing):
-                moves.append((path, old, new))
-        memos = self.__dict__
-        if "_paths" in memos:
-            later.__dict__["_paths"] = _moved(self._paths, moves) if moves else self._paths
-        if "_names" in memos:
-            later.__dict__["_names"] = _renamed(self._names, moves) if moves else self._names
-        if "_deepest" in memos:
-            deepest = (path.count("/") + 1 for path, _, new in moves if new is not None)
-            later.__dict__["_deepest"] = max(self._deepest, *deepest, 0)
+        return Snapshot(skills, problems)
 
     def differing(self, earlier: Snapshot) -> Collection[str]:
-        """Return the skill paths at which something else stands than in an earlier snapshot; costs little after one
-        edit.
-        """
-        known = self.differing_since(earlier.token)
-        if known is not None:
-            return known
+        """Return the skill paths at which something else stands than in an earlier snapshot."""
         old, new = earlier.skills, self.skills
         return {path for path in old.keys() | new.keys() if old.get(path) is not new.get(path)}
-
-    def differing_since(self, token: object) -> Collection[str] | None:
-        """Return the same by the token of the earlier snapshot, None where it is not known what it was."""
-        if token is self.token:
-            return ()
-        return next((paths for earlier, paths in self._replaced if earlier is token), None)
 
     @cached_property
     def _paths(self) -> dict[Standing, list[str]]:
@@ -205,7 +161,7 @@ class Snapshot:
 
     @cached_property
     def _deepest(self) -> int:
-        """Segments of the skill path that has the most; after a skill went it may be more."""
+        """The number of segments of the deepest skill path."""
         return max((path.count("/") + 1 for path in self.skills), default=0)
 
     def _holders(self, path: str, least: Standing) -> list[Skill]:
@@ -249,30 +205,3 @@ class Snapshot:
     def all_problems(self) -> list[Problem]:
         """Every problem, skills' first, by skill path."""
         return [p for path in self._paths[Standing.UNUSABLE] for p in self.skills[path].problems] + list(self.problems)
-
-
-_Moves: TypeAlias = "Sequence[tuple[str, Skill | None, Skill | None]]"
-"""Skill paths with what stood there and what stands there now, None for nothing."""
-
-
-def _moved(paths: Mapping[Standing, list[str]], moves: _Moves) -> dict[Standing, list[str]]:
-    """Return the paths by least standing after these moves."""
-    out: dict[Standing, list[str]] = {}
-    for least, order in paths.items():
-        was = {path for path, old, _ in moves if old is not None and old.standing >= least}
-        now = {path for path, _, new in moves if new is not None and new.standing >= least}
-        out[least] = resorted(order, was - now, now - was) if was != now else order
-    return out
-
-
-def _renamed(names: Mapping[str, list[str]], moves: _Moves) -> dict[str, list[str]]:
-    """Return the paths by name after these moves."""
-    out = dict(names)
-    for path, old, new in moves:
-        if old is not None:
-            out[old.name] = [each for each in out[old.name] if each != path]
-            if not out[old.name]:
-                del out[old.name]
-        if new is not None:
-            out[new.name] = sorted([*out.get(new.name, ()), path])
-    return out

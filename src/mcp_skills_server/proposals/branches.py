@@ -12,9 +12,9 @@ from typing import Final
 
 from mcp_skills_server.errors import RequestError, UsageError, listed
 from mcp_skills_server.proposals.store import Proposal
-from mcp_skills_server.sources.faults import UnreachableError
 from mcp_skills_server.sources.git.history import working_copy
 from mcp_skills_server.sources.git.program import Git, GitFailedError
+from mcp_skills_server.sources.source import UnreachableError
 
 FOLDER: Final = "mcp-skills-proposals"
 """Where in `.git` the proposals themselves are kept."""

@@ -169,7 +169,7 @@ def _base(
         raise RequestError(f"{skill.path} has no file {listed(missing)} to remove")
     current = ""
     if SKILL_MD in skill.files:
-        current = registry.digest(skill.files[SKILL_MD])
+        current = skill.files[SKILL_MD].digest
     if draft.base != current:
         ask, lines = "give its digest as base", list[str]()
         if draft.base:

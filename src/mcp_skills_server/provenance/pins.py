@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.reader import Reader
-from mcp_skills_server.catalog.root_index import GateRefusal
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Skill, Standing
 
@@ -47,12 +47,7 @@ class Pins:
         return None
 
     def unserved(self, reader: Reader, served: Mapping[str, Skill]) -> list[str]:
-        """Return the paths of locked skills that are not served.
-
-        Args:
-            reader: of the registry.
-            served: its skills by path.
-        """
+        """Return the paths of locked skills that are not served."""
         index = {root.given: root.index for root in reader.roots}
         return [
             path

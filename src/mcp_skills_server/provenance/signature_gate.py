@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from mcp_skills_server import __version__
+from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.reader import Reader
-from mcp_skills_server.catalog.root_index import GateRefusal
 from mcp_skills_server.codes import problem
 from mcp_skills_server.durable import why_untrusted
 from mcp_skills_server.model import Skill, Standing
@@ -30,11 +30,7 @@ _UNUSED_S: Final = 30 * 86400.0
 
 
 class Proofs:
-    """The proofs of one user. A folder that cannot be used holds none and takes none.
-
-    Args:
-        folder: the place of the proofs; it is made when the first is kept.
-    """
+    """The proofs of one user. A folder that cannot be used holds none and takes none."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -69,12 +65,7 @@ class Proofs:
 
 
 class SignatureGate:
-    """Refuses skills that are not signed as they should be, and proves each only once.
-
-    Args:
-        verifier: verifies the signature of a skill.
-        proofs: keeps proofs for the next start; None keeps none.
-    """
+    """Refuses skills that are not signed as they should be, and proves each only once."""
 
     def __init__(self, verifier: Verifier, proofs: Proofs | None = None) -> None:
         self._verifier = verifier

@@ -31,11 +31,7 @@ Files: TypeAlias = Mapping[str, bytes]
 
 
 class UnsignedError(SkillsServerError):
-    """A skill is not signed as it should be.
-
-    Attributes:
-        code: of the Problem that says so.
-    """
+    """A skill is not signed as it should be."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -59,10 +55,6 @@ class Identity:
 
 class Verifier:
     """Proves signatures by some keys. One skill passes where one of the keys signed it.
-
-    Args:
-        keys: files with a public key or with certificates of authorities, in PEM.
-        identity: who may have signed without a key, besides.
 
     Raises:
         UsageError: a key cannot be used, or the library is not installed.
@@ -165,12 +157,6 @@ def _is_certificate(raw: bytes) -> bool:
 
 def sign(files: Files, key: Path, password: bytes | None = None, certificates: Sequence[Path] = ()) -> bytes:
     """Sign a skill and return the signature.
-
-    Args:
-        files: all of it; a signature among them is not signed.
-        key: a file with a private key of an elliptic curve, in PEM.
-        password: of the key.
-        certificates: of the key, and then of those who vouch for it; none for a key that is known by itself.
 
     Raises:
         UsageError: the key cannot be used, or the library is not installed.

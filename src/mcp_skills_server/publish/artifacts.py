@@ -43,12 +43,7 @@ class RetentionPolicy:
 
 
 class Artifacts:
-    """The artifacts of the latest edition and of those not long before. Written under the publication's lock.
-
-    Args:
-        keeping: how long artifacts stay that the newest index no longer names.
-        clock: seconds that only grow.
-    """
+    """The artifacts of the latest edition and of those not long before. Written under the publication's lock."""
 
     def __init__(self, keeping: RetentionPolicy, clock: Callable[[], float]) -> None:
         self._keeping = keeping
@@ -141,13 +136,7 @@ class Artifacts:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where some bytes lie.
-
-    Attributes:
-        spool: what they were set aside in.
-        row: their number there.
-        size: how many.
-    """
+    """Where some bytes lie."""
 
     spool: Spool
     row: int

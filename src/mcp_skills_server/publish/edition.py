@@ -12,12 +12,7 @@ from mcp_skills_server.model import Skill, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A skill as an index offers it.
-
-    Attributes:
-        skill: the skill that was packed.
-        artifact: what it is downloaded as.
-    """
+    """A skill as an index offers it."""
 
     skill: Skill
     artifact: Artifact

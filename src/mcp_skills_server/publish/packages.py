@@ -33,14 +33,7 @@ _FIRST_DAY: Final = (1980, 1, 1, 0, 0, 0)
 
 
 def bundle(skills: Mapping[str, Files], name: str, version: str, program: str) -> bytes:
-    """Return an MCP Bundle of these skills.
-
-    Args:
-        skills: the files of each skill, by name.
-        name: what the host calls the bundle.
-        version: of the bundle.
-        program: the version of this program that it starts.
-    """
+    """Return an MCP Bundle of these skills."""
     manifest: dict[str, Json] = {
         "manifest_version": "0.4",
         "name": name,
@@ -79,14 +72,7 @@ def bundle(skills: Mapping[str, Files], name: str, version: str, program: str) -
 
 
 def plugin(skills: Mapping[str, Files], name: str, version: str, *, server: bool) -> Files:
-    """Return the files of an Agent Plugin of these skills.
-
-    Args:
-        skills: the files of each skill, by name.
-        name: of the plugin.
-        version: of the plugin.
-        server: also have hosts start this server with them, for those that read MCP servers of plugins alone.
-    """
+    """Return the files of an Agent Plugin of these skills."""
     about: dict[str, Json] = {
         "$schema": f"{_PLUGIN_SCHEMAS}/plugin.schema.json",
         "name": name,

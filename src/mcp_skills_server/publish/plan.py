@@ -24,12 +24,7 @@ _ARTIFACT: Final = re.compile(re.escape(DIRECTORY[1:]) + r"[^/]+/[0-9a-f]{64}/[^
 
 @dataclass(frozen=True, slots=True)
 class OutdatedFile:
-    """One file that is not as it would be published.
-
-    Attributes:
-        path: in the output folder.
-        state: "missing", "different" or "left over".
-    """
+    """One file that is not as it would be published."""
 
     path: str
     state: str

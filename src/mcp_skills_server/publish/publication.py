@@ -145,9 +145,6 @@ class Publication:
 
     def _pick(self) -> _Picked:
         snapshot = self.registry.snapshot
-        for path in snapshot.paths(Standing.VALID):
-            if len(snapshot.named(snapshot.skills[path].name, Standing.VALID)) > 1:
-                self.registry.hash_files(snapshot.skills[path])  # so that copies can be distinguished from rivals
         choice = wellknown.choose(snapshot)
         picked = _Picked(snapshot, {}, [*choice.left_out, *_broken(snapshot)], [])
         for skill in self._steps(choice.skills):
@@ -248,7 +245,7 @@ class Publication:
             if name in edition.older:
                 for path, file in each.skill.files.items():
                     place = f"{wellknown.DIRECTORY_0_1}{name}/{path}"
-                    yield Item(place, self.registry.digest(file), partial(self.read, each, path))
+                    yield Item(place, file.digest, partial(self.read, each, path))
         yield Item(wellknown.DIRECTORY_0_1 + wellknown.INDEX, edition.digest_0_1, lambda: edition.index_0_1)
         yield Item(wellknown.DIRECTORY + wellknown.INDEX, edition.digest, lambda: edition.index)
 

@@ -22,13 +22,7 @@ PREFIX: Final = "blob:"
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Data that a client, or a run, left here.
-
-    Attributes:
-        raw: the bytes.
-        kind: the media type that it was given.
-        used: when it was last made use of, in seconds of the store's clock.
-    """
+    """Data that a client, or a run, left here: bytes, media type, and its last use in seconds of the store's clock."""
 
     raw: bytes
     kind: str
@@ -36,15 +30,7 @@ class Blob:
 
 
 class Blobs:
-    """The blobs of one server.
-
-    Args:
-        most: blobs at once.
-        most_bytes: bytes of them all.
-        idle_s: seconds after which an unused blob goes.
-        now: seconds of a clock that never goes back.
-        share: bytes of one owner's; None for a quarter of all.
-    """
+    """The blobs of one server. One owner has at most `share` bytes, None for a quarter; an idle blob goes."""
 
     def __init__(
         self,
@@ -69,16 +55,7 @@ class Blobs:
         return self._quota.limit(owner)
 
     def add(self, raw: bytes, kind: str, owner: Owner = None) -> str:
-        """Keep these bytes; returns the blob's name.
-
-        Args:
-            raw: the bytes.
-            kind: their media type.
-            owner: among whose blobs it counts.
-
-        Raises:
-            QuotaError: they are more than one owner may have, or others have left no place.
-        """
+        """Keep these bytes and return the blob's name; QuotaError for more than the owner's share or the free space."""
         self._drop_idle()
         limit = self.limit(owner)
         if len(raw) > limit:
@@ -91,11 +68,7 @@ class Blobs:
         return name
 
     def get(self, name: str) -> Blob:
-        """Return the blob of this name.
-
-        Raises:
-            RequestError: there is none, or no longer.
-        """
+        """Return the blob of this name; RequestError if there is none, or no longer."""
         self._drop_idle()
         found = self._kept.get(name)
         if found is None:

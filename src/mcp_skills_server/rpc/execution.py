@@ -76,11 +76,10 @@ class _Task:
 
     Attributes:
         title: what the summary calls it.
-        args: what it is given.
         blobs: identifiers of the blobs that it may read.
         called: whether a function of it is called; else it is run as a program.
         files: what is put into the work directory beside arguments and blobs, by name.
-        owner: among whose blobs count those that it leaves.
+        owner: among whose blobs those that it leaves count.
     """
 
     title: str
@@ -92,12 +91,7 @@ class _Task:
 
 
 class Executor:
-    """Runs actions and code for one server, on one event loop.
-
-    Args:
-        scripts: what runs scripts.
-        blobs: where input comes from and output goes to.
-    """
+    """Runs actions and code for one server, on one event loop."""
 
     def __init__(self, scripts: Scripts, blobs: Blobs) -> None:
         self._scripts = scripts
@@ -112,14 +106,9 @@ class Executor:
         *,
         permissions: Permissions | None = None,
     ) -> Run:
-        """Run the entry point and wait for its end; what goes wrong with it is in the result.
+        """Run the entry point of a skill and wait for its end; what goes wrong with it is in the result.
 
-        Args:
-            manifest: what the skill says of itself.
-            skill: whose entry point it is.
-            request: the call.
-            owner: among whose runs it counts, and among whose blobs those that it leaves.
-            permissions: of the caller; None where the options alone decide.
+        It counts among the runs of `owner`. `permissions` are those of the caller; None where the options alone decide.
 
         Raises:
             QuotaError: the owner runs too much already.
@@ -165,18 +154,10 @@ class Executor:
         *,
         permissions: Permissions | None = None,
     ) -> Run:
-        """Run code that came with the call.
-
-        Args:
-            request: the call.
-            skills: the skills to mount, by name.
-            owner: as for `run`.
-            permissions: as for `run`.
+        """Run code that came with the call, with some skills mounted by name; the rest is as for `run`.
 
         Raises:
-            QuotaError: as `run`.
             RequestError: an input blob is unknown, or too many skills are to be mounted.
-            StaleFileError: as `run`.
         """
         extension = _EXTENSIONS.get(request.language, f".{request.language}")
         if not _EXTENSION.fullmatch(extension[1:]) or extension not in self._scripts.extensions:
@@ -191,7 +172,8 @@ class Executor:
         name = f"main{extension}"
 
         def start(workspace: Workspace, fill: Callable[[str], None]) -> Awaitable[Outcome]:
-            return self._scripts.run_written(
+            return self._scripts.run(
+                None,
                 name,
                 workspace,
                 skills=skills,
@@ -291,15 +273,9 @@ def _harvest(work: str, most: int) -> tuple[bytes | None, dict[str, bytes], bool
 def ended(
     title: str, outcome: Outcome, result: bytes | None, blobs: tuple[str, ...], *, called: bool, remark: str
 ) -> Run:
-    """Return a run that has ended, well or not.
+    """Return a run that has ended, well or not, a function that was `called` or a program that printed its output.
 
-    Args:
-        title: what the summary calls what ran.
-        outcome: how its process ended.
-        result: what the launcher wrote down, if a function was called and that is there.
-        blobs: identifiers of what it left as blobs.
-        called: whether a function was called; else it was run as a program, and its output is what it printed.
-        remark: appended to its log.
+    `result` is what the launcher wrote down, if it did; `remark` is appended to the log.
     """
     logs = (outcome.stdout if called else "") + outcome.stderr + remark
     output, error = _returned(result) if called else (_printed(outcome), None)

@@ -19,11 +19,7 @@ RESULT = "result.json"
 
 
 def main(words: list[str]) -> int:
-    """Call `function(args)`; the exit code is 0 if it returned something that JSON can hold.
-
-    Args:
-        words: the path of the file and the name of the function in it.
-    """
+    """Call the function in the file (`words`), and return 0 if what it returned can be JSON."""
     path, name = words
     work = os.environ["SKILL_WORKSPACE"]
     sys.path.insert(0, os.path.dirname(path))

@@ -23,13 +23,7 @@ MAX_SUMMARY: Final = 200
 
 
 class CallError(RequestError):
-    """A call that cannot be answered, with what it was about.
-
-    Args:
-        message: what is wrong, and what to do.
-        data: which skill, version or path was meant.
-        code: the JSON-RPC code.
-    """
+    """A call that cannot be answered, with the skill, version or path that was meant, and the JSON-RPC code."""
 
     def __init__(self, message: str, data: Mapping[str, Json] | None = None, code: int = INVALID_PARAMS) -> None:
         super().__init__(message)
@@ -39,14 +33,7 @@ class CallError(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call.
-
-    Attributes:
-        method: which one.
-        params: what it is given.
-        answered: whether an answer is wanted; a notification gets none.
-        id: what the answer is known by.
-    """
+    """One call. A notification is not `answered`."""
 
     method: str
     params: Mapping[str, Any]
@@ -55,11 +42,7 @@ class Call:
 
 
 def parse(raw: bytes) -> Any:
-    """Return the JSON of a message.
-
-    Raises:
-        CallError: it is none.
-    """
+    """Return the JSON of a message, or raise CallError."""
     try:
         return jsonrpc.parse(raw)
     except jsonrpc.JsonError as error:
@@ -67,11 +50,7 @@ def parse(raw: bytes) -> Any:
 
 
 def call(message: object) -> Call:
-    """Return the call that a message is.
-
-    Raises:
-        CallError: it is none; `id_of` has what to answer it by.
-    """
+    """Return the call that a message is, or raise CallError; `id_of` has what to answer it by."""
     if not isinstance(message, dict):
         raise CallError("Invalid Request: a call must be an object", code=INVALID_REQUEST)
     fields = cast(dict[str, Any], message)

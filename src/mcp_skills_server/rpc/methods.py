@@ -23,7 +23,7 @@ from anyio import to_thread
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.catalog.skill_set import SkillSet
-from mcp_skills_server.catalog.turns import in_turn, off_loop
+from mcp_skills_server.catalog.threads import in_turn, off_loop
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.catalog.views import BySkillSet, Views
 from mcp_skills_server.codes import problem
@@ -40,9 +40,9 @@ from mcp_skills_server.dialects.skills_protocol import (
 from mcp_skills_server.errors import RequestError, StaleFileError, clipped
 from mcp_skills_server.format import cursors, media, versions
 from mcp_skills_server.format import manifest as manifests
+from mcp_skills_server.format.cursors import portion
 from mcp_skills_server.format.manifest import SKILL_TOML, Findings, Manifest
 from mcp_skills_server.format.nearest import nearest
-from mcp_skills_server.format.portions import portion
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, Snapshot, Standing, printable
 from mcp_skills_server.rpc import guide
 from mcp_skills_server.rpc.blobs import Blobs
@@ -85,13 +85,7 @@ _NO_CODE: Final = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SkillVersion:
-    """One version of one skill.
-
-    Attributes:
-        manifest: what it says of itself.
-        frontmatter: that of its SKILL.md.
-        skill: where its files are; None for the built-in one.
-    """
+    """One version of one skill: manifest, frontmatter, and the skill that has the files, None for the built-in one."""
 
     manifest: Manifest
     frontmatter: Mapping[str, Json]
@@ -104,13 +98,9 @@ class SkillVersion:
 
 
 class Catalogue:
-    """The skills of one snapshot.
+    """The skills of one snapshot. Of two entries with one name and version the first one counts.
 
-    Args:
-        entries: in the order of their rank: of two with the same name and version the first one counts.
-
-    Attributes:
-        shadowed: the entries that another one hides.
+    `shadowed` are the entries that another one hides.
     """
 
     def __init__(self, entries: Iterable[SkillVersion]) -> None:
@@ -148,13 +138,9 @@ class Catalogue:
 class Catalogues:
     """Makes the catalogue of the current snapshot, once.
 
-    Args:
-        skill_set: the skills.
-        logged: what others have logged of the same files, where this is a part of what they have.
-
     Attributes:
         problems: what is wrong with the manifests of the last snapshot, by place.
-        logged: what has been logged of it.
+        logged: what has been logged of it, shared where this is a part of what others have.
     """
 
     def __init__(self, skill_set: SkillSet, logged: set[Problem] | None = None) -> None:
@@ -169,15 +155,10 @@ class Catalogues:
         made = self._made
         return made[1] if made is not None and made[0] is snapshot else None
 
-    def make(self, snapshot: Snapshot, *, last: bool) -> Catalogue:
+    def make(self, snapshot: Snapshot) -> Catalogue:
         """Return the catalogue of this snapshot. Reads every `skill.toml` that was not read yet.
 
-        Args:
-            snapshot: the skills.
-            last: leave out a skill whose `skill.toml` cannot be read.
-
-        Raises:
-            StaleFileError: a `skill.toml` changed, unless it is the last try.
+        A `skill.toml` that changed is a StaleFileError.
         """
         with self._lock:
             known = self.known(snapshot)
@@ -188,7 +169,7 @@ class Catalogues:
             described, fields = guide.described()
             entries = [SkillVersion(described, fields, None)]
             for skill in sorted(skills, key=lambda skill: (skill.root, skill.path)):
-                found = self._read(skill, last=last)
+                found = self._read(skill)
                 problems += [self._placed(each, skill) for each in found.problems]
                 if found.manifest is None:
                     continue
@@ -205,7 +186,7 @@ class Catalogues:
             self._made = snapshot, catalogue
             return catalogue
 
-    def _read(self, skill: Skill, *, last: bool) -> Findings:
+    def _read(self, skill: Skill) -> Findings:
         kept = _findings.get(skill)
         if kept is not None:
             return kept
@@ -213,7 +194,7 @@ class Catalogues:
         try:
             raw = None if file is None else self._skill_set.read(file)
         except StaleFileError as stale:
-            if not last:
+            if file is not None and file.digest:
                 raise
             message = f"the file cannot be read ({stale.reason or 'it changed'})"
             return Findings(None, (problem("unreadable", message),))
@@ -241,12 +222,7 @@ class Catalogues:
 
 
 class RpcClient(NamedTuple):
-    """The client of a call.
-
-    Attributes:
-        owner: among whose blobs count those that the call leaves.
-        principal: the proved identity, None where none is required.
-    """
+    """The client of a call: the owner of its blobs, and its proved identity, None where none is required."""
 
     owner: Owner
     principal: Principal | None
@@ -256,13 +232,8 @@ class Methods:
     """The method table over one runtime. It keeps no state of callers.
 
     Args:
-        runtime: the skills, and what runs scripts if the operator allows it.
         allow_code: let `run_code` run what comes with a call, where scripts are allowed.
-        blobs: where blobs are kept.
         views: which skills each principal has; None where all have all.
-
-    Attributes:
-        catalogues: all skills by dotted name, and what is wrong with their manifests.
     """
 
     def __init__(
@@ -297,13 +268,7 @@ class Methods:
     async def call(
         self, method: str, params: Mapping[str, Any], owner: Owner = None, principal: Principal | None = None
     ) -> Result:
-        """Answer one call.
-
-        Args:
-            method: which one.
-            params: what it is given.
-            owner: among whose blobs count those that it leaves.
-            principal: whose skills it is answered from; None for who has proved nothing.
+        """Answer one call; `principal` is None for a client that has proved no identity.
 
         Raises:
             CallError: there is no such method, or it cannot be answered for what it was given.
@@ -422,14 +387,10 @@ class Methods:
         if view.skill_set is not self._registry:
             catalogues = self._restricted.of(view.skill_set)
         known = catalogues.known(view.snapshot)
-        return known or await off_loop(False, lambda: catalogues.make(view.snapshot, last=view.last_try))
+        return known or await off_loop(False, lambda: catalogues.make(view.snapshot))
 
     async def _find(self, catalogue: Catalogue, name: str, version: str | None) -> SkillVersion:
-        """Return the skill of this name, in this version or the latest.
-
-        Raises:
-            CallError: there is none. The message has what there is.
-        """
+        """Return the skill of this name, in this version or the latest; else a CallError has what there is."""
         there = catalogue.versions(name)
         if not there:
             # Among thousands of names it takes a while.
@@ -451,11 +412,7 @@ class Methods:
 
 
 def _after(cursor: str | None, kind: str) -> Key | None:
-    """Return the key to go on after.
-
-    Raises:
-        CallError: the cursor is none of ours, or one of another list.
-    """
+    """Return the key to go on after; CallError for a cursor that is none of ours, or one of another list."""
     if cursor is None:
         return None
     try:

@@ -35,12 +35,7 @@ _AT_ONCE: Final = 32
 
 
 class Rpc:
-    """Answers messages.
-
-    Args:
-        methods: the method table.
-        max_message: bytes of a message.
-    """
+    """Answers messages over a method table, each of at most `max_message` bytes."""
 
     def __init__(self, methods: Methods, max_message: int = MAX_MESSAGE) -> None:
         self.methods = methods
@@ -51,11 +46,7 @@ class Rpc:
     ) -> bytes | None:
         """Return the answer to a message, a call or a batch of them; None where none is wanted.
 
-        Args:
-            raw: the message.
-            owner: among whose things counts what it leaves here.
-            principal: the proved identity, None where none is required.
-            address: where the client is, None for a pipe.
+        `owner` is among whose things counts what it leaves here; `address` is None for a pipe.
         """
         if len(raw) > self.max_message:
             return self.too_long()

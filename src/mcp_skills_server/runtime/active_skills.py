@@ -17,9 +17,9 @@ from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded
 from mcp_skills_server.errors import RequestError, UnreadableError
 from mcp_skills_server.format import identity
+from mcp_skills_server.format.cursors import MOST_BYTES
 from mcp_skills_server.format.dependencies import FIELD
 from mcp_skills_server.format.fields import references
-from mcp_skills_server.format.portions import MOST_BYTES
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.briefing import name_of
 from mcp_skills_server.telemetry import events
@@ -85,16 +85,9 @@ class ActiveSkills:
         return tuple((path, loaded.digest) for path, (_, loaded) in self._loaded.items())
 
     async def restore(self, digests: tuple[tuple[str, str], ...], changed: int) -> bool:
-        """Have these skills loaded, and no others, from the next call on, unless something has changed here meanwhile.
+        """Load these skills and no others from the next call on; return False if `changed` is no longer the same.
 
-        One that is not there or cannot be used by then is not loaded, like one that was removed since.
-
-        Args:
-            digests: paths, and the digests that they had.
-            changed: what `changed` must be.
-
-        Returns:
-            whether that is done.
+        A skill that is not there or cannot be used by then is not loaded, like one that was removed since.
         """
         async with self._changing:
             if self.changed != changed:
@@ -103,12 +96,7 @@ class ActiveSkills:
             return True
 
     async def load(self, runtime: Runtime, names: Sequence[str], *, add: bool) -> tuple[list[Loaded], Active]:
-        """Load these skills, all of them or none.
-
-        Args:
-            runtime: of the caller's skills.
-            names: names, skill paths or locations.
-            add: keep what is loaded; else these take its place.
+        """Load these skills by name, path or location, all or none, beside what is loaded (`add`) or in its place.
 
         Returns:
             those that were asked for, and all that is loaded then.
@@ -125,11 +113,7 @@ class ActiveSkills:
             return loaded_of(fresh), self._loaded
 
     async def unload(self, runtime: Runtime, names: Collection[str]) -> Active:
-        """Unload the skills of these names, skill paths or locations; one that is not loaded is no error.
-
-        Returns:
-            what is loaded then.
-        """
+        """Unload skills by name, path or location, and return the rest; one that is not loaded is no error."""
         async with self._changing:
             await self._settle(runtime)
             gone = {_path_of(runtime, self._loaded, name) for name in names}
@@ -235,17 +219,10 @@ def names_of(active: Active) -> list[str]:
 
 
 def chosen(of: Runtime, active: Active, snapshot: Snapshot, name: str | None, *, reminder: str = "") -> Skill:
-    """Return the loaded skill of this name, or for None the one that was loaded last.
-
-    Args:
-        of: of the caller's skills.
-        active: what is loaded.
-        snapshot: where its files are looked up.
-        name: a name, skill path or location.
-        reminder: what else to do where nothing is loaded.
+    """Return the loaded skill of this name, path or location, or for None the one that was loaded last.
 
     Raises:
-        RequestError: it is not loaded.
+        RequestError: it is not loaded; `reminder` is what else to do where nothing is.
     """
     if not active:
         raise RequestError(f"No skill is loaded; call {runtime.LOAD} with the name of a skill first{reminder}")
@@ -310,7 +287,7 @@ async def _prepare(of: Runtime, skill: Skill, view: View) -> Loaded:
         name=name_of(skill, view.snapshot),
         location=location(skill),
         root_dir=of.briefing.root_dir(skill),
-        digest=of.skill_set.digest(skill.files[SKILL_MD]),
+        digest=skill.files[SKILL_MD].digest,
         properties=skill.frontmatter,
         instructions=text.text,
         files=(*text.linked, *rest),

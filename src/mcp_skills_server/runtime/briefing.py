@@ -7,14 +7,12 @@ asks early, and once, has names.
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os.path import basename
 from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog.disk import is_utf8
-from mcp_skills_server.catalog.remembered import remembered
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import OVERVIEW_CHARACTERS, Loaded, Offer, Overview
@@ -22,10 +20,9 @@ from mcp_skills_server.format import hidden, identity
 from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Changes, Json, Skill, Snapshot, Standing
-from mcp_skills_server.model.clients import MOST_CATALOG, UNKNOWN, Client
-from mcp_skills_server.runtime.copies import grouped
-from mcp_skills_server.runtime.search_text import words_of
-from mcp_skills_server.runtime.stop_words import STOP_WORDS
+from mcp_skills_server.model.clients import UNKNOWN, Client
+from mcp_skills_server.runtime.overlap import grouped
+from mcp_skills_server.runtime.search_text import STOP_WORDS, words_of
 
 _MOST_KEPT: Final = 4096
 """Skills that came or went, by which the news of a session are counted."""
@@ -44,8 +41,6 @@ class _Texts(NamedTuple):
     overview: Overview
     instructions: dict[Client, str]
     """For each client that asked, by what is known of it."""
-    is_crowded: bool
-    """Whether the names of all skills are longer together than a text may be, so that no description is shown."""
     tools: dict[tuple[bool, Standing | None, Client], list[dict[str, Json]]]
     """By whether the session is an argument, the standing from which the host shows skills by itself, and client."""
 
@@ -54,13 +49,9 @@ class Briefing:
     """The skills of a registry as a model sees them before it asks.
 
     Args:
-        registry: the skills.
         characters: how long the instructions, and the description of the loading tool, may be; None for what suits the
             client.
-        scripts: whether scripts may be run.
-        absolute_paths: give locations as paths of this machine, not as URIs.
-        local_root_dirs: give the directories of skills from local folders as paths.
-        preferred_tags: skills with one of these tags are described first.
+        absolute_paths, local_root_dirs, preferred_tags: as in `RuntimeSettings`.
     """
 
     def __init__(
@@ -100,14 +91,10 @@ class Briefing:
         """Show what an earlier process saw until the first scan is done; return whether that is known."""
         registry = self._registry
         if self._remembered is None and not registry.loaded.is_set():
-            self._remembered = remembered(registry.roots, registry.limits, registry.index)
+            self._remembered = registry.remembered()
         return self._remembered is not None
 
     # What is shown
-
-    @property
-    def _most_characters(self) -> int:
-        return MOST_CATALOG if self._characters is None else self._characters
 
     def characters(self, client: Client) -> int:
         """Return how long a text with the list of skills may be for this client."""
@@ -133,7 +120,6 @@ class Briefing:
             handles: with the session as an argument.
             elsewhere: the standing from which the host shows skills by itself. The tools are for the others then; where
                 scripts may run, for all, and they name none.
-            client: what is known of the host.
         """
         texts, scripts = self._current(), self._scripts()
         key = handles, elsewhere, client
@@ -193,40 +179,8 @@ class Briefing:
         more = not is_read and self._remembered is None
         kept = self._texts
         if kept is None or kept.snapshot is not snapshot or kept.overview.more != more:
-            again = None if kept is None else self._with_descriptions(kept, snapshot)
-            kept = self._texts = again or self._write(snapshot, more=more)
+            kept = self._texts = self._write(snapshot, more=more)
         return kept
-
-    def _with_descriptions(self, kept: _Texts, snapshot: Snapshot) -> _Texts | None:
-        """Return the same texts for a snapshot in which only descriptions are others, where not even all names fit.
-
-        None where something else differs, too, or descriptions are shown. An edit of one skill among very many would
-        else cost what all of them cost.
-        """
-        if not kept.is_crowded:
-            return None
-        old, new = kept.snapshot.skills, snapshot.skills
-        offers = list(kept.overview.offers)
-        for path in snapshot.differing(kept.snapshot):
-            before, after = old.get(path), new.get(path)
-            if before is None or after is None or (before.name, before.standing) != (after.name, after.standing):
-                return None
-            if (before.root, before.directory) != (after.root, after.directory):
-                return None
-            if runtime.is_offered(before) != runtime.is_offered(after):
-                return None
-            if runtime.is_offered(after):
-                at = bisect_left(offers, path, key=_path_of)
-                if at == len(offers) or offers[at].path != path:
-                    return None  # it was a copy of another one
-                offers[at] = self._offer(after, snapshot)
-        tools = {key: made for key, made in kept.tools.items() if key[1] is None}
-        return kept._replace(
-            snapshot=snapshot,
-            overview=kept.overview._replace(offers=offers),
-            instructions=dict(kept.instructions),
-            tools=tools,
-        )
 
     def _write(self, snapshot: Snapshot, *, more: bool) -> _Texts:
         skills = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
@@ -234,10 +188,7 @@ class Briefing:
             self._offer(each, snapshot) for each, _ in grouped(skill for skill in skills if runtime.is_offered(skill))
         ]
         preferred = [*self._tagged(snapshot, offers), *self._preferred]
-        overview = Overview(offers, more, preferred)
-        # A name without blanks, which may be fewer where it is shown, and what separates it from the next.
-        names = sum(len("".join(offer.name.split())) + 2 for offer in offers) - 2
-        return _Texts(snapshot, overview, {}, names > self._most_characters, {})
+        return _Texts(snapshot, Overview(offers, more, preferred), {}, {})
 
     def _tagged(self, snapshot: Snapshot, offers: Sequence[Offer]) -> list[str]:
         """Return the paths of the skills with a preferred tag."""
@@ -303,10 +254,6 @@ class Briefing:
 def name_of(skill: Skill, snapshot: Snapshot) -> str:
     """Return what a skill is called where a model loads it."""
     return identity.name_of(skill, snapshot, Standing.LENIENT)
-
-
-def _path_of(offer: Offer) -> str:
-    return offer.path
 
 
 def _offered(skills: Mapping[str, Skill]) -> set[str]:

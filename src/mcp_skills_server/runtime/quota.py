@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from mcp_skills_server.errors import RequestError
 
@@ -25,26 +24,15 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class QuotaError(RequestError):
-    """The quota is used up.
-
-    Args:
-        message: what is wrong.
-        quota: which one it is, by its key in the configuration where it has one; the message ends with it.
-    """
+    """The quota of this name, its key in the configuration where it has one, is used up; the message ends with it."""
 
     def __init__(self, message: str, quota: str) -> None:
         super().__init__(f"{message} (quota {quota})")
         self.quota = quota
 
 
-@lru_cache(maxsize=4096)  # asked several times of each request
 def owner_of(principal: str | None, address: str | None) -> Owner:
-    """Return the owner of a request: its principal, else the network of its address.
-
-    Args:
-        principal: the key of the principal that the client proved to be, None without one.
-        address: the address of the client's end of the connection, None where it has none.
-    """
+    """Return the owner of a request: its proved principal, else the network of its address, else None."""
     if principal is not None:
         return principal
     if not address:
@@ -62,16 +50,11 @@ def owner_of(principal: str | None, address: str | None) -> Owner:
     return f"address {parsed}"
 
 
-def _never(_: Any) -> bool:
-    return False
-
-
 class Quota(Generic[_Key]):
     """Count what owners hold, by key. The caller of `claim` ends what its evicted keys name.
 
     Args:
         what: what is counted, as people call it, such as "sessions".
-        whole: how much there is for all.
         share: how much one owner may have; by default a quarter of the whole.
         name: which quota it is; by default `what`.
     """
@@ -100,17 +83,14 @@ class Quota(Generic[_Key]):
         """Return the amount that this owner may have."""
         return self.whole if owner is None else self.share
 
-    def claim(self, key: _Key, owner: Owner, amount: int = 1, *, busy: Callable[[_Key], bool] = _never) -> list[_Key]:
-        """Count a new key for an owner, as its youngest.
+    def claim(
+        self, key: _Key, owner: Owner, amount: int = 1, *, busy: Callable[[_Key], bool] | None = None
+    ) -> list[_Key]:
+        """Count a new key as its owner's youngest, and return the owner's evicted keys, the oldest first.
 
         Args:
-            key: names what is counted; it must not be counted already.
-            owner: whose it is.
             amount: how much of the whole it takes.
             busy: tells which of the owner's keys are in use and cannot go.
-
-        Returns:
-            The owner's evicted keys, the oldest first. They are no longer counted.
 
         Raises:
             QuotaError: eviction would not make enough space. Nothing has changed.
@@ -125,7 +105,7 @@ class Quota(Generic[_Key]):
         for each, size in held.items():
             if over <= 0:
                 break
-            if not busy(each):
+            if busy is None or not busy(each):
                 going.append(each)
                 over -= size
                 own -= size

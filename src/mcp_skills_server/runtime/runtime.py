@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from mcp_skills_server.runtime.scripts.runner import Scripts
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
     from mcp_skills_server.runtime.search import Search
-    from mcp_skills_server.runtime.session_record import SessionRecord
 
 _SUGGESTED: Final = 3
 _MOST_SKILLS: Final = 100_000
@@ -183,18 +182,6 @@ class Runtime:
                 )
             self.registry.load()
         return Session(self, hosted=True)
-
-    async def session_from(self, handle: str, record: SessionRecord, here: str) -> Session:
-        """Return the session of this handle that another process has left, with the skills as they are here now.
-
-        Args:
-            handle: by which its model knows it.
-            record: what that process has left.
-            here: what stands in records for this process.
-        """
-        session = Session(self, hosted=False, handle=handle)
-        await session.restore(record, here, session.changed)
-        return session
 
     def close(self) -> None:
         """Remove every work directory, and follow the registry no longer. Safe to call twice."""

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.model import Skill, Snapshot
-from mcp_skills_server.runtime.copies import grouped
+from mcp_skills_server.runtime.overlap import grouped
 from mcp_skills_server.runtime.search_index import SENTENCE_WEIGHTS, SearchIndex, Term
-from mcp_skills_server.runtime.search_text import words_of
-from mcp_skills_server.runtime.stop_words import COMMON_WORDS, STOP_WORDS
+from mcp_skills_server.runtime.search_text import COMMON_WORDS, STOP_WORDS, words_of
 from mcp_skills_server.runtime.thesaurus import thesaurus
 
 if TYPE_CHECKING:
@@ -92,9 +91,8 @@ class Hit(NamedTuple):
     """A skill that is meant.
 
     Attributes:
-        skill: which one.
-        score: the higher the better, to be compared with those of the same question alone; None for a skill whose very
-            name or path was asked for, which comes before all others.
+        score: the higher the better, comparable within one question; None for a skill whose very name or path was asked
+            for, which comes before all others.
         copies: the same skill at other places.
     """
 
@@ -104,12 +102,7 @@ class Hit(NamedTuple):
 
 
 class Search:
-    """A search over a set of skills. It ranks as if there were no others.
-
-    Args:
-        skill_set: whose present snapshot is searched. Nothing is indexed before the first question.
-        embeddings: what knows of the skills' meanings, if something does.
-    """
+    """A search over a set of skills, which ranks as if there were no others. The first question builds the index."""
 
     def __init__(self, skill_set: SkillSet, embeddings: Embeddings | None = None) -> None:
         self._skill_set = skill_set
@@ -121,8 +114,8 @@ class Search:
         """Return up to `limit` skills that are meant by `query` and accepted, the best first.
 
         Any text may be asked; one that says nothing finds nothing. `accept` is called while others wait, so it must
-        return at once and not search. With `by_meaning` the embeddings are asked too, which may be on another machine:
-        it can take two seconds.
+        return at once and not search. With `by_meaning` the embeddings are asked too, which may be on another machine
+        and take two seconds.
 
         Raises:
             NoFullTextError: this Python cannot index words.
@@ -130,11 +123,7 @@ class Search:
         return [hit.skill for hit in self.scored(query, limit, accept, by_meaning=by_meaning)]
 
     def scored(self, query: str, limit: int, accept: Callable[[Skill], bool], *, by_meaning: bool = False) -> list[Hit]:
-        """Return what `find` finds, with the scores that put it in its order.
-
-        Raises:
-            NoFullTextError: this Python cannot index words.
-        """
+        """Return what `find` finds, with the scores that put it in its order."""
         meant: list[tuple[str, float]] = []
         if by_meaning and self._embeddings is not None:
             among = None if self._skill_set.permissions is None else self._skill_set.snapshot.skills
@@ -150,13 +139,7 @@ class Search:
         return [Hit(skill, scores[skill.path], tuple(copies)) for skill, copies in islice(found, most)]
 
     def nearest(self, query: str, limit: int, accept: Callable[[Skill], bool]) -> list[Skill]:
-        """Return up to `limit` accepted skills whose names look like words of `query`, the most alike first.
-
-        It is for a question that found nothing.
-
-        Raises:
-            NoFullTextError: this Python cannot index words.
-        """
+        """Return up to `limit` accepted skills whose names look like words of `query`, which found nothing."""
         return self._ask(lambda indexed: list(islice(filter(accept, indexed.nearest(query)), max(limit, 0))))
 
     def _ask(self, question: Callable[[_Indexed], list[_T]]) -> list[_T]:
@@ -176,11 +159,9 @@ class _Indexed:
 
     def __init__(self, index: SearchIndex) -> None:
         self.index = index
-        words = index.full_text
-        self._words = words
         counted = lru_cache(_MOST_COUNTED)
-        self._hits = counted(partial(words.hits, most=_COUNTED))
-        self._opening_hits = counted(partial(words.opening_hits, most=_COUNTED))
+        self._hits = counted(partial(index.hits, most=_COUNTED))
+        self._opening_hits = counted(partial(index.opening_hits, most=_COUNTED))
 
     def follow(self, snapshot: Snapshot) -> None:
         """Bring the index up to this snapshot."""
@@ -208,7 +189,7 @@ class _Indexed:
         terms = [Term(word) for word in dict.fromkeys(words[:_QUERY_WORDS])]
         if len(words) == 1 and len(words[0]) > 1:
             terms.append(Term(words[0], prefix=True))
-        return self._words.ranked(terms, names_only=True) if terms else iter(())
+        return self.index.ranked(terms, names_only=True) if terms else iter(())
 
     def _by_texts(self, telling: list[str], words: list[str], by_meaning: list[tuple[int, float]]) -> Ranking:
         """Rank by the fields and the concepts of the words, for a sentence also by how bodies begin.
@@ -224,14 +205,14 @@ class _Indexed:
         concepts = self._telling({(term := Term(each)): self._hits(term) for each in meanings})
         terms += [term for term in concepts for _ in range(min(meanings[term.word], _MOST_REPEATS))]
         if terms and not is_sentence:
-            found = self._words.ranked(terms)
+            found = self.index.ranked(terms)
             return fused(found, iter(by_meaning), _WEIGHT) if by_meaning else found
         scores: defaultdict[int, float] = defaultdict(float)
-        for row, rank in self._words.ranked(terms, weights=SENTENCE_WEIGHTS) if terms else ():
+        for row, rank in self.index.ranked(terms, weights=SENTENCE_WEIGHTS) if terms else ():
             scores[row] += rank
         also = dict.fromkeys([*map(Term, telling), *terms])
         opening = self._telling({term: self._opening_hits(term) for term in also}, _MOST_HITS // 2)
-        for row, rank in self._words.ranked_by_opening(opening, _MOST_EQUALS) if opening else ():
+        for row, rank in self.index.ranked_by_opening(opening, _MOST_EQUALS) if opening else ():
             scores[row] += _OPENING_WEIGHT * rank
         by_words = sorted(scores.items(), key=itemgetter(1))
         if by_meaning:
@@ -246,7 +227,7 @@ class _Indexed:
         words = dict.fromkeys(words_of(query[:_QUERY_LENGTH])[:_QUERY_WORDS])
         telling = [word for word in words if word not in STOP_WORDS]
         alike = [Term(each) for word in telling for each in self.index.descriptions.like(word, _DISTANT)]
-        rows = self._words.ranked(alike, names_only=True) if alike else iter(())
+        rows = self.index.ranked(alike, names_only=True) if alike else iter(())
         return (skill for row, _ in rows for skill in self.index.skills([row]))
 
     def _terms(self, words: Sequence[str], unfinished: str) -> list[Term]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 from weakref import finalize
 
 from mcp_skills_server.dialects.runtime import LIST
@@ -20,10 +20,6 @@ from mcp_skills_server.runtime.search_text import (
 )
 from mcp_skills_server.runtime.thesaurus import thesaurus
 from mcp_skills_server.runtime.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from sqlite3 import Connection
-
 
 WEIGHTS: Final = {
     "name": 10.0,
@@ -45,15 +41,18 @@ _COLUMNS: Final = ", ".join(WEIGHTS)
 _TABLES: Final = (
     f"CREATE VIRTUAL TABLE words USING fts5({_COLUMNS}, content='', tokenize='porter ascii')",
     "CREATE VIRTUAL TABLE openings USING fts5(opening, content='', columnsize=0, tokenize='porter ascii')",
+    "CREATE TABLE names(name TEXT, row INTEGER, PRIMARY KEY (name, row)) WITHOUT ROWID",
 )
+"""`names` has the rows by what is said to mean them and no others, as one folded word."""
+_MARKS: Final = ", ".join("?" * len(WEIGHTS))
+_PUT_IN: Final = f"INSERT INTO words(rowid, {_COLUMNS}) VALUES (?, {_MARKS})"  # noqa: S608
+_TAKE_OUT: Final = f"INSERT INTO words(words, rowid, {_COLUMNS}) VALUES ('delete', ?, {_MARKS})"  # noqa: S608
+_PUT_IN_OPENING: Final = "INSERT INTO openings(rowid, opening) VALUES (?, ?)"
+_TAKE_OUT_OPENING: Final = "INSERT INTO openings(openings, rowid, opening) VALUES ('delete', ?, ?)"
 
 
 class NoFullTextError(RequestError):
     """This Python cannot index words, so nothing can be searched."""
-
-
-_PUT_IN_OPENING: Final = "INSERT INTO openings(rowid, opening) VALUES (?, ?)"
-_TAKE_OUT_OPENING: Final = "INSERT INTO openings(openings, rowid, opening) VALUES ('delete', ?, ?)"
 
 
 class Term(NamedTuple):
@@ -63,11 +62,11 @@ class Term(NamedTuple):
     prefix: bool = False
 
 
-class FullText:
-    """An index of rows. It keeps no texts, so a caller that takes a row out must know them. For one thread at a time.
+class SearchIndex:
+    """The rows of one snapshot. It keeps no texts, so a skill is taken out by those it was put in with.
 
-    Raises:
-        NoFullTextError: there is no FTS5.
+    For one thread at a time. `titles` are the words of names, titles and tags, `descriptions` the longer words of these
+    and of descriptions. NoFullTextError: this Python cannot index words.
     """
 
     def __init__(self) -> None:
@@ -80,29 +79,48 @@ class FullText:
         # Many threads use it, one at a time: `Search` has the lock.
         self._db = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         finalize(self, self._db.close)
-        marks = ", ".join("?" * len(WEIGHTS))
         for table in _TABLES:
             self._db.execute(table)
-        self._put_in = f"INSERT INTO words(rowid, {_COLUMNS}) VALUES (?, {marks})"  # noqa: S608
-        self._take_out = f"INSERT INTO words(words, rowid, {_COLUMNS}) VALUES ('delete', ?, {marks})"  # noqa: S608
+        self.titles = Vocabulary(self._db, "titles", letters=2)
+        self.descriptions = Vocabulary(self._db, "descriptions", letters=3)
+        self._snapshot = Snapshot({})
+        self._rows: dict[str, int] = {}
+        self._skills: dict[int, Skill] = {}
+        self._last = 0
 
-    @property
-    def database(self) -> Connection:
-        """Where it lies; what else is about words may lie there too and is changed in the same transactions."""
-        return self._db
-
-    def change(self, gone: Iterable[tuple[int, Texts]], came: Iterable[tuple[int, Texts]]) -> None:
-        """Take rows out, with the texts that they were put in with, and put others in."""
+    def follow(self, snapshot: Snapshot) -> bool:
+        """Bring the index up to this snapshot, and return whether anything had to be done."""
+        if snapshot is self._snapshot:
+            return False
+        old, new = self._snapshot.skills, snapshot.skills
+        # In one order in every process, since rows of equal rank come in the order of the index: at first that of the
+        # snapshot, later that of the paths, so that no other skill is looked at.
+        differing = sorted(snapshot.differing(self._snapshot)) if old else list(new)
         self._db.execute("BEGIN")
-        for row, (*fields, opening) in gone:
-            self._db.execute(self._take_out, (row, *fields))
-            if opening:
-                self._db.execute(_TAKE_OUT_OPENING, (row, opening))
-        for row, (*fields, opening) in came:
-            self._db.execute(self._put_in, (row, *fields))
-            if opening:
-                self._db.execute(_PUT_IN_OPENING, (row, opening))
+        for path in differing:
+            if path in old:
+                self._take_out(path)
+        for path in differing:
+            if path in new and new[path].standing > Standing.UNUSABLE:
+                self._put_in(new[path])
         self._db.execute("COMMIT")
+        self._snapshot = snapshot
+        return True
+
+    def __len__(self) -> int:
+        return len(self._skills)
+
+    def skills(self, rows: Iterable[int]) -> list[Skill]:
+        """Return the skills of these rows, by their paths."""
+        return sorted((self._skills[row] for row in rows), key=lambda skill: skill.path)
+
+    def row(self, path: str) -> int | None:
+        """Return the row of the skill at this path."""
+        return self._rows.get(path)
+
+    def named(self, name: str) -> Iterable[int]:
+        """Return the rows of the skills that are meant by this and no others, in one folded word."""
+        return [row for (row,) in self._db.execute("SELECT row FROM names WHERE name = ?", (name,))]
 
     def hits(self, term: Term, most: int) -> int:
         """Return how many rows have it in a field; counted up to `most`."""
@@ -137,6 +155,32 @@ class FullText:
             (_any_of(terms), most),
         )
 
+    def _take_out(self, path: str) -> None:
+        row = self._rows.pop(path, None)
+        if row is None:
+            return
+        texts = texts_of(self._skills.pop(row))
+        self._db.executemany("DELETE FROM names WHERE name = ? AND row = ?", [(name, row) for name in names_of(texts)])
+        self.titles.remove(spelt_words(texts))
+        self.descriptions.remove(described_words(texts))
+        *fields, opening = _with_concepts(texts)
+        self._db.execute(_TAKE_OUT, (row, *fields))
+        if opening:
+            self._db.execute(_TAKE_OUT_OPENING, (row, opening))
+
+    def _put_in(self, skill: Skill) -> None:
+        self._last = row = self._last + 1
+        self._rows[skill.path] = row
+        self._skills[row] = skill
+        texts = texts_of(skill)
+        self._db.executemany("INSERT INTO names VALUES (?, ?)", [(name, row) for name in names_of(texts)])
+        self.titles.add(spelt_words(texts))
+        self.descriptions.add(described_words(texts))
+        *fields, opening = _with_concepts(texts)
+        self._db.execute(_PUT_IN, (row, *fields))
+        if opening:
+            self._db.execute(_PUT_IN_OPENING, (row, opening))
+
 
 def _any_of(terms: Sequence[Term]) -> str:
     return " OR ".join(map(_quoted, terms))
@@ -146,93 +190,7 @@ def _quoted(term: Term) -> str:
     return f'"{term.word}"*' if term.prefix else f'"{term.word}"'
 
 
-_NAMES: Final = "CREATE TABLE names(name TEXT, row INTEGER, PRIMARY KEY (name, row)) WITHOUT ROWID"
-"""The rows by what is said to mean them and no others, as one folded word."""
-
-
 def _with_concepts(texts: Texts) -> Texts:
     """Insert the concepts of the name, the title, the tags and the description; headings and bodies name too many."""
     concepts = [each for text in texts[:4] for each in dict.fromkeys(thesaurus().concepts(words_of(text)))]
     return (*texts[:-1], " ".join(concepts), texts[-1])
-
-
-class SearchIndex:
-    """The rows of one snapshot. For one thread at a time.
-
-    Attributes:
-        full_text: the texts by their rows.
-        titles: the words of names, titles and tags.
-        descriptions: the longer words of these and of descriptions.
-
-    Raises:
-        NoFullTextError: this Python cannot index words.
-    """
-
-    def __init__(self) -> None:
-        self.full_text = FullText()
-        self._db = self.full_text.database
-        self._db.execute(_NAMES)
-        self.titles = Vocabulary(self._db, "titles", letters=2)
-        self.descriptions = Vocabulary(self._db, "descriptions", letters=3)
-        self._snapshot = Snapshot({})
-        self._rows: dict[str, int] = {}
-        self._skills: dict[int, Skill] = {}
-        self._last = 0
-
-    def follow(self, snapshot: Snapshot) -> bool:
-        """Bring the index up to this snapshot, and return whether anything had to be done."""
-        if snapshot is self._snapshot:
-            return False
-        old, new = self._snapshot.skills, snapshot.skills
-        # In one order in every process, since rows of equal rank come in the order of the index: at first that of the
-        # snapshot, later that of the paths, so that no other skill is looked at.
-        differing = sorted(snapshot.differing(self._snapshot)) if old else list(new)
-        gone = [old[path] for path in differing if path in old]
-        came = [new[path] for path in differing if path in new]
-        self.full_text.change(self._taken_out(gone), self._put_in(came))
-        self._snapshot = snapshot
-        return True
-
-    def __len__(self) -> int:
-        return len(self._skills)
-
-    def skills(self, rows: Iterable[int]) -> list[Skill]:
-        """Return the skills of these rows, by their paths.
-
-        Raises:
-            KeyError: there is no such row.
-        """
-        return sorted((self._skills[row] for row in rows), key=lambda skill: skill.path)
-
-    def row(self, path: str) -> int | None:
-        """Return the row of the skill at this path."""
-        return self._rows.get(path)
-
-    def named(self, name: str) -> Iterable[int]:
-        """Return the rows of the skills that are meant by this and no others, in one folded word."""
-        return [row for (row,) in self._db.execute("SELECT row FROM names WHERE name = ?", (name,))]
-
-    def _taken_out(self, gone: Iterable[Skill]) -> Iterator[tuple[int, Texts]]:
-        for skill in gone:
-            row = self._rows.pop(skill.path, 0)
-            if row:
-                del self._skills[row]
-                texts = texts_of(skill)  # the same as when it was put in
-                names = [(name, row) for name in names_of(texts)]
-                self._db.executemany("DELETE FROM names WHERE name = ? AND row = ?", names)
-                self.titles.remove(spelt_words(texts))
-                self.descriptions.remove(described_words(texts))
-                yield row, _with_concepts(texts)
-
-    def _put_in(self, came: Iterable[Skill]) -> Iterator[tuple[int, Texts]]:
-        for skill in came:
-            if skill.standing > Standing.UNUSABLE:
-                self._last = row = self._last + 1
-                self._rows[skill.path] = row
-                self._skills[row] = skill
-                texts = texts_of(skill)
-                names = [(name, row) for name in names_of(texts)]
-                self._db.executemany("INSERT INTO names VALUES (?, ?)", names)
-                self.titles.add(spelt_words(texts))
-                self.descriptions.add(described_words(texts))
-                yield row, _with_concepts(texts)

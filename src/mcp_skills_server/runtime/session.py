@@ -13,19 +13,19 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from mcp_skills_server.catalog.threads import in_thread
-from mcp_skills_server.catalog.turns import in_turn
+from mcp_skills_server.catalog.threads import in_thread, in_turn
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded, ToolResult
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format import media
+from mcp_skills_server.format.cursors import portion, weight
 from mcp_skills_server.format.fields import tags_of
-from mcp_skills_server.format.portions import portion, weight
+from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import UNKNOWN, Client, client_of
 from mcp_skills_server.runtime.active_skills import Active, ActiveSkills, begin_call, chosen, dependencies_of, loaded_of
 from mcp_skills_server.runtime.briefing import name_of
-from mcp_skills_server.runtime.file_results import output_file, skill_file
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.tool_arguments import invalid_arguments, path_in
 from mcp_skills_server.telemetry import events
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
     from mcp_skills_server.runtime.scripts.runner import Scripts
     from mcp_skills_server.runtime.scripts.workspace import Workspace
-    from mcp_skills_server.runtime.session_record import SessionRecord
+    from mcp_skills_server.runtime.shared_sessions import SessionRecord
 
 Progress: TypeAlias = Callable[[float], Awaitable[None]]
 """Awaited now and then, while a script runs, with the seconds that it has."""
@@ -43,7 +43,8 @@ HERE: Final = "here"
 _NEAREST: Final = 3
 _MOST_COMMON: Final = 12
 """Tags and groups in the answer to a question that found nothing."""
-"""Names that a model is shown whose question found nothing."""
+_MOST_OUTPUT: Final = 16 << 20
+"""Bytes of a file that a script left and that is read."""
 
 
 class Session:
@@ -52,7 +53,6 @@ class Session:
     Made by `Runtime.session`. A context manager of both kinds, which closes it at the end.
 
     Args:
-        runtime: what sessions share.
         hosted: an orchestrator binds the session and puts the instructions at the top of each call; else the handle is
             an argument and the instructions travel in results.
         since: the moment of the catalogue that the model knows of; now unless given.
@@ -261,8 +261,7 @@ class Session:
     async def _read(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         output = runtime.in_workspace(given["path"])
         if output is not None:
-            elsewhere = self.scripts_at not in {"", HERE}
-            return await output_file(self._workspace, output, given, call.settings, elsewhere=elsewhere)
+            return await self._read_output(output, given, call)
         return await retry_when_stale(call.runtime.skill_set, lambda view: self._read_file(view, given, call))
 
     async def _read_file(self, view: View, given: Mapping[str, Any], call: _Request) -> ToolResult:
@@ -272,7 +271,32 @@ class Session:
             raw = await view.read(skill, path)
             if path != SKILL_MD:
                 self._active.was_used(skill.path)
-            return skill_file(skill, path, raw, given, call.settings)
+            text = media.as_text(raw, media.media_type(path))
+            if text is not None:
+                return _part_of(path, text, given, call.settings)
+            target = None
+            if skill.standing is Standing.VALID:
+                target = uri(skill.path, path)
+            return runtime.binary_file(path, target, raw, call.settings.media_bytes)
+
+    async def _read_output(self, path: str, given: Mapping[str, Any], call: _Request) -> ToolResult:
+        """Return a file that a script of the session left in its work directory here."""
+        try:
+            if self._workspace is None:
+                raise RequestError(f"No script has run in this session, so there is nothing in {runtime.WORKSPACE}")
+            raw = await in_thread(self._workspace.read, path, _MOST_OUTPUT)
+        except RequestError:
+            if self.scripts_at in {"", HERE}:
+                raise
+            raise RequestError(
+                f"A script of this session ran on another replica of this server, and what it left in "
+                f"{runtime.WORKSPACE} is on that machine's disk only; run the script again to have its files here"
+            ) from None
+        shown = runtime.WORKSPACE + path
+        text = media.as_text(raw, media.media_type(path))
+        if text is None:
+            return runtime.made_file(shown, raw, call.settings.media_bytes)
+        return _part_of(shown, text, given, call.settings)
 
     async def _run(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         scripts = call.runtime.scripts
@@ -337,15 +361,7 @@ class Session:
 
 
 class _Request(NamedTuple):
-    """A call beside what it is given.
-
-    Attributes:
-        runtime: of the caller's skills. It goes with the call: another one of the session may have others.
-        active: what is loaded, as the caller sees it.
-        progress: how it says that it goes on.
-        client: what is known of the client.
-        owner: among whose runs a script counts.
-    """
+    """A call beside its arguments. `runtime` and `active` are as this caller sees them: another one may differ."""
 
     runtime: Runtime
     active: Active
@@ -374,3 +390,11 @@ _CALLS: Final[dict[str, _Call]] = {
 def _common(counts: Counter[str]) -> list[str]:
     """Return the most common, those of equal count by name."""
     return sorted(counts, key=lambda name: (-counts[name], name))[:_MOST_COMMON]
+
+
+def _part_of(path: str, text: str, given: Mapping[str, Any], settings: RuntimeSettings) -> ToolResult:
+    start, most = int(given.get("start_line", 1)), given.get("max_lines")
+    if most is not None:
+        most = int(most)
+    within = int(given.get("start_character", 1))
+    return runtime.text_file(path, text, start, most, settings.result_characters, start_character=within)

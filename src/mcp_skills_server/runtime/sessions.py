@@ -32,15 +32,7 @@ class UnknownSessionError(RequestError):
 
 
 class Sessions:
-    """Open sessions.
-
-    Args:
-        runtime: what they share.
-        most: sessions at once.
-        idle_s: seconds after which an unused session ends.
-        now: seconds of a clock that never goes back.
-        share: sessions of one owner; None for a quarter of all.
-    """
+    """Open sessions. One owner has at most `share`, None for a quarter; one unused for `idle_s` ends."""
 
     def __init__(
         self,
@@ -61,21 +53,13 @@ class Sessions:
         return len(self._open)
 
     def new(self, since: int | None = None, runtime: Runtime | None = None) -> Session:
-        """Return a session that has no handle in the store yet. `keep` it once it holds anything.
-
-        Args:
-            since: as `Session` takes it.
-            runtime: of the skills that its caller has; by default of all.
-        """
+        """Return a session of this or the shared runtime that no handle finds. `keep` it once it holds anything."""
         return Session(runtime or self.runtime, hosted=False, since=since)
 
     def keep(self, session: Session, owner: str | None, counted: Owner = None) -> None:
-        """Have the session found by its handle. One that is found already stays whose it is.
+        """Have the session found by its handle, by this owner alone. One that is found already stays whose it is.
 
-        Args:
-            session: which.
-            owner: by whom alone it is found; None where callers have no names.
-            counted: among whose sessions it counts. Beyond the share the one that was unused the longest ends.
+        It counts among the sessions of `counted`, beyond whose share the one that was unused the longest ends.
 
         Raises:
             QuotaError: all places are taken, and this caller has none to give up. The session has ended.
@@ -120,11 +104,7 @@ class Sessions:
         return session
 
     def find(self, handle: str, owner: str | None) -> Session:
-        """Return the session of this handle.
-
-        Raises:
-            UnknownSessionError: it is unknown, over, or another owner's.
-        """
+        """Return the session of this handle; UnknownSessionError if it is unknown, over, or another owner's."""
         session = self._local(handle, owner)
         if session is None:
             raise UnknownSessionError(handle)
@@ -139,13 +119,7 @@ class Sessions:
         *,
         changes: bool = False,  # noqa: ARG002
     ) -> Session:
-        """Return the same for a call, wherever sessions are kept.
-
-        Args:
-            handle: by which it is known.
-            owner: who calls.
-            counted: among whose sessions it counts.
-            changes: the call is one that loads or unloads.
+        """Return the session of this handle, wherever sessions are kept; `changes` says that the call loads or unloads.
 
         Raises:
             UnknownSessionError: as `find`.
@@ -161,13 +135,9 @@ class Sessions:
         *,
         change: int | None = None,  # noqa: ARG002
     ) -> None:
-        """`keep` after a call, wherever sessions are kept.
+        """`keep` a session after a call, wherever sessions are kept.
 
-        Args:
-            session: which.
-            owner: as for `keep`.
-            counted: as for `keep`.
-            change: how often the session had `changed` once the call had; None where it changed nothing.
+        `change` is how often the session had `changed` once the call had; None where it changed nothing.
 
         Raises:
             QuotaError: as `keep`.

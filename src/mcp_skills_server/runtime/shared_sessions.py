@@ -7,6 +7,7 @@ is this replica's alone until its record can be written.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import secrets
@@ -15,14 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import anyio
 
-from mcp_skills_server.errors import REPEATS, RequestError
+from mcp_skills_server.errors import REPEATS, RequestError, SkillsServerError
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.session import HERE, Session
-from mcp_skills_server.runtime.session_record import SessionRecord, SessionRecordError, parsed
 from mcp_skills_server.runtime.sessions import Sessions, UnknownSessionError
 
 if TYPE_CHECKING:
@@ -33,6 +34,40 @@ logger = logging.getLogger(__name__)
 _MOST_REFUSED: Final = 64
 """Refusals that are remembered of a session, for the calls that were under way by then."""
 _HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{22,64}")
+VERSION: Final = 1
+_MOST_SKILLS: Final = 1000
+_LONGEST: Final = 4096
+
+
+class SessionRecordError(SkillsServerError, ValueError):
+    """A text is no record of a session, or one of another version. The message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """A session as replicas hand it on: small JSON with a version, foreign text where it is read.
+
+    It names skills by path and holds nothing of them: a replica serves what it has itself.
+
+    Attributes:
+        owner: the hash of whose it is.
+        since: when the model was shown the catalogue, in seconds of the wall clock.
+        skills: path and digest of each loaded skill, the latest last.
+        scripts_at: the process in which a script ran last; "" where none did. Its files are on that machine only.
+    """
+
+    owner: str
+    since: float
+    skills: tuple[tuple[str, str], ...] = ()
+    scripts_at: str = ""
+
+    def text(self) -> str:
+        """Return the record as it is written."""
+        out: dict[str, Any] = {"version": VERSION, "owner": self.owner, "since": self.since}
+        out["skills"] = [{"path": path, "digest": digest} for path, digest in self.skills]
+        if self.scripts_at:
+            out["scripts_at"] = self.scripts_at
+        return json.dumps(out, separators=(",", ":"))
 
 
 class RecordStore(Protocol):
@@ -69,13 +104,7 @@ class _Known:
 
 
 class SharedSessions(Sessions):
-    """Open sessions of this replica, and the way to those of the others.
-
-    Args:
-        runtime: what they share.
-        store: where their records are.
-        more: as `Sessions` takes it.
-    """
+    """Open sessions of this replica, and the way to those of the others by their records in `store`."""
 
     def __init__(self, runtime: Runtime, store: RecordStore, **more: Any) -> None:
         super().__init__(runtime, **more)
@@ -112,7 +141,8 @@ class SharedSessions(Sessions):
         text = await self._store.read(handle, counted)
         if text is None:
             raise UnknownSessionError(handle)
-        session = await self.runtime.session_from(handle, self._record(text, handle, owner), self._here)
+        session = Session(self.runtime, hosted=False, handle=handle)
+        await session.restore(self._record(text, handle, owner), self._here, session.changed)
         if self._local(handle, owner) is not None:  # another call has brought it meanwhile
             return self.find(handle, owner)
         self.end(handle)  # one that was idle here for too long, and not elsewhere
@@ -179,3 +209,48 @@ def _owner(owner: str | None) -> str:
 def sharing(store: RecordStore, share: int | None = None) -> Callable[[Runtime], Sessions]:
     """Makes the sessions of a runtime whose records are in this store; one owner has `share` of them in memory."""
     return lambda runtime: SharedSessions(runtime, store, share=share)
+
+
+def parsed(text: str) -> SessionRecord:
+    """Return the record that a text is, or raise SessionRecordError. Unknown fields are ignored."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise SessionRecordError("no JSON") from None
+    if not isinstance(found, dict):
+        raise SessionRecordError("no JSON object")
+    fields = cast("dict[str, object]", found)
+    version, since = fields.get("version"), fields.get("since")
+    if isinstance(version, bool) or version != VERSION:
+        raise SessionRecordError(f"of version {ascii(version)[:20]}")
+    if isinstance(since, bool) or not isinstance(since, int | float) or not _is_time(since):
+        raise SessionRecordError("without a time")
+    return SessionRecord(
+        _text(fields, "owner"), float(since), _skills(fields.get("skills")), _text(fields, "scripts_at", "")
+    )
+
+
+def _is_time(value: float) -> bool:
+    try:
+        return isfinite(float(value))
+    except OverflowError:
+        return False
+
+
+def _text(fields: dict[str, object], key: str, default: str | None = None) -> str:
+    value = fields.get(key, default)
+    if not isinstance(value, str) or len(value) > _LONGEST:
+        raise SessionRecordError(f"without {key!r}")
+    return value
+
+
+def _skills(found: object) -> tuple[tuple[str, str], ...]:
+    if not isinstance(found, list) or len(cast("list[object]", found)) > _MOST_SKILLS:
+        raise SessionRecordError("without skills")
+    out: dict[str, str] = {}
+    for each in cast("list[object]", found):
+        if not isinstance(each, dict):
+            raise SessionRecordError("with a skill that is none")
+        entry = cast("dict[str, object]", each)
+        out[_text(entry, "path")] = _text(entry, "digest")
+    return tuple(out.items())

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Final
+
+from mcp_skills_server.runtime.search_text import words_of
 
 _ENDING: Final = 3
 """Letters that a long word may have beyond its entry: the endings of plurals, cases and tenses."""
@@ -28,14 +30,12 @@ class Thesaurus:
         self._stems: dict[str, tuple[int, ...]] = {}
         self._phrases: dict[str, list[tuple[list[str], int]]] = {}
         """Phrases and their groups by first words. Chinese and Japanese words are phrases of pairs of letters."""
-        text = files("mcp_skills_server.runtime").joinpath("thesaurus.txt").read_text(encoding="utf-8")
+        text = Path(__file__).with_name("thesaurus.txt").read_text(encoding="utf-8")
         for number, line in enumerate(text.splitlines()):
             for entry in line.replace("|", " ").split():
                 self._add(entry, number)
 
     def _add(self, entry: str, number: int) -> None:
-        from mcp_skills_server.runtime.search_text import words_of
-
         words = words_of(entry.rstrip("*").replace("_", " "))
         if len(words) > 1:
             self._phrases.setdefault(words[0], []).append((words, number))

@@ -23,11 +23,7 @@ _SHOWN_PATHS: Final = 40
 
 
 def path_in(skill: Skill, wanted: str, paths: Sequence[str], below: str = "") -> str:
-    """Return the file that is meant, by look-up alone.
-
-    Raises:
-        RequestError: there is none. The message has those that there are.
-    """
+    """Return the file that is meant, by look-up alone; RequestError with those that there are if there is none."""
     plain = wanted.removeprefix(uri(skill.path) + "/").removeprefix("./")
     if plain in paths:
         return plain

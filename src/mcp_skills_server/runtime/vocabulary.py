@@ -26,12 +26,9 @@ LIKE: Final = 0.6
 
 
 class Vocabulary:
-    """Known words. For one thread at a time.
+    """Known words, in a table of this name that is no foreign text. For one thread at a time.
 
-    Args:
-        database: where the table of runs is made.
-        table: its name, which is no foreign text.
-        letters: of a run. Of two letters even a short word with a slip shares some; of three, words that look alike do.
+    Runs have so many `letters`: of two even a short word with a slip shares some; of three, words that look alike do.
     """
 
     def __init__(self, database: Connection, table: str, letters: int) -> None:

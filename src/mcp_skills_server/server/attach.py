@@ -110,7 +110,10 @@ def attach(
     if lowlevel in _ATTACHED:
         raise UsageError("attach() was called for this server before; give one Registry all roots, and attach that")
     _ATTACHED.add(lowlevel)
-    watcher = Watcher(registry) if watch is True else watch or None
+    if watch is True:
+        watcher = Watcher(registry)
+    else:
+        watcher = watch or None
     attachment = Attachment(registry, settings or Settings(), watcher, runtime, sessions=sessions, views=views)
     merged = MergedHandlers(lowlevel, attachment)
     merged.add_handlers()
@@ -214,13 +217,18 @@ class MergedHandlers:
             theirs = self._theirs[method]
             if theirs is None or (params.cursor is not None and cursors.decode(params.cursor)[0] != _THEIRS):
                 return await ours(ctx, params)
-            inner = None if params.cursor is None else cursors.decode(params.cursor)[1]
+            inner = None
+            if params.cursor is not None:
+                inner = cursors.decode(params.cursor)[1]
             page = _as_dict(await theirs.handler(ctx, params.model_copy(update={"cursor": inner})))
             more = page.pop("nextCursor", None)
             if more is not None:
                 return page | {"nextCursor": cursors.encode(_THEIRS, str(more)), "cacheScope": "private"}
             mine = await ours(replace(ctx, params={}), params)
-            taken = await self._names(ctx, method, key, "name") if key in {"tools", "prompts"} else frozenset[str]()
+            if key in {"tools", "prompts"}:
+                taken = await self._names(ctx, method, key, "name")
+            else:
+                taken = frozenset[str]()
             both = [*page[key], *(each for each in mine[key] if each["name"] not in taken)]
             return page | mine | {key: both, "ttlMs": min(page.get("ttlMs", 0), mine["ttlMs"])}
 
@@ -262,7 +270,10 @@ class MergedHandlers:
 
     async def _names(self, ctx: Context, method: str, key: str, field: str) -> frozenset[str]:
         """Return the values of this field in one of the server's own lists."""
-        entry = self._theirs[method] if method in self._theirs else self._server.get_request_handler(method)
+        if method in self._theirs:
+            entry = self._theirs[method]
+        else:
+            entry = self._server.get_request_handler(method)
         names: set[str] = set()
         if entry is None:
             return frozenset()

@@ -214,7 +214,9 @@ class Attachment:
     def _notices(self, left: Changes) -> list[Notice]:
         # Whether the list of tools is another one is not proved: it would be written anew for each set of grants.
         tools = self.settings.tools and runtime.changed(left.before, left.after)
-        return notices(left, self.settings, tools=tools) if left else []
+        if left:
+            return notices(left, self.settings, tools=tools)
+        return []
 
     def _between(self, old: Permissions, new: Permissions) -> list[Notice]:
         """Return the notices for a principal whose permissions change from `old` to `new`."""

@@ -41,4 +41,6 @@ def counted(scope: Mapping[str, Any]) -> Owner:
 def address(scope: Mapping[str, Any]) -> str | None:
     """Return the address that a request comes from; takes the ASGI scope, empty for a pipe."""
     client: tuple[str, int] | None = scope.get("client")
-    return client[0] if client else None
+    if client:
+        return client[0]
+    return None

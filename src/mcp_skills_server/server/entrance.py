@@ -49,7 +49,10 @@ def _caller_of(ctx: Context, attachment: Attachment, others: Others) -> Caller:
     scope = scope_of(ctx)
     name, extensions = host_of(ctx)
     modern = ctx.protocol_version in MODERN_VERSIONS
-    connection = None if modern else connection_of(ctx)
+    if modern:
+        connection = None
+    else:
+        connection = connection_of(ctx)
     return Caller(
         extensions,
         served=partial(others, ctx),
@@ -123,7 +126,9 @@ def host_of(ctx: Context) -> tuple[str | None, Collection[str]]:
     if ctx.method == "initialize":  # the session knows it one request later
         client = types.InitializeRequestParams.model_validate(ctx.params)
         capabilities = client.capabilities
-    name = None if client is None else client.client_info.name
+    name = None
+    if client is not None:
+        name = client.client_info.name
     return name, () if capabilities is None else capabilities.extensions or ()
 
 

@@ -35,7 +35,9 @@ def wrong(value: Any, shape: Shape, name: str = "params") -> str | None:
         return f"{name} must be {_NAMES[shape]}"
     if isinstance(shape, tuple):
         reasons = [wrong(value, each, name) for each in shape]
-        return None if None in reasons else reasons[0]
+        if None in reasons:
+            return None
+        return reasons[0]
     if isinstance(shape, frozenset):
         if isinstance(value, str) and value in shape:
             return None
@@ -55,8 +57,12 @@ def _wrong_field(fields: Mapping[str, Any], key: str, shape: Shape, name: str) -
         return _first(wrong(each, shape, f"{name}.{other}") for other, each in fields.items())
     if key.endswith("?"):
         key = key[:-1]
-        return None if fields.get(key) is None else wrong(fields[key], shape, f"{name}.{key}")
-    return wrong(fields[key], shape, f"{name}.{key}") if key in fields else f"{name}.{key} is missing"
+        if fields.get(key) is None:
+            return None
+        return wrong(fields[key], shape, f"{name}.{key}")
+    if key in fields:
+        return wrong(fields[key], shape, f"{name}.{key}")
+    return f"{name}.{key} is missing"
 
 
 def _first(reasons: Any) -> str | None:
@@ -194,7 +200,9 @@ class Era(NamedTuple):
     def params_fault(self, method: str, params: Params | None) -> Fault | None:
         """Return why the parameters of a request are refused, or its method, or None."""
         shape = self.shapes.get(method)
-        return unknown(method) if shape is None else _misfit(params or {}, shape)
+        if shape is None:
+            return unknown(method)
+        return _misfit(params or {}, shape)
 
     def written(self, method: str, result: Mapping[str, Any]) -> dict[str, Any]:
         """Return a handler's result as this era has it."""
@@ -219,17 +227,23 @@ def unknown(method: str) -> Fault:
 
 def era_of(method: str, params: Params | None) -> Era:
     """Return the era that the first request of a connection opens."""
-    return MODERN if method != INITIALIZE and _has_envelope(params) else LEGACY
+    if method != INITIALIZE and _has_envelope(params):
+        return MODERN
+    return LEGACY
 
 
 def _has_envelope(params: Params | None) -> bool:
-    meta = params.get("_meta") if params else None
+    meta = None
+    if params:
+        meta = params.get("_meta")
     return isinstance(meta, dict) and VERSION in meta
 
 
 def _misfit(value: Any, shape: Shape, name: str = "params") -> Fault | None:
     reason = wrong(value, shape, name)
-    return None if reason is None else Fault(INVALID_PARAMS, f"Invalid params: {reason}")
+    if reason is None:
+        return None
+    return Fault(INVALID_PARAMS, f"Invalid params: {reason}")
 
 
 def _not_legacy(method: str, params: Params) -> Fault | None:
@@ -252,7 +266,9 @@ def _not_modern(method: str, params: Params) -> Fault | None:
             data,
         )
     meta: object = params.get("_meta")
-    version = cast(Params, meta).get(VERSION) if isinstance(meta, dict) else None
+    version = None
+    if isinstance(meta, dict):
+        version = cast(Params, meta).get(VERSION)
     if isinstance(version, str) and version not in MODERN_VERSIONS:  # whose envelope may have another shape
         data = {"supported": list(MODERN_VERSIONS), "requested": version}
         return Fault(_UNSUPPORTED_VERSION, "Unsupported protocol version", data)
@@ -274,7 +290,9 @@ def client_of_envelope(params: Params) -> McpClient:
 
 def settled(asked: str) -> str:
     """Return the revision that a handshake settles on, for the one that the client asks for."""
-    return asked if asked in LEGACY_VERSIONS else LEGACY_VERSIONS[-1]
+    if asked in LEGACY_VERSIONS:
+        return asked
+    return LEGACY_VERSIONS[-1]
 
 
 def handshake(params: Params, capabilities: Params) -> dict[str, Any]:

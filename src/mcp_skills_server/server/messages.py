@@ -70,13 +70,17 @@ def judge(raw: bytes | bytearray) -> Message | InvalidMessage:
     except jsonrpc.JsonError as error:
         return InvalidMessage(PARSE_ERROR, f"Parse error: {error}")
     if not isinstance(value, dict):
-        reason = "batches are not taken; send each message by itself" if isinstance(value, list) else "it is no object"
+        reason = "it is no object"
+        if isinstance(value, list):
+            reason = "batches are not taken; send each message by itself"
         return InvalidMessage(INVALID_REQUEST, f"Invalid Request: {reason}")
     fields = cast(dict[str, Any], value)
     if "method" not in fields and ("result" in fields or "error" in fields):
         kind, wrong = "answer", _wrong_with_answer(fields)
     else:
-        kind = "request" if "id" in fields else "notification"
+        kind = "notification"
+        if "id" in fields:
+            kind = "request"
         wrong = _wrong_with_call(fields)
     if wrong is None and len(raw) > MOST_LEVELS and _is_deep(raw, fields):
         wrong = f"it is nested more than {MOST_LEVELS} levels deep"
@@ -85,7 +89,9 @@ def judge(raw: bytes | bytearray) -> Message | InvalidMessage:
         return InvalidMessage(
             INVALID_REQUEST, f"Invalid Request: {wrong}", id_ if kind != "answer" and _is_id(id_) else None
         )
-    longest = LONGEST.get(fields["method"]) if kind == "request" else None
+    longest = None
+    if kind == "request":
+        longest = LONGEST.get(fields["method"])
     if longest is not None and len(raw) > longest:
         sizes = f"at most {longest:,} bytes, and this has {len(raw):,}"
         reason = f"{fields['method']} takes {sizes}; ask for fewer resources"
@@ -133,7 +139,10 @@ def _is_deep(raw: bytes | bytearray, value: object) -> bool:
     for _ in range(MOST_LEVELS):
         inner: list[object] = []
         for each in level:
-            held = cast(dict[str, object], each).values() if isinstance(each, dict) else cast(list[object], each)
+            if isinstance(each, dict):
+                held = cast(dict[str, object], each).values()
+            else:
+                held = cast(list[object], each)
             inner += [child for child in held if isinstance(child, dict | list)]
         if not inner:
             return False

@@ -65,7 +65,9 @@ def served(
     settings = attachment.settings
     if settings.tools:
         tools |= {str(each["name"]) for each in attachment.tools.definitions(view.skill_set)}
-    names = prompts.Names(view, settings, others) if settings.prompts else others
+    names = others
+    if settings.prompts:
+        names = prompts.Names(view, settings, others)
     return Served(tools=tools, prompts=names, resources=uris)
 
 
@@ -113,12 +115,16 @@ class FaultError(SkillsServerError):
 
 def outcome_of_error(code: int) -> Outcome:
     """Return the outcome, in events, of a request that is answered by an error of this code."""
-    return "failed" if code == INTERNAL_ERROR else "refused"
+    if code == INTERNAL_ERROR:
+        return "failed"
+    return "refused"
 
 
 def outcome_of_result(result: Mapping[str, Any]) -> Outcome | None:
     """Return the outcome, in events, of a request with this result; None where the result decides nothing."""
-    return "refused" if result.get("isError") else None
+    if result.get("isError"):
+        return "refused"
+    return None
 
 
 def fault_of(error: Exception, method: str, *, modern: bool) -> Fault:

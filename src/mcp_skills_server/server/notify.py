@@ -461,5 +461,7 @@ def _wanted(honoured: Mapping[str, Any], extensions: Mapping[str, str]) -> tuple
 
 
 def _params(notice: Notice, meta: dict[str, Any] | None) -> dict[str, Any] | None:
-    stamp: dict[str, Any] = {} if meta is None else {"_meta": meta}
+    stamp: dict[str, Any] = {}
+    if meta is not None:
+        stamp = {"_meta": meta}
     return stamp | ({} if notice[1] is None else {"uri": notice[1]}) or None

@@ -8,7 +8,7 @@ from typing import Final
 from weakref import ref
 
 from mcp_skills_server.dialects import jsonrpc
-from mcp_skills_server.format.portions import portion, weight
+from mcp_skills_server.format.cursors import portion, weight
 from mcp_skills_server.model import Json, Skill, Snapshot
 from mcp_skills_server.server.requests import Settings
 
@@ -57,4 +57,6 @@ def page_of(snapshot: Snapshot, settings: Settings, after: str | None) -> tuple[
     """Return the skills of a page, and the path to go on from: fewer than `page_size` where they are large."""
     page, more = snapshot.page(after, settings.page_size, settings.least)
     kept = portion(page, weight)
-    return (page, more) if len(kept) == len(page) else (kept, kept[-1].path)
+    if len(kept) == len(page):
+        return page, more
+    return kept, kept[-1].path

@@ -11,8 +11,8 @@ from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects import prompts, resources, sep2076
 from mcp_skills_server.errors import RequestError, clipped, listed
 from mcp_skills_server.format import arguments, cursors, identity
+from mcp_skills_server.format.cursors import portion, weight
 from mcp_skills_server.format.dependencies import Served
-from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.server.pages import Page, keep_page, kept_page
@@ -123,7 +123,9 @@ def _page(snapshot: Snapshot, settings: Settings, after: str | None, elsewhere: 
         offered = (each for each in offered if each.standing < elsewhere)
     page = list(islice(offered, settings.prompt_page_size))
     kept = portion(page, weight)
-    more = kept[-1].path if page and (len(kept) < len(page) or next(offered, None) is not None) else None
+    more = None
+    if page and (len(kept) < len(page) or next(offered, None) is not None):
+        more = kept[-1].path
     return Page([_descriptor(skill, snapshot) for skill in kept], more)
 
 
@@ -153,7 +155,9 @@ def _offered(snapshot: Snapshot, settings: Settings, after: str | None) -> Itera
 def _known(snapshot: Snapshot, settings: Settings, name: str) -> Skill | None:
     """Return the skill of this name or skill path, if it is a prompt. One look-up: `dependencies` ask for many."""
     skill = identity.known(snapshot, name, prompts.LEAST)
-    return skill if skill is not None and prompts.is_offered(skill, settings.prompt_choice) else None
+    if skill is not None and prompts.is_offered(skill, settings.prompt_choice):
+        return skill
+    return None
 
 
 def _find(snapshot: Snapshot, settings: Settings, name: str) -> Skill:
@@ -169,5 +173,7 @@ def _find(snapshot: Snapshot, settings: Settings, name: str) -> Skill:
     offered = [each for each in alike if prompts.is_offered(each, settings.prompt_choice)]
     shown = list(islice(offered or _offered(snapshot, settings, None), _MOST_NAMED + 1))
     known = [identity.name_of(each, snapshot, prompts.LEAST) for each in shown[:_MOST_NAMED]]
-    more = " and more" if len(shown) > _MOST_NAMED else ""
+    more = ""
+    if len(shown) > _MOST_NAMED:
+        more = " and more"
     raise RequestError(f"Unknown prompt: {name[:200]!r}; known: {', '.join(known) or 'none'}{more}")

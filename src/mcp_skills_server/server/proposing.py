@@ -41,7 +41,9 @@ class Proposing:
     def definitions(self, skill_set: SkillSet) -> list[dict[str, Json]]:
         """Return the tools for callers with these skills: none where their grants let them propose nothing."""
         permissions = skill_set.permissions
-        return runtime.proposing() if permissions is None or permissions.may_any("propose") else []
+        if permissions is None or permissions.may_any("propose"):
+            return runtime.proposing()
+        return []
 
     async def call(
         self, view: View, tool: str, given: Mapping[str, Any], shared: Runtime, *, caller: Caller
@@ -65,7 +67,10 @@ class Proposing:
         return runtime.proposals_listed(own[:_MOST_LISTED])
 
     def _propose(self, given: Mapping[str, Any], view: View, skill: Skill | None, caller: Caller) -> runtime.ToolResult:
-        name = given["name"].strip("/") if skill is None else skill.path
+        if skill is None:
+            name = given["name"].strip("/")
+        else:
+            name = skill.path
         permissions = view.skill_set.permissions
         if permissions is not None and not permissions.may("propose", name):
             raise RequestError(f"You may not propose the skill {quoted(name)}; tell the user what you would propose")

@@ -93,13 +93,17 @@ class Caller(NamedTuple):
     @property
     def owner(self) -> str | None:
         """The key that the caller's sessions are bound to, None where no identity is required."""
-        return None if self.principal is None else self.principal.key
+        if self.principal is None:
+            return None
+        return self.principal.key
 
 
 def with_pending(result: Result, view: View) -> Result:
     """Return a list with the names of the sources that are not in it yet; a notification follows when they are."""
     pending = view.skill_set.unread_sources()
-    return {**result, "_meta": {PENDING: pending}} if pending else result
+    if pending:
+        return {**result, "_meta": {PENDING: pending}}
+    return result
 
 
 Handler: TypeAlias = Callable[[View, Settings, Caller, Params], Coroutine[Any, Any, Result]]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from mcp_skills_server.catalog.turns import in_turn
+from mcp_skills_server.catalog.threads import in_turn
 from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects import resources as dialect
 from mcp_skills_server.errors import NotServedError, RequestError, clipped
@@ -62,18 +62,24 @@ async def read_directory(view: View, settings: Settings, _: Caller, params: Para
     if not isinstance(target, str):
         raise RequestError("Parameter 'uri' must be a string")
     parts = segments(target)
-    children = view.snapshot.children(parts, settings.least) if parts else None
+    children = None
+    if parts:
+        children = view.snapshot.children(parts, settings.least)
     if parts is None or children is None:
         raise RequestError(f"Not a directory: {clipped(target)}")
     kind = f"directory {'/'.join(parts)}"
     after = cursors.key_of(params, kind)
     names = [name for name in sorted(children) if after is None or name > after]
     page = names[: settings.page_size]
-    more = page[-1] if len(names) > len(page) else None
+    more = None
+    if len(names) > len(page):
+        more = page[-1]
     out: list[Json] = []
     for name in page:
         found = children[name]
-        title = identity.title(found[0]) if found else None
+        title = None
+        if found:
+            title = identity.title(found[0])
         out.append(dialect.child(name, uri(parts[0], "/".join((*parts[1:], name))), found, title))
     return dialect.listing(out, cursors.encode(kind, more), settings.ttl_ms)
 
@@ -108,7 +114,9 @@ def _completions(snapshot: Snapshot, begun: str, least: Standing) -> Iterator[st
 def canonical(view: View, settings: Settings, target: str) -> str | None:
     """Return this URI as notifications have it, or None if `resources/read` does not know it."""
     found = uris.find(view.snapshot, target, settings.least)
-    return None if found is None else uri(found[0].path, found[1])
+    if found is None:
+        return None
+    return uri(found[0].path, found[1])
 
 
 def is_our_template(reference: Any) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from functools import cache
 from weakref import WeakKeyDictionary
 
-from mcp_skills_server.catalog.view import View, is_hashed
+from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects.dialect import Dialect, Entry, EntryResult, Subject
 from mcp_skills_server.dialects.table import listing, union
 from mcp_skills_server.format import arguments, cursors
@@ -38,7 +38,6 @@ async def list_skills(view: View, settings: Settings, caller: Caller, params: Pa
 
 async def _page(view: View, settings: Settings, entries: _Entries, after: str | None) -> Page:
     skills, more = page_of(view.snapshot, settings, after)
-    await entries.prepare(skills)
     return Page([await entries.entry(skill) for skill in skills], more)
 
 
@@ -59,9 +58,13 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
         skill = dialect.find(snapshot, target, least)
         body = await view.body(skill)
         text = arguments.fill_in(body.text, arguments.declared(skill.frontmatter), given, target)
-        served = await caller.served(view) if FIELD in skill.frontmatter else _NOTHING
+        served = _NOTHING
+        if FIELD in skill.frontmatter:
+            served = await caller.served(view)
         made = result.write(Subject(skill, snapshot, least, served, {}), text, body.linked)
-    return made if dialect.framed is None else dialect.framed(made, settings.ttl_ms)
+    if dialect.framed is None:
+        return made
+    return dialect.framed(made, settings.ttl_ms)
 
 
 @cache
@@ -91,38 +94,27 @@ class _Entries:
         self._least = settings.least
         self.dialects = settings.spoken.for_client(caller.extensions)
         self.are_fixed = True
-        self._want_digests = any(dialect.wants_digests for dialect in self.dialects)
         self._cache = _cache_of(self.dialects, settings.least)
 
-    async def prepare(self, skills: Sequence[Skill]) -> None:
-        """Read in one go what the entries of several skills need of the disk."""
-        if self._want_digests:
-            await self._view.hash_files([each for each in skills if not is_hashed(each)])
-
     async def entry(self, skill: Skill) -> Entry:
-        """Return the entry of a skill.
-
-        Raises:
-            StaleFileError: a file changed since its scan, or cannot be read, and this is not the last try.
-        """
+        """Return the entry of a skill."""
         snapshot = self._view.snapshot
         varies = tuple([each.varies_with(skill, snapshot, self._least) for each in self.dialects])
         if None in varies:
             self.are_fixed = False
-            return await self._written(skill, await self._caller.served(self._view))
+            return self._written(skill, await self._caller.served(self._view))
         known = self._cache.get(skill)
         if known is not None and known[0] == varies:
             return known[1]
-        written = await self._written(skill, _NOTHING)
-        if not is_hashed(skill) and self._want_digests:
-            self.are_fixed = False
-            return written
+        written = self._written(skill, _NOTHING)
         self._cache[skill] = varies, written
         return written
 
-    async def _written(self, skill: Skill, served: Served) -> Entry:
+    def _written(self, skill: Skill, served: Served) -> Entry:
         parts: list[Entry] = []
         for dialect in self.dialects:
-            digests = await self._view.digests(skill) if dialect.wants_digests else {}
+            digests = {}
+            if dialect.wants_digests:
+                digests = skill.digests
             parts.append(dialect.entry(Subject(skill, self._view.snapshot, self._least, served, digests)))
         return union(parts)

@@ -63,7 +63,9 @@ class Tools:
         """Return the tools as callers with these skills see them. `elsewhere`: see `Briefing.tools`."""
         briefing = self._sessions.runtime.over(skill_set).briefing
         tools = briefing.tools(handles=True, elsewhere=elsewhere, client=client_of(client))
-        return tools if self._proposing is None else [*tools, *self._proposing.definitions(skill_set)]
+        if self._proposing is None:
+            return tools
+        return [*tools, *self._proposing.definitions(skill_set)]
 
     def shown(self, skill_set: SkillSet) -> list[list[dict[str, Json]]]:
         """Return the tools as the clients with the shortest and the longest texts see them, to find what changed."""
@@ -138,7 +140,9 @@ class Tools:
 
     async def _found(self, handle: object, caller: Caller, *, changes: bool) -> Session | None:
         if handle is None:
-            handle = self._of_connections.get(caller.connection) if caller.connection is not None else None
+            handle = None
+            if caller.connection is not None:
+                handle = self._of_connections.get(caller.connection)
             if handle is None:
                 return None
             try:

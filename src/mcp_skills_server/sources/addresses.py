@@ -11,6 +11,12 @@ import socket
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
+from urllib.parse import urlsplit
+
+from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.format.uris import bare
+from mcp_skills_server.model import printable
 
 # By hand and not by `is_global`, which has changed its mind between versions of Python.
 _NOT_PUBLIC_4: Final = (
@@ -92,3 +98,33 @@ def literal(host: str) -> str | None:
 def refused(addresses: Iterable[str]) -> str | None:
     """Return the first of these addresses that is not public, or None."""
     return next((address for address in addresses if not is_public(address)), None)
+
+
+def shown(url: str) -> str:
+    """Return a URL for people: without secrets, at most a line."""
+    plain = printable(bare(url))
+    return plain if len(plain) <= 120 else f"{plain[:117]}..."
+
+
+def relative_to_site(site: str, message: str) -> str:
+    """Shorten the site's own URLs in a message to their paths, for a line that begins with the site's name.
+
+    What is no site has no such addresses: its messages stay as they are.
+    """
+    if not wellknown.is_site(site):
+        return message
+    parts = urlsplit(wellknown.absolute(site, site))
+    top = f"{parts.scheme}://{parts.netloc}/"
+    return " ".join(word[len(top) - 1 :] if word.startswith(top) else word for word in message.split(" "))
+
+
+def check_fetchable(url: str) -> None:
+    """Prove that an address of the operator's can be fetched from.
+
+    Raises:
+        UsageError: it is no http or https URL; the message shows no secret of it.
+    """
+    try:
+        wellknown.absolute(url, url)
+    except ValueError as error:
+        raise UsageError(f"'{shown(url)}': {error}; give the URL of a site or of its index.json") from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,13 +16,19 @@ from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
 from mcp_skills_server.format.ignored import some_of, unserved
 from mcp_skills_server.sources.cache import make_own, private_folder
-from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.grouping import group_by_skill, root_name
 from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit
 from mcp_skills_server.sources.records import IndexRecord
-from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import FetchReport, Pace, Revision
+from mcp_skills_server.sources.source import (
+    FetchReport,
+    Pace,
+    Revision,
+    SourceError,
+    SourceSettings,
+    UnacceptableError,
+    UnreachableError,
+)
 
 LIMITS: Final = UnpackLimits(files=50_000, bytes=1 << 30, file=64 << 20)
 """Of an archive that holds many skills; the limits of a skill are the scan's matter."""
@@ -34,12 +39,7 @@ _MOST_BYTES: Final = LIMITS.bytes + (64 << 20)
 
 
 class Archive:
-    """One archive.
-
-    Args:
-        given: its path.
-        settings: whether skills in dot folders are served, too.
-    """
+    """One archive."""
 
     remote: bool = False
     pace: Pace = Pace(_CHECK_S, _CHECK_S, _LAST_RETRY_S)
@@ -48,7 +48,7 @@ class Archive:
     def __init__(self, given: str, settings: SourceSettings) -> None:
         self.origin = given
         self.place: Path = private_folder()
-        self._settings = replace(settings.fetch, force=True, prune=True, wanted=None)
+        self._settings = settings.fetch
         self._hidden = settings.hidden
         self._seen: tuple[int, ...] | None = None
         self._digest = ""
@@ -124,7 +124,7 @@ class Archive:
         if reconciler.failure is not None:
             refusal = UnacceptableError if reconciler.failure.fault == "publisher" else UnreachableError
             raise refusal(f"cannot be unpacked ({reconciler.failure.reason})")
-        return replace(report, before=reconciler.before)
+        return report
 
 
 def is_archive_file(given: str) -> bool:

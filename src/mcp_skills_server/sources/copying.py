@@ -11,12 +11,10 @@ from os import PathLike
 from anyio import to_thread
 
 from mcp_skills_server.model import SKILL_MD
-from mcp_skills_server.sources.files import clear, read_tree
-from mcp_skills_server.sources.folder import FetchedFolder
+from mcp_skills_server.sources.folder import FetchedFolder, clear, read_tree
 from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, check_names
 from mcp_skills_server.sources.records import IndexRecord, read_records
-from mcp_skills_server.sources.settings import FetchSettings
-from mcp_skills_server.sources.source import FetchReport, Source
+from mcp_skills_server.sources.source import FetchReport, FetchSettings, Source
 
 
 async def copy(source: Source, directory: str | PathLike[str], settings: FetchSettings) -> FetchReport:

@@ -1,15 +1,17 @@
 """A folder of fetched skills: a skill appears in it whole or not at all, and what others put there stays.
 
-Everything of ours but the skills lies in `.mcp-skills/`, which no scan looks into: a record beside each skill, what is
-known of each index, and the stage where skills are made before they are renamed into their place. A record is written
-before the rename and names the files before and after it, so that a process that is killed at any moment leaves a
-folder in which every file is accounted for.
+Everything of ours but the skills lies in `.mcp-skills/`, which no scan enters: a record for each skill and each source,
+and the stage where skills are made before they are renamed into their place. A record is written before the rename and
+names the files before and after it, so that a process that is killed at any moment leaves a folder in which every file
+is accounted for. Links are never followed.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import shutil
 import stat
 import sys
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -21,40 +23,33 @@ from typing import Final
 
 from filelock import FileLock, Timeout
 
+from mcp_skills_server.catalog.disk import signature
 from mcp_skills_server.catalog.fetched import RECORDS
 from mcp_skills_server.durable import sync_path, sync_paths
 from mcp_skills_server.errors import SkillsServerError, UsageError
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.model import printable
-from mcp_skills_server.sources.files import (
-    clear,
-    stat_signature,
-    tree_digests,
-    tree_signatures,
-    write_file,
-    write_tree,
-)
+from mcp_skills_server.sources.addresses import shown
 from mcp_skills_server.sources.records import (
-    HISTORIES,
     INDEXES,
     IndexRecord,
     SkillRecord,
-    enter_index,
     index_file_name,
-    read_index,
     read_record,
     read_records,
     record_key,
 )
-from mcp_skills_server.sources.urls import shown
 
 _BY_PRODUCTS: Final = frozenset(("__pycache__", ".DS_Store", "Thumbs.db", "desktop.ini"))
-"""By-products of systems and interpreters, which make no skill an edited one."""
+"""Files and folders of systems and interpreters, which do not count as an edit."""
 _OLD: Final = "old-"
 _GONE: Final = "gone-"
 _NEW: Final = "new-"
 _WRITING: Final = "writing-"
+_BINARY: Final[int] = getattr(os, "O_BINARY", 0)
+_NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
+_PIECE: Final = 1 << 16
 
 
 class ConflictError(SkillsServerError, ValueError):
@@ -65,56 +60,42 @@ class SkillState(Enum):
     """The state of the place of a skill."""
 
     ABSENT = "absent"
-    """Nothing."""
     KEPT = "kept"
     """The files that its record names."""
     FORMER = "former"
-    """The files of before; a process was killed before it could put the new ones into their place."""
+    """The files of before: a process was killed before it could put the new ones into their place."""
     EDITED = "edited"
-    """A skill that was fetched, and has other files since."""
     FOREIGN = "foreign"
     """Something that was not fetched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A skill on the stage, ready to be put into its place.
-
-    Attributes:
-        name: the name of the skill.
-        state: what stood in its place when it was made.
-        tree: its directory.
-        record: the file that becomes its record.
-        parts: every file and directory of both.
-    """
+    """A skill on the stage: its tree and its record, and the state of its place when it was made."""
 
     name: str
     state: SkillState
     tree: str
     record: str
-    parts: tuple[str, ...]
 
 
 class FetchedFolder:
     """A folder of fetched skills. Every method blocks; several threads may each have a skill.
 
-    A disk that is full, or the like, is an OSError; what stood in the place of a skill stands there still. Get a folder
-    from `opened`, which holds its lock. A name may have `/` in it: the skill then lies that deep.
+    A full disk is an OSError, and leaves what was in the place of a skill. `opened` returns a folder and holds its
+    lock. A name may have `/` in it: the skill then lies that deep.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self.directory = directory
         self._stage = directory / OURS / "stage"
         self._records = directory / RECORDS
         self._indexes = directory / INDEXES
-        self._histories = directory / HISTORIES
 
     @classmethod
     @contextmanager
     def opened(cls, directory: str | os.PathLike[str]) -> Generator[FetchedFolder]:
-        """Open the folder, made where it is not there, and ours alone until the end of the `with`.
-
-        What a killed process left half done is undone first.
+        """Create the folder if necessary, lock it, and undo what a killed process left half done.
 
         Raises:
             UsageError: it is no folder, cannot be written, or another process fetches into it.
@@ -137,18 +118,15 @@ class FetchedFolder:
             try:
                 yield folder
             finally:
-                with suppress(OSError):  # what was made and not put there, when this is cancelled
+                with suppress(OSError):  # what was staged and not committed, when this is cancelled
                     folder._recover()
-                sync_path(folder._directory)
+                sync_path(folder.directory)
         finally:
             lock.release()
 
     @classmethod
     def recover(cls, directory: str | os.PathLike[str]) -> None:
-        """Put back what a killed process had taken away, so that what is there is whole before its source answers.
-
-        Where another process has the folder, that process does it.
-        """
+        """Undo what a killed process left half done, unless another process has the folder, and does it."""
         folder = cls(Path(directory))
         with suppress(OSError, UsageError):
             if os.listdir(folder._stage):
@@ -158,39 +136,37 @@ class FetchedFolder:
     def look(
         self, name: str, recorded: Mapping[str, SkillRecord] | None = None
     ) -> tuple[SkillState, SkillRecord | None]:
-        """Return what is in the place of a skill, and its record.
+        """Return the state of the place of a skill, and its record, from `recorded` where that is given.
 
-        Files with the stat results that they were written with are not read; all others are read and verified.
-
-        Args:
-            name: of the skill.
-            recorded: all records by name, where they were read already.
+        Files that have the stat signatures that they were written with are not read; all others are hashed.
         """
-        place = f"{self._directory}/{name}"
+        place = f"{self.directory}/{name}"
         if not os.path.lexists(place):
             return SkillState.ABSENT, None
-        record = read_record(self._directory, name) if recorded is None else recorded.get(name)
+        record = read_record(self.directory, name) if recorded is None else recorded.get(name)
         if record is None:
             return SkillState.FOREIGN, None
-        if record.stats and tree_signatures(place) == record.stats:
+        found = _tree(place)
+        if found is None:
+            return SkillState.EDITED, record
+        if record.stats and {path: signature(status) for path, status in found.items()} == record.stats:
             return SkillState.KEPT, record
-        found = tree_digests(place)
-        if found is not None:
-            for known, state in ((record.files, SkillState.KEPT), (record.former, SkillState.FORMER)):
-                if known is not None and _same(found, known):
-                    return state, record
+        digests = {path: _file_digest(f"{place}/{path}") for path in found}
+        for known, state in ((record.files, SkillState.KEPT), (record.former, SkillState.FORMER)):
+            if known is not None and _same(digests, known):
+                return state, record
         return SkillState.EDITED, record
 
     def records(self) -> list[SkillRecord]:
         """Return the records by name. Deleted skills may have one."""
-        return read_records(self._directory)
+        return read_records(self.directory)
 
     def size(self, record: SkillRecord) -> int:
         """Return the bytes of the files of a skill that its record names."""
         total = 0
         for path in {*record.files, *(record.former or ())}:
             with suppress(OSError):
-                total += os.lstat(f"{self._directory}/{record.name}/{path}").st_size
+                total += os.lstat(f"{self.directory}/{record.name}/{path}").st_size
         return total
 
     def stage(self, record: SkillRecord, files: Files, *, force: bool = False) -> Staged | None:
@@ -205,43 +181,38 @@ class FetchedFolder:
         state, known = self.look(record.name)
         check(state, known, record.source, force=force)
         now = {path: hashlib.sha256(raw).hexdigest() for path, (raw, _) in files.items()}
-        if (
-            state is SkillState.KEPT
-            and known is not None
-            and dict(known.files) == now
-            and self._has_modes(known, files)
-        ):
-            if (known.digest, known.url) != (record.digest, record.url):
-                self._write_record(replace(record, files=now, stats=known.stats))
-            return None
         former = None
-        if known is not None:
-            former = {SkillState.KEPT: known.files, SkillState.FORMER: known.former}.get(state)
+        if known is not None and state is SkillState.FORMER:
+            former = known.former
+        elif known is not None and state is SkillState.KEPT:
+            former = known.files
+            if dict(former) == now and self._has_modes(known, files):
+                if (known.digest, known.url) != (record.digest, record.url):
+                    path = Path(self._record_path(record.name))
+                    self._write(path, replace(record, files=now, stats=known.stats).encode())
+                return None
         key = record_key(record.name)
         tree, written = f"{self._stage}/{_NEW}{key}", f"{self._stage}/{_WRITING}{key}.json"
         try:
-            made = write_tree(tree, files)
-            stats = {path: stat_signature(found) for path, found in made.files.items()}
+            stats = {path: signature(status) for path, status in write_tree(tree, files).items()}
             clear(Path(written))
-            raw = replace(record, files=now, former=former, stats=stats).encode()
-            write_file(written, raw, 0o600)
+            _write_file(written, replace(record, files=now, former=former, stats=stats).encode(), 0o600)
         except BaseException:
-            self.discard(record.name)
+            self._discard(record.name)
             raise
-        return Staged(record.name, state, tree, written, (*made.parts, written))
+        return Staged(record.name, state, tree, written)
 
     def _has_modes(self, record: SkillRecord, files: Files) -> bool:
-        """Tell whether just those files of a skill may be executed that may be executed in `files`."""
-        top = self._directory / record.name
+        """Tell whether just those files of a skill are executable that are in `files`."""
+        top = self.directory / record.name
         return sys.platform == "win32" or all(
             bool(os.lstat(top / path).st_mode & stat.S_IXUSR) == executable for path, (_, executable) in files.items()
         )
 
     def commit(self, staged: Sequence[Staged]) -> dict[str, ConflictError | OSError]:
-        """Put these skills into their places, each whole; they are synchronized together, which takes as long as one.
+        """Put these skills into their places, each whole. Synchronized together, they take as long as one.
 
-        Returns:
-            By name, why a skill could not be put there; what was there is there still.
+        Return by name why a skill could not be put there; what was there is there still.
         """
         failed: dict[str, ConflictError | OSError] = {}
         left = {each.name: each for each in staged}
@@ -255,28 +226,24 @@ class FetchedFolder:
                     del left[each.name]
 
         attempt(self._check_still)
-        sync_paths([path for each in left.values() for path in each.parts])
+        sync_paths([path for each in left.values() for path in (each.record, *_parts(each.tree))])
         # A skill without a record would count as foreign: no skill has its place before all records do.
         attempt(lambda each: os.replace(each.record, self._record_path(each.name)))
         sync_path(self._records)
-        attempt(self.swap)
-        sync_path(self._directory)
+        attempt(self._swap)
+        sync_path(self.directory)
         for each in staged:
             if each.name in failed or each.state is not SkillState.ABSENT:  # else nothing of it is left there
-                self.discard(each.name)
+                self._discard(each.name)
         return failed
 
     def _check_still(self, staged: Staged) -> None:
         if staged.state is not SkillState.ABSENT and self.look(staged.name)[0] is not staged.state:
             raise ConflictError("it was edited meanwhile, and stays")
 
-    def swap(self, staged: Staged) -> None:
-        """Give a staged skill its place; what stood there is on the stage then, until `discard`.
-
-        Raises:
-            ConflictError: something appeared there.
-        """
-        place, old = f"{self._directory}/{staged.name}", f"{self._stage}/{_OLD}{record_key(staged.name)}"
+    def _swap(self, staged: Staged) -> None:
+        """Give a staged skill its place. What was there moves to the stage, until `_discard`."""
+        place, old = f"{self.directory}/{staged.name}", f"{self._stage}/{_OLD}{record_key(staged.name)}"
         occupied = staged.state is not SkillState.ABSENT
         if occupied:
             os.rename(place, old)
@@ -291,15 +258,14 @@ class FetchedFolder:
                 os.rename(old, place)
             raise
 
-    def discard(self, name: str) -> None:
+    def _discard(self, name: str) -> None:
         """Delete what there is of a skill on the stage."""
         key = record_key(name)
         for left in (f"{_OLD}{key}", f"{_GONE}{key}", f"{_NEW}{key}", f"{_WRITING}{key}.json"):
-            if os.path.lexists(self._stage / left):
-                clear(self._stage / left)
+            clear(self._stage / left)
 
     def remove(self, name: str, *, force: bool = False) -> None:
-        """Take a skill that was fetched out of the folder, with its record.
+        """Remove a fetched skill from the folder, with its record.
 
         Raises:
             ConflictError: it was edited, or not fetched.
@@ -308,15 +274,15 @@ class FetchedFolder:
         check(state, record, record.source if record else "", force=force)
         # The record goes last: a skill without one would count as foreign.
         if state is not SkillState.ABSENT:
-            os.rename(self._directory / name, self._stage / (_GONE + record_key(name)))
-            sync_path(self._directory)
+            os.rename(self.directory / name, self._stage / (_GONE + record_key(name)))
+            sync_path(self.directory)
         with suppress(FileNotFoundError):
             Path(self._record_path(name)).unlink()
         sync_path(self._records)
-        self.discard(name)
+        self._discard(name)
         with suppress(OSError):  # another skill lies there
             for parent in [*Path(name).parents][:-1]:
-                (self._directory / parent).rmdir()
+                (self.directory / parent).rmdir()
 
     def remove_others(self, names: Collection[str]) -> None:
         """Remove everything but these skills."""
@@ -324,7 +290,7 @@ class FetchedFolder:
         todo = [""]
         while todo:
             prefix = todo.pop()
-            with suppress(OSError), os.scandir(self._directory / prefix) as entries:
+            with suppress(OSError), os.scandir(self.directory / prefix) as entries:
                 for entry in entries:
                     place = prefix + entry.name
                     if place in above and entry.is_dir(follow_symlinks=False):
@@ -332,27 +298,18 @@ class FetchedFolder:
                     elif place not in names and place != OURS:
                         clear(Path(entry.path))
 
-    def index(self, key: str) -> IndexRecord | None:
-        """Return the record of the index with this key."""
-        return read_index(self._directory, key)
-
     def put_index(self, index: IndexRecord) -> None:
-        """Remember what is known of an index."""
+        """Write the record of a source."""
         self._write(self._indexes / index_file_name(index.source), index.encode())
 
-    def enter(self, index: IndexRecord, *, allow_rollback: bool) -> Sequence[str]:
-        """Enter this index into the history of its place: `records.enter_index`."""
-        return enter_index(self._directory, index, self._write, allow_rollback=allow_rollback)
-
     def _make(self) -> None:
-        """Make what is missing of the folder."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        for each in (self._stage.parent, self._stage, self._records, self._indexes, self._histories):
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for each in (self._stage.parent, self._stage, self._records, self._indexes):
             with suppress(FileExistsError):
                 each.mkdir()
             if not stat.S_ISDIR(os.lstat(each).st_mode):
                 raise UsageError(f"{printable(str(each))} is no folder; move it away or choose another --output")
-        for each in (self._records, self._indexes, self._histories):
+        for each in (self._records, self._indexes):
             with suppress(OSError):  # some file systems have no modes
                 os.chmod(each, 0o700)  # a URL may hold a secret
 
@@ -364,7 +321,7 @@ class FetchedFolder:
             names = {record_key(record.name): record.name for record in self.records()}
         for each in left:
             key = each.name.removeprefix(_OLD)
-            target = self._directory / names.get(key, key)
+            target = self.directory / names.get(key, key)
             if each.name.startswith(_OLD) and not os.path.lexists(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.rename(each, target)
@@ -374,25 +331,22 @@ class FetchedFolder:
     def _record_path(self, name: str) -> str:
         return f"{self._records}/{record_key(name)}.json"
 
-    def _write_record(self, record: SkillRecord) -> None:
-        self._write(Path(self._record_path(record.name)), record.encode())
-
     def _write(self, path: Path, raw: bytes) -> None:
-        """Replace a file of ours, on the disk, readable by its owner alone."""
+        """Replace a file of ours durably, readable by its owner alone."""
         made = self._stage / (_WRITING + path.name)
         clear(made)
-        write_file(made, raw, 0o600)
+        _write_file(made, raw, 0o600)
         sync_paths([str(made)])
         os.replace(made, path)
         sync_path(path.parent)
 
 
-def folder_stamp(directory: Path) -> Sequence[object]:
-    """Return what is another once a process has brought something into the folder or a skill is gone; () for none."""
+def folder_stamp(directory: Path) -> Sequence[str]:
+    """Return what differs once a process has brought something into the folder or a skill is gone; () for no folder."""
     try:
         with os.scandir(directory / INDEXES) as entries:
-            indexes = sorted((each.name, stat_signature(each.stat(follow_symlinks=False))) for each in entries)
-        return *stat_signature(os.stat(directory)), *indexes
+            indexes = sorted(f"{each.name} {signature(each.stat(follow_symlinks=False))}" for each in entries)
+        return signature(os.stat(directory)), *indexes
     except OSError:
         return ()
 
@@ -414,8 +368,99 @@ def check(state: SkillState, record: SkillRecord | None, source: str, *, force: 
 
 
 def _same(found: Mapping[str, str], known: Mapping[str, str]) -> bool:
-    extra = found.keys() - known.keys()
-    return (
-        all(found.get(path) == digest for path, digest in known.items())
-        and all(_BY_PRODUCTS & {*path.split("/")} for path in extra)
-    )  # fmt: skip
+    if any(found.get(path) != digest for path, digest in known.items()):
+        return False
+    return all(_BY_PRODUCTS & {*path.split("/")} for path in found.keys() - known.keys())
+
+
+# Trees of files
+
+
+def _tree(place: str) -> dict[str, os.stat_result] | None:
+    """Return the stat result of every file by path, or None if there is anything but folders and files."""
+    if not stat.S_ISDIR(os.lstat(place).st_mode):
+        return None
+    out: dict[str, os.stat_result] = {}
+    todo = [""]
+    while todo:
+        prefix = todo.pop()
+        with os.scandir(f"{place}/{prefix}") as entries:
+            for entry in entries:
+                path = prefix + entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    todo.append(path + "/")
+                elif entry.is_file(follow_symlinks=False):
+                    out[path] = entry.stat(follow_symlinks=False)
+                else:
+                    return None
+    return out
+
+
+def _parts(tree: str) -> list[str]:
+    """Return every file and folder of a tree, itself included."""
+    return [path for top, _, names in os.walk(tree) for path in (top, *(f"{top}/{name}" for name in names))]
+
+
+def _file_digest(path: str) -> str:
+    descriptor = os.open(path, os.O_RDONLY | _NOFOLLOW | _BINARY)
+    try:
+        digest = hashlib.sha256()
+        while piece := os.read(descriptor, _PIECE):  # `hashlib.file_digest` makes a buffer for each file
+            digest.update(piece)
+        return digest.hexdigest()
+    finally:
+        os.close(descriptor)
+
+
+def read_tree(place: Path) -> dict[str, tuple[bytes, bool]]:
+    """Read the files of a tree that `write_tree` made, in path order.
+
+    Raises:
+        OSError: a file cannot be read, or there is something else among them.
+    """
+    found = _tree(os.fspath(place))
+    if found is None:
+        raise OSError(errno.EINVAL, "there is more than files and folders", os.fspath(place))
+    out: dict[str, tuple[bytes, bool]] = {}
+    for path in sorted(found):
+        descriptor = os.open(place / path, os.O_RDONLY | _NOFOLLOW | _BINARY)
+        with open(descriptor, "rb") as stream:
+            out[path] = stream.read(), bool(os.fstat(descriptor).st_mode & stat.S_IXUSR)
+    return out
+
+
+def write_tree(top: str, files: Files) -> dict[str, os.stat_result]:
+    """Write files below a new directory, which replaces one that is there, and return the stat result of each.
+
+    Modes are 0755 and 0644, less the process's umask.
+    """
+    clear(Path(top))
+    os.mkdir(top)
+    out: dict[str, os.stat_result] = {}
+    for path, (raw, executable) in files.items():
+        os.makedirs(os.path.dirname(f"{top}/{path}"), exist_ok=True)
+        out[path] = _write_file(f"{top}/{path}", raw, 0o755 if executable else 0o644)
+    return out
+
+
+def _write_file(path: str | Path, raw: bytes, mode: int) -> os.stat_result:
+    """Write a new file and return its stat result. On Windows its bytes are on the disk then."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _BINARY, mode)
+    try:
+        left = memoryview(raw)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        if sys.platform == "win32":  # where a file cannot be synchronized afterwards
+            os.fsync(descriptor)
+        return os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def clear(path: Path) -> None:
+    """Delete a file or a tree if it is there; what resists is left to the next process."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()

@@ -27,9 +27,8 @@ from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources import addresses, caching
-from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
-from mcp_skills_server.sources.settings import Bounds, OriginPolicy
-from mcp_skills_server.sources.urls import shown
+from mcp_skills_server.sources.addresses import shown
+from mcp_skills_server.sources.source import AbsentError, Bounds, OriginPolicy, UnacceptableError, UnreachableError
 
 if TYPE_CHECKING:
     import ssl
@@ -330,13 +329,7 @@ class _PinningBackend(httpcore2.AsyncNetworkBackend):
 
 
 class Downloader:
-    """Downloads from one site, and from where it may lead.
-
-    Args:
-        http: the client that is used.
-        home: the URL that the operator gave. Its origin is trusted, and gets `trust.headers` alone.
-        trust: the origins and addresses that may be requested besides.
-    """
+    """Downloads from one site, and from where it may lead."""
 
     def __init__(self, http: HttpClient, home: str, trust: OriginPolicy) -> None:
         self.http: Final = http
@@ -409,11 +402,6 @@ def redirect_target(url: str, headers: Mapping[str, str]) -> str:
 
 def check_status(response: Response, wanted: Collection[int], reason: str = "") -> None:
     """Refuse a response whose status is not one of these.
-
-    Args:
-        response: the answer.
-        wanted: the statuses that are taken.
-        reason: what stands behind a status of the last kind.
 
     Raises:
         AbsentError: 404 or 410.

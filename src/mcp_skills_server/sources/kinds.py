@@ -10,12 +10,11 @@ from typing import Final
 
 from mcp_skills_server.dialects.wellknown import is_site
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources.addresses import shown
 from mcp_skills_server.sources.archive import Archive, is_archive_file
 from mcp_skills_server.sources.git.address import is_git
 from mcp_skills_server.sources.oci.reference import is_oci, rejoined
-from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import Source
-from mcp_skills_server.sources.urls import shown
+from mcp_skills_server.sources.source import Source, SourceSettings
 
 
 @dataclass(frozen=True, slots=True)

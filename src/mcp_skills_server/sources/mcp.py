@@ -12,7 +12,6 @@ import os
 import shlex
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -29,15 +28,20 @@ from mcp_skills_server.client import SkillsClient, UnprovedError
 from mcp_skills_server.dialects.listed import EntryRefusedError, ListedSkill
 from mcp_skills_server.errors import UsageError, clipped, innermost
 from mcp_skills_server.format.archive import Files
-from mcp_skills_server.sources.addresses import is_loopback
+from mcp_skills_server.sources.addresses import is_loopback, shown
 from mcp_skills_server.sources.cache import CacheFolder
-from mcp_skills_server.sources.faults import ContentRefusedError, SourceError, UnreachableError
 from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, fetch_units, held
 from mcp_skills_server.sources.records import IndexRecord
-from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import FetchReport, Polled, Revision
-from mcp_skills_server.sources.urls import shown
+from mcp_skills_server.sources.source import (
+    ContentRefusedError,
+    FetchReport,
+    Polled,
+    Revision,
+    SourceError,
+    SourceSettings,
+    UnreachableError,
+)
 
 PREFIX: Final = "mcp+"
 _COMMAND: Final = "mcp+stdio:"
@@ -45,12 +49,7 @@ _NOT_PROVED: Final = "the server does not list its files with digests, so nothin
 
 
 class _Listing(NamedTuple):
-    """The listing that a revision is.
-
-    Attributes:
-        skills: those that were listed.
-        refused: why entries were not taken, one line each.
-    """
+    """The listing that a revision is."""
 
     skills: Sequence[ListedSkill]
     refused: tuple[str, ...]
@@ -69,8 +68,7 @@ class McpServer(Polled):
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
         super().__init__(settings.refresh_s)
-        # The cache is ours: what was changed in it is put right, what the server no longer lists is gone.
-        self._settings = replace(settings.fetch, force=True, prune=True, wanted=None)
+        self._settings = settings.fetch
         self._words: list[str] = []
         self._url = ""
         self._token = settings.token
@@ -110,22 +108,20 @@ class McpServer(Polled):
             reconciler = await to_thread.run_sync(
                 partial(Reconciler, opened, self.origin, self._settings, is_cache=True)
             )
-            deadline = anyio.current_time() + self._settings.limits.total_s
             listing: _Listing = revision.content
             units = [Unit(_fingerprint(each), each.name, (each.name,), item=each) for each in listing.skills]
-            missing = await to_thread.run_sync(reconciler.plan, units)
             async with self._connected(self._settings.limits.total_s) as client:
 
                 async def fetch(unit: Unit) -> Callable[[], Bundle]:
                     files = await self._read(client, unit.item)
                     return lambda: Bundle({unit.label: files})
 
-                await fetch_units(reconciler, missing, fetch, self._settings, deadline)
+                await fetch_units(reconciler, units, fetch)
             index = IndexRecord(self.origin, self.origin, revision=revision.digest, warnings=listing.refused)
             report = await to_thread.run_sync(reconciler.finish, index)
         if reconciler.failure is not None and not report.unchanged + report.added + report.updated:
             raise UnreachableError(reconciler.failure.reason)
-        return replace(report, before=reconciler.before)
+        return report
 
     async def _read(self, client: SkillsClient, skill: ListedSkill) -> Files:
         """Return the files of a skill, proved.

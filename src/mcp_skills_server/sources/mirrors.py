@@ -1,7 +1,6 @@
-"""Mirrors of the roots that are not local folders: each is the folder of a source that is kept current.
+"""Mirrors of the roots that are not local folders: each source is polled, and its folder kept current.
 
-What fails leaves the last good copy in service. The registry's watch sees what changes, so that clients are notified as
-of any edit.
+A failure leaves the last good copy in service. The registry watches the folders, and notifies clients as of any edit.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import anyio
 from anyio import to_thread
@@ -26,14 +25,19 @@ from mcp_skills_server.catalog.registry import MirroredRoot
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.model import Problem, printable
+from mcp_skills_server.sources.addresses import relative_to_site
 from mcp_skills_server.sources.cache import private_folder, trim
-from mcp_skills_server.sources.faults import RewrittenError, SourceError, UnacceptableError
-from mcp_skills_server.sources.files import clear
-from mcp_skills_server.sources.folder import folder_stamp
+from mcp_skills_server.sources.folder import clear, folder_stamp
 from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
-from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import FetchReport, Revision, Source
-from mcp_skills_server.sources.urls import relative_to_site
+from mcp_skills_server.sources.source import (
+    FetchReport,
+    Revision,
+    RewrittenError,
+    Source,
+    SourceError,
+    SourceSettings,
+    UnacceptableError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -50,17 +54,16 @@ _STOP_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """The state of a root that is fetched.
+    """The state of a root that is fetched. Times are in seconds of the epoch.
 
     Attributes:
-        name: its origin, without what may be a secret.
+        name: its origin, without secrets.
         ready: it has answered once, or a copy of it was kept.
-        trouble: why it could not be fetched the last time, in one line; None if it could. Where it is not ready there
-            always is one.
-        revision: what is served; "" where it is not known.
-        looked: when the last look ended, in seconds since 1970; None before the first.
-        next_look: when the next one begins; None where none is planned, as while one is under way.
-        current: when the last look that succeeded ended, in seconds since 1970; None before the first.
+        trouble: why the last fetch failed, in one line; always given while it is not ready.
+        revision: what is served; "" where nothing was fetched yet, or not all of it.
+        looked: the end of the last look.
+        next_look: the begin of the next one; None while one is under way.
+        current: the end of the last look that succeeded.
     """
 
     name: str
@@ -73,53 +76,44 @@ class SourceState:
 
 
 class Follower:
-    """One source in service. Its methods are called one at a time, `state` from any thread.
-
-    Args:
-        source: what is followed.
-        sleep: waits for seconds.
-    """
+    """One source in service. Its methods are called one at a time; `state` may be read from any thread."""
 
     def __init__(self, source: Source, sleep: Callable[[float], Awaitable[object]] = anyio.sleep) -> None:
         self.source = source
         self.link: Path | None = None
-        """The folder that is served in place of the source's own, as a link to it: `switch` moves it."""
+        """A link that is served in place of the source's own folder: `switch` moves it."""
         self.arrived: Callable[[str], object] = str
-        """Called in another thread with the folder when it came for the first time; it is ready only after that."""
+        """Called in another thread with the folder when it is fetched for the first time, before it is ready."""
         self.note: Note | None = None
-        """Takes revision and problems when one is another; without it problems are lines of the log."""
-        self.revision = ""
-        """The revision that is served; "" where nothing was fetched yet, or not all of it."""
+        """Takes revision and problems when they change; without it problems are logged."""
         self._sleep = sleep
-        self._stamp: Sequence[object] = ()
+        self._stamp: Sequence[str] = ()
         """The stamp of the folder since all of the revision is in it."""
         self._lines: tuple[str, ...] = ()
         self._problems: tuple[Problem, ...] = ()
-        """Warnings and problems of the revision that is served."""
         self._refused: tuple[str, UnacceptableError] | None = None
+        """The revision that was refused last, and why."""
         self._reported: tuple[str, ...] = ()
         self._noted: tuple[str, tuple[Problem, ...]] = "", ()
-        self._trouble: str | None = None
-        self._ready = self.has_copy
         self.read_once = threading.Event()
         """Set when there is a copy, or the first attempt to get one has failed."""
-        if self._ready:
+        if self.has_copy:
+            self.state = SourceState(source.origin, ready=True, trouble=None)
             self.read_once.set()
-        self._looked: float | None = None
-        self._next_look: float | None = None
-        self._current: float | None = None
+        else:
+            self.state = SourceState(source.origin, ready=False, trouble="not fetched yet")
         self._waiting: anyio.CancelScope | None = None
-        self._asked = False
-        self._looked_at: float | None = None
+        self._is_asked = False
+        self._asked_at: float | None = None
         """When a look that was asked for last began, by the clock of the event loop."""
 
     @property
     def name(self) -> str:
-        """The origin for people, not longer than a line."""
+        """The origin for people, in one line."""
         return clipped(printable(self.source.origin))
 
     def reason(self, error: SourceError | UsageError) -> str:
-        """Return why it cannot be had, as it stands behind the name."""
+        """Return an error's message for a line that begins with the name."""
         return relative_to_site(self.source.origin, str(error))
 
     @property
@@ -135,27 +129,13 @@ class Follower:
         except OSError:
             return False
 
-    @property
-    def state(self) -> SourceState:
-        """The state of the source."""
-        return SourceState(
-            self.source.origin,
-            self._ready,
-            self._trouble if self._ready else self._trouble or "not fetched yet",
-            self.revision,
-            looked=self._looked,
-            next_look=self._next_look,
-            current=self._current,
-        )
-
     async def refresh(self, *, anew: bool = False) -> float:
-        """Serve what the source has now; with `anew` whatever it said about how long that holds.
+        """Fetch what the source has now, with `anew` even if its last answer is fresh.
 
-        Returns:
-            In how many seconds it makes sense to ask again.
+        Return the seconds until the next look makes sense.
 
         Raises:
-            SourceError: it cannot be had now.
+            SourceError: it cannot be fetched now.
             UsageError: something here is wrong, not there.
         """
         source = self.source  # which may be replaced meanwhile
@@ -163,26 +143,28 @@ class Follower:
             revision = await source.resolve(anew=anew)
             stamp = folder_stamp(source.place)
             # Other processes share the folder: what this one brought proves nothing where another has brought more.
-            if revision.digest == self.revision and stamp and stamp == self._stamp:
+            if revision.digest == self.state.revision and stamp and stamp == self._stamp:
                 await to_thread.run_sync(self._report, self._lines, self._problems)
                 is_complete = True
             else:
                 is_complete = await self._bring(source, revision)
         except (SourceError, UsageError) as error:
-            self._trouble = self.reason(error)
+            self._change(trouble=self.reason(error))
             raise
         except Exception as error:  # a bug must not end the others' service
             logger.exception("%s: could not be fetched", self.name)
-            self._trouble = "it could not be fetched"
-            raise SourceError(self._trouble) from error
+            self._change(trouble="it could not be fetched")
+            raise SourceError("it could not be fetched") from error
         finally:
-            self._looked = time.time()
+            self._change(looked=time.time())
             self.read_once.set()
-        self._trouble, self._current = None, self._looked
-        if not self._ready:
+        if not self.state.ready:
             await to_thread.run_sync(self.arrived, str(self.path))
-            self._ready = True
+        self._change(ready=True, trouble=None, current=self.state.looked)
         return revision.next_check_s if is_complete else source.pace.check_s
+
+    def _change(self, **fields: Any) -> None:
+        self.state = replace(self.state, **fields)
 
     async def follow(self) -> None:
         """Keep it current until cancelled."""
@@ -196,35 +178,36 @@ class Follower:
                 logger.debug("%s: %s", self.name, self.reason(error))
             except SourceError as error:
                 await to_thread.run_sync(self.report_failure, error)
-            self._ready = self._ready or self.has_copy
+            if self.has_copy:
+                self._change(ready=True)
             pace = self.source.pace  # which the operator may have changed
             wait = retry = min(retry * 2, pace.last_retry_s) or pace.first_retry_s
 
     def look(self) -> None:
-        """Have `follow` look now instead of later. To be called in its event loop."""
-        self._asked = True
+        """Have `follow` look now. To be called in its event loop."""
+        self._is_asked = True
         if self._waiting is not None:
             self._waiting.cancel()
 
     async def _wait(self, seconds: float) -> bool:
         """Wait for so long, or until a look is asked for; return whether it is."""
         with anyio.CancelScope() as self._waiting:
-            if not self._asked:
-                # Not all at the same moment, when many servers were started together.
-                seconds *= random.uniform(1, 1.1)  # noqa: S311
-                self._next_look = time.time() + seconds
+            if not self._is_asked:
+                seconds *= random.uniform(1, 1.1)  # noqa: S311, jitter: many servers may have started together
+                self._change(next_look=time.time() + seconds)
                 await self._sleep(seconds)
-        self._waiting = self._next_look = None
-        asked = self._asked
-        if asked and self._looked_at is not None:
-            await self._sleep(max(0.0, self._looked_at + _SOONEST_S - anyio.current_time()))
-        self._asked = False
+        self._waiting = None
+        self._change(next_look=None)
+        asked = self._is_asked
+        if asked and self._asked_at is not None:
+            await self._sleep(max(0.0, self._asked_at + _SOONEST_S - anyio.current_time()))
+        self._is_asked = False
         if asked:
-            self._looked_at = anyio.current_time()
+            self._asked_at = anyio.current_time()
         return asked
 
     def report_failure(self, error: SourceError | UsageError) -> None:
-        """Report why it cannot be had, and what is served meanwhile; may block for as long as a scan."""
+        """Report a failure, and what is served meanwhile; may block for as long as a scan."""
         last = "serving the last copy" if self.has_copy else "there is no copy of it yet"
         line = f"{self.reason(error)}; {last}"
         if isinstance(error, UnacceptableError):
@@ -234,17 +217,18 @@ class Follower:
             self._report((line,), self._problems)
 
     def report_to(self, note: Note) -> None:
-        """Have revision and problems taken from now on, and as they are now."""
+        """Report revision and problems to `note` now and whenever they change."""
         self.note = note
         note(*self._noted)
 
     def switch(self, source: Source) -> None:
-        """Serve another revision from now on, which was fetched: the link is moved. From any thread.
+        """Serve another revision, which was fetched, from now on: move the link. From any thread.
 
         Raises:
             OSError: it cannot be moved.
         """
-        self.source, self.revision, self._refused = source, "", None
+        self.source, self._refused = source, None
+        self._change(revision="")
         if self.link is not None:
             _point_link(self.link, source.place)
 
@@ -260,8 +244,8 @@ class Follower:
             raise
         if source is not self.source:
             return False
-        before = report.before or self.revision
-        self.revision = revision.digest if report.is_complete else ""
+        before = report.before or self.state.revision
+        self._change(revision=revision.digest if report.is_complete else "")
         self._stamp = folder_stamp(source.place)
         self._lines, self._problems = report.lines(source.origin), report.problems(source.origin)
         await to_thread.run_sync(self._report, self._lines, self._problems)
@@ -277,9 +261,9 @@ class Follower:
             logger.info("%s: fetched %s%s: %s%s", self.name, _short(now), was, changes, rest)
 
     def _report(self, lines: tuple[str, ...], problems: tuple[Problem, ...]) -> None:
-        """Say what is wrong, once for as long as it stays the same."""
-        if self._noted != (self.revision, problems):
-            self._noted = self.revision, problems
+        """Report what is wrong, once for as long as it stays the same."""
+        if self._noted != (self.state.revision, problems):
+            self._noted = self.state.revision, problems
             if self.note is not None:
                 self.note(*self._noted)
         if self.note is None:
@@ -293,20 +277,15 @@ class Follower:
 
 
 class Mirrors:
-    """The sources among the roots.
-
-    Args:
-        settings: how they are opened.
-        kinds: of sources.
-    """
+    """The sources among the roots."""
 
     def __init__(self, settings: SourceSettings, kinds: Sequence[Kind] = KINDS) -> None:
         self._settings: Final = settings
         self._kinds: Final = kinds
         self._roots: list[tuple[str, Follower]] = []
-        """Each root as it was given, and what keeps it current; a root with two pins stands there twice."""
+        """Each root as it was given, with its follower; a root with two pins stands there twice."""
         self._pinned: dict[str, tuple[Follower, str, SourceSettings]] = {}
-        """By the folder that is served: what keeps it current, and what opens its source anew."""
+        """By the folder that is served: its follower, and what opens its source anew."""
         self._links: Path | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -324,9 +303,9 @@ class Mirrors:
 
         Args:
             given: the root.
-            pin: the revision that is wanted, None for the newest.
-            refresh_s: seconds between two looks at it, None for what the settings say.
-            token: as `SourceSettings` has it.
+            pin: the wanted revision, None for the newest.
+            refresh_s: its polling interval, None for that of the settings.
+            token: as in `SourceSettings`.
 
         Raises:
             UsageError: it is none that can be served.
@@ -360,25 +339,18 @@ class Mirrors:
 
     def revisions(self) -> dict[str, str]:
         """Return the revision of everything that is followed and whole, by the folder that is served, absolute."""
-        return {os.path.abspath(each.path): each.revision for each in self.followers}
+        return {os.path.abspath(each.path): each.state.revision for each in self.followers}
 
     def report_to(self, note: Callable[[str, str, tuple[Problem, ...]], object]) -> None:
-        """Have revisions and problems taken from now on, and as they are now; without it problems are lines of the log.
-
-        Args:
-            note: takes folder, revision and problems of one source, in any thread, as `Registry.note` does.
-        """
+        """Report revisions and problems to `note`, from any thread, and those of now. Without it they are logged."""
         for follower in self.followers:
             follower.report_to(partial(note, os.path.abspath(follower.path)))
 
     def fetch(self, *, proved: bool = False) -> None:
-        """Fetch everything that is fetched now, whatever its cache headers say, and wait for it.
-
-        Args:
-            proved: a copy of an earlier time will not do.
+        """Fetch all remote sources now, even those whose last answer is fresh. With `proved` no older copy will do.
 
         Raises:
-            UsageError: a source cannot be had, and there is no copy of it that will do.
+            UsageError: a source cannot be fetched, and there is no copy of it that will do.
         """
 
         async def fetch_all() -> None:
@@ -401,11 +373,7 @@ class Mirrors:
             trim(self._settings.cache, self._settings.cache_bytes)
 
     def start(self, arrived: Callable[[str], object] | None = None) -> None:
-        """Keep everything current, in a thread of its own, until `stop`.
-
-        `arrived` is called in another thread with the folder of a source when it came for the first time, and the
-        source is ready only after it: a watch would need a moment to see what came.
-        """
+        """Keep everything current, in a thread of its own, until `stop`. `arrived` is as for a follower."""
         if arrived is not None:
             for follower in self.followers:
                 follower.arrived = arrived
@@ -419,7 +387,7 @@ class Mirrors:
         return [each.name for each in self.states() if not each.ready and each.current is None]
 
     def first_read(self, seconds: float) -> Callable[[], object] | None:
-        """Return what blocks until each source was read once, at most so long from now; None where each has a copy."""
+        """Return a function that blocks until each source was read once, or so long from now; None if all were."""
         unread = [each for each in self.followers if not each.read_once.is_set()]
         end = time.monotonic() + seconds
 
@@ -433,41 +401,39 @@ class Mirrors:
         return cache(wait) if unread else None
 
     def look(self) -> int:
-        """Have everything that is fetched looked at now and not later, from any thread; how many sources that are."""
+        """Look at all remote sources now, from any thread, and return their number."""
         remote = [each for each in self.followers if each.source.remote]
         for follower in remote:
             self._look_at(follower)
         return len(remote)
 
     def set_refresh(self, given: str, seconds: float) -> None:
-        """Look at this root so often from now on, and once now, from any thread. Other roots stay as they are.
-
-        Args:
-            given: the root.
-            seconds: between two looks.
-        """
+        """Set the polling interval of a root, and look at it now. From any thread."""
         for root, follower in self._roots:
             if root == given and follower.source.refresh_s not in {None, seconds}:
                 follower.source.refresh_s = seconds
                 self._look_at(follower)
 
     def repinned(self, revisions: Mapping[str, str]) -> Callable[[], None]:
-        """Fetch other revisions of pinned sources, and return what puts all of them in service. Blocks.
+        """Fetch other revisions of pinned sources, and return a function that puts all of them in service. Blocks.
 
-        Args:
-            revisions: by the folder that is served, absolute; that of no pinned source is passed over.
+        `revisions` is by the folder that is served, absolute; folders of other sources are skipped.
 
         Raises:
-            SourceError: one cannot be had now. All stay as they were.
+            SourceError: one cannot be fetched now. All stay as they were.
             UsageError: one is no revision, or something here is wrong.
         """
+
+        async def fetch(source: Source) -> None:
+            await source.bring(await source.resolve())
+
         fetched: list[tuple[Follower, Source]] = []
         for folder, revision in revisions.items():
             if folder in self._pinned and revision:
                 follower, given, settings = self._pinned[folder]
                 source = open_source(given, replace(settings, pin=revision), self._kinds)
                 if source is not None:
-                    anyio.run(_fetch, source)
+                    anyio.run(fetch, source)
                     fetched.append((follower, source))
 
         def switch() -> None:
@@ -478,7 +444,7 @@ class Mirrors:
         return switch
 
     def stop(self) -> None:
-        """Fetch no more, and remove the folders that are this process's own."""
+        """Fetch no more, and remove the folders of this process."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_STOP_S)  # programs that it has started end with it
@@ -507,11 +473,6 @@ class Mirrors:
             await anyio.sleep(_TRIM_S)
 
 
-async def _fetch(source: Source) -> None:
-    """Bring what `Follower.switch` is to serve."""
-    await source.bring(await source.resolve())
-
-
 def _point_link(link: Path, folder: Path) -> None:
     """Point a link to a folder, atomically."""
     fresh = link.with_name(f"{link.name}.fresh")
@@ -521,5 +482,5 @@ def _point_link(link: Path, folder: Path) -> None:
 
 
 def _short(revision: str) -> str:
-    """Return a commit or digest as people write it: the first twelve digits."""
+    """Return the first twelve digits of a commit or digest."""
     return revision.removeprefix("sha256:")[:12]

@@ -1,8 +1,8 @@
-"""Reconcile a folder of fetched skills with what a source has now: plan, compare, fetch what differs, swap, remember.
+"""Reconcile a folder of fetched skills with a source: plan, compare, fetch what differs, swap, remember.
 
 A source names what it has as units, each with a fingerprint. A unit that the folder holds as it came is not fetched
-again. One bad skill costs itself, never its neighbours, and what fails leaves the last good copy where it is. Nothing
-reaches the folder that its source did not prove, and nothing in it is ever executed here.
+again. One bad skill costs itself, never its neighbours, and a failure leaves the last good copy where it is. Nothing
+reaches the folder that its source did not prove.
 """
 # WK-48, WK-52, WK-60
 
@@ -25,7 +25,6 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, check_paths
 from mcp_skills_server.format.ignored import ignored, some_of
 from mcp_skills_server.model import SKILL_MD
-from mcp_skills_server.sources.faults import ContentRefusedError, SourceError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, SkillState, Staged, check
 from mcp_skills_server.sources.records import (
     IndexRecord,
@@ -36,8 +35,16 @@ from mcp_skills_server.sources.records import (
     read_records,
     wanted_since,
 )
-from mcp_skills_server.sources.settings import FetchSettings
-from mcp_skills_server.sources.source import Fault, FetchReport, SkillRefusal
+from mcp_skills_server.sources.source import (
+    ContentRefusedError,
+    Fault,
+    FetchReport,
+    FetchSettings,
+    SkillRefusal,
+    SourceError,
+    UnacceptableError,
+    UnreachableError,
+)
 
 _BATCH: Final = 256
 """Skills that get their places together."""
@@ -47,15 +54,15 @@ _CURRENT: Final = frozenset(_LISTS[2:])
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Unit:
-    """A piece that a source brings at once: a skill, or an artifact with several.
+    """A piece that a source fetches at once: a skill, or an artifact with several.
 
     Attributes:
-        fingerprint: another one when anything of it is different; "" where only its files tell.
+        fingerprint: differs when anything of it differs; "" where only its files tell.
         label: its name for people.
         names: the places of its skills in the folder; empty where only its contents tell.
         is_named: whether `label` is the name of its only skill.
         url: its place at the source.
-        item: what the source itself wants to find in it.
+        item: what the source needs to fetch it.
     """
 
     fingerprint: str
@@ -71,9 +78,9 @@ class Bundle:
     """The contents of a unit, proved.
 
     Attributes:
-        skills: the files of each skill by its name.
-        refused: why a skill is not taken, by its name.
-        warnings: what the operator should hear for as long as the unit is held, one line each.
+        skills: the files of each skill by name.
+        refused: why a skill is refused, by name.
+        warnings: repeated for as long as the unit is held, one line each.
         pointers: files that are Git LFS pointers, from the folder of all skills.
     """
 
@@ -84,10 +91,10 @@ class Bundle:
 
 
 def check_names(paths: Collection[str]) -> None:
-    """Refuse a skill that brings what would never be served, whole: its digest is the publisher's word for all of it.
+    """Refuse a skill with files that are never served whole: its digest is the publisher's word for all of it.
 
     Raises:
-        UnacceptableError: it does. The message names the files.
+        UnacceptableError: it has some. The message names them.
     """
     found = ignored(paths)
     if found:
@@ -110,7 +117,7 @@ def held(directory: str | os.PathLike[str], source: str, revision: str) -> Fetch
     except OSError:
         return None
     refused = [SkillRefusal(name, reason, "publisher") for name, reason in index.refused.items()]
-    return replace(report_of(index, refused), unchanged=tuple(records))
+    return replace(_report_of(index, refused), unchanged=tuple(records))
 
 
 class Reconciler:
@@ -119,10 +126,10 @@ class Reconciler:
     Args:
         folder: the folder, opened.
         source: the key of the source; records carry it.
-        settings: what the publisher may cost, and what may be replaced and removed.
+        settings: limits, and what may be replaced and removed.
         progress: takes how many skills of how many are done.
-        is_cache: the folder is ours alone: what this source did not bring there is removed.
-        is_atomic: nothing gets its place before all is there.
+        is_cache: the folder is ours alone: edits are replaced, and what this source does not have is removed.
+        is_atomic: no skill gets its place before all are there.
     """
 
     def __init__(
@@ -135,62 +142,56 @@ class Reconciler:
         is_cache: bool = False,
         is_atomic: bool = False,
     ) -> None:
+        if is_cache:
+            settings = replace(settings, force=True, prune=True, wanted=None)
         self.warnings: list[str] = []
-        """Warnings of this run for the user, one line each."""
+        """Warnings of this run, one line each."""
+        self.settings = settings
         self._folder = folder
         self._source = source
-        self._settings = settings
         self._progress = progress
         self._lock = threading.Lock()
         self._records = {record.name: record for record in folder.records()}
-        self._known = folder.index(source)
-        self.bytes_held = 0
-        """Bytes of all skills of this source in the folder, unpacked."""
+        self._known = read_index(folder.directory, source)
         self._positions: dict[Unit, int] = {}
         self._owners: dict[str, Unit] = {}
-        """By the key of a name the unit that brings it; of two the one that comes first."""
+        """By the key of a name the unit that brings it; of two the first."""
         self._memory: dict[str, UnitRecord] = {}
         self._became: dict[str, str] = {}
         self._refused: dict[tuple[int, str], SkillRefusal] = {}
         """By the position of the unit, and the name."""
         self._staged: list[Staged] = []
         self._sizes: dict[str, int] = {}
+        """Unpacked bytes of the skills of this source in the folder."""
+        self._bytes_held = 0
         self._done = 0
         self._is_atomic = is_atomic
         self.is_full = False
-        """True once a skill is refused because all skills together have as many bytes as they may."""
-        if is_cache:
-            folder.remove_others(self._records)
+        """True once a skill is refused because all skills together exceed `unpacked_bytes`."""
         self._names_unknown = False
         """True once a unit failed of which only the contents tell the names."""
+        if is_cache:
+            folder.remove_others(self._records)
 
     @property
-    def before(self) -> str:
-        """The revision that was whole before this run, "" where none was."""
-        return self._known.revision if self._known else ""
-
-    @property
-    def is_in_doubt(self) -> bool:
-        """True if the publisher promised what is not there."""
-        return any(each.fault == "publisher" for each in self._refused.values())
+    def refusals(self) -> Sequence[SkillRefusal]:
+        """The refusals so far, in the order of the units."""
+        return [self._refused[key] for key in sorted(self._refused)]
 
     @property
     def failure(self) -> SkillRefusal | None:
-        """The first refusal, if nothing at all is taken."""
-        return None if self._became or not self._refused else self._refused[min(self._refused)]
-
-    @property
-    def has_refused(self) -> bool:
-        """True if anything is refused."""
-        return bool(self._refused)
+        """The first refusal, if no skill at all is accepted."""
+        if self._became:
+            return None
+        return next(iter(self.refusals), None)
 
     def plan(self, units: Sequence[Unit]) -> list[Unit]:
         """Return the units that must be fetched."""
         self._positions = {unit: position for position, unit in enumerate(units)}
-        if self.before and self._known:  # a process that is killed has not all of either revision
+        if self._known and self._known.revision:  # a process that is killed has not all of either revision
             self._folder.put_index(replace(self._known, revision=""))
         former: Mapping[str, UnitRecord] = self._known.units if self._known else {}
-        if self._settings.prune:
+        if self.settings.prune:
             self._clear_way({name for unit in units for name in unit.names})
         missing: list[Unit] = []
         for unit in units:
@@ -214,18 +215,13 @@ class Reconciler:
         """Prove that more may be downloaded for this unit.
 
         Raises:
-            UnacceptableError: all skills together have as many bytes as they may.
+            UnacceptableError: all skills together exceed `unpacked_bytes`.
         """
         for name in unit.names:
             self._check_size(name, 1)
 
     def put(self, unit: Unit, make: Callable[[], Bundle]) -> None:
-        """Stage the skills of a unit; what goes wrong with one costs that one.
-
-        Args:
-            unit: one of those that `plan` returned.
-            make: proves the unit, and returns its contents.
-        """
+        """Stage the skills of a unit; what goes wrong with one costs that one."""
         with self._lock:
             with self._refusing(unit):
                 bundle = make()
@@ -266,22 +262,22 @@ class Reconciler:
         *,
         refused_stay: bool = True,
     ) -> FetchReport:
-        """Put what is staged into its place, take away what the source no longer has, and remember what is there.
+        """Put what is staged into its place, remove what the source no longer has, and record what is there.
 
         Args:
-            index: what to remember of the source, with the revision that was fetched.
+            index: the record of the source, with the revision that was fetched.
             offered: names that the source has beside those of the units; None where that is not known.
             refused: what the source itself refuses.
-            refused_stay: whether what was there of a refused skill stays.
+            refused_stay: keep the former copy of a refused skill.
         """
         with self._lock:
             self._commit()
-            found = [*(self._refused[key] for key in sorted(self._refused)), *refused]
+            found = [*self.refusals, *refused]
             gone: list[str] = []
             pruned: list[str] = []
             if offered is not None and not (self._names_unknown and refused_stay):
                 there = {*offered, *self._became, *(each.name for each in found)}
-                missing = sorted((self._settings.wanted or frozenset()) - there)
+                missing = sorted((self.settings.wanted or frozenset()) - there)
                 found += [SkillRefusal(name, "there is no skill of this name", "publisher") for name in missing]
                 if not refused_stay:
                     there = {*self._became}
@@ -289,7 +285,7 @@ class Reconciler:
             is_complete = all(each.fault == "publisher" for each in found)
             index = replace(
                 index,
-                wanted=wanted_since(self._known, self._settings.wanted),
+                wanted=wanted_since(self._known, self.settings.wanted),
                 revision=index.revision if is_complete and not self.is_full else "",
                 refused={each.name: each.reason for each in found if each.fault == "publisher"},
                 units=self._memory,
@@ -301,10 +297,15 @@ class Reconciler:
                 self.warnings.append(f"what came cannot be remembered ({reason}); the next run asks for it anew")
             order = sorted(self._became, key=lambda name: (self._positions[self._owners[_key(name)]], name))
             became = {each: tuple(name for name in order if self._became[name] == each) for each in _LISTS}
-            report = report_of(index, found)
-            warnings = (*report.warnings, *sorted(self.warnings))
+            report = _report_of(index, found)
             return replace(
-                report, **became, gone=tuple(gone), pruned=tuple(pruned), warnings=warnings, is_complete=is_complete
+                report,
+                **became,
+                before=self._known.revision.partition(" ")[0] if self._known else "",
+                gone=tuple(gone),
+                pruned=tuple(pruned),
+                warnings=(*report.warnings, *sorted(self.warnings)),
+                is_complete=is_complete,
             )
 
     def _clear_way(self, names: Collection[str]) -> None:
@@ -313,7 +314,7 @@ class Reconciler:
         for name in [each.name for each in self._records.values() if each.source == self._source]:
             if name not in names and (name in above or any(str(p) in names for p in PurePosixPath(name).parents)):
                 with suppress(ConflictError, OSError):
-                    self._folder.remove(name, force=self._settings.force)
+                    self._folder.remove(name, force=self.settings.force)
 
     def _judge(self, unit: Unit, name: str) -> str:
         """Return "unchanged" or "edited" where nothing is to come, "" where the skill is to be fetched."""
@@ -324,9 +325,9 @@ class Reconciler:
             is_same = record.digest == unit.fingerprint != ""
             if is_same and state is SkillState.KEPT:
                 return "unchanged"
-            if state is SkillState.EDITED and not self._settings.force and (is_same or not unit.fingerprint):
+            if state is SkillState.EDITED and not self.settings.force and (is_same or not unit.fingerprint):
                 return "edited"
-        check(state, record, self._source, force=self._settings.force)
+        check(state, record, self._source, force=self.settings.force)
         return ""
 
     def _claim(self, unit: Unit, bundle: Bundle) -> list[str]:
@@ -354,12 +355,12 @@ class Reconciler:
         return taken
 
     def _stage(self, unit: Unit, name: str, files: Files) -> None:
-        if self._settings.prove is not None:
-            self._settings.prove({path: raw for path, (raw, _) in files.items()})
+        if self.settings.prove is not None:
+            self.settings.prove({path: raw for path, (raw, _) in files.items()})
         size = sum(len(raw) for raw, _ in files.values())
         self._check_size(name, size)
         record = SkillRecord(name, self._source, unit.url or self._source, unit.fingerprint, epoch_s(), {})
-        staged = self._folder.stage(record, files, force=self._settings.force)
+        staged = self._folder.stage(record, files, force=self.settings.force)
         self._hold(name, size)
         if staged is None:
             self._became[name] = "unchanged"
@@ -390,8 +391,8 @@ class Reconciler:
                     self._folder.remove(name)
                     continue
                 gone.append(name)
-                if self._settings.prune:
-                    self._folder.remove(name, force=self._settings.force)
+                if self.settings.prune:
+                    self._folder.remove(name, force=self.settings.force)
                     pruned.append(name)
             except (ConflictError, OSError) as error:
                 refused.append(SkillRefusal(name, f"the source has it no longer; {error}", "here"))
@@ -429,14 +430,14 @@ class Reconciler:
         self._refused[self._positions[unit], name] = SkillRefusal(name, reason, fault)
 
     def _check_size(self, name: str, size: int) -> None:
-        most = self._settings.limits.unpacked_bytes
-        if self.bytes_held - self._sizes.get(name, 0) + size > most:
+        most = self.settings.limits.unpacked_bytes
+        if self._bytes_held - self._sizes.get(name, 0) + size > most:
             reason = f"all skills of the source together have more than {most} bytes, unpacked"
             self.is_full = True
             raise UnacceptableError(f"{reason}; 'fetch --max-unpacked-bytes' allows more")
 
     def _hold(self, name: str, size: int) -> None:
-        self.bytes_held += size - self._sizes.get(name, 0)
+        self._bytes_held += size - self._sizes.get(name, 0)
         self._sizes[name] = size
 
     def _tell(self, more: int) -> None:
@@ -446,21 +447,14 @@ class Reconciler:
 
 
 async def fetch_units(
-    reconciler: Reconciler,
-    missing: Sequence[Unit],
-    fetch: Callable[[Unit], Awaitable[Callable[[], Bundle]]],
-    settings: FetchSettings,
-    deadline: float,
+    reconciler: Reconciler, units: Sequence[Unit], fetch: Callable[[Unit], Awaitable[Callable[[], Bundle]]]
 ) -> None:
-    """Fetch these units a few at a time, and have them put into the folder.
+    """Fetch the units that the folder lacks, a few at a time within `total_s`, and put them into it.
 
-    Args:
-        reconciler: the run.
-        missing: as `plan` returned them.
-        fetch: downloads a unit; what it returns proves it, and blocks.
-        settings: how many at once.
-        deadline: on anyio's clock; what is not there then is refused.
+    `fetch` downloads a unit, and returns a function that proves it, and blocks.
     """
+    settings = reconciler.settings
+    missing = await to_thread.run_sync(reconciler.plan, units)
     queue = iter(missing)
 
     async def work() -> None:
@@ -473,7 +467,7 @@ async def fetch_units(
             else:
                 await to_thread.run_sync(reconciler.put, unit, make)
 
-    with anyio.CancelScope(deadline=deadline) as scope:
+    with anyio.move_on_after(settings.limits.total_s) as scope:
         async with anyio.create_task_group() as workers:
             for _ in range(min(settings.connections, len(missing))):
                 workers.start_soon(work)
@@ -484,7 +478,7 @@ async def fetch_units(
                 reconciler.refuse(unit, UnreachableError(f"not fetched within {settings.limits.total_s:g} s"))
 
 
-def report_of(index: IndexRecord, refused: Sequence[SkillRefusal]) -> FetchReport:
+def _report_of(index: IndexRecord, refused: Sequence[SkillRefusal]) -> FetchReport:
     """Report what a folder holds of a source, by what is remembered of it."""
     units = index.units.values()
     return FetchReport(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
@@ -27,16 +27,25 @@ from mcp_skills_server.format.archive import Files, UnpackLimits
 from mcp_skills_server.format.uris import bare
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources import caching, records
+from mcp_skills_server.sources.addresses import check_fetchable, shown
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.caching import LONGEST_S, UNSAID_S
-from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
-from mcp_skills_server.sources.folder import FetchedFolder, folder_stamp
+from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.http import Downloader, HttpClient, Response
 from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, check_names, fetch_units
 from mcp_skills_server.sources.records import IndexRecord, read_index
-from mcp_skills_server.sources.settings import FetchSettings, SourceSettings
-from mcp_skills_server.sources.source import LAST_RETRY_S, FetchReport, Pace, Revision, SkillRefusal
-from mcp_skills_server.sources.urls import check_fetchable, shown
+from mcp_skills_server.sources.source import (
+    LAST_RETRY_S,
+    AbsentError,
+    FetchReport,
+    FetchSettings,
+    Pace,
+    Revision,
+    SkillRefusal,
+    SourceSettings,
+    UnacceptableError,
+    UnreachableError,
+)
 
 _ARCHIVE_OVERHEAD: Final = 4 << 20
 """Most bytes of an archive beyond its files: heads and padding of as many members as `unpack` takes."""
@@ -51,10 +60,6 @@ _SOONEST_S: Final = 60.0
 class Site:
     """One site.
 
-    Args:
-        given: its address.
-        settings: where its copy is, and how it is fetched.
-
     Raises:
         UsageError: it is no address, or the cache cannot be written.
     """
@@ -67,15 +72,11 @@ class Site:
         self.origin = bare(given)
         self._given = given
         self._places = _index_urls(given)
-        # The cache is ours: what was changed in it is put right, what the index no longer has is gone.
-        self._settings = replace(settings.fetch, force=True, prune=True)
+        self._settings = settings.fetch
         # A pinned copy is a folder of its own: it is fetched once, and stays whatever becomes of the site.
         self._pinned = settings.pin is not None
         self._kept = CacheFolder(settings.cache, "sites", self.origin, given, settings.pin or "")
         self.place: Path = self._kept.path
-        self._last: _FoundIndex | None = None
-        """The index at the last look, and the stamp of the folder since."""
-        self._stamp: Sequence[object] = ()
         FetchedFolder.recover(self.place)
 
     async def resolve(self, *, anew: bool = False) -> Revision:
@@ -85,18 +86,14 @@ class Site:
             SourceError: there is no index that can be used.
         """
         settings = replace(self._settings, revalidate=anew and not self._pinned)
-        stamp = folder_stamp(self.place)
-        if stamp != self._stamp:
-            self._last = None
-        known = self._last.record if self._last else read_index(self.place, self._places[0])
+        known = read_index(self.place, self._places[0])
         if known is not None and self._pinned:
             known = replace(known, asked_at=records.epoch_s(), fresh_s=LONGEST_S)
         try:
             async with _downloader(self._places, settings) as downloader:
-                found = await _find_index(self._given, self._places, settings, downloader, known, self._last)
+                found = await _find_index(self._given, self._places, settings, downloader, known)
         except IndexRefusedError as error:
             raise UnacceptableError(str(error)) from None
-        self._last, self._stamp = found, stamp
         return Revision(found.digest, found.next_check_s, found)
 
     async def bring(self, revision: Revision) -> FetchReport:
@@ -109,8 +106,7 @@ class Site:
         known = read_index(self.place, self._places[0])
         with FetchedFolder.opened(self.place) as opened:
             async with _downloader(self._places, self._settings) as downloader:
-                deadline = anyio.current_time() + self._settings.limits.total_s
-                report = await _bring(opened, downloader, revision.content, self._settings, deadline, is_cache=True)
+                report = await _bring(opened, downloader, revision.content, self._settings, is_cache=True)
         before = _digest(known) if known is not None and known.body else ""
         return replace(report, before=before, is_complete=not report.refused)
 
@@ -148,10 +144,9 @@ async def refresh(
     places, settings = _index_urls(url), settings or FetchSettings()
     with FetchedFolder.opened(directory) as opened:
         async with _downloader(places, settings) as downloader:
-            known = await to_thread.run_sync(opened.index, places[0])
-            deadline = anyio.current_time() + settings.limits.total_s
+            known = await to_thread.run_sync(read_index, directory, places[0])
             found = await _find_index(url, places, settings, downloader, known)
-            return await _bring(opened, downloader, found, settings, deadline, progress)
+            return await _bring(opened, downloader, found, settings, progress)
 
 
 # The index
@@ -193,24 +188,14 @@ async def _downloader(places: Sequence[str], settings: FetchSettings) -> AsyncGe
         yield Downloader(http, places[0], settings.trust)
 
 
-async def _find_index(  # noqa: PLR0917, called three times
+async def _find_index(
     url: str,
     places: Sequence[str],
     settings: FetchSettings,
     downloader: Downloader,
     known: IndexRecord | None,
-    last: _FoundIndex | None = None,
 ) -> _FoundIndex:
-    """Return the index of the site at `url`: `known` while that is fresh, else from `_index_urls(url)`.
-
-    Args:
-        url: as the operator gave it.
-        places: where the index may be.
-        settings: what may be asked, and what it may cost.
-        downloader: for the site.
-        known: the index that is remembered.
-        last: the index at the last look, which is not decoded again.
-    """
+    """Return the index of the site at `url`: `known` while that is fresh, else from `_index_urls(url)`."""
     # WK-40, WK-41
     limits = IndexLimits(skills=settings.limits.skills)
     record = known
@@ -218,8 +203,6 @@ async def _find_index(  # noqa: PLR0917, called three times
         with anyio.fail_after(settings.limits.total_s):
             if record is None or not record.body or settings.revalidate or not record.left_s(records.epoch_s()):
                 record = await _ask(url, places, limits, downloader, known)
-            if last is not None and (last.record.url, last.record.body) == (record.url, record.body):
-                return replace(last, record=record)
             decode = partial(wellknown.decode, record.raw, record.url, limits)
             return _FoundIndex(record, await to_thread.run_sync(decode))
     except TimeoutError:
@@ -273,12 +256,11 @@ def _validators(answer: Response) -> dict[str, str]:
 # The skills
 
 
-async def _bring(  # noqa: PLR0917, called twice
+async def _bring(
     opened: FetchedFolder,
     downloader: Downloader,
     found: _FoundIndex,
     settings: FetchSettings,
-    deadline: float,
     progress: Callable[[int, int], None] | None = None,
     *,
     is_cache: bool = False,
@@ -289,8 +271,7 @@ async def _bring(  # noqa: PLR0917, called twice
         partial(Reconciler, opened, record.source, settings, progress, is_cache=is_cache)
     )
     if index.version is not None:
-        entered = partial(opened.enter, record, allow_rollback=settings.allow_rollback)
-        reconciler.warnings += await to_thread.run_sync(entered)
+        record = await to_thread.run_sync(_entered, opened, record, settings)
     units = [
         Unit(entry.digest, entry.name, (entry.name,), url=entry.url or entry.files[SKILL_MD], item=entry)
         for entry in index.entries
@@ -298,7 +279,6 @@ async def _bring(  # noqa: PLR0917, called twice
     ]
     most = settings.limits.skill_bytes
     limits = UnpackLimits(bytes=most, file=min(UnpackLimits().file, most))
-    missing = await to_thread.run_sync(reconciler.plan, units)
 
     async def fetch(unit: Unit) -> Callable[[], Bundle]:
         check_names([f"{unit.label}/{SKILL_MD}"])
@@ -312,9 +292,10 @@ async def _bring(  # noqa: PLR0917, called twice
 
         return proved
 
-    await fetch_units(reconciler, missing, fetch, settings, deadline)
+    await fetch_units(reconciler, units, fetch)
     # An index that promised what is not there may be older than its artifacts: ask anew next time.
-    fresh_s = 0.0 if reconciler.is_in_doubt else record.fresh_s
+    is_in_doubt = any(each.fault == "publisher" for each in reconciler.refusals)
+    fresh_s = 0.0 if is_in_doubt else record.fresh_s
     body = record.body if record.validators or record.left_s(records.epoch_s()) else ""
     refused: list[SkillRefusal] = []
     warnings = [*index.warnings]
@@ -327,8 +308,20 @@ async def _bring(  # noqa: PLR0917, called twice
     listed = {entry.name for entry in index.entries} | {each.name for each in index.unusable}
     kept = replace(record, body=body, fresh_s=fresh_s, warnings=tuple(warnings))
     report = await to_thread.run_sync(reconciler.finish, kept, listed if index.version is not None else None, refused)
-    next_check_s = UNSAID_S if reconciler.has_refused else found.next_check_s
+    next_check_s = UNSAID_S if reconciler.refusals else found.next_check_s
     return replace(report, version=index.version, next_check_s=next_check_s, bytes=downloader.http.bytes)
+
+
+def _entered(opened: FetchedFolder, record: IndexRecord, settings: FetchSettings) -> IndexRecord:
+    """Enter an index into the history of its place, before anything of it is fetched: a kill must not undo that."""
+    known = read_index(opened.directory, record.source)
+    record = record.after(known, allow_rollback=settings.allow_rollback)
+    wanted = records.wanted_since(None, settings.wanted)
+    before = known or IndexRecord(record.source, record.given, wanted=wanted)
+    if record.history != before.history:
+        with suppress(OSError):  # the record of the whole fetch will say it
+            opened.put_index(replace(before, history=record.history))
+    return record
 
 
 async def _download(

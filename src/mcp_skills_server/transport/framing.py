@@ -40,7 +40,9 @@ class LineBuffer:
     def last_line(self) -> bytes | None:
         """Return the last line when no more chunks come; None if it was ended, is blank or was too long."""
         rest = self.rest()
-        return rest if rest.strip() else None
+        if rest.strip():
+            return rest
+        return None
 
     def blocks(self, chunk: bytes) -> Iterator[tuple[bytes, bool]]:
         """Yield every byte in order: (a whole line, True), or (a piece of a line that is too long, False)."""

@@ -14,8 +14,7 @@ from typing import Final
 from mcp_skills_server.format import hidden
 from mcp_skills_server.format.frontmatter import Document, parse
 from mcp_skills_server.model import Problem
-from mcp_skills_server.validation.fields import HOST_FIELDS
-from mcp_skills_server.validation.rules import check
+from mcp_skills_server.validation.rules import HOST_FIELDS, check
 
 _FIELD: Final = re.compile(
     r"(?P<start>[ \t]*+(?:[\w.-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+:[ \t]++)(?P<value>[^\n]*+)\Z"

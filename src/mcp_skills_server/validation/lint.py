@@ -1,19 +1,47 @@
-"""What `validate` finds in one skill: its names, the text of each file, and its manifest. Pure: bytes come in.
+"""What `validate` finds: in the names and the files of one skill, and among all skills. Pure: bytes come in.
 
-Every Problem has the file's path in the skill; the registry knows where that lies.
+Problems of one skill have the file's path in it; the registry knows where that lies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
-from mcp_skills_server.format import frontmatter, lfs, manifest, media
-from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
-from mcp_skills_server.validation import names, rules, text
-from mcp_skills_server.validation.rule import FileNames, TextFile
+from mcp_skills_server.format import file_names, frontmatter, manifest, media
+from mcp_skills_server.format.dependencies import Served, resolve
+from mcp_skills_server.format.file_names import NameFault
+from mcp_skills_server.format.ignored import some_of
+from mcp_skills_server.model import SKILL_MD, Problem, Skill, Snapshot, Standing
+from mcp_skills_server.validation import rules, text
+from mcp_skills_server.validation.rule import Finding, Rules, TextFile
 
 _VERSION_CONTROL: Final = (".git", ".hg", ".svn", ".jj")
+_NAMED: Final = 5
+
+
+@dataclass(frozen=True)
+class FileNames:
+    """The names of a skill's files.
+
+    Attributes:
+        served: paths of its files, without those of nested skills.
+        unserved: paths of what lies in its directory and is ignored for its name.
+    """
+
+    served: Collection[str]
+    unserved: list[str]
+
+    @cached_property
+    def faults(self) -> list[NameFault]:
+        """Return what is wrong with the names of served files."""
+        return list(file_names.faults(self.served))
+
+
+NAMES = Rules[FileNames]()
+CATALOG = Rules[Snapshot]()
 
 
 def lint_names(skill: Skill, served: Collection[str], unserved: Iterable[str]) -> list[Problem]:
@@ -27,22 +55,18 @@ def lint_names(skill: Skill, served: Collection[str], unserved: Iterable[str]) -
     # A checkout that is itself a skill has these, and they are its owner's.
     passed_over = () if skill.directory else _VERSION_CONTROL
     subject = FileNames(served, [path for path in unserved if not path.startswith(passed_over)])
-    return names.RULES.check(subject, deep=True)
+    return NAMES.check(subject, deep=True)
 
 
 def lint_file(skill: Skill, path: str, raw: bytes) -> list[Problem]:
-    """Return what is wrong in a file of a skill: dangling references, and what should not be in a skill.
-
-    Args:
-        skill: the skill.
-        path: the file's path in it.
-        raw: its bytes.
-    """
+    """Return what is wrong in the file of a skill at this path: dangling references, and what should not be there."""
     found: list[Problem] = []
     markdown, first_line = "", 1
     readable = skill.standing > Standing.UNUSABLE
     # A pointer is text in the place of what may be an image.
-    content = raw.decode("utf-8", "replace") if lfs.is_pointer(raw) else media.as_text(raw, media.media_type(path))
+    content = (
+        raw.decode("utf-8", "replace") if media.is_lfs_pointer(raw) else media.as_text(raw, media.media_type(path))
+    )
     if path == SKILL_MD:
         if readable:
             document = frontmatter.parse(raw)
@@ -55,3 +79,50 @@ def lint_file(skill: Skill, path: str, raw: bytes) -> list[Problem]:
     if content is not None:
         found += text.RULES.check(TextFile(content, markdown, first_line), deep=True)
     return [each._replace(path=path) for each in found]
+
+
+@NAMES.rule("ignored-file", deep=True)
+def _ignored_file(names: FileNames) -> Iterator[Finding]:
+    if names.unserved:
+        yield Finding(f"no part of the skill for their names, and not served: {some_of(names.unserved)}")
+
+
+@NAMES.rule("hidden-characters", deep=True)
+def _hidden_characters(names: FileNames) -> Iterator[Finding]:
+    for fault in names.faults:
+        if fault.is_hidden:
+            yield Finding(fault.message, hint="rename the file without it", path=fault.path)
+
+
+@NAMES.rule("file-name-portable", deep=True)
+def _file_name_portable(names: FileNames) -> Iterator[Finding]:
+    return (Finding(fault.message, path=fault.path) for fault in names.faults if not fault.is_hidden)
+
+
+# What shows only among several skills
+
+
+@CATALOG.rule("name-shared", deep=True)
+def _name_shared(snapshot: Snapshot) -> Iterator[Finding]:
+    for path in snapshot.paths(Standing.VALID):
+        name = snapshot.skills[path].name
+        sharing = snapshot.named(name, Standing.VALID)
+        if len(sharing) > 1:
+            yield Finding(f"the name {name} is also that of {_others(path, sharing)}", skill=path)
+
+
+def _others(path: str, sharing: Sequence[str]) -> str:
+    """Return a few of the paths beside this one, and how many more there are."""
+    named = [each for each in sharing[: _NAMED + 1] if each != path][:_NAMED]
+    left = len(sharing) - 1 - len(named)
+    return ", ".join(named) + (f" and {left:,} more" if left else "")
+
+
+@CATALOG.rule("dependency-unresolved", deep=True)
+def _dependency_unresolved(snapshot: Snapshot) -> Iterator[Finding]:
+    """Of `dependencies` only skills' resources are judged; tools and prompts are the server's matter."""
+    for path in snapshot.paths(Standing.VALID):
+        for missing in resolve(snapshot.skills[path], snapshot, Served(), Standing.VALID).missing:
+            if missing.startswith("resource skill://"):
+                message = f"the {missing} that it depends on is no file of a served skill"
+                yield Finding(message, path=SKILL_MD, skill=path)

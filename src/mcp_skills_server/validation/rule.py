@@ -10,15 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from mcp_skills_server.codes import CODES, problem
 from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.format.links import Reference, references
 from mcp_skills_server.model import Json, Problem
-
-if TYPE_CHECKING:
-    from mcp_skills_server.format.file_names import NameFault
 
 T = TypeVar("T")
 
@@ -45,13 +42,7 @@ Check: TypeAlias = Callable[[T], Iterable[Finding]]
 
 
 class Rule(NamedTuple, Generic[T]):
-    """A row of the table of rules.
-
-    Attributes:
-        code: the code of its problems, a row of `codes.CODES`.
-        deep: whether it runs at `validate` only. The others also run at every scan.
-        check: finds what breaks it.
-    """
+    """A row of the table of rules. A deep one runs at `validate` only, the others also at every scan."""
 
     code: str
     deep: bool
@@ -81,11 +72,12 @@ class Rules(Generic[T]):
 
     def check(self, subject: T, *, deep: bool) -> list[Problem]:
         """Run the deep rules, or all others. Paths are relative to the skill."""
-        return [_problem(row.code, found) for row in self.rows if row.deep is deep for found in row.check(subject)]
-
-
-def _problem(code: str, found: Finding) -> Problem:
-    return problem(code, found.message, found.line, found.hint).at(found.path, found.skill)
+        return [
+            problem(row.code, found.message, found.line, found.hint).at(found.path, found.skill)
+            for row in self.rows
+            if row.deep is deep
+            for found in row.check(subject)
+        ]
 
 
 @dataclass(frozen=True)
@@ -138,23 +130,3 @@ class TextFile(NamedTuple):
     text: str
     markdown: str = ""
     first_line: int = 1
-
-
-@dataclass(frozen=True)
-class FileNames:
-    """The names of a skill's files.
-
-    Attributes:
-        served: paths of its files, without those of nested skills.
-        unserved: paths of what lies in its directory and is ignored for its name.
-    """
-
-    served: Collection[str]
-    unserved: list[str]
-
-    @cached_property
-    def faults(self) -> list[NameFault]:
-        """Return what is wrong with the names of served files."""
-        from mcp_skills_server.format import file_names  # a scan asks for none
-
-        return list(file_names.faults(self.served))

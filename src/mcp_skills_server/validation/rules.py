@@ -2,15 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from types import NoneType
 from typing import Final
 
+from mcp_skills_server.format import fields, hidden, links
+from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.format.frontmatter import Document
-from mcp_skills_server.model import Problem
-from mcp_skills_server.validation import body, fields, values
-from mcp_skills_server.validation.rule import Rules, SkillMd
+from mcp_skills_server.model import Json, Problem
+from mcp_skills_server.validation import template
+from mcp_skills_server.validation.rule import Finding, Rules, SkillMd
 
-SKILL_MD_RULES: Final[tuple[Rules[SkillMd], ...]] = (fields.RULES, values.RULES, body.RULES)
+SPECIFIED_FIELDS: Final = frozenset(("name", "description", "license", "compatibility", "metadata", "allowed-tools"))
+HOST_FIELDS: Final = frozenset(("disable-model-invocation", "user-invocable", "argument-hint"))
+"""What hosts read at the top level, and this server with them."""
+EXTENSION_FIELDS: Final = frozenset(("arguments", "dependencies", "icons", "files"))
+MAX_NAME: Final = 64
+MAX_DESCRIPTION: Final = 1024
+MAX_COMPATIBILITY: Final = 500
+_VAGUE: Final = 20
+_ODD_IN_NAME: Final = re.compile(r"[^a-z0-9-]")
+_IN_BRACKETS: Final = re.compile(r"\([^()]*\)")
+_BROAD: Final = re.compile(r"(?:^|[\s,])(?:Bash|Shell|Terminal)(?:\(\s*+(?:\*\s*+(?::\s*+\*\s*+)?)?\))?(?=$|[\s,])")
+_WHEN: Final = re.compile(
+    r"\b(?:when(?:ever)?|if|for|before|after|during|while|triggers?|asks?|wants?|needs?|used? (?:to|in|by|on|with|as)"
+    r"|use (?:this|it|proactively)|must be used)\b",
+    re.IGNORECASE,
+)
+"""Words by which a description says for what, or when, its skill is to be used."""
+_CHECKABLE: Final = re.compile(
+    r"\d|_|\b(?:python|node|npm|git|docker|bash|java|ruby|rust|go|deno|bun|uv|pip|linux|macos|windows|network|internet"
+    r"|claude|codex|cursor|copilot|gemini|opencode|mcp|api|cli|browser|chrome)\b",
+    re.IGNORECASE,
+)
+_MAX_SHOWN: Final = 10
+_LONGEST_LINE: Final = 200
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*")
+_NO_PLAIN_KEYS: Final = frozenset(("yes", "no", "on", "off", "true", "false", "null", "y", "n"))
+_KNOWN_FIELDS: Final = SPECIFIED_FIELDS | EXTENSION_FIELDS | {"hooks"}
+_READ_AT_THE_TOP: Final = "leave it there if hosts are to honour it, since below 'metadata:' no host reads it"
+_KINDS: Final[Mapping[object, str]] = {NoneType: "no value", bool: "true or false", list: "a list", dict: "a mapping"}
+_MAX_LINES: Final = 500
+_MAX_CHARACTERS: Final = 20_000  # about 5,000 tokens
+
+
+RULES = Rules[SkillMd]()
 
 
 def check(document: Document, directory: str) -> tuple[Problem, ...]:
@@ -32,4 +70,339 @@ def _check(document: Document, directory: str, files: Collection[str], *, deep: 
     if document.frontmatter is None:
         return ()
     skill = SkillMd(document, document.frontmatter, directory, files)
-    return tuple(found for rules in SKILL_MD_RULES for found in rules.check(skill, deep=deep))
+    return tuple(RULES.check(skill, deep=deep))
+
+
+# The fields that the specification names
+
+
+@RULES.rule("name-missing")
+def _name_missing(skill: SkillMd) -> Iterator[Finding]:
+    if not skill.name:
+        message = "the name is empty or not text" if "name" in skill.frontmatter else "there is no name"
+        yield Finding(message, skill.line("name"))
+
+
+@RULES.rule("name-length")
+def _name_length(skill: SkillMd) -> Iterator[Finding]:
+    length = len(skill.name)
+    if length > MAX_NAME:
+        yield Finding(f"the name has {length} characters, at most {MAX_NAME} are allowed", skill.line("name"))
+
+
+@RULES.rule("name-characters")
+def _name_characters(skill: SkillMd) -> Iterator[Finding]:
+    odd = _ODD_IN_NAME.search(skill.name)
+    if odd is not None:
+        yield Finding(f"the name holds {odd[0]!r}", skill.line("name"))
+
+
+@RULES.rule("name-hyphens")
+def _name_hyphens(skill: SkillMd) -> Iterator[Finding]:
+    name = skill.name
+    if name.startswith("-") or name.endswith("-") or "--" in name:
+        yield Finding(f"the name {literal(name)} has a hyphen at an end or two in a row", skill.line("name"))
+
+
+@RULES.rule("name-mismatch")
+def _name_mismatch(skill: SkillMd) -> Iterator[Finding]:
+    if skill.name and skill.name != skill.directory:
+        message = f"the name is {literal(skill.name)} but the directory is {literal(skill.directory)}"
+        yield Finding(message, skill.line("name"))
+
+
+@RULES.rule("description-missing")
+def _description_missing(skill: SkillMd) -> Iterator[Finding]:
+    if skill.description:
+        return
+    if "description" not in skill.frontmatter:
+        message = "there is no description"
+    elif isinstance(skill.frontmatter["description"], str | None):
+        message = "the description is empty"
+    else:
+        message = "the description is not text"
+    yield Finding(message, skill.line("description"))
+
+
+@RULES.rule("description-length")
+def _description_length(skill: SkillMd) -> Iterator[Finding]:
+    length = len(skill.description)
+    if length > MAX_DESCRIPTION:
+        message = f"the description has {length} characters, at most {MAX_DESCRIPTION} are allowed"
+        yield Finding(message, skill.line("description"))
+
+
+@RULES.rule("description-utf16")
+def _description_utf16(skill: SkillMd) -> Iterator[Finding]:
+    length = len(skill.description)
+    units = len(skill.description.encode("utf-16-le", "surrogatepass")) // 2
+    if length <= MAX_DESCRIPTION < units:
+        message = f"the description has {length} characters but {units} UTF-16 units"
+        yield Finding(message, skill.line("description"))
+
+
+@RULES.rule("placeholder")
+def _placeholder(skill: SkillMd) -> Iterator[Finding]:
+    if template.is_placeholder(skill.description):
+        yield Finding("the description is a placeholder", skill.line("description"))
+
+
+@RULES.rule("description-vague")
+def _description_vague(skill: SkillMd) -> Iterator[Finding]:
+    length = len(skill.description.strip())
+    if 0 < length < _VAGUE and not template.is_placeholder(skill.description):
+        yield Finding(f"the description has only {length} characters", skill.line("description"))
+
+
+@RULES.rule("license-type")
+def _license_type(skill: SkillMd) -> Iterator[Finding]:
+    if not isinstance(skill.frontmatter.get("license", ""), str):
+        yield Finding("the license is not text", skill.line("license"))
+
+
+@RULES.rule("compatibility-length")
+def _compatibility_length(skill: SkillMd) -> Iterator[Finding]:
+    value = skill.frontmatter.get("compatibility", "none")
+    if not isinstance(value, str):
+        yield Finding("compatibility is not text", skill.line("compatibility"))
+    elif not 1 <= len(value) <= MAX_COMPATIBILITY:
+        yield Finding(f"compatibility has {len(value)} characters", skill.line("compatibility"))
+
+
+@RULES.rule("allowed-tools-form")
+def _allowed_tools_form(skill: SkillMd) -> Iterator[Finding]:
+    tools = skill.frontmatter.get("allowed-tools")
+    if _is_list_of_texts(tools):
+        yield Finding("allowed-tools is a list", skill.line("allowed-tools"))
+    elif isinstance(tools, str) and "," in _IN_BRACKETS.sub("", tools):
+        yield Finding("allowed-tools separates its tools by commas", skill.line("allowed-tools"))
+
+
+@RULES.rule("allowed-tools-type")
+def _allowed_tools_type(skill: SkillMd) -> Iterator[Finding]:
+    tools = skill.frontmatter.get("allowed-tools", "")
+    if not isinstance(tools, str) and not _is_list_of_texts(tools):
+        yield Finding("allowed-tools is not text", skill.line("allowed-tools"))
+
+
+def _is_list_of_texts(value: Json) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+@RULES.rule("broad-permission", deep=True)
+def _broad_permission(skill: SkillMd) -> Iterator[Finding]:
+    tools = skill.frontmatter.get("allowed-tools")
+    entries = tools if isinstance(tools, list) else [tools]
+    if any(isinstance(entry, str) and _BROAD.search(entry) for entry in entries):
+        yield Finding("allowed-tools allows every shell command", skill.line("allowed-tools"))
+
+
+@RULES.rule("description-when", deep=True)
+def _description_when(skill: SkillMd) -> Iterator[Finding]:
+    if skill.description and not _WHEN.search(skill.description):
+        yield Finding("the description does not say when to use the skill", skill.line("description"))
+
+
+@RULES.rule("compatibility-form", deep=True)
+def _compatibility_form(skill: SkillMd) -> Iterator[Finding]:
+    value = skill.frontmatter.get("compatibility")
+    if isinstance(value, str) and value and not _CHECKABLE.search(value):
+        message = f"compatibility {literal(value)} names nothing that a program can look for"
+        yield Finding(message, skill.line("compatibility"))
+
+
+@RULES.rule("hooks")
+def _hooks(skill: SkillMd) -> Iterator[Finding]:
+    if "hooks" in skill.frontmatter:
+        yield Finding("the skill declares hooks", skill.line("hooks"))
+
+
+# The values of fields: text in `metadata`, the shapes of extensions, invisible text
+
+
+@RULES.rule("metadata-type")
+def _metadata_type(skill: SkillMd) -> Iterator[Finding]:
+    metadata, line = skill.frontmatter.get("metadata", {}), skill.line("metadata")
+    if not isinstance(metadata, dict):
+        yield Finding("metadata is not a mapping", line)
+        return
+    wrong = {key: value for key, value in metadata.items() if not isinstance(value, str)}
+    for key in list(wrong)[:_MAX_SHOWN]:
+        where, written = skill.document.metadata.get(key, (line, None))
+        message = f"metadata has {_KINDS.get(type(wrong[key]), 'a number')} where text belongs: {literal(key)}"
+        yield Finding(message, where, f"write {_as_text(key, wrong[key], written)}")
+    if len(wrong) > _MAX_SHOWN:
+        yield Finding(f"metadata has {len(wrong) - _MAX_SHOWN} more values that are not text", line)
+
+
+def _as_text(key: str, value: Json, written: str | None) -> str:
+    """Return the line of YAML that has this field below `metadata` as text, or words for a line that would be long.
+
+    `written` is what stands in the file: a version 1.10 is the number 1.1, but the text "1.10".
+    """
+    if isinstance(value, list) and all(not isinstance(each, (dict, list)) for each in value):
+        text = ", ".join(each if isinstance(each, str) else json.dumps(each) for each in value)
+    elif isinstance(value, (dict, list)):
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    elif value is None:
+        text = ""
+    else:
+        text = json.dumps(value) if written is None else written
+    plain = _PLAIN_KEY.fullmatch(key) is not None and key.lower() not in _NO_PLAIN_KEYS
+    shown = key if plain else json.dumps(key, ensure_ascii=False)
+    line = f"{shown}: " + (f"'{text}'" if '"' in text and "'" not in text else json.dumps(text, ensure_ascii=False))
+    if len(line) > _LONGEST_LINE or not line.isprintable():
+        return f"{literal(key)} as one text in quotes"
+    return line
+
+
+@RULES.rule("metadata-keys")
+def _metadata_keys(skill: SkillMd) -> Iterator[Finding]:
+    metadata = skill.frontmatter.get("metadata")
+    seen: dict[str, str] = {}
+    for key in metadata if isinstance(metadata, dict) else ():
+        other = seen.setdefault(key.casefold(), key)
+        if other != key:
+            yield Finding(f"metadata has both {literal(other)} and {literal(key)}", skill.line("metadata"))
+
+
+@RULES.rule("field-unknown")
+def _field_unknown(skill: SkillMd) -> Iterator[Finding]:
+    for key, value in skill.frontmatter.items():
+        if key in _KNOWN_FIELDS:
+            continue
+        hint = _READ_AT_THE_TOP
+        if key not in HOST_FIELDS:
+            text = value if isinstance(value, str) else skill.document.written.get(key)
+            hint = f"write {_as_text(key, value, text)} below 'metadata:', since strict validators refuse it here"
+        yield Finding(f"the specification has no field {literal(key)}", skill.line(key), hint)
+
+
+@RULES.rule("field-type")
+def _field_type(skill: SkillMd) -> Iterator[Finding]:
+    return (Finding(message, skill.line(key)) for key, message in _misshapen(skill.frontmatter))
+
+
+def _misshapen(fields: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+    """Yield the fields that are not of their extension's shape; `format/fields.py` passes over the same values."""
+    for key, required in (("arguments", "name"), ("icons", "src"), ("files", "path")):
+        entries = fields.get(key, [])
+        if not isinstance(entries, list):
+            yield key, f"{key} is not a list"
+            continue
+        names: set[str] = set()
+        for number, entry in enumerate(entries, 1):
+            if not isinstance(entry, dict) or not isinstance(entry.get(required), str) or not entry[required]:
+                yield key, f"entry {number} of {key} has no text {required!r}"
+                continue
+            if str(entry[required]) in names:
+                yield key, f"{key} names {literal(str(entry[required]))} twice"
+            names.add(str(entry[required]))
+            for part in ("title", "description", "default", "mimeType"):
+                if part in entry and not isinstance(entry[part], str):
+                    yield key, f"{part!r} in entry {number} of {key} is not text"
+            if "required" in entry and not isinstance(entry["required"], bool):
+                yield key, f"'required' in entry {number} of {key} is not true or false"
+    dependencies = fields.get("dependencies", {})
+    if not isinstance(dependencies, dict):
+        yield "dependencies", "dependencies is not a mapping"
+        return
+    for kind, required in (("tools", ""), ("prompts", "name"), ("resources", "uri"), ("skills", "name")):
+        entries = dependencies.get(kind, [])
+        if not isinstance(entries, list):
+            yield "dependencies", f"dependencies.{kind} is not a list"
+            continue
+        for number, entry in enumerate(entries, 1):
+            if not isinstance(entry, str) and not (
+                required and isinstance(entry, dict) and isinstance(entry.get(required), str)
+            ):
+                yield "dependencies", f"entry {number} of dependencies.{kind} has no name"
+
+
+@RULES.rule("hidden-characters")
+def _hidden_characters(skill: SkillMd) -> Iterator[Finding]:
+    """Find them in values as they are read: a reader of the file does not see what an escape stands for."""
+    for key, value in skill.frontmatter.items():
+        found = [character for text in (key, *hidden.texts(value)) for _, character in hidden.find(text)]
+        if found:
+            more = f" ({len(found)} in this field)" if len(found) > 1 else ""
+            message = f"{literal(hidden.without(key))} holds the invisible character U+{ord(found[0]):04X}{more}"
+            yield Finding(message, skill.line(key))
+
+
+@RULES.rule("icon-source")
+def _icon_source(skill: SkillMd) -> Iterator[Finding]:
+    entries = skill.frontmatter.get("icons")
+    for number, entry in enumerate(entries if isinstance(entries, list) else (), 1):
+        source = entry.get("src") if isinstance(entry, dict) else None
+        if isinstance(source, str) and not fields.is_allowed_icon(source):
+            yield Finding(f"icon {number} comes from {literal(source)}", skill.line("icons"))
+
+
+# The body: its length, its references, and what `new` left to write
+
+
+@RULES.rule("body-empty")
+def _body_empty(skill: SkillMd) -> Iterator[Finding]:
+    if not skill.document.body:
+        yield Finding("there are no instructions", skill.document.body_line)
+
+
+@RULES.rule("body-long")
+def _body_long(skill: SkillMd) -> Iterator[Finding]:
+    body, line = skill.document.body, skill.document.body_line
+    lines = body.count("\n") + 1
+    if lines > _MAX_LINES:
+        yield Finding(f"the body has {lines} lines, {_MAX_LINES} are advised", line)
+    elif len(body) > _MAX_CHARACTERS:
+        message = f"the body has {len(body)} characters, about {len(body) // 4} tokens; 5,000 are advised"
+        yield Finding(message, line)
+
+
+@RULES.rule("reference-deep", deep=True)
+def _reference_deep(skill: SkillMd) -> Iterator[Finding]:
+    if not any(path.count("/") > 1 for path in skill.files):
+        return
+    for target, line in _targets(skill).items():
+        if target in skill.files and target.count("/") > 1:
+            yield Finding(f"{literal(target)} lies more than one level below the skill", line)
+
+
+@RULES.rule("reference-missing", deep=True)
+def _reference_missing(skill: SkillMd) -> Iterator[Finding]:
+    def is_there(target: str) -> bool:
+        return target in skill.files or any(path.startswith(target + "/") for path in skill.files)
+
+    if not links.may_lead_elsewhere(skill.document.body, is_there):
+        return
+    # Words in code look like paths more often than they are some.
+    for target, line in _targets(skill, code=False).items():
+        if not is_there(target):
+            yield Finding(f"the body refers to {literal(target)}, which is not in the skill", line)
+
+
+@RULES.rule("reference-outside", deep=True)
+def _reference_outside(skill: SkillMd) -> Iterator[Finding]:
+    if ".." not in skill.document.body and "%2e" not in skill.document.body.lower():
+        return
+    for reference in skill.references:
+        if reference.kind == "outside":
+            line = skill.document.body_line + reference.line
+            yield Finding(f"the body refers to {literal(reference.target)}, which lies outside of the skill", line)
+
+
+def _targets(skill: SkillMd, *, code: bool = True) -> dict[str, int]:
+    """Return what the body refers to, each with the line of its first reference. `code` counts names in code, too."""
+    lines: dict[str, int] = {}
+    for reference in skill.references:
+        if reference.kind != "outside" and (code or reference.kind != "code"):
+            lines.setdefault(reference.target, skill.document.body_line + reference.line)
+    return lines
+
+
+@RULES.rule("placeholder", deep=True)
+def _body_placeholder(skill: SkillMd) -> Iterator[Finding]:
+    lines = list(template.placeholders(skill.document.body))
+    if lines:
+        message = f"{len(lines)} lines of the instructions are as `new` wrote them"
+        yield Finding(message, skill.document.body_line + lines[0])

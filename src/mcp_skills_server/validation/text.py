@@ -11,9 +11,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import cache
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from mcp_skills_server.format import hidden, lfs
+from mcp_skills_server.format import hidden, media
 from mcp_skills_server.format.excerpts import excerpt
 from mcp_skills_server.validation import suppressions
 from mcp_skills_server.validation.rule import Finding, Rules, TextFile
@@ -42,8 +42,6 @@ _PERSISTENCE: Final = re.compile(
     r"|>>?\s*+~?/?[\w/$]*+\.(?:bashrc|zshrc|profile|bash_profile|zprofile)\b|\.ssh/authorized_keys\b",
     re.IGNORECASE,
 )
-_OF_PERSISTENCE: Final = ("crontab", "systemctl", "launchctl", "schtasks", "shrc", "profile", "authorized_keys")
-"""One of these stands in whatever the pattern fits, in lower case: to look for them is a hundred times as quick."""
 _ENCODED: Final = re.compile(
     r"\bbase64\s++(?:-d|-D|--decode)\b[^\n|]{0,200}+\|\s*+(?:sudo\s++)?(?:(?:ba|z|da|k)?sh|python3?|node)\b"
     r"|\b(?:powershell|pwsh)(?:\.exe)?\b[^\n]{0,100}?\s-(?:enc|encodedcommand|e)\s++[A-Za-z0-9+/=]{20}"
@@ -51,8 +49,6 @@ _ENCODED: Final = re.compile(
     r"|\beval\s*+\(\s*+(?:Buffer\.from|atob)\b",
     re.IGNORECASE,
 )
-_OF_ENCODED: Final = ("base64", "powershell", "pwsh", "b64decode", "fromhex", "atob", "unhexlify", "buffer.from")
-"""One of these stands in whatever the pattern fits, in lower case."""
 _SECRET: Final = re.compile(
     r"(?P<a_private_key>-----BEGIN (?:RSA |EC |DSA |OPENSSH |ENCRYPTED )?PRIVATE KEY-----\s++[A-Za-z0-9+/=\s]{64})"
     r"|(?P<an_access_key_of_AWS>\b(?:AKIA|ASIA)[A-Z0-9]{16}\b)"
@@ -70,12 +66,9 @@ _OF_SECRET: Final = (
     *("PRIVATE KEY", "AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xox", "sk-"),
     *("AIza", "npm_", "k_live_"),
 )
-"""One of these stands in whatever the pattern fits: to look for them took a twentieth of the time."""
+"""One of these stands in whatever the pattern fits: to look for them takes a twentieth of the time."""
 _MADE_UP: Final = re.compile(r"EXAMPLE|example|0{6}|1234567|abcdefg|[xX]{6}|[*]{6}|[.]{6}|\bYOUR|your")
 """What stands in a secret that is none."""
-_FOLDED: Final = ("\u0130", "\u0131", "\u017f", "\u212a")
-"""What a pattern without regard to case takes for an ASCII letter."""
-
 RULES = Rules[TextFile]()
 _OPENS: Final = "<!--"
 _CLOSES: Final = "-->"
@@ -90,29 +83,19 @@ def _hidden_characters(file: TextFile) -> Iterator[Finding]:
     found = [(at, character) for at, character in hidden.find(file.text) if character != "\0"]
     if found:
         at, character = found[0]
-        yield Finding(
-            f"the invisible character U+{ord(character):04X}{_more(len(found))}", file.text.count("\n", 0, at) + 1
-        )
+        message = f"the invisible character U+{ord(character):04X}{_more(len(found))}"
+        yield Finding(message, file.text.count("\n", 0, at) + 1)
 
 
 @RULES.rule("lfs-pointer", deep=True)
 def _lfs_pointer(file: TextFile) -> Iterator[Finding]:
-    if lfs.is_pointer(file.text.encode("utf-8", "replace")):
-        yield Finding(lfs.FAULT, 1)
+    if media.is_lfs_pointer(file.text.encode("utf-8", "replace")):
+        yield Finding(media.LFS_FAULT, 1)
 
 
 @RULES.rule("pipe-to-shell", deep=True)
 def _pipe_to_shell(file: TextFile) -> Iterator[Finding]:
     return _first(file.text, _piped(file.text), "a download goes straight into an interpreter:")
-
-
-@RULES.rule("encoded-command", deep=True)
-def _encoded_command(file: TextFile) -> Iterator[Finding]:
-    lower = file.text.lower()
-    if any(word in lower for word in _OF_ENCODED):
-        yield from _first(
-            file.text, _spans(_ENCODED, file.text), "a command that no reader can see is decoded and run:"
-        )
 
 
 @RULES.rule("secret", deep=True)
@@ -122,31 +105,53 @@ def _secret(file: TextFile) -> Iterator[Finding]:
     found = [each for each in _SECRET.finditer(file.text) if not _MADE_UP.search(file.text, *each.span())]
     if found:
         start, end = found[0].span()
-        kind = str(found[0].lastgroup)
+        kind = str(found[0].lastgroup).replace("_", " ")
         # Its beginning alone: a report must not carry the secret further.
-        message = (
-            f"{kind.replace('_', ' ')} stands here, {end - start} characters from {file.text[start : start + 4]!r} on"
-        )
+        message = f"{kind} stands here, {end - start} characters from {file.text[start : start + 4]!r} on"
         yield Finding(f"{message}{_more(len(found))}", file.text.count("\n", 0, start) + 1)
 
 
-@RULES.rule("shell-injection", deep=True)
-def _shell_injection(file: TextFile) -> Iterator[Finding]:
-    return _first(file.text, _spans(_INJECTION, file.text), "a command that runs on load:")
+class _Command(NamedTuple):
+    """What may not stand in a text.
+
+    Attributes:
+        code: of the rule.
+        words: of the message.
+        pattern: what is looked for.
+        marks: one of these stands, case-folded, in whatever the pattern fits; none where the pattern itself is quick.
+    """
+
+    code: str
+    words: str
+    pattern: re.Pattern[str]
+    marks: tuple[str, ...] = ()
+
+    def check(self, file: TextFile) -> Iterator[Finding]:
+        """Find it in a file."""
+        folded = file.text.casefold() if self.marks else ""
+        if self.marks and not any(mark in folded for mark in self.marks):
+            return iter(())
+        return _first(file.text, (found.span() for found in self.pattern.finditer(file.text)), self.words)
 
 
-@RULES.rule("file-mention", deep=True)
-def _file_mention(file: TextFile) -> Iterator[Finding]:
-    return _first(file.text, _spans(_MENTION, file.text), "a file of the user's machine that some hosts put in:")
-
-
-@RULES.rule("persistence", deep=True)
-def _persistence(file: TextFile) -> Iterator[Finding]:
-    text = file.text
-    lower = text.lower()
-    may_fit = any(word in lower for word in _OF_PERSISTENCE) or any(letter in text for letter in _FOLDED)
-    if may_fit:
-        yield from _first(text, _spans(_PERSISTENCE, text), "something is made to start by itself:")
+_COMMANDS: Final = (
+    _Command(
+        "encoded-command",
+        "a command that no reader can see is decoded and run:",
+        _ENCODED,
+        ("base64", "powershell", "pwsh", "b64decode", "fromhex", "atob", "unhexl", "buffer.from"),
+    ),
+    _Command("shell-injection", "a command that runs on load:", _INJECTION),
+    _Command("file-mention", "a file of the user's machine that some hosts put in:", _MENTION),
+    _Command(
+        "persistence",
+        "something is made to start by itself:",
+        _PERSISTENCE,
+        ("crontab", "systemctl", "launchctl", "schtasks", "shrc", "prof", "_keys"),
+    ),
+)
+for _each in _COMMANDS:
+    RULES.rule(_each.code, deep=True)(_each.check)
 
 
 @RULES.rule("hidden-comment", deep=True)
@@ -169,14 +174,10 @@ def _more(count: int) -> str:
     return f" ({count} in this file)" if count > 1 else ""
 
 
-def _spans(pattern: re.Pattern[str], text: str) -> Iterator[_Span]:
-    """Return where the pattern fits."""
-    return (found.span() for found in pattern.finditer(text))
-
-
 def _piped(text: str) -> list[_Span]:
     """Return where a download goes straight into an interpreter, in order."""
-    return sorted((*_after_pipes(text), *_spans(_GIVEN, text)), key=itemgetter(1))
+    given = (found.span() for found in _GIVEN.finditer(text))
+    return sorted((*_after_pipes(text), *given), key=itemgetter(1))
 
 
 def _after_pipes(text: str) -> Iterator[_Span]:

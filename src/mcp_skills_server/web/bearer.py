@@ -66,9 +66,9 @@ class Refusal:
         return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in said.items())
 
 
-UNBORNE: Final = Refusal(401, "A bearer token is required", "no-token")
-UNKNOWN: Final = Refusal(401, UNBORNE.message, "unknown-token", "invalid_token")
-EXPIRED: Final = Refusal(401, UNBORNE.message, "expired-token", "invalid_token")
+_UNBORNE: Final = Refusal(401, "A bearer token is required", "no-token")
+UNKNOWN: Final = Refusal(401, _UNBORNE.message, "unknown-token", "invalid_token")
+EXPIRED: Final = Refusal(401, _UNBORNE.message, "expired-token", "invalid_token")
 """To the client the same as an unknown one."""
 _TWICE: Final = Refusal(400, "A token belongs into one Authorization header", "misplaced-token", "invalid_request")
 _BEYOND: Final = Refusal(403, "The token has not all scopes that are wanted", "scope", "insufficient_scope")
@@ -77,7 +77,9 @@ _BEYOND: Final = Refusal(403, "The token has not all scopes that are wanted", "s
 def secret_of(header: str | None) -> str | None:
     """Return the token of an Authorization header; None for none."""
     scheme, _, secret = (header or "").partition(" ")
-    return secret.strip() or None if scheme.lower() == "bearer" else None
+    if scheme.lower() != "bearer":
+        return None
+    return secret.strip() or None
 
 
 async def admission(scope: Scope, tokens: Iterable[Token], oauth: ResourceServer | None) -> Admission | Refusal:
@@ -95,7 +97,9 @@ async def admission(scope: Scope, tokens: Iterable[Token], oauth: ResourceServer
         return EXPIRED
     if secret is None or oauth is None:
         logger.warning("refused a request without a token that lets it in", extra=REPEATS)
-        return UNBORNE if secret is None else UNKNOWN
+        if secret is None:
+            return _UNBORNE
+        return UNKNOWN
     try:
         return await oauth.verify(secret)
     except ScopeError as error:

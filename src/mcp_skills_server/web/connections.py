@@ -38,12 +38,9 @@ _OWED: Final = (h11.IDLE, h11.SEND_BODY)
 
 
 def client_to_evict(held: Mapping[str, int], newcomer: str, able: Collection[str]) -> str | None:
-    """Return the client that gives one of its slots to `newcomer`, by max-min fairness; None where there is none.
+    """Return the client of those `able` that gives a slot to `newcomer`, by max-min fairness; None for none.
 
-    Args:
-        held: how many slots each client holds.
-        newcomer: the client that wants one. It takes none of a client that holds as few, but for its own.
-        able: clients that have a slot to give.
+    `newcomer` takes none of a client that holds as few, but for its own.
     """
     mine = held.get(newcomer, 0)
     givers = [client for client in able if client == newcomer or held[client] > mine]
@@ -75,8 +72,6 @@ class Slot:
         close: closes the connection.
     """
 
-    __slots__ = ("_slots", "close", "is_admitted", "is_spare", "owner", "state")
-
     def __init__(self, slots: Slots, owner: str = "", close: Callable[[], None] = lambda: None) -> None:
         self._slots = slots
         self.owner = owner
@@ -91,12 +86,7 @@ class Slot:
 
 
 class Slots:
-    """The slots of a server.
-
-    Args:
-        limit: connections at once.
-        spare: slots beyond the limit, at least one.
-    """
+    """The slots of a server: up to `limit` connections at once, and at least one spare one beyond it."""
 
     def __init__(self, limit: int, spare: int) -> None:
         self._limit = limit
@@ -107,7 +97,7 @@ class Slots:
 
     def enter(self, slot: Slot) -> None:
         """Give a new connection a slot. Another may be closed for it; its `close` must not call back at once."""
-        if self._free(slot.owner):
+        if self._has_room(slot.owner):
             self._taken[slot] = None
             return
         slot.is_spare = True
@@ -139,51 +129,43 @@ class Slots:
         slot.owner = owner or slot.owner
         if not slot.is_spare:
             return True
-        if slot in self._spare and (self._free(slot.owner) or self._free_busy(slot.owner)):
+        if slot in self._spare and self._has_room(slot.owner, is_admitted=True):
             self.leave(slot)
             self._taken[slot] = None
             slot.is_spare = False
             return True
-        logger.warning("%s and busy; answered a request with 503", self._full, extra=REPEATS)
+        self._warn("answered a request with 503")
         return False
 
-    @property
-    def _full(self) -> str:
-        return f"all {self._limit:,} places for connections are taken (--max-connections)"
+    def _has_room(self, newcomer: str, *, is_admitted: bool = False) -> bool:
+        """Return whether there is a slot for this client, evicting a connection if need be.
 
-    def _free(self, newcomer: str) -> bool:
-        """Have a slot free for this client, by evicting an idle connection if need be."""
+        An idle one goes first. An admitted client may get a busy one: of another client that holds more than half, and
+        more than this one then will.
+        """
         if len(self._taken) < self._limit:
             return True
         held = Counter(each.owner for each in self._taken)
-        for state in (State.SILENT, State.RESTING):
-            first = self._first_in(state)
-            client = client_to_evict(held, newcomer, first)
+        for state in State:
+            first: dict[str, Slot] = {}
+            for each in self._taken:
+                if each.state is state:
+                    first.setdefault(each.owner, each)
+            able = [*first]
+            if state is State.BUSY:
+                least = max(self._limit // 2, held[newcomer] + 1)
+                able = [each for each in first if is_admitted and each != newcomer and held[each] > least]
+            client = client_to_evict(held, newcomer, able)
             if client is not None:
-                logger.warning("%s; closed a connection that waited", self._full, extra=REPEATS)
+                self._warn("closed one of the client that holds the most")
                 self._evict(first[client])
                 return True
         return False
 
-    def _free_busy(self, newcomer: str) -> bool:
-        """Have a busy slot free: of another client that holds more than half, and more than this one then will."""
-        held = Counter(each.owner for each in self._taken)
-        least = max(self._limit // 2, held[newcomer] + 1)
-        first = self._first_in(State.BUSY)
-        client = client_to_evict(held, newcomer, [each for each in first if each != newcomer and held[each] > least])
-        if client is None:
-            return False
-        logger.warning("%s and busy; closed one of a client that had more than half", self._full, extra=REPEATS)
-        self._evict(first[client])
-        return True
-
-    def _first_in(self, state: State) -> dict[str, Slot]:
-        """Return the slot of each client that is in this state longest."""
-        out: dict[str, Slot] = {}
-        for each in self._taken:
-            if each.state is state:
-                out.setdefault(each.owner, each)
-        return out
+    def _warn(self, what: str) -> None:
+        logger.warning(
+            "all %s places for connections are taken (--max-connections); %s", f"{self._limit:,}", what, extra=REPEATS
+        )
 
     def _evict(self, slot: Slot) -> None:
         self.leave(slot)
@@ -193,12 +175,9 @@ class Slots:
 class Unread:
     """Answers that wait in memory until their clients read them.
 
-    A request of 300 bytes may be answered by a file of 16 MiB. When all that waits is too much, the client for whom
-    most of it waits loses the connection whose answer waits longest; beyond its own share a client does, too.
-
-    Args:
-        most: bytes of all together.
-        share: bytes of one client; None for no such limit. One answer may always wait.
+    A request of 300 bytes may be answered by a file of 16 MiB. When more than `most` bytes wait, the client for whom
+    most of it waits loses the connection whose answer waits longest; beyond its own `share` a client does, too. One
+    answer may always wait.
     """
 
     def __init__(self, most: int = MOST_UNREAD, share: int | None = None) -> None:
@@ -242,11 +221,7 @@ class _OneEnd(h11.Connection):
     """
 
     def next_event(self) -> Any:
-        """Return what comes next.
-
-        Raises:
-            RemoteProtocolError: as h11 does; or a request has both headers, or an encoding that its version lacks.
-        """
+        """Return what comes next; refuse both headers, and an encoding that the version lacks."""
         event = super().next_event()
         if isinstance(event, h11.Request):
             names = {name for name, _ in event.headers}
@@ -259,13 +234,9 @@ class _OneEnd(h11.Connection):
 def protocol_with_timeouts(seconds: float, slots: Slots, share_unread: int | None = None) -> type[asyncio.Protocol]:
     """Return uvicorn's protocol with slots and timeouts.
 
-    A client has the same time for the head of a request and again for its body. An unwanted body is read for
-    some megabytes and no more. An answer may take as long as it likes, a stream too, as long as its client reads.
-
-    Args:
-        seconds: for a head, and for a body.
-        slots: what each connection takes one of.
-        share_unread: bytes of answers that one client may leave unread.
+    A client has so many seconds for the head of a request and again for its body. An unwanted body is read for some
+    megabytes and no more. An answer may take as long as it likes, a stream too, as long as its client reads; of answers
+    that it leaves unread, `share_unread` bytes wait.
     """
     unread = Unread(share=share_unread)
 
@@ -283,7 +254,8 @@ def protocol_with_timeouts(seconds: float, slots: Slots, share_unread: int | Non
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
-            self._slot.owner = owner_of(None, self.client[0] if self.client else None) or ""
+            if self.client:
+                self._slot.owner = owner_of(None, self.client[0]) or ""
             self._slot.close = transport.abort
             slots.enter(self._slot)
             self._watch_sending()
@@ -293,7 +265,9 @@ def protocol_with_timeouts(seconds: float, slots: Slots, share_unread: int | Non
             super().data_received(data)
             # One that was refused before anything answers for it has no cycle.
             is_unheeded = self.conn.their_state is h11.SEND_BODY and (not self.cycle or self.cycle.response_complete)
-            self._unheeded = self._unheeded + len(data) if is_unheeded else 0
+            self._unheeded += len(data)
+            if not is_unheeded:
+                self._unheeded = 0
             if self._unheeded > MOST_UNHEEDED:
                 logger.info("closed a connection that went on and on with a request that had its answer", extra=REPEATS)
                 self.transport.close()
@@ -335,7 +309,9 @@ def protocol_with_timeouts(seconds: float, slots: Slots, share_unread: int | Non
             self._since = self._timer = None
             if owed[1] in _OWED:
                 self._since = owed
-                patience = min(seconds, _SPARE_S) if self._slot.is_spare else seconds
+                patience = seconds
+                if self._slot.is_spare:
+                    patience = min(seconds, _SPARE_S)
                 self._timer = self.loop.call_later(patience, self._give_up)
 
         def _give_up(self) -> None:
@@ -344,9 +320,12 @@ def protocol_with_timeouts(seconds: float, slots: Slots, share_unread: int | Non
 
         def _watch_reading(self) -> None:
             """Cut off a client that took nothing of what waits for it, look after look."""
-            is_held = self.transport.is_closing() or self.flow.write_paused
-            waiting = self.transport.get_write_buffer_size() if is_held else 0
-            self._looks = self._looks + 1 if 0 < self._waiting <= waiting else 0
+            waiting = 0
+            if self.transport.is_closing() or self.flow.write_paused:
+                waiting = self.transport.get_write_buffer_size()
+            self._looks += 1
+            if not 0 < self._waiting <= waiting:
+                self._looks = 0
             self._waiting = waiting
             if self._looks == _LOOKS:
                 logger.info("cut off a client that did not read its answer for %g s", _LOOKS * seconds, extra=REPEATS)

@@ -10,18 +10,20 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import anyio
 from anyio import to_thread
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.authoring.evaluation import own_cases
 from mcp_skills_server.catalog.skill_set import SkillSet
-from mcp_skills_server.catalog.turns import off_loop
+from mcp_skills_server.catalog.threads import off_loop
 from mcp_skills_server.catalog.views import BySkillSet, Views
 from mcp_skills_server.dialects.aicatalog import (
     ARD,
@@ -62,14 +64,13 @@ _GENERIC: Final = "application/octet-stream"
 _RANGE: Final = re.compile(
     r"\s*+bytes\s*+=\s*+(?:([0-9]{1,4000})\s*+-\s*+([0-9]{0,4000})|-\s*+([0-9]{1,4000}))\s*+", re.ASCII
 )
-_SAFE: Final = (
-    (b"x-content-type-options", b"nosniff"),
+_SAFE: Final = {
+    "x-content-type-options": "nosniff",
     # A page among a skill's files must not run beside the MCP endpoint.
-    (b"content-security-policy", b"default-src 'none'; sandbox"),
-    (b"accept-ranges", b"bytes"),
-)
+    "content-security-policy": "default-src 'none'; sandbox",
+    "accept-ranges": "bytes",
+}
 
-_Headers = list[tuple[bytes, bytes]]
 _Read = Callable[[int, int], Awaitable[bytes]]
 
 
@@ -126,27 +127,29 @@ class Discovery:
         self._max_age = max_age
         self._has_card = has_card
         self._scope = "public" if shared else "private"
-        self._common: _Headers = [*_SAFE, (b"access-control-allow-origin", b"*")] if "*" in origins else [*_SAFE]
+        self._common = dict(_SAFE)
+        if "*" in origins:
+            self._common["access-control-allow-origin"] = "*"
         if publication.registry.permissions is not None and not shared:
-            self._common.append((b"vary", b"authorization"))
+            self._common["vary"] = "authorization"
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD (WK-35, WK1-11)."""
-        if scope["method"] not in _METHODS:
-            await self._refuse(send, scope, 405, "only GET and HEAD are answered here", [(b"allow", b"GET, HEAD")])
-            return
+        response = await self._respond(Request(scope))
+        await response(scope, receive, send)
+
+    async def _respond(self, request: Request) -> Response:
+        if request.method not in _METHODS:
+            return self._refusal(405, "only GET and HEAD are answered here", {"allow": "GET, HEAD"})
         try:
-            found = await self._found(scope)
+            found = await self._found(request.scope)
         except _NotReadyError:
-            await self._refuse(send, scope, 503, "the index is not ready yet", [(b"retry-after", b"2")])
-            return
+            return self._refusal(503, "the index is not ready yet", {"retry-after": "2"})
         except events.NotRecordedError as error:
-            await self._refuse(send, scope, 503, str(error))
-            return
+            return self._refusal(503, str(error))
         if found is None:
-            await self._refuse(send, scope, 404, "there is nothing here")
-        else:
-            await self._answer(scope, send, found)
+            return self._refusal(404, "there is nothing here")
+        return await self._answer(request, found)
 
     # What a path stands for
 
@@ -168,12 +171,12 @@ class Discovery:
             digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
             kind = ARD_MEDIA_TYPE if path == ARD else CATALOG_MEDIA_TYPE
             return _Found(kind, digest, len(raw), self._max_age, partial(_slice, raw))
-        if path == DIRECTORY + INDEX:
+        if path in (DIRECTORY + INDEX, DIRECTORY_0_1 + INDEX):
             edition = await self._edition()
-            return self._index(edition.index, edition.digest)
-        if path == DIRECTORY_0_1 + INDEX:
-            edition = await self._edition()
-            return self._index(edition.index_0_1, edition.digest_0_1)
+            raw, digest = edition.index, edition.digest
+            if path == DIRECTORY_0_1 + INDEX:
+                raw, digest = edition.index_0_1, edition.digest_0_1
+            return _Found(INDEX_MEDIA_TYPE, digest, len(raw), self._max_age, partial(_slice, raw))
         if path.startswith(DIRECTORY_0_1):
             name, _, file_path = path.removeprefix(DIRECTORY_0_1).partition("/")
             return await self._file(name, file_path) if file_path else None
@@ -199,9 +202,6 @@ class Discovery:
         cases, _ = own_cases(registry.read, skill, str)
         return [case.query for _, case in cases if case.should_trigger]
 
-    def _index(self, raw: bytes, digest: str) -> _Found:
-        return _Found(INDEX_MEDIA_TYPE, digest, len(raw), self._max_age, partial(_slice, raw))
-
     async def _artifact(self, path: str) -> _Found | None:
         kept = self.publication.artifact(path)
         if kept is None and self.publication.latest is None:
@@ -219,8 +219,9 @@ class Discovery:
     def _skill_path(self, path: str) -> str:
         """Return the path of an artifact's skill, or its name if the newest edition no longer has the skill."""
         name, latest = path.removeprefix(DIRECTORY).partition("/")[0], self.publication.latest
-        published = None if latest is None else latest.skills.get(name)
-        return name if published is None else published.skill.path
+        if latest is None or name not in latest.skills:
+            return name
+        return latest.skills[name].skill.path
 
     async def _file(self, name: str, path: str) -> _Found | None:
         published = self.publication.file(await self._edition(), name, path)
@@ -279,57 +280,39 @@ class Discovery:
 
     # How it is sent
 
-    async def _answer(self, scope: Scope, send: Send, found: _Found) -> None:
-        asked = {name: value for name, value in scope["headers"] if name in _CONDITIONS}
+    async def _answer(self, request: Request, found: _Found) -> Response:
+        asked = request.headers
         etag = f'"{found.digest.removeprefix("sha256:")}"'
-        immutable = ", immutable" if found.age == _YEAR_S else ""
-        headers = [
-            (b"etag", etag.encode()),
-            (b"cache-control", f"{self._scope}, max-age={found.age}{immutable}".encode()),
-            *self._common,
-        ]
+        cached = f"{self._scope}, max-age={found.age}"
+        if found.age == _YEAR_S:
+            cached += ", immutable"
+        headers = {"etag": etag, "cache-control": cached, **self._common}
         if found.media_type == INDEX_MEDIA_TYPE:
-            headers.append((b"link", LINKS.encode()))
-        if asked and b"if-match" in asked and not _names(asked[b"if-match"], etag, weakly=False):
-            await self._refuse(send, scope, 412, "this is not what If-Match names")
-            return
-        if asked and b"if-none-match" in asked and _names(asked[b"if-none-match"], etag, weakly=True):
-            await _send(send, 304, headers)
-            return
+            headers["link"] = LINKS
+        if "if-match" in asked and not _names(asked["if-match"], etag, weakly=False):
+            return self._refusal(412, "this is not what If-Match names")
+        if "if-none-match" in asked and _names(asked["if-none-match"], etag, weakly=True):
+            return Response(status_code=304, headers=headers)
         start, length, status = 0, found.size, 200
-        if scope["method"] == "GET" and b"range" in asked and _names(asked.get(b"if-range", b"*"), etag, weakly=False):
-            part = _part(asked[b"range"].decode("latin-1"), found.size)
+        if request.method == "GET" and _names(asked.get("if-range", "*"), etag, weakly=False):
+            part = _part(asked.get("range", ""), found.size)
             if part is not None:
                 start, length = part
                 if length <= 0:
-                    unmet = [(b"content-range", f"bytes */{found.size}".encode())]
-                    await self._refuse(send, scope, 416, "there are no such bytes", unmet)
-                    return
+                    return self._refusal(416, "there are no such bytes", {"content-range": f"bytes */{found.size}"})
                 status = 206
-                headers.append((b"content-range", f"bytes {start}-{start + length - 1}/{found.size}".encode()))
-        headers += [(b"content-type", found.media_type.encode()), (b"content-length", str(length).encode())]
-        if scope["method"] == "HEAD" or not length:
-            await _send(send, status, headers)
-            return
-        piece = await found.read(start, min(length, _PIECE))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        while True:
-            start, length = start + len(piece), length - len(piece)
-            await send({"type": "http.response.body", "body": piece, "more_body": length > 0})
-            if length <= 0:
-                return
-            piece = await found.read(start, min(length, _PIECE))
+                headers["content-range"] = f"bytes {start}-{start + length - 1}/{found.size}"
+        headers |= {"content-type": found.media_type, "content-length": str(length)}
+        if request.method == "HEAD" or not length:
+            return Response(status_code=status, headers=headers)
+        first = await found.read(start, min(length, _PIECE))
+        if len(first) == length:
+            return Response(first, status, headers)
+        return StreamingResponse(_pieces(found.read, first, start, length), status, headers)
 
-    async def _refuse(self, send: Send, scope: Scope, status: int, reason: str, more: _Headers | None = None) -> None:
-        body = reason.encode() + b"\n"
-        headers = [
-            (b"content-type", b"text/plain; charset=utf-8"),
-            (b"content-length", str(len(body)).encode()),
-            (b"cache-control", b"no-store"),
-            *self._common,
-            *(more or ()),
-        ]
-        await _send(send, status, headers, b"" if scope["method"] == "HEAD" else body)
+    def _refusal(self, status: int, reason: str, more: Mapping[str, str] | None = None) -> Response:
+        headers = {"cache-control": "no-store", **self._common, **(more or {})}
+        return PlainTextResponse(f"{reason}\n", status, headers)
 
 
 class ByGrants:
@@ -361,12 +344,13 @@ def encoded(value: Mapping[str, Json]) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
-_CONDITIONS: Final = frozenset((b"if-match", b"if-none-match", b"if-range", b"range"))
-
-
-async def _send(send: Send, status: int, headers: _Headers, body: bytes = b"") -> None:
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+async def _pieces(read: _Read, piece: bytes, start: int, length: int) -> AsyncGenerator[bytes]:
+    """Yield so many bytes piece by piece, of which the first piece was read."""
+    yield piece
+    while (length := length - len(piece)) > 0:
+        start += len(piece)
+        piece = await read(start, min(length, _PIECE))
+        yield piece
 
 
 def _with_charset(kind: str) -> str:
@@ -374,20 +358,19 @@ def _with_charset(kind: str) -> str:
 
 
 async def _slice(raw: bytes, start: int, length: int) -> bytes:
-    return raw[start : start + length] if start or length < len(raw) else raw
+    return raw[start : start + length]
 
 
-def _names(header: bytes, etag: str, *, weakly: bool) -> bool:
+def _names(header: str, etag: str, *, weakly: bool) -> bool:
     """Return whether a list of entity tags has this one. A date never fits: nothing here has one."""
-    for each in header.decode("latin-1").split(","):
-        tag = each.strip()
-        if tag == "*" or (tag.removeprefix("W/") if weakly else tag) == etag:
-            return True
-    return False
+    tags = [each.strip() for each in header.split(",")]
+    if weakly:
+        tags = [each.removeprefix("W/") for each in tags]
+    return "*" in tags or etag in tags
 
 
 def _part(header: str, size: int) -> tuple[int, int] | None:
-    """(start, length) of the one range that is asked for, the length not above 0 where it lies outside.
+    """Return (start, length) of the one range that is asked for, the length not above 0 where it lies outside.
 
     None where the header is to be passed over: it asks for several ranges, or is none of bytes (RFC 9110 14.2).
     """

@@ -61,12 +61,7 @@ def checked_prefix(path: str) -> str:
 
 
 class RootPath:
-    """ASGI middleware that answers at a prefix what is answered without it, as proxies may or may not take it off.
-
-    Args:
-        app: what answers.
-        prefix: what stands before all paths that clients see.
-    """
+    """ASGI middleware that answers at a prefix what is answered without it, as proxies may or may not take it off."""
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
         self._app = app
@@ -75,34 +70,29 @@ class RootPath:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on."""
         if scope["type"] == "http":
-            scope = {**scope, PREFIX: self._prefix, "path": self._below(scope["path"])}
+            path: str = scope["path"]
+            for before in ("", _INSERTED):
+                if path.startswith(f"{before}{self._prefix}/"):
+                    path = before + path[len(before) + len(self._prefix) :]
+            scope = {**scope, PREFIX: self._prefix, "path": path}
         await self._app(scope, receive, send)
-
-    def _below(self, path: str) -> str:
-        """Return the path without the prefix, if it has it."""
-        before = _INSERTED if path.startswith(_INSERTED + "/") else ""
-        if path.startswith(f"{before}{self._prefix}/"):
-            return before + path[len(before) + len(self._prefix) :]
-        return path
 
 
 def redirect_relatively(router: Router) -> None:
     """Have a router lead a path with a slash too many to the one without, and name no host: proxies may change it."""
     router.redirect_slashes = False
-    router.default = _WithoutSlash(router, router.default)
+    otherwise = router.default
 
-
-class _WithoutSlash:
-    def __init__(self, router: Router, otherwise: ASGIApp) -> None:
-        self._router = router
-        self._otherwise = otherwise
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path: str = scope["path"].rstrip("/") if scope["type"] == "http" else ""
-        answer = self._otherwise
-        if path and path != scope["path"]:
+    async def without_slash(scope: Scope, receive: Receive, send: Send) -> None:
+        answer = otherwise
+        path: str = scope.get("path", "").rstrip("/")
+        if scope["type"] == "http" and path and path != scope["path"]:
             there = {**scope, "path": path}
-            if any(route.matches(there)[0] is not Match.NONE for route in self._router.routes):
-                query = scope["query_string"].decode("latin-1")
-                answer = RedirectResponse(scope.get(PREFIX, "") + path + (f"?{query}" if query else ""))
+            if any(route.matches(there)[0] is not Match.NONE for route in router.routes):
+                url = scope.get(PREFIX, "") + path
+                if scope["query_string"]:
+                    url += "?" + scope["query_string"].decode("latin-1")
+                answer = RedirectResponse(url)
         await answer(scope, receive, send)
+
+    router.default = without_slash

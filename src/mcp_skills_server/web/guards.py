@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import re
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -117,20 +115,14 @@ def make_policy(
 
 
 class Guard:
-    """ASGI middleware that keeps a policy.
-
-    Args:
-        app: what answers.
-        policy: what a request must carry.
-        rates: the rate of failed authentications of one address; None where that is not counted.
-    """
+    """ASGI middleware that keeps a policy, and counts failed authentications."""
 
     def __init__(self, app: ASGIApp, policy: Policy, rates: Rates | None = None) -> None:
         self._app = app
         self._policy = policy
         self._failures = FailedAuthentications(rates)
-        self._open: dict[bytes, set[anyio.CancelScope]] = {}
-        """What is being answered, by the hash of the token that let it in."""
+        self._open: dict[anyio.CancelScope, bytes] = {}
+        """What is being answered, and the hash of the token that let it in."""
         self._loop: asyncio.AbstractEventLoop | None = None
         if isinstance(policy.tokens, Tokens):
             policy.tokens.removed = self._shut_out
@@ -162,7 +154,9 @@ class Guard:
                 return
             who = found.principal
             logger.debug("%s by the bearer of %s", scope["method"], who.name)
-            await self._answer({**scope, "user": _user(who.key), PRINCIPAL: who}, receive, send, found)
+            # The SDK binds sessions to its own kind of user.
+            user = AuthenticatedUser(AccessToken(token=who.key, client_id=who.key, scopes=[]))
+            await self._answer({**scope, "user": user, PRINCIPAL: who}, receive, send, found)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, found: Admission) -> None:
         """Hand on what a bearer sends, until it is answered, or the token expires or is taken away."""
@@ -174,15 +168,12 @@ class Guard:
             await send(message)
 
         self._loop = asyncio.get_running_loop()
-        mine = self._open.setdefault(found.hashed, set())
         with anyio.CancelScope(deadline=_deadline(found)) as until_removed:
-            mine.add(until_removed)
+            self._open[until_removed] = found.hashed
             try:
                 await self._hand_on(scope, receive, sending)
             finally:
-                mine.discard(until_removed)
-                if not mine and self._open.get(found.hashed) is mine:
-                    del self._open[found.hashed]
+                del self._open[until_removed]
         if until_removed.cancelled_caught:
             with suppress(RuntimeError):  # it had been answered to the end
                 if started:
@@ -191,41 +182,26 @@ class Guard:
                     await self._refuse(scope, send, EXPIRED)
 
     def _shut_out(self, removed: frozenset[bytes]) -> None:
-        """End what the bearers of these tokens have open, from any thread."""
-
-        def end() -> None:
-            for each in [scope for hashed in removed for scope in self._open.pop(hashed, ())]:
+        """End what the bearers of these tokens have open. Called by `_call_in_loop`, or while there are no requests."""
+        for each, hashed in [*self._open.items()]:
+            if hashed in removed:
                 each.cancel()
 
-        if self._is_in_loop():
-            end()  # before anything else is answered
-        elif self._loop is not None:
-            self._loop.call_soon_threadsafe(end)
-
     def _call_in_loop(self, work: Callable[[], object]) -> None:
-        """Call it where requests are answered, and so while none is."""
-        done = threading.Event()
-
-        def call() -> None:
-            try:
-                work()
-            finally:
-                done.set()
-
+        """Call it where requests are answered, and so while none is; from any thread."""
+        loop = self._loop
         try:
-            if self._loop is None or self._is_in_loop():
-                call()
-            else:
-                self._loop.call_soon_threadsafe(call)
-                done.wait(_SWAP_S)
-        except RuntimeError:  # the loop is closed: there are no requests
-            call()
-
-    def _is_in_loop(self) -> bool:
-        try:
-            return asyncio.get_running_loop() is self._loop
+            is_here = asyncio.get_running_loop() is loop
         except RuntimeError:
-            return False
+            is_here = False
+        if loop is None or loop.is_closed() or is_here:
+            work()
+            return
+
+        async def call() -> None:
+            work()
+
+        wait([asyncio.run_coroutine_threadsafe(call(), loop)], _SWAP_S)
 
     async def _hand_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         slot: Slot | None = scope.get("state", {}).get(SLOT)
@@ -244,21 +220,15 @@ class Guard:
         await refusal.send(send, self._policy.oauth)
 
 
-@lru_cache(maxsize=1024)
-def _user(key: str) -> AuthenticatedUser:
-    """Return the user that the SDK binds a session to."""
-    return AuthenticatedUser(AccessToken(token=key, client_id=key, scopes=[]))
-
-
 def _deadline(found: Admission) -> float:
     """Return the moment at which an admission ends, by the clock of the event loop."""
-    return math.inf if found.expires == math.inf else anyio.current_time() + found.expires - time.time()
+    return anyio.current_time() + found.expires - time.time()
 
 
 def _is_form_of_own_page(scope: Scope, policy: Policy, headers: Mapping[bytes, str]) -> bool:
     """Return whether it is a form of the page sent to the page itself, under any host name, where tokens are wanted.
 
-    After DNS rebinding a foreign page would find a form there, and no cookie and no token.
+    A foreign page, after DNS rebinding, would find a form there, and no cookie and no token.
     """
     origin = _ORIGIN.fullmatch(headers.get(b"origin", ""))
     same = origin is not None and origin[1].lower() == headers.get(b"host", "").lower()

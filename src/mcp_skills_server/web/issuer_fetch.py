@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from mcp_skills_server.sources.http import Hop, HttpClient
-from mcp_skills_server.sources.settings import Bounds
+from mcp_skills_server.sources.source import Bounds
 
 _MAX_BYTES: Final = 1 << 20
 _TIMEOUT_S: Final = 5.0

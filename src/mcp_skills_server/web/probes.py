@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -33,14 +33,7 @@ _AWAITED: Final = "a source: it has not answered yet, and there is no copy of it
 
 
 class Drain:
-    """The drain of a server: until it ends, it answers every request and is not ready.
-
-    Args:
-        seconds: how long that takes.
-
-    Attributes:
-        begun: whether it has begun.
-    """
+    """The last seconds of a server, in which it answers every request and is not ready, once they have `begun`."""
 
     def __init__(self, seconds: float = 0) -> None:
         self._seconds = seconds
@@ -70,7 +63,7 @@ def routes(
     Args:
         registry: the skills; loaded elsewhere.
         sites: the state of each root that is a site.
-        drain: whether the server is about to end, and not ready for that reason.
+        drain: the end of the server.
         states: a line on each thing beside the roots, such as the last reload and Redis; none decides readiness.
         may: whether a principal may read where sources lie.
         allow_empty: ready although no folder had a skill since the start, as where a volume was not mounted.
@@ -96,15 +89,13 @@ def routes(
         if len(missing) > 1:
             lines = [f"{missing[0]} (and {len(missing) - 1} more; see /readyz?verbose)"]
         if "verbose" in request.query_params:
-            lines += _lines(registry, known, states()) if for_operator else [_count(registry, known)]
+            if for_operator:
+                lines += [*_lines(registry, known), *states()]
+            else:
+                lines.append(f"{len(registry.roots)} roots, {count_failing(registry, known)} of them failing")
         return PlainTextResponse("\n".join(lines) + "\n", 503 if missing else 200)
 
     return [Route("/healthz", alive), Route("/readyz", ready)]
-
-
-def _count(registry: Registry, sites: Sequence[SourceState]) -> str:
-    """Return how many roots there are and fail, for readers who may not see their names."""
-    return f"{len(registry.roots)} roots, {count_failing(registry, sites)} of them failing"
 
 
 def count_failing(registry: Registry, sites: Sequence[SourceState]) -> int:
@@ -116,37 +107,37 @@ def _missing(registry: Registry) -> set[str]:
     return {found.path for found in registry.snapshot.problems if found.code == "root-missing"}
 
 
-def _lines(registry: Registry, sites: Sequence[SourceState], states: Sequence[str]) -> list[str]:
-    """Return a line for each folder and archive, for each site, and for other services."""
-    state = "read" if registry.loaded.is_set() else "the first scan is not done"
+def _lines(registry: Registry, sites: Sequence[SourceState]) -> Iterator[str]:
+    """Yield a line for each folder and archive, and for each site."""
     names = {site.name for site in sites}
     lost = _missing(registry)
-    others = [
-        f"{root.shown}: {'it cannot be read now; serving what was read before' if root.shown in lost else state}"
-        for root in registry.roots
-        if root.origin not in names
-    ]
-    return [*others, *map(_line, sites), *states]
+    for root in registry.roots:
+        if root.origin in names:
+            continue
+        state = "read"
+        if root.shown in lost:
+            state = "it cannot be read now; serving what was read before"
+        elif not registry.loaded.is_set():
+            state = "the first scan is not done"
+        yield f"{root.shown}: {state}"
+    for site in sites:
+        if not site.ready:
+            yield _trouble(site)
+            continue
+        state = "fetched"
+        if site.trouble:
+            state = f"serving the last copy ({site.trouble})"
+        if site.revision:
+            state += f", revision {site.revision}"
+        yield f"{site.name}: {state}"
 
 
 def _trouble(site: SourceState) -> str:
     return f"{site.name}: {site.trouble}"
 
 
-def _line(site: SourceState) -> str:
-    if not site.ready:
-        return _trouble(site)
-    state = f"serving the last copy ({site.trouble})" if site.trouble else "fetched"
-    return f"{site.name}: {state}{f', revision {site.revision}' if site.revision else ''}"
-
-
 def metrics_route(metrics: Metrics, may: Callable[[Principal | None], bool]) -> Route:
-    """Return the route of `/metrics`, which Prometheus scrapes.
-
-    Args:
-        metrics: what is shown.
-        may: whether a principal may see it.
-    """
+    """Return the route of `/metrics`, which Prometheus scrapes, for principals that `may` see it."""
 
     async def scrape(request: Request) -> Response:
         if not may(principal(request.scope)):

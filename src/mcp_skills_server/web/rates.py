@@ -12,16 +12,14 @@ import asyncio
 import json
 import logging
 import math
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, Final, TypeAlias
 
 import anyio
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mcp_skills_server.access.quotas import Rates
-from mcp_skills_server.access.rates import Rate
+from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.dialects.jsonrpc import QUOTA_EXCEEDED
 from mcp_skills_server.errors import REPEATS, RequestError
 from mcp_skills_server.server.callers import address, counted, principal
@@ -52,14 +50,7 @@ where it was counted. Raises RequestError where it cannot be counted now."""
 async def send_error(
     send: Send, status: int, error: dict[str, Any], headers: Iterable[tuple[bytes, bytes]] = ()
 ) -> None:
-    """Send an error of JSON-RPC, to a request whose id was not read.
-
-    Args:
-        send: sends the answer.
-        status: of HTTP.
-        error: code, message, and data where there is any.
-        headers: beside those of the body.
-    """
+    """Send an error of JSON-RPC, to a request whose id was not read."""
     body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
     own = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": [*own, *headers]})
@@ -67,15 +58,7 @@ async def send_error(
 
 
 async def refuse(scope: Scope, send: Send, quota: str, most: int, wait: float = 1.0) -> None:
-    """Answer 429, and note it.
-
-    Args:
-        scope: of the request.
-        send: sends the answer.
-        quota: which one it is, by its key in the configuration.
-        most: how much one may have.
-        wait: seconds after which there may be some again.
-    """
+    """Answer 429, and note it: `quota` is its key in the configuration, `most` its size, `wait` in seconds."""
     logger.warning("quota %s: %s wants more than %s; answered with 429", quota, counted(scope), most, extra=REPEATS)
     events.emit_refusal(scope["method"], quota, principal=principal(scope), address=address(scope))
     seconds = max(1, math.ceil(wait))
@@ -104,56 +87,46 @@ async def refuse_in_time(
 
 
 class FailedAuthentications:
-    """The quota of failed authentications of each address, at all doors. A request with a proved principal passes.
-
-    Args:
-        rates: how often one address may fail; None where that is not counted.
-    """
+    """The quota of failed authentications of each address, at all doors. A request with a proved principal passes."""
 
     def __init__(self, rates: Rates | None = None) -> None:
-        self._rates = rates
-
-    @property
-    def _rate(self) -> Rate | None:
-        return None if self._rates is None else self._rates.failed_authentications
+        self._rates = rates or Rates(QuotaSettings())
 
     def count(self, scope: Scope) -> float:
         """Count that a request failed. Returns the seconds to wait; 0 where it was within the quota."""
-        rate = self._rate
-        return 0.0 if rate is None else rate.take(counted(scope))
+        rate = self._rates.failed_authentications
+        if rate is None:
+            return 0.0
+        return rate.take(counted(scope))
 
     async def is_over(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Count that a request failed. Answer 429 if that is over the quota, and return whether it was."""
-        rates, rate, wait = self._rates, self._rate, self.count(scope)
-        if rates is not None and rate is not None and wait > 0:
-            await refuse_in_time(scope, receive, send, rates, quota=_FAILURES, most=rate.per_minute, wait=wait)
-        return wait > 0
+        rate, wait = self._rates.failed_authentications, self.count(scope)
+        if rate is None or wait <= 0:
+            return False
+        await refuse_in_time(scope, receive, send, self._rates, quota=_FAILURES, most=rate.per_minute, wait=wait)
+        return True
 
 
-class _Client:
-    """Requests of one client: how many are at work, and those that wait for them, the oldest first."""
-
-    __slots__ = ("at_work", "waiting")
+class _Turns:
+    """The requests of one client: so many are at work, and the others wait, the oldest first."""
 
     def __init__(self) -> None:
-        self.at_work = 0
-        self.waiting: deque[asyncio.Future[None]] = deque()
+        self.free = asyncio.Semaphore(_AT_WORK)
+        self.users = 0
 
 
 class RequestLimits:
     """ASGI middleware that limits how often each principal, else each address, may ask, and how much at once.
 
-    Args:
-        app: what answers.
-        rates: how often one may ask.
-        shared: counts with other replicas; None where there are none.
+    `shared` counts with other replicas; None where there are none.
     """
 
     def __init__(self, app: ASGIApp, rates: Rates, shared: TakeShared | None = None) -> None:
         self._app = app
         self._rates = rates
         self._shared = shared
-        self._clients: dict[str, _Client] = {}
+        self._turns: dict[str, _Turns] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand on what is within the quota, when it is its turn."""
@@ -163,33 +136,19 @@ class RequestLimits:
         if owner is None:
             await self._app(scope, receive, send)
             return
-        loop = asyncio.get_running_loop()
-        client = self._clients.setdefault(owner, _Client())
-        if client.at_work >= _AT_WORK:
-            turn: asyncio.Future[None] = loop.create_future()
-            client.waiting.append(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if not turn.cancelled():  # it was given a turn in the same moment
-                    self._release(owner, client)
-                raise
-        else:
-            client.at_work += 1
-        is_released = False
-
-        def release() -> None:
-            nonlocal is_released
-            if not is_released:
-                is_released = True
-                self._release(owner, client)
-
-        timer = loop.call_later(_LONG_S, release)
+        turns = self._turns.setdefault(owner, _Turns())
+        turns.users += 1
         try:
-            await self._answer(owner, scope, receive, send)
+            await turns.free.acquire()
+            with ExitStack() as turn:  # which is closed once, here or by the timer
+                turn.callback(turns.free.release)
+                timer = asyncio.get_running_loop().call_later(_LONG_S, turn.close)
+                turn.callback(timer.cancel)
+                await self._answer(owner, scope, receive, send)
         finally:
-            timer.cancel()
-            release()
+            turns.users -= 1
+            if not turns.users:
+                del self._turns[owner]
 
     async def _answer(self, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand on a request, or answer 429 where it is over the rate."""
@@ -212,14 +171,3 @@ class RequestLimits:
             await refuse_in_time(scope, receive, send, self._rates, quota=_REQUESTS, most=rate.per_minute, wait=wait)
         else:
             await self._app({**scope, MORE: more}, receive, send)
-
-    def _release(self, owner: str, client: _Client) -> None:
-        """Pass a turn on to the request that waits longest."""
-        while client.waiting:
-            turn = client.waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-        client.at_work -= 1
-        if not client.at_work and self._clients.get(owner) is client:
-            del self._clients[owner]

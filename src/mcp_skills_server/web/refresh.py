@@ -10,15 +10,18 @@ import hashlib
 import hmac
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from mcp_skills_server.errors import REPEATS, UsageError
+from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.rates import FailedAuthentications
+from mcp_skills_server.web.settings import HttpSettings
 
 logger = logging.getLogger(__name__)
 
@@ -44,15 +47,28 @@ def checked_secret(secret: str) -> bytes:
     return secret.encode()
 
 
-def route(secret: bytes, look: Callable[[], int], failures: FailedAuthentications | None = None) -> Route:
-    """Return the route of the webhook.
+class WebhookEndpoint(Part):
+    """The webhook.
 
     Args:
         secret: what host and server know.
-        look: has all sources looked at, and returns how many there are.
-        failures: counts proofs that are wrong, with what fails elsewhere.
     """
-    counted = failures or FailedAuthentications()
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def configure(self, http: HttpSettings) -> HttpSettings:
+        """Take no token: a webhook has a proof of its own."""
+        policy = replace(http.policy, open_below=(*http.policy.open_below, PATH))
+        return replace(http, policy=policy)
+
+    def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
+        """Return the route of `/refresh`."""
+        return [route(self._secret, http.look, FailedAuthentications(http.rates))]
+
+
+def route(secret: bytes, look: Callable[[], int], failures: FailedAuthentications) -> Route:
+    """Return the route of the webhook. `look` has all sources looked at, and returns how many there are."""
 
     async def refresh(request: Request) -> Response:
         code = hmac.new(secret, digestmod=hashlib.sha256)
@@ -60,15 +76,15 @@ def route(secret: bytes, look: Callable[[], int], failures: FailedAuthentication
         async for chunk in request.stream():
             size += len(chunk)
             if size > _MOST_BYTES:
-                return _refusal(413, f"the body has more than {_MOST_BYTES:,} bytes")
+                return JSONResponse({"error": f"the body has more than {_MOST_BYTES:,} bytes"}, 413)
             code.update(chunk)
         if not _is_known(request, secret, code.hexdigest()):
             reason = "the signature is missing or by another secret"
             logger.warning("%s: refused, since %s", PATH, reason, extra=REPEATS)
-            if wait := counted.count(request.scope):
+            if wait := failures.count(request.scope):
                 headers = {"retry-after": str(math.ceil(wait))}
                 return JSONResponse({"error": "too many wrong proofs; try again later"}, 429, headers)
-            return _refusal(401, f"{reason}; set the same one on both sides")
+            return JSONResponse({"error": f"{reason}; set the same one on both sides"}, 401)
         return JSONResponse({"sources": look()}, 202)
 
     return Route(PATH, refresh, methods=["POST"])
@@ -76,17 +92,10 @@ def route(secret: bytes, look: Callable[[], int], failures: FailedAuthentication
 
 def _is_known(request: Request, secret: bytes, code: str) -> bool:
     """Return whether one of the proofs is right, comparing each in constant time."""
+    proofs = [(header, (prefix + code).encode()) for header, prefix in _SIGNED]
     found = [
-        hmac.compare_digest(value.encode("utf-8", "surrogateescape"), (prefix + code).encode())
-        for header, prefix in _SIGNED
+        hmac.compare_digest(value.encode("utf-8", "surrogateescape"), proof)
+        for header, proof in (*proofs, (_TOKEN, secret))
         for value in request.headers.getlist(header)
     ]
-    found += [
-        hmac.compare_digest(value.encode("utf-8", "surrogateescape"), secret)
-        for value in request.headers.getlist(_TOKEN)
-    ]
     return any(found)
-
-
-def _refusal(status: int, why: str) -> Response:
-    return JSONResponse({"error": why}, status)

@@ -6,20 +6,50 @@ a body is read up to its bound and no further. When the client leaves, what it a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import anyio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
+from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.rpc.blobs import Blobs
+from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import Rpc
+from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.callers import address, counted, principal
+from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.rates import MORE
+from mcp_skills_server.web.settings import HttpSettings
 
 PATH: Final = "/rpc"
 _JSON: Final = "application/json"
+
+
+class SkillsProtocolEndpoint(Part):
+    """The Skills Protocol, where MCP is answered.
+
+    Args:
+        runtime: runs the tools.
+        views: the skills of each principal.
+        allow_code: let `run_code` run what comes with a call, where scripts are allowed.
+    """
+
+    def __init__(self, runtime: Runtime, views: Views, *, allow_code: bool) -> None:
+        self._runtime = runtime
+        self._views = views
+        self._allow_code = allow_code
+
+    def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
+        """Return the route of `/rpc`."""
+        if not http.answers_mcp:
+            return ()
+        blobs = Blobs(share=http.quotas.blob_bytes)
+        methods = Methods(self._runtime, self._allow_code, blobs, views=self._views)
+        return [route(Rpc(methods, http.max_body))]
 
 
 class _Sent(Response):
@@ -30,11 +60,7 @@ class _Sent(Response):
 
 
 def route(rpc: Rpc) -> Route:
-    """Return the route of the Skills Protocol. The caller loads the registry.
-
-    Args:
-        rpc: answers.
-    """
+    """Return the route of the Skills Protocol. The caller loads the registry."""
 
     async def endpoint(request: Request) -> Response:
         if request.headers.get("content-type", "").split(";", 1)[0].strip().lower() != _JSON:

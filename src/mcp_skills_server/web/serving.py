@@ -1,29 +1,35 @@
-"""The application of `web/app.py` run by uvicorn, with a listener and an end of its own."""
+"""The application of `web/app.py` run by uvicorn: the listening socket, its file descriptors, and the end.
+
+Descriptors for files are set aside before connections get theirs. asyncio would accept up to the limit of the process:
+then no file opens, and no one else is answered.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import signal
 import socket
-import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
 import uvicorn
 from starlette.types import Message, Receive, Scope, Send
-from uvicorn.config import STARTUP_FAILURE
 
 from mcp_skills_server.catalog import threads
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.app import make_app
 from mcp_skills_server.web.connections import SLOT, Slot, Slots, protocol_with_timeouts
-from mcp_skills_server.web.listen import Acceptor, allowance, open_listener, shown_address
+from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.probes import Drain
 from mcp_skills_server.web.settings import HttpSettings
 
@@ -33,6 +39,126 @@ _LAST_S: Final = 0.2
 """How long, at the end of a drain, the connections that came last may take to send their request."""
 _ENDING_S: Final = 1
 """How long open responses may go on after the signal; the whole end takes less than two seconds."""
+_BACKLOG: Final = 2048
+_SEND_BUFFER: Final = 256 << 10
+"""Bytes that the kernel keeps of an answer. By itself it keeps megabytes, and takes more when a third of them is read:
+until then a client that reads slowly shows as one that does not read."""
+_FILES: Final = 128
+"""Descriptors for all but connections: files of skills, pipes of scripts, watches, downloads."""
+_FEWEST_FILES: Final = 6
+_SPARE: Final = 8
+_ARRIVING: Final = 8
+"""Connections that asyncio has accepted and that have no slot yet: it accepts one or two a tick."""
+_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+# File descriptors
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How many connections there may be.
+
+    Attributes:
+        places: at once.
+        spare: beyond those, for short requests.
+        arriving: accepted, and not yet one of those.
+    """
+
+    places: int
+    spare: int = _SPARE
+    arriving: int = _ARRIVING
+
+
+def budget(wanted: int, limit: int, used: int) -> Budget:
+    """Share out file descriptors.
+
+    Args:
+        wanted: connections that the operator allows.
+        limit: descriptors that the process may have.
+        used: descriptors that it has.
+
+    Raises:
+        UsageError: there is none for a connection.
+    """
+    free = limit - used
+    files = min(_FILES, max(_FEWEST_FILES, free // 2))
+    spare = min(_SPARE, max(1, free // 32))
+    arriving = min(_ARRIVING, max(1, free // 32))
+    places = min(wanted, free - files - spare - arriving)
+    if places < 1:
+        least = limit + 1 - places
+        raise UsageError(f"{limit} open files leave none for connections; allow at least {least} (ulimit -n)")
+    return Budget(places, spare, arriving)
+
+
+def allowance(wanted: int) -> Budget:
+    """Return the budget of this process, whose limit is raised as far as it needs and may.
+
+    Raises:
+        UsageError: there is no descriptor for a connection.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return Budget(wanted)
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = _open_files()
+    needed = used + wanted + _SPARE + _ARRIVING + _FILES
+    if resource.RLIM_INFINITY != limit < needed and most != limit:
+        raised = needed if most == resource.RLIM_INFINITY else min(needed, most)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, most))
+            limit = raised
+        except (OSError, ValueError) as error:
+            logger.debug("the limit of open files stays at %d (%s)", limit, error)
+    if limit == resource.RLIM_INFINITY or limit > needed:
+        limit = needed
+    out = budget(wanted, limit, used)
+    if out.places < wanted:
+        logger.warning(
+            "%d connections at once, not %d (--max-connections): this process may open %d files (ulimit -n)",
+            out.places,
+            wanted,
+            limit,
+        )
+    return out
+
+
+def _open_files() -> int:
+    try:
+        return len(os.listdir("/dev/fd")) - 1  # without that of the listing itself
+    except OSError:
+        return 3
+
+
+# The server
+
+
+def _open_listener(host: str, port: int) -> socket.socket:
+    """Return a bound socket.
+
+    Raises:
+        UsageError: the address cannot be listened on.
+    """
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # With the number of TCP: asyncio sets TCP_NODELAY only on what has it, and an answer would take 40 ms without.
+        listener = socket.socket(family, kind, number)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except (OSError, UnicodeError) as error:  # UnicodeError: a label that no host name can have
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot listen on {host} port {port} ({reason}); choose another --host or --port") from None
+    return listener
+
+
+def _shown_address(listener: socket.socket) -> str:
+    """Return where it listens, as it stands in a URL."""
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def serve_http(
@@ -42,6 +168,7 @@ async def serve_http(
     watcher: Watcher | None,
     views: Views | None = None,
     *,
+    parts: Sequence[Part] = (),
     listening: Callable[[str], object] = str,
 ) -> None:
     """Serve over streamable HTTP until SIGTERM or SIGINT.
@@ -52,6 +179,7 @@ async def serve_http(
         http: what the operator chose.
         watcher: follows changes; None where none are to be followed.
         views: which skills each principal has; None where everybody has all.
+        parts: what the application has beside MCP.
         listening: called once with the address, such as `127.0.0.1:8000`, when it can be reached.
 
     Raises:
@@ -59,15 +187,18 @@ async def serve_http(
     """
     threads.pool()  # now: later there may be no file descriptor left to import it
     drain = Drain(http.drain)
-    app, end = make_app(runtime, settings, http, watcher, views, drain=drain)
-    listener = open_listener(http.host, http.port)
+    for part in parts:
+        http = part.configure(http)
+    app, end = make_app(runtime, settings, http, watcher, views, parts=parts, drain=drain)
+    listener = _open_listener(http.host, http.port)
     allowed = allowance(http.max_connections)
 
     async def quiet(scope: Scope, receive: Receive, send: Send) -> None:
         slot: Slot | None = scope.get("state", {}).get(SLOT)
+        if drain.begun or (slot is not None and slot.is_spare):
+            send = _closing(drain, slot, send)
         try:
-            closes = drain.begun or (slot is not None and slot.is_spare)
-            await app(scope, receive, _closing(drain, slot, send) if closes else send)
+            await app(scope, receive, send)
         except anyio.get_cancelled_exc_class():
             # At the end uvicorn cancels the rest, and would log a traceback for each.
             if not server.should_exit:
@@ -86,8 +217,10 @@ async def serve_http(
         proxy_headers=False,  # uvicorn's own reader believes whatever is on this machine
         timeout_keep_alive=http.keep_alive,
         timeout_graceful_shutdown=_ENDING_S,
+        backlog=1,  # to asyncio, which accepts so many a tick; the kernel keeps `_BACKLOG`
     )
-    server = _Server(config, allowed.arriving, drain)
+    server = _Server(config, drain)
+    asyncio.get_running_loop().set_exception_handler(_report)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as tasks:
 
@@ -98,8 +231,8 @@ async def serve_http(
 
             tasks.start_soon(end_on_signal)
             # Only now, so that a reader of the line can connect, and end the server.
-            logger.info("listening on http://%s%s", shown_address(listener), http.entrance)
-            listening(shown_address(listener))
+            logger.info("listening on http://%s%s", _shown_address(listener), http.entrance)
+            listening(_shown_address(listener))
             await server.serve(sockets=[listener])
             tasks.cancel_scope.cancel()
 
@@ -115,12 +248,20 @@ def _closing(drain: Drain, slot: Slot | None, send: Send) -> Send:
     return last
 
 
-class _Server(uvicorn.Server):
-    """uvicorn with our acceptor. Signals are left to us, since it would raise them again at the end."""
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what the event loop reports; in one line where no connection can be accepted, which asyncio retries."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+        logger.warning("a connection waits to be accepted (%s)", error.strerror, extra=REPEATS)
+    else:
+        loop.default_exception_handler(context)
 
-    def __init__(self, config: uvicorn.Config, arriving: int, drain: Drain) -> None:
+
+class _Server(uvicorn.Server):
+    """uvicorn whose signals are left to us, since it would raise them again at the end."""
+
+    def __init__(self, config: uvicorn.Config, drain: Drain) -> None:
         super().__init__(config)
-        self._arriving = arriving
         self._drain = drain
 
     @contextlib.contextmanager
@@ -128,21 +269,13 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await self.lifespan.startup()
-        if self.lifespan.should_exit:
-            sys.exit(STARTUP_FAILURE)
-
-        def protocol() -> asyncio.Protocol:
-            make: Any = self.config.http_protocol_class
-            return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
-
-        self.servers: list[Any] = [Acceptor(each, protocol, self._arriving) for each in sockets or []]
-        self.started = True
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(_BACKLOG)  # which asyncio has set to its own
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for each in self.servers:
             each.close()
-            await each.wait_closed()
         if self._drain.begun:
             # A client that has just connected to a server that drains is about to ask.
             await anyio.sleep(_LAST_S)

@@ -1,54 +1,165 @@
-"""Legacy sessions: a share of them for each client, and eviction of those that are idle.
+"""MCP over HTTP in front of the SDK's session manager: messages are judged, and legacy sessions have limits.
 
-ASGI middleware in front of the SDK's session manager. The manager has no public way to end a session, so one is ended
-by the DELETE that its client would send.
+A message is judged before the SDK sees it, and refused with the code and id that it would get over stdio, and the
+status 400. The SDK gets it written anew, so that no second reader can take it for something else.
+
+Legacy sessions are shared among clients, and idle ones are evicted. The manager has no public way to end a session, so
+one is ended by the DELETE that its client would send.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from copy import copy
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types import HEADER_MISMATCH
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.responses import JSONResponse, Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.model.clients import client_of
+from mcp_skills_server.server import messages
 from mcp_skills_server.server.callers import counted, principal
 from mcp_skills_server.server.entrance import Context, connection_of, scope_of
+from mcp_skills_server.server.messages import Id, InvalidMessage, duplicate, judge
 from mcp_skills_server.web.connections import client_to_evict
 from mcp_skills_server.web.rates import refuse, send_error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from mcp.server.connection import Connection
     from mcp.server.context import CallNext, HandlerResult
 
-    from mcp_skills_server.access.principal import Principal
-
 logger = logging.getLogger(__name__)
 
-HANDSHAKE: Final = "mcp_skills_server.handshake"
-"""Where the ASGI scope of a POST that is a handshake has the name of the client, "" where it gives none."""
-SESSION: Final = b"mcp-session-id"
-VERSION: Final = b"mcp-protocol-version"
+_HANDSHAKE: Final = "mcp_skills_server.handshake"
+"""Where the ASGI scope of a POST that is a handshake has what the client calls itself."""
+_SESSION: Final = b"mcp-session-id"
+_VERSION: Final = b"mcp-protocol-version"
+_ENVELOPE: Final = "io.modelcontextprotocol/protocolVersion"
+"""The key of `params._meta` that makes a request one of the modern era."""
+_ID_S: Final = 1.0
+"""Seconds for which a request waits for an earlier one of its id, which the SDK clears after its answer went out."""
 _OWN: Final = "mcp_skills_server.session"
 _NOT_FOUND: Final = {"jsonrpc": "2.0", "id": None, "error": {"code": -32001, "message": "Session not found"}}
 """As the SDK for TypeScript answers: hosts know by this code that they have to open another session."""
 _KEPT: Final = b"kept-"
 """Prefix of session ids whose clients never open another one."""
 _QUOTA: Final = "sessions"
+
+
+# Messages
+
+
+class Messages:
+    """ASGI middleware around the SDK's endpoint. It takes whole bodies."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._under_way: dict[tuple[bytes, str], anyio.Event] = {}
+        """Requests of sessions, by session and the text of the id: the SDK keeps "1" and 1 in one place."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a message, or hand it on."""
+        if scope["type"] != "http" or scope["method"] != "POST":
+            # No events are kept. The SDK would answer this header with nothing at all; without it a stream opens.
+            headers = [header for header in scope.get("headers", ()) if header[0] != b"last-event-id"]
+            await self._app({**scope, "headers": headers}, receive, send)
+            return
+        first = await receive()
+        if first["type"] != "http.request" or first.get("more_body"):
+            return  # the client left in the middle of it
+        found = judge(first.get("body", b""))
+        del first
+        headers = _first_headers(scope)
+        if not isinstance(found, InvalidMessage) and _is_of_another_era(found, headers):
+            reason = "mcp-protocol-version header does not match the request envelope's protocol version"
+            found = InvalidMessage(HEADER_MISMATCH, reason, found.id)
+        if isinstance(found, InvalidMessage):
+            await _refuse(found, scope, receive, send)
+            return
+        session = headers.get(_SESSION)
+        id_: Id | None = None
+        if found.kind == "request":
+            id_ = found.id
+            if found.fields["method"] == "initialize":
+                scope = {**scope, _HANDSHAKE: _object(_object(found.fields, "params"), "clientInfo").get("name")}
+        body: bytes | None = jsonrpc.dump(found.fields)
+        del found  # a stream may last for days
+
+        async def replay() -> Message:
+            nonlocal body
+            if body is None:
+                return await receive()
+            whole, body = body, None
+            return {"type": "http.request", "body": whole, "more_body": False}
+
+        if session is None or id_ is None:
+            await self._app(scope, replay, send)
+            return
+        async with self._reserved(session, id_) as is_free:
+            if is_free:
+                await self._app(scope, replay, send)
+            else:
+                await _refuse(duplicate(id_), scope, receive, send)
+
+    @asynccontextmanager
+    async def _reserved(self, session: bytes, id_: Id) -> AsyncGenerator[bool]:
+        """Reserve an id of a session; False where another request has it, and keeps it for a second."""
+        place = session, str(id_)
+        with anyio.move_on_after(_ID_S):
+            while (other := self._under_way.get(place)) is not None:
+                await other.wait()
+        if place in self._under_way:
+            yield False
+            return
+        mine = self._under_way[place] = anyio.Event()
+        try:
+            yield True
+        finally:
+            del self._under_way[place]
+            mine.set()
+
+
+def _first_headers(scope: Scope) -> dict[bytes, bytes]:
+    """Return the headers of a request; of one that stands twice the first counts."""
+    return dict(reversed(scope["headers"]))
+
+
+def _is_modern(headers: Mapping[bytes, bytes]) -> bool:
+    return headers.get(_VERSION, b"").decode("latin-1") not in ("", *HANDSHAKE_PROTOCOL_VERSIONS)
+
+
+def _is_of_another_era(found: messages.Message, headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether a request of the modern era comes with the headers of the legacy one (MCP-42)."""
+    if _is_modern(headers) or found.kind != "request" or found.fields["method"] == "initialize":
+        return False
+    meta = _object(_object(found.fields, "params"), "_meta")
+    return _ENVELOPE in meta and meta[_ENVELOPE] not in HANDSHAKE_PROTOCOL_VERSIONS
+
+
+def _object(fields: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return the object at a key; an empty one where there is none."""
+    found = fields.get(key)
+    return cast("Mapping[str, Any]", found) if isinstance(found, dict) else {}
+
+
+async def _refuse(refusal: InvalidMessage, scope: Scope, receive: Receive, send: Send) -> None:
+    logger.debug("refused a message: %s", refusal.message)
+    await Response(refusal.answer, 400, media_type="application/json")(scope, receive, send)
+
+
+# Sessions
 
 
 class _Session:
@@ -113,9 +224,9 @@ class Sessions:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request of either era."""
-        headers = dict(reversed(scope["headers"]))  # of a header that stands twice the first counts
-        name = headers.get(SESSION)
-        if headers.get(VERSION, b"").decode("latin-1") not in ("", *HANDSHAKE_PROTOCOL_VERSIONS):
+        headers = _first_headers(scope)
+        name = headers.get(_SESSION)
+        if _is_modern(headers):
             await self._manager.handle_request(scope, receive, send)  # the modern era, which has no sessions
         elif name is not None:
             session = self._by_name.get(name)
@@ -123,14 +234,14 @@ class Sessions:
                 await self._serve(session, scope, receive, send)
             else:
                 await self._serve_unknown(name, scope, receive, send)
-        elif HANDSHAKE in scope:
+        elif _HANDSHAKE in scope:
             await self._open(scope, receive, send)
         else:
             await self._manager.handle_request(scope, receive, send)
 
     async def _serve(self, session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
-        scope = {**scope, "headers": [header for header in scope["headers"] if header[0] != SESSION]}
-        scope["headers"].append((SESSION, session.id))
+        scope = {**scope, "headers": [header for header in scope["headers"] if header[0] != _SESSION]}
+        scope["headers"].append((_SESSION, session.id))
         send = _naming(session, send)
         session.requests += 1
         if scope["method"] == "DELETE":
@@ -183,13 +294,15 @@ class Sessions:
 
     async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Open a session, if the limits allow another."""
-        session = _Session(scope, _KEPT if client_of(scope[HANDSHAKE]).keeps_lost_session else b"")
+        name = scope[_HANDSHAKE]
+        keeps = isinstance(name, str) and client_of(name).keeps_lost_session
+        session = _Session(scope, _KEPT if keeps else b"")
         self._held.add(session)
         send = _naming(session, send)
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] < 400:
-                session.id = next((value for key, value in message["headers"] if key.lower() == SESSION), None)
+                session.id = next((value for key, value in message["headers"] if key.lower() == _SESSION), None)
                 self._by_name[session.name] = session
             await send(message)
 
@@ -212,7 +325,7 @@ class Sessions:
             giver = client_to_evict(held, owner, {each.owner for each in self._held if not each.requests})
             if not await self._evict(giver):
                 logger.warning("refused a session: all %d are in use (--max-sessions)", self._most, extra=REPEATS)
-                await send_error(send, 503, {"code": INTERNAL_ERROR, "message": "Too many open sessions"})
+                await send_error(send, 503, {"code": jsonrpc.INTERNAL_ERROR, "message": "Too many open sessions"})
                 return False
         return True
 
@@ -241,7 +354,7 @@ class Sessions:
         if session is None:
             return False
         self._forget(session)  # its client gets 404 from here on, and opens another
-        headers = [(SESSION, session.id)]
+        headers = [(_SESSION, session.id)]
         scope = {"type": "http", "method": "DELETE", "path": "/", "headers": headers, "user": session.user}
         await self._manager.handle_request(scope, _nothing_more, _unsent)
         return True
@@ -266,8 +379,8 @@ def _naming(session: _Session, send: Send) -> Send:
 
     async def named(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = [header for header in message["headers"] if header[0].lower() != SESSION]
-            message = {**message, "headers": [*headers, (SESSION, session.name)]}
+            headers = [header for header in message["headers"] if header[0].lower() != _SESSION]
+            message = {**message, "headers": [*headers, (_SESSION, session.name)]}
         await send(message)
 
     return named

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mcp_skills_server.access.quotas import QuotaSettings, Rates
-from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
-from mcp_skills_server.publish.artifacts import GRACE_S
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions as ToolSessions
 from mcp_skills_server.server.notify import RecentNotifications
@@ -18,7 +16,6 @@ from mcp_skills_server.web.rates import TakeShared
 if TYPE_CHECKING:
     from mcp_skills_server.shared.records import Records
     from mcp_skills_server.sources.mirrors import SourceState
-    from mcp_skills_server.telemetry.metrics import Metrics
     from mcp_skills_server.telemetry.usage_store import UsageStore
 
 
@@ -50,18 +47,11 @@ class HttpSettings:
         max_body: bytes of a request.
         max_connections: connections at once, if there are file descriptors for so many.
         request_timeout: seconds that a client may take for the head of a request, and again for its body.
-        publish: answer discovery below `/.well-known`, to whom the policy lets in.
-        publish_only: answer discovery and no MCP.
-        publish_grace: seconds for which an artifact stays that the index no longer names.
-        rpc: answer the Skills Protocol.
-        rpc_code: let its `run_code` run what comes with a call, where scripts are allowed.
         sites: tells the state of the roots that are sites.
-        metrics: what `/metrics` shows; None for no such path.
         quotas: what one principal or address may take of what all share, beside `rates`.
         rates: how often one may ask, and how often fail to prove who it is.
         take_shared: counts requests with other replicas; None where each counts for itself.
-        refresh: the secret of webhooks, and what has all sources looked at now; None for no webhook.
-        ui: what the operator chose for the page to look at; None for no page.
+        look: polls all sources now, and returns how many there are.
         root_path: what stands before all paths that clients see, such as `/skills`; "" for nothing.
         proxies: addresses and networks of proxies, whose `X-Forwarded-For` and `-Proto` are believed.
         keep_alive: seconds for which a connection stays without a request.
@@ -71,6 +61,9 @@ class HttpSettings:
         page_sessions: where replicas share who is signed in at the page; None where each keeps its own.
         recent: repeats notifications when another replica has caught up; None where there are no replicas.
         allow_empty: ready although no folder has a skill.
+        answers_mcp: whether there is an endpoint of MCP.
+        entrance: the path that the operator sees in the log.
+        is_private: whether only the user who started the server may look.
     """
 
     host: str
@@ -81,18 +74,11 @@ class HttpSettings:
     max_body: int = 1 << 20
     max_connections: int = 1000
     request_timeout: float = 30
-    publish: bool = True
-    publish_only: bool = False
-    publish_grace: float = GRACE_S
-    rpc: bool = False
-    rpc_code: bool = False
     sites: Callable[[], Sequence[SourceState]] = list
-    metrics: Metrics | None = None
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     rates: Rates = field(default_factory=lambda: Rates(QuotaSettings()))
     take_shared: TakeShared | None = None
-    refresh: tuple[bytes, Callable[[], int]] | None = None
-    ui: UiSettings | None = None
+    look: Callable[[], int] = int
     root_path: str = ""
     proxies: Sequence[str] = ()
     keep_alive: int = 5
@@ -102,15 +88,6 @@ class HttpSettings:
     page_sessions: Records | None = None
     recent: RecentNotifications | None = None
     allow_empty: bool = True
-
-    @property
-    def entrance(self) -> str:
-        """Return the path that the operator sees in the log."""
-        if self.ui is not None and self.ui.only:
-            return "/ui/"
-        return DIRECTORY + INDEX if self.publish_only else "/mcp"
-
-    @property
-    def answers_mcp(self) -> bool:
-        """Return whether there is an endpoint of MCP."""
-        return not self.publish_only and not (self.ui is not None and self.ui.only)
+    answers_mcp: bool = True
+    entrance: str = "/mcp"
+    is_private: bool = False

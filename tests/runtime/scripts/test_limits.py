@@ -19,7 +19,7 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.scripts import limits
 from mcp_skills_server.runtime.scripts.limits import Turns, Usage
-from mcp_skills_server.runtime.scripts.process_tree import family
+from mcp_skills_server.runtime.scripts.processes import family
 from tables import each_row
 
 LINUX = pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="processes are found by /proc")

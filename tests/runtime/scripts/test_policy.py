@@ -258,7 +258,7 @@ async def test_scripts_ask_before_anything_is_prepared(place: Place, monkeypatch
         with pytest.raises(RequestError, match="never approved"):
             await scripts.run(place.skill, "scripts/run.py", workspace)
         with pytest.raises(RequestError, match="never approved"):  # code that came with a call may import it
-            await scripts.run_written("main.py", workspace, skills={"thing": place.skill})
+            await scripts.run(None, "main.py", workspace, skills={"thing": place.skill})
         place.approve()
         assert (await scripts.run(place.skill, "scripts/run.py", workspace)).stdout == "1\n"
     finally:

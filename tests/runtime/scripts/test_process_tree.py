@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_skills_server.runtime.scripts.process_tree import TOKEN, ProcessTree, content, entries, family, having, lines
+from mcp_skills_server.runtime.scripts.processes import TOKEN, ProcessTree, content, entries, family, having, lines
 
 LINUX = pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="processes are found by /proc")
 

@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
+from mcp_skills_server.sources.source import UnacceptableError, UnreachableError
 from sources.git.remotes import GitServer, Upstream, skill
 from sources.git.test_source import ALL, files, opened, refresh
 from wire import DEADLINE

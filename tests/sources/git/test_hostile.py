@@ -11,8 +11,14 @@ from time import monotonic
 
 import pytest
 
-from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
-from mcp_skills_server.sources.settings import Bounds, FetchLimits, FetchSettings
+from mcp_skills_server.sources.source import (
+    Bounds,
+    FetchLimits,
+    FetchSettings,
+    SourceError,
+    UnacceptableError,
+    UnreachableError,
+)
 from sources.git.conftest import BASE
 from sources.git.remotes import SUBMODULE, Content, GitServer, Upstream, link, skill
 from sources.git.test_source import ALL, files, opened, refresh

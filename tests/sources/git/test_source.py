@@ -12,10 +12,16 @@ import anyio
 import pytest
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.git.source import GitFolder
 from mcp_skills_server.sources.mirrors import Follower
-from mcp_skills_server.sources.settings import FetchLimits, FetchSettings, SourceSettings
+from mcp_skills_server.sources.source import (
+    FetchLimits,
+    FetchSettings,
+    SourceError,
+    SourceSettings,
+    UnacceptableError,
+    UnreachableError,
+)
 from sources.fetching import listing, skills
 from sources.git.conftest import BASE
 from sources.git.remotes import GitServer, Upstream, skill

@@ -12,14 +12,13 @@ import anyio
 import pytest
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.faults import AbsentError, SourceError, UnacceptableError
 from mcp_skills_server.sources.http import HttpClient
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.oci.access import Access, Credentials
 from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.manifests import Descriptor
 from mcp_skills_server.sources.oci.reference import parse_reference
-from mcp_skills_server.sources.settings import Bounds, OriginPolicy
+from mcp_skills_server.sources.source import AbsentError, Bounds, OriginPolicy, SourceError, UnacceptableError
 from sources.oci.registries import REPOSITORY, Fake, digest
 from sources.publishers import Asked, Publisher, Route, answer, endless, redirect
 from tables import each_row

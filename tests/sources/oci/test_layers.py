@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import pytest
 
 from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
-from mcp_skills_server.sources.faults import UnacceptableError
-from mcp_skills_server.sources.oci import layers, manifests
-from mcp_skills_server.sources.oci.layers import candidate_names, read_layers
+from mcp_skills_server.sources.oci import manifests, source
 from mcp_skills_server.sources.oci.manifests import TITLE, Descriptor
+from mcp_skills_server.sources.oci.source import read_layers
 from mcp_skills_server.sources.reconcile import Bundle
+from mcp_skills_server.sources.source import UnacceptableError
 from sources.oci.registries import OCI_LAYER, digest, tar
 from sources.publishers import skill_md
 from tables import each_row
@@ -62,7 +62,6 @@ def test_a_skill_at_the_root_is_called_what_it_calls_itself() -> None:
     ]
     with pytest.raises(UnacceptableError, match="without a name that a directory can have"):
         read(layer({"SKILL.md": b""}), names=("..",))
-    assert candidate_names({TITLE: "entry"}, {manifests.SKILL_NAME: "own"}, "team/last") == ["entry", "own", "last"]
 
 
 def test_an_image_with_many_skills_and_other_files() -> None:
@@ -141,7 +140,7 @@ def test_a_bad_skill_costs_itself() -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "LIMITS", UnpackLimits(files=100, bytes=5000, file=4000))
+    monkeypatch.setattr(source, "LIMITS", UnpackLimits(files=100, bytes=5000, file=4000))
 
 
 @pytest.mark.usefixtures("small")

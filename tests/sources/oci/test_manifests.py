@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.oci.manifests import Collection, Descriptor, ImageManifest, decode_manifest
+from mcp_skills_server.sources.source import UnacceptableError
 from tables import each_row
 
 D = "sha256:" + "d" * 64

@@ -12,11 +12,18 @@ import anyio
 import pytest
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.oci.source import Oci
-from mcp_skills_server.sources.settings import Bounds, FetchSettings, OriginPolicy, SourceSettings
+from mcp_skills_server.sources.source import (
+    Bounds,
+    FetchSettings,
+    OriginPolicy,
+    SourceError,
+    SourceSettings,
+    UnacceptableError,
+    UnreachableError,
+)
 from sources.fetching import listing
 from sources.oci.registries import REPOSITORY, Fake, digest, tar
 from sources.publishers import answer, skill_md
@@ -269,7 +276,7 @@ def test_a_pin_is_brought_however_far_the_tag_has_moved_and_then_without_a_quest
         follower = Follower(source)
         anyio.run(follower.refresh)
         assert (follower.path / "a" / "SKILL.md").read_bytes() == skill_md("a", "first")
-        assert follower.revision == first and source.origin == registry.named()
+        assert follower.state.revision == first and source.origin == registry.named()
     assert asked(registry) == ["GET manifests/sha256", "GET blobs/sha256"]
     newest = followed(registry, tmp_path)
     anyio.run(newest.refresh)

@@ -13,9 +13,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing
-from queue import SimpleQueue
 from typing import Final, Self
 
 from mcp_skills_server.catalog.path_index import outermost
@@ -23,7 +22,6 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root, link_state
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.watch.events import CannotWatchError, DirectoryEvents, WatchLostError
-from mcp_skills_server.model import Changes, Skill
 
 _LONE_S: Final = 0.04
 """Debounce in seconds after a lone edit; the shortest wait of all."""
@@ -71,66 +69,6 @@ class Burst:
         return len(tops) <= _LONE_TOPS and len({top.rpartition("/")[0] for top in tops}) == 1
 
 
-_PROVE_STEP_S: Final = 0.0005
-"""Between two steps, while there are no requests."""
-_PROVE_CALM_S: Final = 0.01
-"""After the last request: who asks one thing after the other is soon back, and would wait for the interpreter."""
-_PROVE_MOST_S: Final = 0.1
-"""A step is put off for no longer, so that the work is done some day however much is asked."""
-
-
-class Prover:
-    """Hashes the files of each skill that comes, in small steps: without their digests a touch looks like an edit.
-
-    Then it has the index written, if one is kept and enough is new.
-
-    Args:
-        registry: it may be loaded before or after `start`.
-    """
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-        self._stop = threading.Event()
-        self._unproved: SimpleQueue[Skill | None] = SimpleQueue()
-        self._unsubscribe: Callable[[], None] = lambda: None
-        self.thread = threading.Thread(target=self._prove, name="skills-prove", daemon=True)
-
-    def start(self) -> None:
-        """Begin with what there is. Returns at once."""
-        self._unsubscribe = self._registry.subscribe(self._note)
-        self._note(Changes({}, self._registry.snapshot.skills))
-        self.thread.start()
-
-    def end(self) -> None:
-        """Have the thread end after the step that it is at."""
-        self._stop.set()
-        self._unsubscribe()
-        self._unproved.put(None)
-
-    def _prove(self) -> None:
-        while (skill := self._unproved.get()) is not None:
-            if any(file.digest is None for file in skill.files.values()):
-                self._registry.hash_files(skill)
-                if self._pause():
-                    return
-            if self._unproved.empty():
-                self._registry.keep_index(self._pause)
-
-    def _pause(self) -> bool:
-        """Let requests come first; whether it is time to stop."""
-        until, seconds = time.monotonic() + _PROVE_MOST_S, _PROVE_STEP_S
-        while not self._stop.wait(seconds):
-            now = time.monotonic()
-            if now >= min(until, self._registry.asked_at + _PROVE_CALM_S):
-                return False
-            seconds = _PROVE_CALM_S
-        return True
-
-    def _note(self, changes: Changes) -> None:
-        for skill in changes.after.values():
-            self._unproved.put(skill)
-
-
 logger = logging.getLogger(__name__)
 
 _IDLE_S: Final = 0.5
@@ -139,9 +77,6 @@ _FIRST_S: Final = 0.05
 """Seconds for which changes found by the scan behind the arming wait for their events."""
 _CALM_S: Final = 0.2
 """An event so soon after a report belongs to the same burst and is no lone edit."""
-_ARM_CALM_S: Final = 0.05
-_ARM_LATEST_S: Final = 1.0
-"""Once the skills are read the watch is armed as soon as no request came for so long, and by then at the latest."""
 _PAUSE_S: Final = 0.25
 """Before the watch is armed anew: what ended it may still be going on."""
 _POLL_S: Final = 0.5
@@ -178,8 +113,7 @@ class Watcher:
         self._reconcile = reconcile
         self._again = again
         self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self._prover = Prover(registry)
+        self._thread: threading.Thread | None = None
         self.armed = threading.Event()
         """Set once no change since the first scan can be missed: by events, or by looking every so often."""
         self._trouble = ""
@@ -188,17 +122,14 @@ class Watcher:
     def start(self) -> None:
         """Begin: load the registry, arm the watch, then follow. Returns at once; `registry.loaded` says when it is."""
         self._registry.followed = True
-        self._prover.start()
-        follower = threading.Thread(target=self._follow, name="skills-follow", daemon=True)
-        self._threads += [follower, self._prover.thread]
-        follower.start()
+        self._thread = threading.Thread(target=self._follow, name="skills-follow", daemon=True)
+        self._thread.start()
 
     def stop(self, timeout: float = 1.0) -> None:
-        """End, and wait for each of the two threads for up to `timeout` seconds."""
+        """End, and wait for the thread for up to `timeout` seconds."""
         self._stop.set()
-        self._prover.end()
-        for thread in self._threads:
-            thread.join(timeout)
+        if self._thread is not None:
+            self._thread.join(timeout)
         self._registry.followed = False
 
     def __enter__(self) -> Self:
@@ -260,12 +191,11 @@ class Watcher:
         with closing(DirectoryEvents(tops, self._stop, hidden=self._registry.limits.hidden)) as events:
             if not self._registry.loaded.is_set():
                 self._registry.load(events.enter)
-                self._await_calm()
             else:
-                self._registry.refresh_deferred(events.enter)
+                self._registry.refresh(arm=events.enter, defer=True)
             while events.arm():
                 # What is found may be the first half of a burst whose second half comes as events.
-                self._registry.refresh_deferred(events.enter)
+                self._registry.refresh(arm=events.enter, defer=True)
             states = _link_states(roots)
             if moved := [path for path, (judged, now) in states.items() if judged != now]:
                 self._registry.refresh(moved)
@@ -290,20 +220,16 @@ class Watcher:
                     if self._registry.refresh(burst.paths):
                         reported = time.monotonic()
                 self._registry.notify_deferred()
+                if not paths:
+                    self._registry.keep_index()
                 patience = _IDLE_S
-
-    def _await_calm(self) -> None:
-        """Let the first requests come before the arming: an edit of meanwhile is found by the look behind it."""
-        now = time.monotonic()
-        until, seconds = now + _ARM_LATEST_S, _ARM_CALM_S
-        while seconds > 0 and not self._stop.wait(seconds):
-            seconds = min(until, self._registry.asked_at + _ARM_CALM_S) - time.monotonic()
 
     def _look_every_so_often(self, until: float) -> None:
         while not self._stop.is_set() and (began := time.monotonic()) < until:
             worked = time.thread_time()
             self._load_or_refresh()
             self.armed.set()
+            self._registry.keep_index()
             worked = time.thread_time() - worked
             now = time.monotonic()
             self._stop.wait(min(max(_POLL_S, _POLL_SHARE * worked, now - began), max(0.0, until - now)))

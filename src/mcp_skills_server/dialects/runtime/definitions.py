@@ -56,25 +56,15 @@ def definitions(
         _unload_tool(bound),
         _read_tool(bound),
     ]
-    if scripts:
-        tools.append(_run_tool(bound))
-    return tools
+    return [*tools, _run_tool(bound)] if scripts else tools
 
 
 def argument_schemas() -> dict[str, Json]:
     """Return what each tool takes, by its name, where the host binds the session. Names of skills are judged by
     look-up.
     """
-    bound: dict[str, Json] = {}
-    tools = (
-        _list_tool(),
-        _search_tool(),
-        _load_tool(Overview(), 0, bound),
-        _unload_tool(bound),
-        _read_tool(bound),
-        _run_tool(bound),
-        *proposing(),
-    )
+    some = Overview(more=True)
+    tools = (*definitions(some, 0, scripts=True, handles=False), *proposing())
     return {str(tool["name"]): tool["inputSchema"] for tool in tools}
 
 
@@ -111,7 +101,7 @@ def proposing() -> list[dict[str, Json]]:
         "Your proposals",
         f"List what you proposed, with its state and what the reviewer said. {FAMILY}",
         {},
-        output={"type": "object", "properties": {"proposals": {"type": "array", "items": _PROPOSAL}}},
+        output=_object(proposals=_list(_PROPOSAL)),
     )
     return [propose, own]
 
@@ -122,9 +112,9 @@ def _load_tool(found: Overview, characters: int, bound: Mapping[str, Json]) -> d
         "Load skills",
         overview.loading(found, characters),
         {
+            # No enum: paths, and what a user asks for, may be loaded too.
             "names": {
-                "type": "array",
-                "items": {"type": "string"},  # no enum: paths, and what a user asks for, may be loaded too
+                **_TEXTS,
                 "minItems": 1,
                 "maxItems": _MOST_AT_ONCE,
                 "description": "Names of the skills to load.",
@@ -148,12 +138,7 @@ def _unload_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
         "Unload skills",
         f"Unload skills whose task is done: the named ones, or all. Their instructions count no more. {FAMILY}",
         {
-            "names": {
-                "type": "array",
-                "items": {"type": "string"},
-                "maxItems": _MOST_AT_ONCE,
-                "description": "Names of the skills to unload.",
-            },
+            "names": {**_TEXTS, "maxItems": _MOST_AT_ONCE, "description": "Names of the skills to unload."},
             "all": {"type": "boolean", "description": "Unload every skill."},
             **bound,
         },
@@ -174,7 +159,7 @@ def _list_tool() -> dict[str, Json]:
     )
 
 
-def _search_tool(words: Sequence[str] = ()) -> dict[str, Json]:
+def _search_tool(words: Sequence[str]) -> dict[str, Json]:
     about = f" There are skills about: {', '.join(words)}." if words else ""
     return _tool(
         SEARCH,
@@ -217,7 +202,7 @@ def _run_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
         {
             "path": _text("The script's path in the skill, such as scripts/extract.py."),
             "skill": _text("The loaded skill; without it the one that was loaded last."),
-            "args": {"type": "array", "items": {"type": "string"}, "description": "Arguments, one by one."},
+            "args": {**_TEXTS, "description": "Arguments, one by one."},
             "env": {
                 "type": "object",
                 "additionalProperties": {"type": "string"},
@@ -231,13 +216,8 @@ def _run_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
         output=_OUTCOME,
     )
     # What a script does is not known.
-    tool["annotations"] = {
-        "readOnlyHint": False,
-        "destructiveHint": True,
-        "idempotentHint": False,
-        "openWorldHint": True,
-    }
-    return tool
+    hints: Json = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True}
+    return tool | {"annotations": hints}
 
 
 def _tool(
@@ -273,99 +253,75 @@ def _number(description: str, default: int | None, most: int | None) -> dict[str
     return out
 
 
-_TEXTS: Final[dict[str, Json]] = {"type": "array", "items": {"type": "string"}}
-_PROPOSAL: Final[dict[str, Json]] = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "string"},
-        "name": {"type": "string"},
-        "principal": {"type": "string"},
-        "state": {"type": "string", "enum": ["pending", "approved", "rejected"]},
-        "reason": {"type": "string"},
-        "base": {"type": ["string", "null"]},
-        "proposed": {"type": "string"},
-        "reviewer": {"type": "string"},
-        "message": {"type": "string"},
-        "decided": {"type": "string"},
-    },
-    "required": ["id", "name", "principal", "state", "reason"],
-}
-_RECEIPT: Final[dict[str, Json]] = {
-    "type": "object",
-    "properties": {
-        SESSION: {"type": "string"},
-        "active_skills": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "name": {"type": "string"},
-                    "location": {"type": "string"},
-                    "root_dir": {"type": "string"},
-                    "digest": {"type": "string"},
-                    "properties": {"type": "object"},
-                    "instructions": {"type": "string"},
-                    "files": _TEXTS,
-                    "files_not_shown": {"type": "integer"},
-                    "problems": _TEXTS,
-                    "origin": {"type": "string"},
-                },
-                "required": ["name", "location", "root_dir", "digest", "properties"],
-            },
-        },
-        "note": {"type": "string"},
-    },
-    "required": ["active_skills"],
-}
-_LISTING: Final[dict[str, Json]] = {
-    "type": "object",
-    "properties": {
-        "skills": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "name": {"type": "string"},
-                    "description": {"type": "string"},
-                    "location": {"type": "string"},
-                    "title": {"type": "string"},
-                    "version": {"type": "string"},
-                    "tags": _TEXTS,
-                    "problems": _TEXTS,
-                    "origin": {"type": "string"},
-                    "also_at": _TEXTS,
-                },
-                "required": ["name", "description", "location"],
-            },
-        },
-        "next_after": {"type": "string"},
-        "note": {"type": "string"},
-    },
-    "required": ["skills"],
-}
-_OUTCOME: Final[dict[str, Json]] = {
-    "type": "object",
-    "properties": {
-        "path": {"type": "string"},
-        "exit_code": {"type": ["integer", "null"]},
-        "stdout": {"type": "string"},
-        "stderr": {"type": "string"},
-        "duration_ms": {"type": "integer"},
-        "timed_out": {"type": "boolean"},
-        "stdout_truncated": {"type": "boolean"},
-        "stderr_truncated": {"type": "boolean"},
-        "sandbox": {"type": "string"},
-        "user": {"type": ["integer", "null"]},
-        "sandbox_gaps": _TEXTS,
-        "files": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {"path": {"type": "string"}, "size": {"type": "integer"}},
-                "required": ["path", "size"],
-            },
-        },
-        "files_not_shown": {"type": "integer"},
-    },
-    "required": ["path", "exit_code", "stdout", "stderr"],
-}
+def _object(required: Sequence[str] = (), /, **properties: Json) -> dict[str, Json]:
+    schema: dict[str, Json] = {"type": "object", "properties": properties}
+    if required:
+        schema["required"] = [*required]
+    return schema
+
+
+def _list(of: Json) -> dict[str, Json]:
+    return {"type": "array", "items": of}
+
+
+_STRING: Final[dict[str, Json]] = {"type": "string"}
+_INTEGER: Final[dict[str, Json]] = {"type": "integer"}
+_BOOLEAN: Final[dict[str, Json]] = {"type": "boolean"}
+_INTEGER_OR_NULL: Final[dict[str, Json]] = {"type": ["integer", "null"]}
+_TEXTS: Final = _list(_STRING)
+_PROPOSAL: Final = _object(
+    ("id", "name", "principal", "state", "reason"),
+    id=_STRING,
+    name=_STRING,
+    principal=_STRING,
+    state={"type": "string", "enum": ["pending", "approved", "rejected"]},
+    reason=_STRING,
+    base={"type": ["string", "null"]},
+    proposed=_STRING,
+    reviewer=_STRING,
+    message=_STRING,
+    decided=_STRING,
+)
+_ACTIVE: Final = _object(
+    ("name", "location", "root_dir", "digest", "properties"),
+    name=_STRING,
+    location=_STRING,
+    root_dir=_STRING,
+    digest=_STRING,
+    properties={"type": "object"},
+    instructions=_STRING,
+    files=_TEXTS,
+    files_not_shown=_INTEGER,
+    problems=_TEXTS,
+    origin=_STRING,
+)
+_RECEIPT: Final = _object(("active_skills",), session=_STRING, active_skills=_list(_ACTIVE), note=_STRING)
+_LISTED: Final = _object(
+    ("name", "description", "location"),
+    name=_STRING,
+    description=_STRING,
+    location=_STRING,
+    title=_STRING,
+    version=_STRING,
+    tags=_TEXTS,
+    problems=_TEXTS,
+    origin=_STRING,
+    also_at=_TEXTS,
+)
+_LISTING: Final = _object(("skills",), skills=_list(_LISTED), next_after=_STRING, note=_STRING)
+_OUTCOME: Final = _object(
+    ("path", "exit_code", "stdout", "stderr"),
+    path=_STRING,
+    exit_code=_INTEGER_OR_NULL,
+    stdout=_STRING,
+    stderr=_STRING,
+    duration_ms=_INTEGER,
+    timed_out=_BOOLEAN,
+    stdout_truncated=_BOOLEAN,
+    stderr_truncated=_BOOLEAN,
+    sandbox=_STRING,
+    user=_INTEGER_OR_NULL,
+    sandbox_gaps=_TEXTS,
+    files=_list(_object(("path", "size"), path=_STRING, size=_INTEGER)),
+    files_not_shown=_INTEGER,
+)

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -40,11 +40,7 @@ _PAUSE_S: Final = 30.0
 class Embeddings:
     """The vectors of a registry's skills. Any thread may use it.
 
-    Args:
-        registry: whose skills these are.
-        embedder: makes the vectors.
-        index: keeps them for the next process; None keeps none.
-        pause_s: how long a model that failed is left alone.
+    `index` keeps them for the next process; `pause_s` is how long a model that failed is left alone.
     """
 
     def __init__(
@@ -55,30 +51,30 @@ class Embeddings:
         self._index = index
         self._pause_s = pause_s
         self._lock = threading.Lock()
-        self._vectors: Vectors | None = None
-        self._paths: list[str | None] = []
-        self._rows: dict[str, int] = {}
-        self._free: list[int] = []
-        self._digests: dict[str, bytes] = {}
+        self._known: dict[str, tuple[bytes, bytes]] = {}
+        """Digest of the text and vector of each skill, by path."""
+        self._table: tuple[list[str], Vectors] | None = None
+        """Paths and vectors in one order; made anew by the first question after a change."""
         self._seen = Snapshot({})
         self._failed = False
         self._again_at = 0.0
         self._changed = threading.Event()
         self._followed = threading.Condition()
         self._ended = False
-        self._unsubscribe: Callable[[], None] = _nothing
+        self._unsubscribe: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._work, name="embeddings", daemon=True)
 
     def start(self) -> None:
         """Begin, once the skills are read."""
-        self._unsubscribe = self._registry.subscribe(self._look)
+        self._unsubscribe = self._registry.subscribe(lambda _: self._changed.set())
         if self._registry.loaded.is_set():
             self._changed.set()
         self._thread.start()
 
     def close(self) -> None:
         """End; what is being made is not waited for. Safe to call twice."""
-        self._unsubscribe()
+        if self._unsubscribe is not None:
+            self._unsubscribe()
         self._ended = True
         self._changed.set()
 
@@ -92,7 +88,7 @@ class Embeddings:
 
         Nothing where no vectors are there yet, or where the model fails. With `among` no other skill counts.
         """
-        if not self._rows or time.monotonic() < self._again_at or not query.strip():
+        if not self._known or time.monotonic() < self._again_at or not query.strip():
             return []
         try:
             asked = self._embedder.embed([query[:_TEXT_LENGTH]], _QUESTION_S)
@@ -103,19 +99,19 @@ class Embeddings:
         import numpy as np
 
         with self._lock:
-            if self._vectors is None or self._vectors.shape[1] != asked.shape[1]:
+            if self._length != asked.shape[1] * asked.itemsize:
                 return []
-            alike = self._vectors[: len(self._paths)] @ asked[0]
-            if among is not None:
-                alike[[path is None or path not in among for path in self._paths]] = -np.inf
-            first: list[int] = np.argsort(-alike, kind="stable")[:MEANT].tolist()
-            found = [(self._paths[row], float(alike[row])) for row in first]
-        return [(path, share) for path, share in found if path is not None and share >= _LEAST]
+            if self._table is None:
+                rows = np.frombuffer(b"".join(vector for _, vector in self._known.values()), dtype=np.float32)
+                self._table = list(self._known), rows.reshape(len(self._known), -1)
+            paths, vectors = self._table
+        alike = vectors @ asked[0]
+        if among is not None:
+            alike[[path not in among for path in paths]] = -np.inf
+        first: list[int] = np.argsort(-alike, kind="stable")[:MEANT].tolist()
+        return [(paths[row], float(alike[row])) for row in first if alike[row] >= _LEAST]
 
     # The thread
-
-    def _look(self, _: object) -> None:
-        self._changed.set()
 
     def _work(self) -> None:
         while True:
@@ -138,18 +134,19 @@ class Embeddings:
         for path in snapshot.differing(self._seen):
             skill = snapshot.skills.get(path)
             if skill is None or skill.standing <= Standing.UNUSABLE:
-                self._drop(path)
+                self._put({path: None})
             else:
                 texts[path] = _text(skill)
         digests = {path: hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for path, text in texts.items()}
         # Most edits are of bodies.
-        digests = {path: digest for path, digest in digests.items() if self._digests.get(path) != digest}
+        known = {path: digest for path, (digest, _) in self._known.items()}
+        digests = {path: digest for path, digest in digests.items() if known.get(path) != digest}
         model = self._embedder.key
         kept = {} if self._index is None else self._index.vectors(model, digests.values())
         if len({self._length, *map(len, kept.values())} - {0}) > 1:
             self._forget(model)
             raise EmbeddingError("the kept vectors are not of one length, so all are made anew")
-        self._put({path: kept[digest] for path, digest in digests.items() if digest in kept}, digests)
+        self._put({path: (digest, kept[digest]) for path, digest in digests.items() if digest in kept})
         missing = {digest: texts[path] for path, digest in digests.items() if digest not in kept}
         rest = iter(missing.items())
         while batch := dict(islice(rest, self._embedder.batch)):
@@ -163,54 +160,33 @@ class Embeddings:
             new = {digest: row.tobytes() for digest, row in zip(batch, made, strict=True)}
             if self._index is not None:
                 self._index.keep_vectors(model, new)
-            self._put({path: new[digest] for path, digest in digests.items() if digest in new}, digests)
+            self._put({path: (digest, new[digest]) for path, digest in digests.items() if digest in new})
         with self._followed:
             self._seen = snapshot
             self._followed.notify_all()
 
-    def _put(self, vectors: Mapping[str, bytes], digests: Mapping[str, bytes]) -> None:
-        """Have these vectors, of skills by their paths; what it costs follows how many they are."""
-        if not vectors:
-            return
-        import numpy as np
-
+    def _put(self, vectors: Mapping[str, tuple[bytes, bytes] | None]) -> None:
+        """Set these vectors by path, with the digests of their texts; None removes one."""
         with self._lock:
-            for path, raw in vectors.items():
-                vector = np.frombuffer(raw, dtype=np.float32)
-                if self._vectors is None:
-                    self._vectors = np.zeros((64, len(vector)), dtype=np.float32)
-                row = self._rows.get(path)
-                if row is None:
-                    row = self._free.pop() if self._free else len(self._paths)
-                    self._paths[row : row + 1] = [path]
-                    self._rows[path] = row
-                if row >= len(self._vectors):
-                    self._vectors = np.concatenate([self._vectors, np.zeros_like(self._vectors)])
-                self._vectors[row] = vector
-                self._digests[path] = digests[path]
+            for path, each in vectors.items():
+                if each is None:
+                    self._known.pop(path, None)
+                else:
+                    self._known[path] = each
+            self._table = None
 
     @property
     def _length(self) -> int:
         """Of a vector, in bytes; 0 while there is none."""
-        return 0 if self._vectors is None else self._vectors[0].nbytes
+        return next((len(vector) for _, vector in self._known.values()), 0)
 
     def _forget(self, model: str) -> None:
         """Begin again: behind the same address there is another model."""
         if self._index is not None:
             self._index.forget_vectors(model)
         with self._lock:
-            self._vectors = None
-            self._paths, self._rows, self._free, self._digests = [], {}, [], {}
+            self._known, self._table = {}, None
         self._seen = Snapshot({})
-
-    def _drop(self, path: str) -> None:
-        with self._lock:
-            self._digests.pop(path, None)
-            row = self._rows.pop(path, None)
-            if row is not None and self._vectors is not None:
-                self._paths[row] = None
-                self._vectors[row] = 0
-                self._free.append(row)
 
     # What the operator is shown
 
@@ -230,9 +206,5 @@ class Embeddings:
 
 def _text(skill: Skill) -> str:
     """Return what a skill is said to be."""
-    parts: Sequence[str] = (skill.name, identity.title(skill) or "", skill.description)
+    parts = (skill.name, identity.title(skill) or "", skill.description)
     return "\n".join(dict.fromkeys(each for each in parts if each))[:_TEXT_LENGTH]
-
-
-def _nothing() -> None:
-    pass

@@ -60,11 +60,7 @@ class Embedder(Protocol):
 
 
 class LocalModel:
-    """A model2vec model, loaded when it is first used.
-
-    Args:
-        folder: has `MODEL_FILES`.
-    """
+    """A model2vec model in a folder that has `MODEL_FILES`, loaded when it is first used."""
 
     batch = 256
 
@@ -101,10 +97,7 @@ class LocalModel:
 class Endpoint:
     """An address that answers `POST {"model", "input"}` as OpenAI's does. Redirects and proxies are not followed.
 
-    Args:
-        url: of the endpoint, or of the API that has it at `/embeddings`.
-        model: the name of the model there.
-        secret: what is sent as a bearer token; None for none.
+    `url` is that of the endpoint, or of the API that has it at `/embeddings`; `secret` is sent as a bearer token.
     """
 
     batch = 64

@@ -23,13 +23,9 @@ _LOCK_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """One skill that may run.
+    """One skill that may run: its origin as `policy.canonical` has it, its path when it was approved, and its digest.
 
-    Attributes:
-        origin: where it comes from, as `policy.canonical` has it.
-        skill: its skill path when it was approved.
-        digest: `sha256:` and 64 hex digits over its files.
-        approved_at: seconds of the epoch.
+    `digest` is `sha256:` and 64 hex digits over all files, `approved_at` seconds of the epoch.
     """
 
     origin: str
@@ -78,22 +74,16 @@ def read(path: Path) -> tuple[Approval, ...]:
 
 
 def _moment(value: Any) -> float:
-    """Return seconds of the epoch that a calendar can show.
-
-    Raises:
-        ValueError: they are not.
-    """
+    """Return seconds of the epoch that a calendar can show, or raise ValueError."""
     if not 0 <= float(value) < _LAST_MOMENT:
         raise ValueError
     return float(value)
 
 
 def change(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]]) -> None:
-    """Replace the approvals of a file under a lock, so that concurrent changes are not lost.
+    """Replace the approvals of a file by what `edit` makes of them, under a lock: no concurrent change is lost.
 
-    Args:
-        path: the file. It is for its owner alone, and so is the lock beside it.
-        edit: makes the new approvals of those that the file has.
+    The file is for its owner alone, and so is the lock beside it.
 
     Raises:
         UsageError: the file cannot be read or written, or another process keeps it locked.

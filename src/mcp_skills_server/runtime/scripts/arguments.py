@@ -13,7 +13,7 @@ from typing import Final
 
 from mcp_skills_server.errors import RequestError, UsageError, listed
 from mcp_skills_server.model import Json, printable
-from mcp_skills_server.runtime.scripts.process_tree import TOKEN
+from mcp_skills_server.runtime.scripts.processes import TOKEN
 
 _MAX_ARGS: Final = 256
 _MAX_ARG_BYTES: Final = 16 << 10
@@ -32,11 +32,7 @@ _BETWEEN: Final = re.compile(r"[\s,]+")
 
 
 def checked_args(args: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments, if they can be passed on.
-
-    Raises:
-        RequestError: too many, too long, or no text that a program can be given.
-    """
+    """Return the arguments; RequestError if they are too many, too long, or no text that a program can be given."""
     if len(args) > _MAX_ARGS:
         raise RequestError(f"args has {len(args)} elements, and at most {_MAX_ARGS} are passed on; put them in a file")
     for number, each in enumerate(args):
@@ -62,11 +58,7 @@ def declared_env(frontmatter: Mapping[str, Json]) -> list[str]:
 
 
 def allowed_env(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the variables that the operator lets callers set for every skill.
-
-    Raises:
-        UsageError: one is no name of a variable, or cannot be left to a caller.
-    """
+    """Return the variables that the operator lets callers set for every skill; UsageError for one that cannot be."""
     for name in names:
         shown = printable(name[:80])
         if not _is_name(name):
@@ -77,11 +69,7 @@ def allowed_env(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def checked_env(env: Mapping[str, str], allowed: Collection[str] | None) -> dict[str, str]:
-    """Return the variables, if they can be passed on.
-
-    Args:
-        env: the variables.
-        allowed: their names must be among these; None if they are the operator's own.
+    """Return the variables, whose names must be in `allowed`; None allows any, for the operator's own.
 
     Raises:
         RequestError: too many, too long, badly named, or not allowed.
@@ -121,11 +109,7 @@ def _is_ours(name: str) -> bool:
 
 
 def checked_text(text: str, what: str) -> str:
-    """Return the text, if it can be given to a program.
-
-    Raises:
-        RequestError: it has a NUL, or a surrogate that no UTF-8 stands for.
-    """
+    """Return the text; RequestError if it has a NUL, or a surrogate that no UTF-8 stands for."""
     if "\0" in text:
         raise RequestError(f"{what} has a NUL character, which no program can be given; leave it out")
     try:

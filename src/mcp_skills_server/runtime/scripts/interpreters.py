@@ -11,7 +11,7 @@ import errno
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,12 +33,9 @@ _PROBES: Final = {"python": _PYTHON, "node": _NODE, "ruby": _RUBY, "perl": _PERL
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A program that can run scripts of some extension.
+    """A program that can run scripts of some extension, with what goes between it and the script.
 
-    Attributes:
-        program: its name on PATH.
-        options: what goes between it and the script.
-        probe: what to ask it before it is used; no answer means that it will not do.
+    `probe` is what to ask it before it is used; no answer means that it will not do.
     """
 
     program: str
@@ -75,12 +72,7 @@ _ASKED_FOR: Final = {".ts": "bun, deno, tsx or node 22.18", ".mts": "bun, deno, 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """An interpreter and the paths that it reads.
-
-    Attributes:
-        argv: what goes before the script's own path; nothing if it is executed directly.
-        needs: absolute paths of files and folders that it must be able to read.
-    """
+    """The words before a script's path, none if it is executed directly, and the absolute paths that it must read."""
 
     argv: tuple[str, ...]
     needs: tuple[str, ...]
@@ -95,10 +87,7 @@ def is_program(raw: bytes) -> bool:
 
 
 class Interpreters:
-    """The interpreter map, with what the operator put over it.
-
-    Args:
-        named: program by extension, `.py` and the like.
+    """The interpreter map, with what the operator put over it: `named` has programs by extension, `.py` and the like.
 
     Raises:
         UsageError: no extension, or no such program. No program is started for that.
@@ -120,17 +109,22 @@ class Interpreters:
         """Return the extensions that have an interpreter, installed or not."""
         return sorted(self._candidates)
 
-    def maps(self, path: str) -> bool:
-        """Tell whether this script is run by its extension; another one is run by its first line."""
-        return _extension(path) in self._candidates
+    def choose(self, path: str, head: Callable[[], bytes]) -> Interpreter:
+        """Return what runs a script, by its extension, else by its first line, with which `head` begins.
 
-    def by_extension(self, path: str) -> Interpreter:
-        """Return the interpreter for a known extension. May start programs to query them.
+        Programs may be started to query them. The executable bit has no say: no digest, lock file, signature or
+        approval covers it.
 
         Raises:
-            RequestError: nothing that could is installed.
+            RequestError: nothing that could is installed, or it is no script that can be run.
+            FileNotFoundError: what its first line names is not there.
         """
-        extension = _extension(path)
+        extension = os.path.splitext(path)[1].lower()
+        if extension in self._candidates:
+            return self._by_extension(path, extension)
+        return self._by_first_line(path, head())
+
+    def _by_extension(self, path: str, extension: str) -> Interpreter:
         if extension not in self._found:
             found = next(filter(None, map(_find, self._candidates[extension])), None)
             if found is None:
@@ -144,19 +138,7 @@ class Interpreters:
             self._found[extension] = found
         return self._found[extension]
 
-    def by_first_line(self, path: str, head: bytes) -> Interpreter:
-        """Return the interpreter for a script without a known extension: it is executed directly if it has a #! line.
-
-        The executable bit has no say: no digest, lock file, signature or approval covers it.
-
-        Args:
-            path: the script, for messages.
-            head: how it begins.
-
-        Raises:
-            RequestError: it is no script that can be run.
-            FileNotFoundError: what its first line names is not there.
-        """
+    def _by_first_line(self, path: str, head: bytes) -> Interpreter:
         if not head.startswith(_FIRST_LINE):
             raise RequestError(
                 f"{printable(path)} cannot be run: its extension is none of {' '.join(self.known())}, "
@@ -169,10 +151,6 @@ class Interpreters:
         if not os.path.isfile(program):
             raise FileNotFoundError(errno.ENOENT, f"its first line asks for {printable(program)!r}, which is not there")
         return Interpreter((), (program,))
-
-
-def _extension(path: str) -> str:
-    return os.path.splitext(path)[1].lower()
 
 
 def _find(candidate: _Candidate) -> Interpreter | None:

@@ -23,9 +23,8 @@ NOT_STARTED = 127
 def main(words: Sequence[str]) -> int:
     """Set the limits, then become the program; returns only if that fails.
 
-    Args:
-        words: `NAME=NUMBER` for each limit (a name is one of `resource.RLIMIT_NAME`), and `USER=NUMBER` if the program
-            will be another user, whose processes count; `--`, the program, its arguments.
+    `words` are `NAME=NUMBER` for each `resource.RLIMIT_NAME`, `USER=NUMBER` if the program will be another user, whose
+    processes count, then `--`, the program and its arguments.
     """
     split = words.index("--")
     argv = [*words[split + 1 :]]

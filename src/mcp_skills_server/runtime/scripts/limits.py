@@ -20,7 +20,7 @@ import anyio
 
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.quota import Owner, QuotaError
-from mcp_skills_server.runtime.scripts.process_tree import entries, lines
+from mcp_skills_server.runtime.scripts.processes import entries, lines
 from mcp_skills_server.runtime.scripts.workspace import MOST_FILES, exceeds
 
 _AT_LEAST_S: Final = 1.0
@@ -35,9 +35,7 @@ _SPARE: Final = 8
 class Turns:
     """Concurrency limit of one server's runs, on one event loop. The owner with the fewest runs comes first.
 
-    Args:
-        total: runs at once.
-        share: runs of one owner at once; by default all but one, so that another owner need not wait for them.
+    By default one owner's `share` is all but one of `total`, so that another owner need not wait for them.
     """
 
     def __init__(self, total: int, share: int | None = None) -> None:
@@ -48,11 +46,7 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, owner: Owner, patience_s: float) -> AsyncGenerator[None]:
-        """Wait for a turn, and hold it while this is entered.
-
-        Args:
-            owner: None where clients cannot be distinguished: no share limits it.
-            patience_s: the longest wait in seconds.
+        """Wait up to `patience_s` for a turn, and hold it while this is entered. No share limits the owner None.
 
         Raises:
             QuotaError: the wait was too long because of the owner's own runs.
@@ -99,12 +93,10 @@ class Turns:
 
 
 class Usage:
-    """Memory and disk of one run. For one thread at a time.
+    """Memory and disk of one run, whose files lie below `tops`. For one thread at a time.
 
-    Args:
-        tops: the directories that it may fill.
-        disk_bytes: the limit of their files, with removed files that are still open.
-        memory_bytes: the limit of one process; all together may have an eighth more.
+    `disk_bytes` limits them with removed files that are still open; `memory_bytes` is that of one process, and all
+    together may have an eighth more.
     """
 
     def __init__(self, tops: Sequence[str], disk_bytes: int, memory_bytes: int) -> None:
@@ -115,11 +107,7 @@ class Usage:
         self._due = self._soonest = time.monotonic()
 
     def over(self, processes: Iterable[int]) -> str | None:
-        """Return which limit the run exceeds, in words, or None.
-
-        Args:
-            processes: the known processes of the run.
-        """
+        """Return in words which limit the run with these processes exceeds, or None."""
         pids = list(processes)
         if _memory(pids, self._memory_bytes) > self._memory_bytes:
             return f"its processes took more than {self._memory_bytes:,} bytes of memory"

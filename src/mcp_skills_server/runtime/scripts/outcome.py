@@ -35,16 +35,10 @@ class Outcome:
     """The result of a script.
 
     Attributes:
-        path: the script's path in the skill.
-        exit_code: its exit code; 128 and the number of the signal that ended it; 127 when it could not be started;
-            None when the server ended it.
+        exit_code: 128 and the number of the signal that ended it; 127 when it could not be started; None when the
+            server ended it.
         stdout: its output, with U+FFFD for bytes that are not UTF-8.
-        stderr: as `stdout`; the server's own remarks are lines at its end that begin with `mcp-skills-server:`.
-        duration_ms: how long it ran.
-        timed_out: the server ended it at its time limit.
-        stdout_truncated: stdout was longer than its cap.
-        stderr_truncated: stderr was longer than its cap.
-        sandbox: the kind of its sandbox.
+        stderr: likewise; the server's own remarks are lines at its end that begin with `mcp-skills-server:`.
         user: its user id to the kernel; None where there are none.
         sandbox_gaps: the parts of a whole sandbox that this machine lacks, in words.
         files: files of the work directory that are new or changed since it began.
@@ -74,14 +68,9 @@ class Outcome:
 def outcome_of(
     path: str, ended: Ended, remarks: str, sandbox: Bubblewrap | None, files: tuple[tuple[OutputFile, ...], int]
 ) -> Outcome:
-    """Return the outcome of a run.
+    """Return the outcome of a run, with the server's remarks behind stderr.
 
-    Args:
-        path: the script's path.
-        ended: the result of its program.
-        remarks: lines of the server's own, for the end of stderr.
-        sandbox: its sandbox; None for none.
-        files: the files that it left, and how many more there are.
+    `files` are those that it left, and how many more there are.
     """
     between = "\n" if remarks and ended.stderr and not ended.stderr.endswith("\n") else ""
     owner = None if sandbox is None else sandbox.user
@@ -102,14 +91,7 @@ def outcome_of(
 
 
 def remarks_on(ended: Ended, reason: str | None, timeout_s: float, *, network_closed: bool) -> list[str]:
-    """Return the remarks on a run, without the prefix and end of lines.
-
-    Args:
-        ended: the result of its program.
-        reason: why the server ended it before its time limit, if it did.
-        timeout_s: its time limit.
-        network_closed: whether scripts have no network here.
-    """
+    """Return the remarks on a run, without prefix and end of line. `reason` is why the server stopped it, if it did."""
     remarks: list[str] = []
     if ended.timed_out:
         remarks.append(f"the script was ended after its time limit of {timeout_s:g} s")

@@ -29,12 +29,7 @@ _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """A file in a work directory.
-
-    Attributes:
-        path: relative, `/`-separated.
-        size: its bytes.
-    """
+    """A file in a work directory, by its relative, `/`-separated path, and its bytes."""
 
     path: str
     size: int
@@ -131,12 +126,7 @@ def _opened(name: str, within: int | None, path: str) -> Directory | None:
 
 
 def read(top: str, path: str, most: int) -> bytes:
-    """Return the bytes of a file below a directory.
-
-    Args:
-        top: the directory.
-        path: relative, `/`-separated; the words of a client.
-        most: bytes that are read at most.
+    """Return at most `most` bytes of a file below `top`, by a relative, `/`-separated path of a client.
 
     Raises:
         RequestError: there is no such file that can be read. The message says why, also where it cannot be read now.
@@ -164,15 +154,10 @@ def read(top: str, path: str, most: int) -> bytes:
 
 
 def files_since(top: str, since_ns: int, most: int) -> tuple[tuple[OutputFile, ...], int]:
-    """Return the new and changed files below a directory, sorted, and the number of those left out.
+    """Return `most` new and changed files below a directory, sorted, and the number of those left out.
 
-    Args:
-        top: the directory.
-        since_ns: a time of the same disk, in nanoseconds; only the kernel sets the time of a file's last change.
-        most: how many are named.
-
-    Raises:
-        RequestError: the directory cannot be read now.
+    `since_ns` is a time of the same disk: only the kernel sets the time of a file's last change. RequestError: the
+    directory cannot be read now.
     """
     found: list[OutputFile] = []
     hidden = 0

@@ -34,11 +34,9 @@ _NAMES_SHOWN: Final = 20
 
 
 class RunRefusedError(RequestError):
-    """Something is not run for the caller. The message has the reason, for a model.
+    """Something is not run for the caller; the message has the reason, for a model.
 
-    Args:
-        message: the reason.
-        by: what is missing: a "grant", a "source" whose scripts run, or a "secret".
+    `by` is what is missing: a "grant", a "source" whose scripts run, or a "secret".
     """
 
     def __init__(self, message: str, by: Literal["grant", "source", "secret"]) -> None:
@@ -47,24 +45,17 @@ class RunRefusedError(RequestError):
 
 
 class Allowed(NamedTuple):
-    """The rights of a run that may begin.
-
-    Attributes:
-        network: whether it may use the network.
-        secrets: variables that the operator gave to the skill and that its `skill.toml` declares.
-    """
+    """The rights of a run: the network, and those variables of the operator that the skill's `skill.toml` declares."""
 
     network: bool
     secrets: Mapping[str, str]
 
 
 def canonical(origin: str) -> str:
-    """Return an origin as it is compared: of a site its address without index, query and default port; of an archive
-    its path.
+    """Return an origin as it is compared; "" for what no operator can name.
 
-    What else has a scheme (git, a registry) is spelled in one way only.
-
-    "" for what no operator can name.
+    Of a site it is the address without index, query and default port, of an archive its path; what else has a scheme
+    (git, a registry) is spelled in one way only.
     """
     if origin == UNKNOWN:
         return ""
@@ -86,12 +77,7 @@ def reference(skill: Skill) -> str:
 
 
 class ExecutionPolicy:
-    """Decides what runs, for whom, and what it gets.
-
-    Args:
-        registry: where files are read.
-        settings: what the operator chose.
-    """
+    """Decides what runs, for whom, and what it gets."""
 
     def __init__(self, registry: Registry, settings: ScriptSettings) -> None:
         self._registry = registry
@@ -112,7 +98,7 @@ class ExecutionPolicy:
         permissions: Permissions | None = None,
         needs: Collection[str] = (),
     ) -> Allowed:
-        """Tell whether this may run. Blocks: files are read for their digests.
+        """Return what a run gets. Blocks: files are read for their digests.
 
         Args:
             skill: of which a script is to run; None for code that came with a call.
@@ -120,11 +106,8 @@ class ExecutionPolicy:
             permissions: of the caller; None where the options alone decide.
             needs: secrets without which it is not to begin.
 
-        Returns:
-            what it gets.
-
         Raises:
-            RunRefusedError: it may not. The message says what can be done.
+            RunRefusedError: it may not run. The message says what can be done.
             StaleFileError: a file changed.
         """
         if permissions is not None:

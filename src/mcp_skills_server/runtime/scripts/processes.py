@@ -11,10 +11,11 @@ import codecs
 import logging
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -25,7 +26,6 @@ from anyio.abc import Process
 
 from mcp_skills_server.runtime.scripts import launch
 from mcp_skills_server.runtime.scripts.launch import NOT_STARTED
-from mcp_skills_server.runtime.scripts.process_tree import KILLING_S, TOKEN, ProcessTree
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,11 @@ LINGER_S: Final = 0.5
 """Seconds for which the pipes may stay open after a program has ended."""
 PROGRESS_S: Final = 2.0
 """The interval of progress reports."""
+TOKEN: Final = "SKILL_RUN"  # noqa: S105
+"""The variable that carries a run's token."""
+KILLING_S: Final = 3.0
+"""Seconds for which killing is tried."""
+_STRAYS_S: Final = 1.0
 _CHUNK: Final = 64 << 10
 _PROBE_S: Final = 10.0
 _REPORT_BYTES: Final = 64 << 10
@@ -43,7 +48,7 @@ _WINDOWS: Final = sys.platform == "win32"
 
 Progress: TypeAlias = Callable[[float], Awaitable[None]]
 """Awaited every `PROGRESS_S` with the seconds that a script has run."""
-Beat: TypeAlias = Callable[[ProcessTree], Awaitable[bool]]
+Beat: TypeAlias = Callable[["ProcessTree"], Awaitable[bool]]
 """Awaited at each beat with the processes of a run; ends the run by returning True."""
 
 
@@ -54,10 +59,8 @@ class Command:
     Attributes:
         argv: the program, by absolute path, and its arguments.
         env: all of its environment.
-        cwd: where it starts.
         limits: as `launch` takes them, by name.
-        box: makes, of the descriptor that a sandbox reports to and that of its filter, the words that go before
-            `argv`; None without one.
+        box: makes the words before `argv`, of the descriptor that a sandbox reports to and that of its filter.
         calls: the sandbox's filter of system calls; None for none.
     """
 
@@ -74,15 +77,11 @@ class Ended:
     """The result of a program.
 
     Attributes:
-        exit_code: its exit code; 128 and the signal's number if one ended it, 127 if it was never started, None if it
-            did not end by itself.
-        stdout: what it wrote, as text, up to the cap.
-        stderr: likewise.
-        duration_ms: from its start to its end.
+        exit_code: 128 and the signal's number if one ended it, 127 if it was never started, None if it did not end by
+            itself.
+        stdout: what it wrote, as text, up to the cap; likewise `stderr`.
         timed_out: it reached its timeout.
         stopped: `beat` ended it.
-        stdout_truncated: stdout was longer than its cap.
-        stderr_truncated: stderr was longer than its cap.
     """
 
     exit_code: int | None
@@ -96,11 +95,7 @@ class Ended:
 
 
 class Capture:
-    """The reading end of a pipe, kept up to a cap and drained beyond it.
-
-    Args:
-        most: the cap in bytes.
-        held: closes both ends when it exits.
+    """The reading end of a pipe, kept up to `most` bytes and drained beyond; `held` closes both ends when it exits.
 
     Attributes:
         writer: the end that a program writes to; -1 once this copy of it is closed.
@@ -159,12 +154,10 @@ async def execute(
     """Run a program to its end. If the caller is cancelled, everything it started is killed first.
 
     Args:
-        command: what to run.
         timeout_s: seconds after which it is ended: SIGTERM, and after `GRACE_S` SIGKILL.
         output_bytes: the cap of each stream; the rest is read and dropped.
-        beat_s: seconds between beats.
-        beat: may end the program at each beat.
-        progress: None for no reports. A report that fails or hangs does not affect the program.
+        beat: may end the program, every `beat_s` seconds.
+        progress: a report that fails or hangs does not affect the program.
 
     Raises:
         OSError: it could not be started.
@@ -234,11 +227,6 @@ def ask(
     argv: Sequence[str], env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Run a short query of a program of the operator, such as for its version, and wait a few seconds for it.
-
-    Args:
-        argv: the program and its arguments.
-        env: all of its environment; None for ours.
-        pass_fds: descriptors that it gets.
 
     Raises:
         OSError: it could not be started, or gave no answer in time.
@@ -374,3 +362,104 @@ async def _closed(streams: Sequence[Capture]) -> None:
     with anyio.move_on_after(LINGER_S):
         for stream in streams:
             await stream.ended.wait()
+
+
+class ProcessTree:
+    """The processes of one run: `pid` leads a group, and the environment of all has `token` as `TOKEN`."""
+
+    def __init__(self, pid: int, token: str) -> None:
+        self._pid = pid
+        self._token = token
+        self._strays: list[int] = []
+        self._due = 0.0
+
+    def processes(self) -> set[int]:
+        """Return the known processes: all descendants, and once a second those that left the family."""
+        now = time.monotonic()
+        if now >= self._due:  # this reads the environment of every process
+            self._strays = list(having(TOKEN, self._token))
+            self._due = now + _STRAYS_S
+        return {pid for start in (self._pid, *self._strays) for pid in family(start)}
+
+    def terminate_group(self) -> None:
+        """Ask the program and its group to end."""
+        _signal_group(self._pid, signal.SIGTERM)
+        _signal_group(self._pid, signal.SIGCONT)  # a stopped process handles no other signal
+
+    def terminate_inside(self) -> None:
+        """Ask all but the program itself: a sandbox's own process would end at once and take the script with it."""
+        for pid in having(TOKEN, self._token):
+            if pid != self._pid:
+                _signal([pid], signal.SIGTERM)
+                _signal([pid], signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill all that is found until nothing is. Blocks."""
+        _signal_group(self._pid, signal.SIGKILL)
+        deadline = time.monotonic() + KILLING_S
+        clear = 0
+        # A process that is being replaced by `exec` shows no environment for a moment: one look is not enough.
+        while clear < 2:
+            found = list(having(TOKEN, self._token))
+            clear = 0 if found else clear + 1
+            _signal(found, signal.SIGKILL)
+            if time.monotonic() > deadline:
+                logger.warning("processes of a script do not end although they were killed: %s", found)
+                return
+            time.sleep(0.005)
+
+
+def _signal_group(group: int, number: int) -> None:
+    if not _WINDOWS:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, number)
+
+
+def _signal(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def entries(directory: str) -> list[str]:
+    """Return the names in a directory; none if it cannot be read."""
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def content(path: str) -> bytes:
+    """Return the bytes of a file; none if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def lines(path: str) -> list[str]:
+    """Return the lines of a file; none if it cannot be read."""
+    return content(path).decode(errors="replace").splitlines()
+
+
+def family(pid: int) -> Iterator[int]:
+    """Yield a process and all its descendants."""
+    todo, seen = [pid], {pid}
+    while todo:
+        here = todo.pop()
+        yield here
+        for task in entries(f"/proc/{here}/task"):
+            for word in content(f"/proc/{here}/task/{task}/children").split():
+                child = int(word)
+                if child not in seen:
+                    seen.add(child)
+                    todo.append(child)
+
+
+def having(variable: str, value: str) -> Iterator[int]:
+    """Yield the processes whose environment has this variable, as far as this user may see."""
+    mark = f"{variable}={value}".encode()
+    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+        if name.isdigit() and mark in content(f"/proc/{name}/environ"):
+            yield int(name)

@@ -1,4 +1,7 @@
-"""Runs scripts of skills: which call may run what and when, and how a run begins, is watched and leaves nothing behind.
+"""Runs scripts of skills: checks the call, prepares the disk and the environment, executes, and tidies up.
+
+What runs is a private copy of the bytes that were scanned, in an environment that holds nothing of ours, with limits on
+processor time, memory, files and processes, and in a sandbox where there is one.
 
 Off unless the operator turns it on. A script is a file of the skill, looked up in the snapshot; no text of the client
 becomes a path outside the session's work directory, or reaches a shell. What a model can put right is a RequestError
@@ -8,6 +11,7 @@ that says how.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import secrets
@@ -17,8 +21,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import anyio
@@ -42,12 +45,10 @@ from mcp_skills_server.runtime.scripts.limits import Turns, Usage
 from mcp_skills_server.runtime.scripts.outcome import Outcome, as_line, outcome_of, remarks_on
 from mcp_skills_server.runtime.scripts.output_files import OutputFile
 from mcp_skills_server.runtime.scripts.policy import ExecutionPolicy
-from mcp_skills_server.runtime.scripts.preparation import Preparation, RunDirectory, RunRequest
-from mcp_skills_server.runtime.scripts.process_tree import ProcessTree
-from mcp_skills_server.runtime.scripts.processes import NOT_STARTED, Command, Ended, Progress, execute
-from mcp_skills_server.runtime.scripts.sandbox import Bubblewrap, Choose
+from mcp_skills_server.runtime.scripts.processes import NOT_STARTED, Command, Ended, ProcessTree, Progress, execute
+from mcp_skills_server.runtime.scripts.sandbox import Bubblewrap, View
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
-from mcp_skills_server.runtime.scripts.workspace import Workspace, discard
+from mcp_skills_server.runtime.scripts.workspace import RunDirectory, Workspace, discard, lay_out
 from mcp_skills_server.telemetry import events
 
 logger = logging.getLogger(__name__)
@@ -60,17 +61,45 @@ _TIDYING_S: Final = 20.0
 _NAMES_SHOWN: Final = 20
 _DIRECTORY_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 
+_HEAD: Final = 256
+"""Bytes of a script in which its first line must end."""
+_PROCESSES: Final = 64
+_OPEN_FILES: Final = 64
+"""Kernel buffers of sockets belong to no process, so no limit counts them; few sockets in few processes hold little."""
+_CPU_SPARE_S: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A run that was asked for and checked.
+
+    Attributes:
+        skills: the skills to lay out, by the name of the directory.
+        within: the directory of the skill that the script is in, "" for the work directory.
+        path: the script's path in it.
+        file: the script, None where it is in the work directory.
+        launcher, fill, permissions, needs: as `Scripts.run` takes them.
+        network: whether it may use the network.
+    """
+
+    skills: Mapping[str, Skill]
+    within: str
+    path: str
+    file: SkillFile | None
+    args: tuple[str, ...]
+    timeout_s: float
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    workdir: str = "."
+    launcher: str | None = None
+    fill: Callable[[str], None] | None = None
+    permissions: Permissions | None = None
+    needs: tuple[str, ...] = ()
+    network: bool = False
+
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A run that was prepared and not started.
-
-    Attributes:
-        command: what would be executed.
-        box: the sandbox; None for none.
-        network: whether it may use the network.
-        folders: folders of the operator's that it may read and write.
-    """
+    """A run that was prepared and not started; it may write into the operator's `folders`."""
 
     command: Command
     box: Bubblewrap | None
@@ -80,11 +109,6 @@ class Explained:
 
 class Scripts:
     """Runs scripts for one server, on one event loop.
-
-    Args:
-        registry: where the skills' files are read.
-        settings: what the operator chose.
-        server: its events; None where nothing reads them.
 
     Raises:
         UsageError: the sandbox is required and cannot be had, an interpreter or a folder is not there, or a name is
@@ -99,13 +123,11 @@ class Scripts:
         self._policy = ExecutionPolicy(registry, settings)
         self._interpreters = Interpreters(settings.interpreters)
         self._chosen: Future[Bubblewrap | None] = Future()
-        choose = partial(sandbox.choose, settings.sandbox, network=settings.network, folders=settings.folders)
         if settings.wait_for_sandbox:
-            self._chosen.set_result(choose())
+            self._chosen.set_result(self._choose())
         else:
             sandbox.program_of(settings.sandbox, settings.folders)
-            threading.Thread(target=self._try_out, args=(choose,), name="skills-sandbox", daemon=True).start()
-        self._preparation = Preparation(registry, settings, self._interpreters, self._sandbox)
+            threading.Thread(target=self._try_out, name="skills-sandbox", daemon=True).start()
         self._turns = Turns(settings.concurrent, settings.runs)
         self._top: str | None = None
         self._workspaces: set[Workspace] = set()
@@ -137,9 +159,13 @@ class Scripts:
         """The extensions that have an interpreter, whether it is installed or not."""
         return self._interpreters.known()
 
-    def _try_out(self, choose: Choose) -> None:
+    def _choose(self) -> Bubblewrap | None:
+        settings = self._settings
+        return sandbox.choose(settings.sandbox, network=settings.network, folders=settings.folders)
+
+    def _try_out(self) -> None:
         try:
-            self._chosen.set_result(choose())
+            self._chosen.set_result(self._choose())
         except Exception as error:
             logger.error("no script will run: %s", error)
             self._chosen.set_exception(error)
@@ -153,7 +179,7 @@ class Scripts:
 
     async def run(
         self,
-        skill: Skill,
+        skill: Skill | None,
         path: str,
         workspace: Workspace,
         *,
@@ -163,25 +189,24 @@ class Scripts:
         timeout_s: float | None = None,
         progress: Progress | None = None,
         directory: str | None = None,
+        skills: Mapping[str, Skill] | None = None,
         launcher: str | None = None,
         fill: Callable[[str], None] | None = None,
         owner: Owner = None,
         permissions: Permissions | None = None,
         needs: Sequence[str] = (),
     ) -> Outcome:
-        """Run a file of a skill and wait for its end. Cancelled, it leaves nothing behind.
+        """Run a file of a skill or of the work directory, and wait for its end. Cancelled, it leaves nothing behind.
 
         Args:
-            skill: the skill.
-            path: the file's path in it, found by exact look-up.
-            workspace: the session's work directory.
-            args: the script's arguments.
-            env: variables for its environment, as the caller wants them: those that the skill declares or the operator
-                allows.
+            skill: the skill; None for a file in the work directory.
+            path: its path in the skill, by exact look-up; or in the work directory, as no client says it.
+            env: variables for its environment, of those that the skill declares or the operator allows.
             workdir: where it starts, relative to the work directory; made if it is not there.
             timeout_s: the time limit; None for the operator's.
             progress: awaited now and then with the seconds that it has run.
             directory: the name of the skill's directory; None for the skill's own.
+            skills: without a skill, what is laid out below `SKILL_DIR`, by the name of the directory.
             launcher: a file in the work directory that the interpreter runs, with the script as its first argument.
             fill: called in a thread with the work directory when it is this run's turn, before the start: what waits
                 for its turn takes nothing of the disk. Only for a work directory in which nothing else runs.
@@ -193,12 +218,17 @@ class Scripts:
             QuotaError: the owner runs too much already; try again later.
             RunRefusedError: it may not run for this caller.
             RequestError: the call must be changed, or be tried again later; the message says how.
-            StaleFileError: a file of the skill changed; scan it again and call again. The script was not started.
+            StaleFileError: a file of a skill changed; scan it again and call again. The script was not started.
         """
-        request = self._request(skill, path, args, directory or skill.name, timeout_s)
+        declared: list[str] = []
+        if skill is None:
+            request = self._request_of_written(path, skills or {}, args, timeout_s)
+        else:
+            request = self._request(skill, path, args, directory or skill.name, timeout_s)
+            declared = declared_env(skill.frontmatter)
         request = replace(
             request,
-            env=checked_env(env or {}, (*declared_env(skill.frontmatter), *self._allowed_env)),
+            env=checked_env(env or {}, (*declared, *self._allowed_env)),
             workdir=checked_text(workdir, "workdir"),
             launcher=launcher,
             fill=fill,
@@ -208,82 +238,33 @@ class Scripts:
         return await self._run(request, workspace, progress, owner)
 
     def explain(self, skill: Skill, path: str, workspace: Workspace, args: Sequence[str] = ()) -> Explained:
-        """Return what `run` would execute, and what it may see. Blocks; nothing is executed.
-
-        Raises:
-            RunRefusedError: as for `run`.
-            RequestError: as for `run`.
-            StaleFileError: as for `run`.
-        """
+        """Return what `run` would execute, and what it may see; raises as `run` does. Blocks; nothing is executed."""
         box = self._sandbox()
         request = self._allowed(self._request(skill, path, args, skill.name, None))
         directory = RunDirectory(os.path.join(self._directory(), f"run-{secrets.token_hex(8)}"))
         workspace.enter()
         try:
-            command = self._preparation.command(request, workspace, directory)
+            command = self._command(request, workspace, directory)
         finally:
             self._tidy(directory, workspace)
         return Explained(command, box, request.network, self._settings.folders)
 
     def _request(
         self, skill: Skill, path: str, args: Sequence[str], directory: str, timeout_s: float | None
-    ) -> RunRequest:
+    ) -> _Request:
         within = directory if _DIRECTORY_NAME.fullmatch(directory) else "skill"
-        return RunRequest(
-            {within: skill},
-            within,
-            path,
-            _file(skill, path),
-            checked_args(args),
-            {},
-            ".",
-            self._checked_timeout(timeout_s),
-            None,
-            None,
-        )
+        file = _file(skill, path)
+        return _Request({within: skill}, within, path, file, checked_args(args), self._checked_timeout(timeout_s))
 
-    async def run_written(
-        self,
-        path: str,
-        workspace: Workspace,
-        *,
-        skills: Mapping[str, Skill],
-        args: Sequence[str] = (),
-        timeout_s: float | None = None,
-        launcher: str | None = None,
-        fill: Callable[[str], None] | None = None,
-        owner: Owner = None,
-        permissions: Permissions | None = None,
-    ) -> Outcome:
-        """Run a file that lies in the work directory, with some skills at hand.
-
-        Args:
-            path: the file's path in the work directory. It is the caller's, and never a client's.
-            workspace: the work directory.
-            skills: what is laid out below `SKILL_DIR`, by the name of the directory.
-            args: as for `run`, and so the rest.
-            timeout_s: likewise.
-            launcher: likewise.
-            fill: likewise; it may be what writes the file.
-            owner: likewise.
-            permissions: likewise.
-
-        Raises:
-            QuotaError: as for `run`.
-            RunRefusedError: as for `run`.
-            RequestError: as for `run`; or a name is none for a directory.
-            StaleFileError: as for `run`.
-        """
+    def _request_of_written(
+        self, path: str, skills: Mapping[str, Skill], args: Sequence[str], timeout_s: float | None
+    ) -> _Request:
         for name in skills:
             if not _DIRECTORY_NAME.fullmatch(name):
                 raise RequestError(f"No directory can have the name {printable(name[:200])!r}; leave the skill out")
-        timeout_s = self._checked_timeout(timeout_s)
-        request = RunRequest(
-            skills, "", path, None, checked_args(args), {}, ".", timeout_s, launcher, fill, permissions
-        )
-        return await self._run(request, workspace, None, owner)
+        return _Request(skills, "", path, None, checked_args(args), self._checked_timeout(timeout_s))
 
-    async def _run(self, request: RunRequest, workspace: Workspace, progress: Progress | None, owner: Owner) -> Outcome:
+    async def _run(self, request: _Request, workspace: Workspace, progress: Progress | None, owner: Owner) -> Outcome:
         box = self._sandbox()
         # SP-30: this process was not root when it chose to have no sandbox.
         if box is None and sandbox.is_off_forbidden():
@@ -317,10 +298,10 @@ class Scripts:
         return outcome_of(request.path, ended, "".join(map(as_line, remarks)), box, files)
 
     async def _execute(
-        self, request: RunRequest, workspace: Workspace, directory: RunDirectory, progress: Progress | None
+        self, request: _Request, workspace: Workspace, directory: RunDirectory, progress: Progress | None
     ) -> tuple[Ended, str | None]:
         """Return what the script did, and why the server ended it, if it did before its time."""
-        command = await to_thread.run_sync(self._preparation.command, request, workspace, directory)
+        command = await to_thread.run_sync(self._command, request, workspace, directory)
         await to_thread.run_sync(self._record, request)
         written = [workspace.path, directory.temporary, directory.shared]
         usage = Usage(written, self._settings.workspace_bytes, self._settings.memory_bytes)
@@ -344,25 +325,73 @@ class Scripts:
         )
         return ended, reason
 
-    def _allowed(self, request: RunRequest) -> RunRequest:
-        """Return the run with what the operator gives to it. Blocks.
+    def _command(self, request: _Request, workspace: Workspace, directory: RunDirectory) -> Command:
+        """Put everything on the disk and say what is to be executed. Blocks."""
+        bubblewrap = self._sandbox()
+        owner = None
+        if bubblewrap is not None:
+            owner = bubblewrap.user
+        interpreter = self._interpreters.choose(request.path, lambda: self._head(request.file))
+        workdir = workspace.prepare(request.workdir)
+        if request.fill is not None:
+            workspace.fill(request.fill)
+        directory.make(owner)
+        for name, skill in request.skills.items():
+            started = request.path if name == request.within else None
+            lay_out(self._registry, skill, started, os.path.join(directory.skills, name))
+        skills, work, temporary = directory.skills, workspace.path, directory.temporary
+        path, box, calls = os.environ.get("PATH", ""), None, None
+        if bubblewrap is not None:
+            start = sandbox.WORKSPACE + workdir[len(work) :]
+            view = View(skills, work, temporary, directory.shared, start, interpreter.needs, network=request.network)
+            box, calls = bubblewrap.box(view), bubblewrap.calls
+            skills, work, temporary = sandbox.SKILLS, sandbox.WORKSPACE, sandbox.TEMPORARY
+            path = sandbox.PATH if not interpreter.argv else _path_with(interpreter.argv[0])
+        home = os.path.join(skills, request.within) if request.within else skills
+        script = os.path.join(home if request.within else work, *request.path.split("/"))
+        launched = () if request.launcher is None else (os.path.join(work, request.launcher),)
+        needed = ("SYSTEMROOT", "PATHEXT", "COMSPEC") if os.name == "nt" else ()
+        platform = {name: os.environ[name] for name in needed if name in os.environ}
+        env = {
+            **platform,
+            "PATH": path or os.defpath,
+            "HOME": work,
+            "TMPDIR": temporary,
+            "LANG": "C.UTF-8",
+            "SKILL_DIR": home,
+            "SKILL_WORKSPACE": work,
+            **request.env,
+        }
+        argv = (*interpreter.argv, *launched, script, *request.args)
+        return Command(argv, env, workdir, self._limits(request.timeout_s, owner), box, calls)
 
-        Raises:
-            RunRefusedError: it is not allowed.
-            StaleFileError: a file of a skill changed.
-        """
+    def _head(self, file: SkillFile | None) -> bytes:
+        return b"" if file is None else self._registry.read(file)[:_HEAD]
+
+    def _limits(self, timeout_s: float, owner: int | None) -> dict[str, int]:
+        # Processor time counts every thread, so that eight threads may use eight seconds in one; it is for what
+        # escapes the time limit. Address space would stop runtimes that reserve much and use little (V8, Go).
+        user = {} if owner is None else {"USER": owner}
+        return {
+            **user,
+            "CPU": math.ceil(timeout_s + _CPU_SPARE_S) * (os.cpu_count() or 1),
+            "DATA": self._settings.memory_bytes,
+            "FSIZE": self._settings.file_bytes,
+            "NOFILE": _OPEN_FILES,
+            "CORE": 0,
+            "MSGQUEUE": 0,
+            "NPROC": _PROCESSES,
+        }
+
+    def _allowed(self, request: _Request) -> _Request:
+        """Return the run with what the policy gives to it. Blocks."""
         skill, skills = request.skills.get(request.within), tuple(request.skills.values())
         allowed = self._policy.decide(skill, skills, permissions=request.permissions, needs=request.needs)
         own = checked_env(allowed.secrets, None)
         return replace(request, env={**request.env, **own}, network=allowed.network)
 
-    def _record(self, request: RunRequest) -> None:
-        """Say that a run is about to start. Blocks.
-
-        Raises:
-            NotRecordedError: the audit log cannot record it.
-            StaleFileError: a file of the skill changed.
-        """
+    def _record(self, request: _Request) -> None:
+        """Emit the event of a run that begins; NotRecordedError if the audit log cannot record it. Blocks."""
         if not self._server.has_readers:
             return
         with self._server.serving():  # also of a run that no request caused
@@ -380,7 +409,7 @@ class Scripts:
         directory.discard()
         return files, workspace.leave(self._settings.workspace_bytes)
 
-    def _log(self, request: RunRequest, ended: Ended) -> None:
+    def _log(self, request: _Request, ended: Ended) -> None:
         skill = request.skills.get(request.within)
         whose = "a call" if skill is None else skill.path
         how = "ended by the server" if ended.exit_code is None else f"exit code {ended.exit_code}"
@@ -409,3 +438,9 @@ def _file(skill: Skill, path: str) -> SkillFile:
         hint = f"its scripts are {', '.join(there[:_NAMES_SHOWN])}{more}" if there else "it has no scripts"
         raise RequestError(f"The skill {skill.name} has no file {printable(path[:200])!r}; {printable(hint)}")
     return file
+
+
+def _path_with(program: str) -> str:
+    """Return the sandbox's PATH, with the program's directory before it if it is not there."""
+    directory = os.path.dirname(program)
+    return sandbox.PATH if directory in sandbox.PATH.split(":") else f"{directory}:{sandbox.PATH}"

@@ -17,7 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.runtime.scripts import system_calls
@@ -74,11 +74,9 @@ class View:
         skills: the directory that is /skills, with a directory for each skill.
         work: the directory that is /workspace.
         temporary: the directory that is /tmp, new and empty: mount points may be made in it.
-        shared: the directory that is /dev/shm. Like /tmp it is on the disk, where its size can be measured; memory
-            would have no bound.
+        shared: the directory that is /dev/shm, on the disk, where its size can be measured; memory would have no bound.
         workdir: where to start, absolute, as seen inside.
         needs: further files and folders that must be readable.
-        network: whether it may use the network.
     """
 
     skills: str
@@ -90,28 +88,11 @@ class View:
     network: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
-    """The sandbox that commands are run in.
-
-    Attributes:
-        words: makes what goes before the command, of the descriptor to report on and that of the filter, if any.
-        calls: the filter of system calls, which is to be read from that descriptor.
-    """
-
-    words: Callable[[int, int | None], list[str]]
-    calls: bytes | None
-
-
 class Bubblewrap:
-    """Runs programs in a sandbox of bubblewrap.
+    """Runs programs in a sandbox of bubblewrap, with absolute `folders` that they may read and write.
 
-    Args:
-        program: where bubblewrap is.
-        folders: absolute folders that they may read and write.
-        dropper: where `setpriv` is, to start bubblewrap as root and scripts as `nobody`; None to start it as who we
-            are, in a user namespace.
-        calls: the filter of system calls; None for none.
+    `dropper` is where `setpriv` is, to start bubblewrap as root and scripts as `nobody`; None to start it as this user,
+    in a user namespace. `calls` is the filter of system calls; None for none.
     """
 
     def __init__(
@@ -139,13 +120,13 @@ class Bubblewrap:
         found = {_AS_ROOT: as_root, _NO_FILTER: self.calls is None}
         return tuple(words for words, missing in found.items() if missing)
 
-    def box(self, view: View) -> Box:
-        """Return how a command is put into it."""
+    def box(self, view: View) -> Callable[[int, int | None], list[str]]:
+        """Return what makes the words before a command, of the descriptor to report on and that of `calls`, if any."""
 
         def words(status: int, calls: int | None) -> list[str]:
             return [*self._words(view), "--json-status-fd", str(status), *_filter(calls), "--", *self._drop()]
 
-        return Box(words, self.calls)
+        return words
 
     def trouble(self) -> str | None:
         """Try it out: why it does not work here, or None."""
@@ -205,9 +186,6 @@ class Bubblewrap:
         return [*words, "--remount-ro", "/", "--chdir", view.workdir]
 
 
-Choose: TypeAlias = Callable[[], Bubblewrap | None]
-
-
 def choose(mode: Mode, *, network: bool, folders: Sequence[str]) -> Bubblewrap | None:
     """Return the sandbox to use, or None for none. Tries it out, and logs which it is.
 
@@ -231,11 +209,7 @@ def choose(mode: Mode, *, network: bool, folders: Sequence[str]) -> Bubblewrap |
 
 
 def program_of(mode: Mode, folders: Sequence[str]) -> str | None:
-    """Return the path of bubblewrap, None for no sandbox. Refuse what can be refused without a trial.
-
-    Raises:
-        UsageError: as for `choose`.
-    """
+    """Return the path of bubblewrap, None for no sandbox. Refuse as `choose` what can be refused without a trial."""
     for folder in folders:
         _folder(folder)
     if mode == "off":

@@ -22,9 +22,8 @@ class ScriptSettings:
         runs: those of one client; None for all but one.
         memory_bytes: of one process.
         file_bytes: of one file that a script writes.
-        workspace_bytes: of all files that a script makes: above this it is ended; and of a session's work directory:
-            above this it is emptied.
-        sandbox: whether bubblewrap must be had, or is not used.
+        workspace_bytes: of all files that a script makes, above which it is ended; and of a session's work directory,
+            above which it is emptied.
         wait_for_sandbox: try bubblewrap out first. False does so in a thread that runs wait for, and where it does not
             work, logs that and refuses every run.
         network: whether scripts in the sandbox may use the network.
@@ -34,8 +33,8 @@ class ScriptSettings:
         interpreters: program by extension (`.py`), over the built-in map.
         env: names of variables that callers may set for every skill, beside those that a skill declares.
         origins: sites and archives whose approved skills may run, as `show` prints their origin.
-        roots: whether scripts of the skills of a root may run, by its folder, as it was given and absolute; of a root
-            with copies those that are approved. What is not named here is decided by `origins`.
+        roots: whether scripts of a root may run, by its folder as given and absolute; of a root with copies those that
+            are approved. What is not named here is decided by `origins`.
         approvals: the file of approvals; None for the user's own.
     """
 

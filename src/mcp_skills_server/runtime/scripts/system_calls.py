@@ -120,12 +120,7 @@ _SOCKET: Final = (41, 198)
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A kind of processor.
-
-    Attributes:
-        audit: how the kernel's filters name it.
-        column: where in the table its numbers are.
-    """
+    """A kind of processor: how the kernel's filters name it, and the column of its numbers in the table."""
 
     audit: int
     column: int
@@ -144,11 +139,7 @@ def numbers(column: int) -> dict[str, int]:
 
 
 def program(machine: str | None = None) -> bytes | None:
-    """Return the filter for this machine as bubblewrap reads it, or None where there is none.
-
-    Args:
-        machine: the processor's name as `uname -m` says it; None for ours.
-    """
+    """Return the filter for a machine (`uname -m`; None for ours) as bubblewrap reads it, None where there is none."""
     if machine is None:
         if sys.platform != "linux" or sys.maxsize < 1 << 32:
             return None

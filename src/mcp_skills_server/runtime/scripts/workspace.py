@@ -29,6 +29,7 @@ MOST_FILES: Final = 20_000
 _ENTRY_BYTES: Final = 1 << 10
 """Bytes that a file counts for even when it is empty."""
 _PASSES: Final = 5
+_FILES_NAMED: Final = 50
 _MAX_WORKDIR_BYTES: Final = 512
 _DIRECTORY: Final = 0 if os.name == "nt" else os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
@@ -37,11 +38,7 @@ class Workspace:
     """A session's private work directory. What one script leaves in it, the next one finds.
 
     It is emptied and removed only while no script runs in it: what walks a tree by name could be led out of it by a
-    script that changes the tree meanwhile.
-
-    Attributes:
-        path: the directory, absolute and resolved.
-        open: whether it was not closed yet.
+    script that changes the tree meanwhile. `path` is absolute and resolved; `open` says that it was not closed yet.
     """
 
     def __init__(self, path: str, closed: Callable[[Workspace], None], owner: int | None = None) -> None:
@@ -59,11 +56,9 @@ class Workspace:
             self._runs += 1
 
     def leave(self, most: int) -> bool:
-        """Note that a script has ended. After the last one empty the directory if it takes more than `most` bytes, and
-        remove it if it is closed.
+        """Note that a script has ended, and return whether the directory had to be emptied.
 
-        Returns:
-            Whether it had to be emptied.
+        After the last one it is emptied if it takes more than `most` bytes, and removed if it is closed.
         """
         with self._lock:
             self._runs -= 1
@@ -89,14 +84,10 @@ class Workspace:
                     os.chown(os.path.join(top, name), self._owner, self._owner, follow_symlinks=False)
 
     def prepare(self, workdir: str) -> str:
-        """Make sure that it is there, and return the absolute path of a directory in it.
-
-        Args:
-            workdir: a relative path, `/`-separated.
+        """Make sure that the directory is there, and return the absolute path of `workdir`, a relative path, in it.
 
         Raises:
             RequestError: it is not such a path, leads outside, or cannot be a directory.
-            OSError: the disk does not do its part.
         """
         if len(workdir.encode()) > _MAX_WORKDIR_BYTES:
             raise RequestError(f"workdir is longer than {_MAX_WORKDIR_BYTES} bytes; choose a shorter one")
@@ -127,11 +118,7 @@ class Workspace:
             make_directory(self.path, self._owner)
 
     def read(self, path: str, most: int) -> bytes:
-        """Return the bytes of a file that a script left in it.
-
-        Raises:
-            RequestError: there is no such file, it is a link or the like, or has more than `most` bytes.
-        """
+        """Return the bytes of a file that a script left in it: see `output_files.read`."""
         return output_files.read(self.path, path, most)
 
     def close(self) -> None:
@@ -144,16 +131,38 @@ class Workspace:
                     discard(self.path)
 
 
+class RunDirectory:
+    """The directory of one run, beside the work directory of its session: skills, temporary files, shared memory."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._begun = os.path.join(path, "begun")
+        self.skills = os.path.join(path, "skills")
+        self.temporary = os.path.join(path, "tmp")
+        self.shared = os.path.join(path, "shm")
+
+    def make(self, owner: int | None) -> None:
+        """Make it for a script that this user runs; None for us."""
+        os.mkdir(self._path, 0o700)
+        os.mkdir(self._begun)  # nothing changes it, so it keeps the time
+        make_directory(self.temporary, owner)
+        make_directory(self.shared, owner)
+        os.mkdir(self.skills)
+        os.chmod(self.skills, 0o755)  # noqa: S103 - it lies in a private directory, and another user may have to read it
+
+    def files_made(self, workspace: str) -> tuple[tuple[output_files.OutputFile, ...], int]:
+        """Return the new and changed files of a work directory since this was made, and how many more there are."""
+        with suppress(OSError, RequestError):
+            return output_files.files_since(workspace, os.lstat(self._begun).st_ctime_ns, _FILES_NAMED)
+        return (), 0
+
+    def discard(self) -> None:
+        """Remove it, if it is there."""
+        discard(self._path)
+
+
 def make_directory(path: str, owner: int | None) -> None:
-    """Make a private directory.
-
-    Args:
-        path: the directory, which is not there yet.
-        owner: the number of the user and group whose it is to be; None for us.
-
-    Raises:
-        OSError: it cannot be made, or not be given away.
-    """
+    """Make a private directory for this user and group, None for us; OSError if it cannot be made or given away."""
     os.mkdir(path, 0o700)
     if owner is not None:
         os.chown(path, owner, owner)
@@ -188,7 +197,6 @@ def lay_out(registry: Registry, skill: Skill, script: str | None, top: str) -> N
 
     Raises:
         StaleFileError: a file is not the one that was scanned any more.
-        OSError: the disk does not do its part.
     """
     os.makedirs(top, 0o700)
     directories = {top}
@@ -253,12 +261,9 @@ def discard(top: str) -> None:
 
 
 def empty(top: str) -> None:
-    """Remove everything in a directory.
+    """Remove everything in a directory; OSError if something cannot be removed.
 
     Directories are moved up to the top before they are entered, so that no path grows long.
-
-    Raises:
-        OSError: something cannot be removed.
     """
     prefix = os.path.join(top, f".{secrets.token_hex(8)}-")
     moved = 0

@@ -24,11 +24,11 @@ from filelock import FileLock, Timeout
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import ignored
-from mcp_skills_server.sources.faults import SourceError
 from mcp_skills_server.sources.git.address import GitAddress, is_commit, is_git, parse_address
 from mcp_skills_server.sources.git.program import Git, GitFailedError
 from mcp_skills_server.sources.git.repository import Repository, Tip
 from mcp_skills_server.sources.records import read_index, read_records
+from mcp_skills_server.sources.source import SourceError
 
 DEPTH: Final = 64
 """Commits back from the one that is served, among which those of a skill are looked for."""
@@ -178,23 +178,14 @@ def _is_whole(repository: Path) -> bool:
 
 
 class History(NamedTuple):
-    """The history of a skill.
-
-    Attributes:
-        commits: the last ones that touched it, the newest first.
-        note: why there are none, in one line; "" where there are some, and where there is nothing to say.
-    """
+    """The history of a skill."""
 
     commits: Sequence[Commit] = ()
     note: str = ""
 
 
 class Histories:
-    """The histories of all sources that are repositories. Any thread may use it.
-
-    Args:
-        now: seconds of a clock that never goes back.
-    """
+    """The histories of all sources that are repositories. Any thread may use it."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now

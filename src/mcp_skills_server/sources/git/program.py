@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Final, cast
 
 from mcp_skills_server.errors import SkillsServerError
-from mcp_skills_server.sources.faults import UnreachableError
+from mcp_skills_server.sources.source import UnreachableError
 
 if sys.platform != "win32":
     import fcntl

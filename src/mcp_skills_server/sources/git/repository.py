@@ -16,9 +16,9 @@ from typing import IO, Final, NamedTuple
 
 from mcp_skills_server.errors import clipped
 from mcp_skills_server.model import printable
-from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError, UnsignedCommitError
 from mcp_skills_server.sources.git.address import GitAddress
 from mcp_skills_server.sources.git.program import MOST_FILE_BYTES, REMOTE, Git, GitFailedError
+from mcp_skills_server.sources.source import SourceError, UnacceptableError, UnreachableError, UnsignedCommitError
 
 _OURS: Final = "refs/kept/current"
 _FETCH: Final = (

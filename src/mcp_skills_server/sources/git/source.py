@@ -3,38 +3,46 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import IO, Final, TypeVar
 
 import anyio
 from anyio import to_thread
 
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError, quoted
-from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
-from mcp_skills_server.format.ignored import some_of
+from mcp_skills_server.format import excerpts, file_names, media
+from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
+from mcp_skills_server.format.archive.tree import Tree, check_name, decoded
+from mcp_skills_server.format.ignored import is_ignored, some_of
 from mcp_skills_server.sources.cache import CacheFolder
-from mcp_skills_server.sources.faults import (
+from mcp_skills_server.sources.folder import FetchedFolder
+from mcp_skills_server.sources.git.address import is_commit, parse_address
+from mcp_skills_server.sources.git.repository import Repository, Tip, TreeEntry
+from mcp_skills_server.sources.grouping import group_by_skill, is_skill_md, root_name
+from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, held
+from mcp_skills_server.sources.records import IndexRecord, read_index
+from mcp_skills_server.sources.source import (
     ContentRefusedError,
+    FetchReport,
+    Polled,
+    Revision,
     RewrittenError,
+    SkillRefusal,
     SourceError,
+    SourceSettings,
     UnacceptableError,
     UnreachableError,
 )
-from mcp_skills_server.sources.folder import FetchedFolder
-from mcp_skills_server.sources.git.address import is_commit, parse_address
-from mcp_skills_server.sources.git.repository import Repository, Tip
-from mcp_skills_server.sources.git.selection import Selection, WantedSkill, read_files, select
-from mcp_skills_server.sources.grouping import root_name
-from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, held
-from mcp_skills_server.sources.records import IndexRecord
-from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import FetchReport, Polled, Revision, SkillRefusal
 
 _T = TypeVar("_T")
+_LINK: Final = b"120000"
+_SUBMODULE: Final = b"160000"
+_EXECUTABLE: Final = b"100755"
+_PIECE: Final = 1 << 20
 _MOST_SIGNERS: Final = 1 << 20
 _PINNED_S: Final = 86_400.0
 """Between two looks at a commit, which never changes; a copy that another process removed comes back."""
@@ -42,10 +50,6 @@ _PINNED_S: Final = 86_400.0
 
 class GitFolder(Polled):
     """One folder of one repository.
-
-    Args:
-        given: its address.
-        settings: where its copy is, how often it is looked at, whose commits are taken.
 
     Raises:
         UsageError: it is no address, or the cache cannot be written.
@@ -112,9 +116,8 @@ class GitFolder(Polled):
             return report
         try:
             with FetchedFolder.opened(self._folder) as folder:
-                known = folder.index(self.origin)
-                before = known.body if known else ""
-                return replace(self._update(folder, tip, before), before=before)
+                known = read_index(self._folder, self.origin)
+                return self._update(folder, tip, known.body if known else "")
         except SourceError:
             raise
         except OSError as error:
@@ -125,13 +128,14 @@ class GitFolder(Polled):
         if self._settings.signers is not None:
             self._repository.check_signature(tip.commit, self._settings.signers)
         rewritten = self._check_history(before, tip)
-        found = select(self._repository.entries(tip.commit, self._address.folder), hidden=self._settings.hidden)
+        entries = self._repository.entries(tip.commit, self._address.folder)
+        skills, hidden = select(entries, hidden=self._settings.hidden)
         limits = self._settings.fetch.limits
-        if len(found.skills) > limits.skills:
+        if len(skills) > limits.skills:
             raise UnacceptableError(f"it has more than {limits.skills} skills; name a folder with #")
         units: list[Unit] = []
         refused: list[SkillRefusal] = []
-        for place, skill in found.skills.items():
+        for place, skill in skills.items():
             name = place or self._address.name
             if skill.fault:
                 refused.append(SkillRefusal(name, skill.fault, "publisher"))
@@ -139,13 +143,18 @@ class GitFolder(Polled):
                 units.append(Unit(skill.key, name, (place,), url=place, item=skill))
             else:  # its own name says where it goes
                 units.append(Unit(skill.key, name, is_named=False, item=skill))
-        fetch = replace(self._settings.fetch, force=True, prune=True, wanted=None)
-        reconciler = Reconciler(folder, self.origin, fetch, is_cache=True, is_atomic=True)
+        reconciler = Reconciler(folder, self.origin, self._settings.fetch, is_cache=True, is_atomic=True)
         self._put(reconciler, tip, reconciler.plan(units))
         if reconciler.is_full:
             raise UnacceptableError(f"its skills have more than {limits.unpacked_bytes:,} bytes; name a folder with #")
+        warnings = [*rewritten]
+        if hidden:
+            places = some_of([*hidden])
+            warnings.append(f"skills lie in folders whose names begin with a dot ({places}); --hidden serves them")
+        elif not skills:
+            warnings.append("it has no SKILL.md; name another folder with #, or another branch with @")
         index = IndexRecord(self.origin, self.origin, tip.name, body=tip.commit, revision=tip.commit)
-        index = replace(index, warnings=(*_warnings(found), *rewritten))
+        index = replace(index, warnings=tuple(warnings))
         return reconciler.finish(index, refused=refused, refused_stay=False)
 
     def _put(self, reconciler: Reconciler, tip: Tip, missing: Sequence[Unit]) -> None:
@@ -188,13 +197,6 @@ class GitFolder(Polled):
         raise RewrittenError(f"{words}; 'list ROOT --accept-rewritten' or 'update --accept-rewritten' takes it")
 
 
-def _warnings(found: Selection) -> Sequence[str]:
-    if found.passed:
-        places = some_of(list(found.passed))
-        return (f"skills lie in folders whose names begin with a dot ({places}); --hidden serves them",)
-    return () if found.skills else ("it has no SKILL.md; name another folder with #, or another branch with @",)
-
-
 def _read(path: Path) -> bytes:
     try:
         return read_regular(path, _MOST_SIGNERS)[0]
@@ -203,3 +205,122 @@ def _read(path: Path) -> bytes:
         raise UsageError(
             f"--require-signed-commits {path} cannot be read ({reason}); name a file of allowed signers"
         ) from None
+
+
+# What of a commit makes skills
+
+
+@dataclass(slots=True)
+class WantedSkill:
+    """The folder of a skill in a commit; skills within it are part of it.
+
+    Attributes:
+        folder: its path below the folder that is served; "" for that itself.
+        files: (path in the skill, object id, executable) of each file.
+        left_out: paths of what is never served.
+        fault: why the skill is refused, or None.
+        key: its fingerprint.
+    """
+
+    folder: str
+    files: list[tuple[str, str, bool]] = field(default_factory=list[tuple[str, str, bool]])
+    left_out: list[str] = field(default_factory=list[str])
+    fault: str | None = None
+    key: str = ""
+
+
+def select(entries: Iterable[TreeEntry], *, hidden: bool) -> tuple[Mapping[str, WantedSkill], Sequence[str]]:
+    """Return the skills among these entries by folder, and the folders of skills that lie hidden in dot folders.
+
+    What decides is the commit alone, so that it is the same set of files wherever it is fetched. A skill that holds
+    what no archive may hold is refused alone.
+    """
+    files: dict[str, list[TreeEntry]] = {}  # a hostile tree has two files of one name
+    for entry in entries:
+        files.setdefault(entry.path.decode("utf-8", "surrogateescape"), []).append(entry)
+    grouped, rest = group_by_skill(files, hidden=hidden)
+    skills: dict[str, WantedSkill] = {}
+    for folder, found in grouped.items():
+        skill = skills[folder] = WantedSkill(folder)
+        try:
+            if folder:
+                check_name(folder)
+        except ArchiveRefusedError as error:
+            skill.fault = str(error)
+        for each in found.values():
+            for entry in each:
+                _add(skill, entry)
+    passed = sorted(path.rpartition("/")[0] for path in rest if is_skill_md(path))
+    for skill in skills.values():
+        lines = "".join(f"{executable:d} {object_id} {path}\0" for path, object_id, executable in sorted(skill.files))
+        skill.key = hashlib.sha256(f"{skill.fault}\0{lines}".encode("utf-8", "surrogateescape")).hexdigest()
+    for fault in file_names.faults(sorted(skills)):
+        skills[fault.path].fault = skills[fault.path].fault or fault.message
+    return skills, passed
+
+
+def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tuple[Files, list[str]]:
+    """Read the files of a skill from `git cat-file --batch`, and return them with the paths of Git LFS pointers.
+
+    All that git writes for the skill is read, also where the skill is refused.
+
+    Raises:
+        ArchiveRefusedError: it is over a limit, or some platform cannot hold it.
+        EOFError: git wrote something else.
+    """
+    tree, refused, pointers = Tree(limits), None, list[str]()
+    for path, object_id, executable in skill.files:
+        size = _size(out.readline(), object_id)
+        if refused is None:
+            try:
+                tree.place(path)
+                tree.admit(path, size)
+            except ArchiveRefusedError as error:
+                refused = error
+        if refused is not None:
+            _skip(out, size + 1)
+            continue
+        raw = out.read(size + 1)
+        if len(raw) != size + 1:
+            raise EOFError
+        raw = raw[:-1]
+        if media.is_lfs_pointer(raw):
+            pointers.append(path)
+        tree.fill(path, raw, executable)
+    if refused is not None:
+        raise refused
+    return tree.checked(), pointers
+
+
+def _add(skill: WantedSkill, entry: TreeEntry) -> None:
+    try:
+        path = decoded(entry.path)
+        path = path[len(skill.folder) + 1 :] if skill.folder else path
+        check_name(path)  # before what is ignored is left out: `../x` is no file that was forgotten there
+    except ArchiveRefusedError as error:
+        skill.fault = skill.fault or str(error)
+        return
+    if any(is_ignored(part) for part in path.split("/") if part):
+        skill.left_out.append(path)
+    elif entry.mode == _LINK:
+        skill.fault = skill.fault or f"{excerpts.quoted(path)} is a symbolic link"
+    elif entry.mode == _SUBMODULE:
+        skill.fault = skill.fault or f"{excerpts.quoted(path)} is a submodule, which is another repository"
+    else:
+        skill.files.append((path, entry.object_id, entry.mode == _EXECUTABLE))
+
+
+def _size(head: bytes, object_id: str) -> int:
+    """Parse the size in the header of an object."""
+    parts = head.split()
+    if len(parts) != 3 or parts[:2] != [object_id.encode(), b"blob"]:
+        raise EOFError
+    return int(parts[2])
+
+
+def _skip(out: IO[bytes], size: int) -> None:
+    while size:
+        piece = out.read(min(size, _PIECE))
+        if not piece:
+            raise EOFError
+        size -= len(piece)

@@ -24,9 +24,9 @@ from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
-from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci.manifests import mapping
 from mcp_skills_server.sources.oci.reference import OciReference
+from mcp_skills_server.sources.source import UnacceptableError
 
 _CLIENT: Final = "mcp-skills-server"
 _UNSAID_S: Final = 60
@@ -170,12 +170,7 @@ def _shown(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """One authentication scheme of the header WWW-Authenticate.
-
-    Attributes:
-        scheme: "basic", "bearer" and so on, in lower case.
-        parameters: names in lower case; of a repeated one the first.
-    """
+    """One authentication scheme of the header WWW-Authenticate."""
 
     scheme: str
     parameters: Mapping[str, str]

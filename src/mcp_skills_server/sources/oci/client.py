@@ -17,14 +17,13 @@ from anyio import to_thread
 
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.sources import addresses
-from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.addresses import shown
 from mcp_skills_server.sources.http import Hop, HttpClient, Response, check_now, check_status, redirect_target
 from mcp_skills_server.sources.oci import access, manifests
 from mcp_skills_server.sources.oci.access import Access
 from mcp_skills_server.sources.oci.manifests import Descriptor
 from mcp_skills_server.sources.oci.reference import OciReference, is_digest
-from mcp_skills_server.sources.settings import OriginPolicy
-from mcp_skills_server.sources.urls import shown
+from mcp_skills_server.sources.source import AbsentError, OriginPolicy, UnacceptableError, UnreachableError
 
 _DIGEST: Final = "docker-content-digest"
 _OCTETS: Final = {"Content-Type": "application/octet-stream"}

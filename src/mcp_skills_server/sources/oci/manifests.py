@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci.reference import is_digest
+from mcp_skills_server.sources.source import UnacceptableError
 
 MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
 INDEX: Final = "application/vnd.oci.image.index.v1+json"
@@ -56,12 +56,7 @@ class Descriptor:
 
 @dataclass(frozen=True, slots=True)
 class ImageManifest:
-    """A manifest: layers of files.
-
-    Attributes:
-        layers: the lowest first.
-        annotations: texts by name.
-    """
+    """A manifest: layers of files."""
 
     layers: tuple[Descriptor, ...]
     annotations: Mapping[str, str]
@@ -69,12 +64,7 @@ class ImageManifest:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """An index.
-
-    Attributes:
-        entries: its manifests, in order.
-        platforms: they are one artifact for several platforms, and any of them has all the skills.
-    """
+    """An index."""
 
     entries: tuple[Descriptor, ...]
     platforms: bool

@@ -17,11 +17,11 @@ from anyio import to_thread
 
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files
-from mcp_skills_server.sources.faults import AbsentError
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.manifests import Collection, Descriptor
 from mcp_skills_server.sources.oci.reference import OciReference
+from mcp_skills_server.sources.source import AbsentError
 
 _LICENSES: Final = "org.opencontainers.image.licenses"
 _WORKERS: Final = 6
@@ -31,14 +31,7 @@ _MOST_ANNOTATION: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A skill that is to be pushed.
-
-    Attributes:
-        name: of the skill.
-        frontmatter: of its SKILL.md.
-        version: as people know it, None where it has none.
-        read: gives its files; it blocks.
-    """
+    """A skill that is to be pushed."""
 
     name: str
     frontmatter: Mapping[str, Any]

@@ -97,10 +97,6 @@ def is_digest(text: object) -> bool:
 def parse_reference(text: str, *, http: bool = False) -> OciReference:
     """Parse the name of an artifact. Without tag and digest it means the tag `latest`.
 
-    Args:
-        text: as an operator writes it.
-        http: plain http is allowed, not only of this machine.
-
     Raises:
         UsageError: it names none, or over plain http where that is not allowed.
     """

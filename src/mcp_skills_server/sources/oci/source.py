@@ -6,7 +6,8 @@ has whole is not asked for again. While nothing is new, a look costs one HEAD.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+import gzip
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,27 +18,53 @@ import anyio
 from anyio import to_thread
 
 from mcp_skills_server import __version__
+from mcp_skills_server.catalog.path_index import above
 from mcp_skills_server.errors import UsageError, quoted
-from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
+from mcp_skills_server.format import archive
+from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
+from mcp_skills_server.format.ignored import some_of
+from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources.cache import CacheFolder
-from mcp_skills_server.sources.faults import ContentRefusedError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.folder import FetchedFolder
+from mcp_skills_server.sources.grouping import group_by_skill, root_name
 from mcp_skills_server.sources.http import HttpClient
-from mcp_skills_server.sources.oci import layers, manifests
 from mcp_skills_server.sources.oci.access import Access
 from mcp_skills_server.sources.oci.client import RegistryClient
-from mcp_skills_server.sources.oci.manifests import Collection, ImageManifest
+from mcp_skills_server.sources.oci.manifests import (
+    SKILL_NAME,
+    TITLE,
+    Collection,
+    Descriptor,
+    ImageManifest,
+    decode_manifest,
+)
 from mcp_skills_server.sources.oci.reference import is_digest, parse_reference
-from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, fetch_units, held
+from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, check_names, fetch_units, held
 from mcp_skills_server.sources.records import IndexRecord
-from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.source import FetchReport, Polled, Revision
+from mcp_skills_server.sources.source import (
+    ContentRefusedError,
+    FetchReport,
+    Polled,
+    Revision,
+    SourceSettings,
+    UnacceptableError,
+    UnreachableError,
+)
 
 _PINNED_S: Final = 3600.0
 """Between two looks at what a digest names: it never changes, and only what is on the disk could."""
 _UNPACKERS: Final = 4
 _OVERHEAD: Final = 4 << 20
 """Most bytes of archives beyond their files."""
+LIMITS: Final = UnpackLimits(files=20_000, bytes=256 << 20, file=64 << 20)
+"""Of all layers of one artifact together; of each skill in it others hold."""
+_WHITEOUT: Final = ".wh."
+_OPAQUE: Final = ".wh..wh..opq"
+_UNPACK: Final = "io.deis.oras.content.unpack"
+_GZIP: Final = b"\x1f\x8b"
+_ZIP: Final = b"PK"
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"
+_PACKED: Final = ("+gzip", ".gzip", "+zip", "/zip", "/gzip", "/x-gzip", "tar.gz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +85,13 @@ class _Artifact:
 class Oci(Polled):
     """One artifact, or what a tag names.
 
-    Args:
-        given: its name.
-        settings: where its copy is, and how it is fetched.
-
     Raises:
         UsageError: it is no name, or the cache cannot be written.
     """
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
         super().__init__(settings.refresh_s)
-        # The cache is ours: what was changed in it is put right, what the manifest no longer has is gone.
-        self._settings = replace(settings.fetch, force=True, prune=True, wanted=None)
+        self._settings = settings.fetch
         self._hidden = settings.hidden
         named = parse_reference(given, http=settings.fetch.trust.http)
         if settings.pin is not None and not is_digest(settings.pin):
@@ -117,17 +139,15 @@ class Oci(Polled):
                 error = ContentRefusedError if reconciler.failure.fault == "publisher" else UnreachableError
                 raise error(reconciler.failure.reason)
             index = IndexRecord(source, source, revision=whole)
-            report = await to_thread.run_sync(reconciler.finish, index)
-        return replace(report, before=reconciler.before.partition(" ")[0])
+            return await to_thread.run_sync(reconciler.finish, index)
 
     async def _fetch(self, reconciler: Reconciler, digest: str) -> None:
         """Have the skills of the manifest in the folder that it does not have."""
-        deadline = anyio.current_time() + self._settings.limits.total_s
         unpackers = anyio.CapacityLimiter(_UNPACKERS)
         async with self._client() as client:
             units: list[Unit] = []
             for each in await self._artifacts(client, digest):
-                name = each.annotations.get(manifests.SKILL_NAME, "")
+                name = each.annotations.get(SKILL_NAME, "")
                 fingerprint = f"{each.digest} {self._asked}"
                 units.append(Unit(fingerprint, name or each.digest[:19], is_named=bool(name), item=each))
 
@@ -140,8 +160,7 @@ class Oci(Polled):
                 warnings = tuple(f"{unit.label}: {line}" for line in found.warnings)
                 return lambda: replace(found, warnings=warnings)
 
-            missing = await to_thread.run_sync(reconciler.plan, units)
-            await fetch_units(reconciler, missing, fetch, self._settings, deadline)
+            await fetch_units(reconciler, units, fetch)
 
     async def _artifacts(self, client: RegistryClient, digest: str) -> list[_Artifact]:
         """Return the artifacts that this manifest names: itself, or those of a collection."""
@@ -163,18 +182,21 @@ class Oci(Polled):
         if isinstance(manifest, Collection):
             raise ContentRefusedError("it is a collection in a collection, which is not read")
         size = sum(layer.size for layer in manifest.layers)
-        if size > layers.LIMITS.bytes + _OVERHEAD:
-            raise ContentRefusedError(f"its layers have {size} bytes, at most {layers.LIMITS.bytes} are taken")
+        if size > LIMITS.bytes + _OVERHEAD:
+            raise ContentRefusedError(f"its layers have {size} bytes, at most {LIMITS.bytes} are taken")
         with _as_unreachable():
             raw = [(layer, await client.blob(layer)) for layer in manifest.layers]
-        names = layers.candidate_names(artifact.annotations, manifest.annotations, self._reference.repository)
-        return partial(layers.read_layers, raw, names, self._limits, hidden=self._hidden)
+        said = [
+            each.get(key, "") for each in (artifact.annotations, manifest.annotations) for key in (SKILL_NAME, TITLE)
+        ]
+        names = [*filter(None, said), _basename(self._reference.repository)]
+        return partial(read_layers, raw, names, self._limits, hidden=self._hidden)
 
     async def _manifest(self, client: RegistryClient, digest: str) -> ImageManifest | Collection:
         with _as_unreachable():
             _, raw = await client.manifest(digest)
         try:
-            return manifests.decode_manifest(raw, self._settings.limits.skills)
+            return decode_manifest(raw, self._settings.limits.skills)
         except UnacceptableError as error:
             raise ContentRefusedError(str(error)) from None
 
@@ -192,3 +214,125 @@ def _as_unreachable() -> Generator[None]:
         yield
     except UnacceptableError as error:
         raise UnreachableError(str(error)) from None
+
+
+# Layers
+
+
+def read_layers(
+    layers: Sequence[tuple[Descriptor, bytes]], names: Iterable[str], limits: UnpackLimits, *, hidden: bool
+) -> Bundle:
+    """Read the skills in these layers, the lowest first, each with its descriptor.
+
+    A later layer covers an earlier one, and whiteouts remove what lies below. A skill is a directory with a SKILL.md,
+    wherever it lies. What belongs to no skill is left out; a skill with what is never served is refused whole.
+
+    Args:
+        layers: descriptors and bytes.
+        names: for a skill at the root whose SKILL.md has no usable name; the first usable one is taken.
+        limits: of one skill.
+        hidden: skills in dot folders count, too.
+
+    Raises:
+        ArchiveRefusedError: a layer cannot be unpacked.
+        UnacceptableError: a layer is of a kind that is not read, or there is no skill.
+    """
+    merged, warnings = _merge(layers)
+    archive.check_paths(merged)
+    skills: dict[str, Files] = {}
+    refused: dict[str, str] = {}
+    held, rest = group_by_skill(merged, hidden=hidden)
+    if not held:
+        raise UnacceptableError(f"it holds no skill: no directory of it has a {SKILL_MD}")
+    for place, files in held.items():
+        name = _basename(place) or root_name(files, names)
+        if name is None:
+            raise UnacceptableError(
+                f"it holds a skill without a name that a directory can have; set 'name' in its {SKILL_MD}"
+            )
+        if name in skills or name in refused:
+            refused.setdefault(name, "the artifact has two skills of this name")
+            continue
+        try:
+            _check(name, files, limits)
+        except (UnacceptableError, ArchiveRefusedError) as error:
+            refused[name] = str(error)
+        else:
+            skills[name] = files
+    if rest:
+        warnings.append(f"left out what belongs to no skill: {some_of(rest)}")
+    return Bundle(skills, refused, tuple(warnings))
+
+
+def _merge(layers: Sequence[tuple[Descriptor, bytes]]) -> tuple[dict[str, tuple[bytes, bool]], list[str]]:
+    """Merge the files of all layers, one upon the other; also return warnings."""
+    merged: dict[str, tuple[bytes, bool]] = {}
+    warnings: list[str] = []
+    left = LIMITS.bytes
+    for number, (descriptor, raw) in enumerate(layers, 1):
+        title = descriptor.annotations.get(TITLE, "")
+        if _is_packed(descriptor, raw):
+            files = _unpacked(raw, UnpackLimits(LIMITS.files, left, LIMITS.file))
+        elif title:
+            archive.check_paths([title])
+            files = {title: (raw, False)}
+        elif raw.startswith(_ZSTD):
+            raise UnacceptableError(f"layer {number} is compressed by zstd, which is not read; push it with gzip")
+        else:
+            warnings.append(f"left out layer {number}: {descriptor.media_type[:80]!r} is no archive and has no title")
+            continue
+        left -= sum(len(each) for each, _ in files.values())
+        if left < 0:
+            raise ArchiveRefusedError(f"its layers unpack to more than {LIMITS.bytes} bytes")
+        _cover(merged, files)
+    return merged, warnings
+
+
+def _is_packed(descriptor: Descriptor, raw: bytes) -> bool:
+    """Tell whether a layer is an archive of files; some tools push single files, each with its name."""
+    if raw.startswith((_GZIP, _ZIP)):
+        annotations, media_type = descriptor.annotations, descriptor.media_type.lower()
+        is_file = TITLE in annotations and annotations.get(_UNPACK) != "true" and not media_type.endswith(_PACKED)
+        return not is_file
+    return _is_tar(raw)
+
+
+def _is_tar(raw: bytes) -> bool:
+    return raw[257:262] == b"ustar"
+
+
+def _unpacked(raw: bytes, limits: UnpackLimits) -> Files:
+    # A plain tar is read as a gzip stream of stored blocks, so that one reader with one set of rules sees all.
+    return archive.unpack(gzip.compress(raw, 0) if _is_tar(raw) else raw, limits)
+
+
+def _cover(merged: dict[str, tuple[bytes, bool]], files: Files) -> None:
+    """Lay the files of a layer upon those below it."""
+    plain = {path: each for path, each in files.items() if not _basename(path).startswith(_WHITEOUT)}
+    hidden = {*plain}  # a file hides a directory of its name
+    folders = {folder for path in plain for folder in above(path.rpartition("/")[0])}  # and the other way round
+    for path in files.keys() - plain.keys():
+        folder, slash, name = path.rpartition("/")
+        hidden.add(folder if name == _OPAQUE else f"{folder}{slash}{name.removeprefix(_WHITEOUT)}")
+    for path in [*merged]:
+        if path in hidden or path in folders or any(folder in hidden for folder in above(path.rpartition("/")[0])):
+            del merged[path]
+    merged |= plain
+
+
+def _basename(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _check(name: str, files: Files, limits: UnpackLimits) -> None:
+    """Prove that a skill may be written."""
+    check_names([f"{name}/{path}" for path in files])
+    archive.check_paths([f"{name}/{path}" for path in files])
+    if len(files) > limits.files:
+        raise UnacceptableError(f"it has {len(files)} files, at most {limits.files} are taken")
+    size = sum(len(raw) for raw, _ in files.values())
+    largest = max((len(raw) for raw, _ in files.values()), default=0)
+    if size > limits.bytes or largest > limits.file:
+        raise UnacceptableError(
+            f"it has {size} bytes, and {largest} in one file; at most {limits.bytes} and {limits.file} are taken"
+        )

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
@@ -39,6 +39,7 @@ from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage_store import spark
 from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.forwarded import PREFIX
+from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.rates import FailedAuthentications
 from mcp_skills_server.web.settings import HttpSettings, UiSettings
 from mcp_skills_server.web.ui.look import (
@@ -123,47 +124,54 @@ VIEWS: Final = (
 )
 
 
-class Ui:
-    """The page.
+class PagePart(Part):
+    """The page, as a part of the application.
 
     Args:
         runtime: of all skills.
         settings: what clients of MCP are shown.
-        http: how the server is reached, and who may come in.
         ui: what the operator chose.
         views: which skills each principal has.
     """
 
-    def __init__(self, runtime: Runtime, settings: Settings, http: HttpSettings, ui: UiSettings, views: Views) -> None:
+    _site: PageContext
+    _viewers: Viewers
+    _entrance: Entrance
+
+    def __init__(self, runtime: Runtime, settings: Settings, ui: UiSettings, views: Views) -> None:
         self._runtime = runtime
+        self._settings = settings
+        self._ui = ui
         self._views = views
-        self._viewers = Viewers(http.policy, ui.once, FailedAuthentications(http.rates), http.page_sessions)
-        self.site = PageContext(
+
+    def configure(self, http: HttpSettings) -> HttpSettings:
+        """Take no token for the page, which authenticates viewers by itself, nor for `/`, which leads to it."""
+        policy = http.policy
+        below, at = (*policy.open_below, BASE), policy.open_at | {"/"}
+        http = replace(http, policy=replace(policy, open_below=below, open_at=at, page=f"{BASE}/"))
+        if self._ui.only:
+            return replace(http, answers_mcp=False, entrance=f"{BASE}/", is_private=True)
+        return http
+
+    def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
+        """Return the routes, below `BASE` and those that lead there, and follow the skills from now on."""
+        registry = self._runtime.registry
+        self._viewers = Viewers(http.policy, self._ui.once, FailedAuthentications(http.rates), http.page_sessions)
+        self._site = PageContext(
             _templates(),
-            settings,
+            self._settings,
             http.sites,
-            operation.UsageReports(ui.counts),
-            history.Revisions(runtime.registry),
-            local=ui.once is not None,
+            operation.UsageReports(self._ui.counts),
+            history.Revisions(registry),
+            local=self._ui.once is not None,
             open=self._viewers.is_open,
             live=live.Live(http.quotas.streams),
             activity=operation.Activity(),
         )
-        self._entrance = Entrance(self._viewers, http.policy, self.site.templates)
-        self.site.revisions.start()
-        self.site.live.follow(runtime.registry)
+        self._entrance = Entrance(self._viewers, http.policy, self._site.templates)
+        self._site.revisions.start()
+        self._site.live.follow(registry)
         threading.Thread(target=self._prepare, name="skills-ui-search", daemon=True).start()
-
-    def start(self) -> Callable[[], None]:
-        """Note from now on what is going on. Returns what ends that."""
-        return self._runtime.events.subscribe(self.site.activity.take)
-
-    def close(self) -> None:
-        """End every open stream."""
-        self.site.live.close()
-
-    def routes(self) -> list[BaseRoute]:
-        """Return the routes, below `BASE` and those that lead there."""
         routes = [
             *(Route(each.path, self._answer(each), methods=["GET"]) for each in VIEWS),
             Route("/try", self._posted(triggers.keep), methods=["POST"]),
@@ -174,6 +182,19 @@ class Ui:
         ]
         below = _Below(GZipMiddleware(Router(routes), _LEAST_COMPRESSED))
         return [*(Route(path, _to_page, methods=["GET"]) for path in ("/", BASE)), Mount(BASE, below)]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Note what goes on."""
+        stop = self._runtime.events.subscribe(self._site.activity.take)
+        try:
+            yield
+        finally:
+            stop()
+
+    def end_streams(self) -> None:
+        """End the streams of the views that follow changes."""
+        self._site.live.close()
 
     def _prepare(self) -> None:
         """Build the full-text index, then run the deep checks: of 10,000 skills these take a second and ten."""
@@ -252,12 +273,12 @@ class Ui:
         runtime, admin = self._runtime_of(principal), self._views.may_admin(principal)
         others = admin and (principal is not None or self._views.are_restricted)
         look = Look(
-            self.site,
+            self._site,
             runtime,
             View(runtime.skill_set),
             principal,
-            is_admin=self.site.local or admin,
-            sees_others=self.site.local or others,
+            is_admin=self._site.local or admin,
+            sees_others=self._site.local or others,
         )
         reviews = proposals.may_review(look)
         nav = [

@@ -19,8 +19,8 @@ from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mcp_skills_server.catalog.granted import nested_in
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.views import nested_in
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media
 from mcp_skills_server.model import Changes, Skill, SkillFile, Standing
@@ -143,10 +143,8 @@ class Revisions:
             try:
                 if file.size <= _MOST_OF_ONE and media.is_text(media.media_type(path)):
                     raw = self._registry.read(file)
-                elif skill.standing > Standing.UNUSABLE:
-                    raw = f"\0{self._registry.digest(file)}".encode()
                 else:
-                    raw = b"\0"
+                    raw = f"\0{file.digest}".encode()
             except (SkillsServerError, OSError):
                 continue  # it changes again; the next look has it
             out[path] = raw, file.executable

@@ -94,8 +94,6 @@ async def _shown(look: Look, problem: Problem) -> ShownProblem:
     try:
         raw = await look.view.read(skill, file)
     except StaleFileError:
-        if not look.view.last_try:
-            raise
         return ShownProblem(shown, skill, file)
     return ShownProblem(shown, skill, file, lines_around(raw, problem.line))
 

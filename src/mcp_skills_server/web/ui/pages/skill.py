@@ -23,7 +23,7 @@ from mcp_skills_server.authoring import context, evaluation
 from mcp_skills_server.authoring.evaluation import CaseResult, RankingJudge, Summary
 from mcp_skills_server.authoring.tokens import estimated, estimated_size
 from mcp_skills_server.catalog.checks import Survey
-from mcp_skills_server.catalog.turns import in_turn
+from mcp_skills_server.catalog.threads import in_turn
 from mcp_skills_server.dialects import prompts, runtime
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format import arguments, frontmatter, hidden, identity, media
@@ -32,8 +32,7 @@ from mcp_skills_server.hosts.edit import entry_for, remote_entry_for, snippet
 from mcp_skills_server.hosts.table import HOSTS
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, Standing
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.runtime.copies import is_copy
-from mcp_skills_server.runtime.overlap import Overlap, overlaps
+from mcp_skills_server.runtime.overlap import Overlap, is_copy, overlaps
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.server.callers import counted
 from mcp_skills_server.telemetry import events
@@ -159,7 +158,6 @@ async def page(request: Request, look: Look) -> Response:
         text=text,
         frontmatter=[(key, _value(value)) for key, value in skill.frontmatter.items()],
         tree=_tree_of(skill),
-        digests=await digests_of(look, skill),
         problems=_problems(look, skill, survey),
         is_checked=is_checked,
         author=author,
@@ -193,13 +191,6 @@ def skill_of(request: Request, look: Look) -> Skill:
     if skill is None:
         raise HTTPException(404, GONE)
     return skill
-
-
-async def digests_of(look: Look, skill: Skill) -> Mapping[str, str]:
-    """Return the digests of a skill's files; none for one that cannot be read."""
-    if skill.standing is Standing.UNUSABLE:
-        return {}
-    return await look.view.digests(skill)
 
 
 def _icon(skill: Skill) -> str:
@@ -408,13 +399,12 @@ async def file(request: Request, look: Look) -> Response:
             html = await rendered(text, skill.path, skill.files, path)
     else:
         events.concerns([skill])
-    digests = await digests_of(look, skill)
     return look.page(
         "file.html",
         skill=skill,
         path=path,
         size=file.size,
-        digest=digests.get(path, ""),
+        digest=file.digest,
         is_executable=file.executable,
         kind=media.media_type(path) or "unknown",
         text=text,

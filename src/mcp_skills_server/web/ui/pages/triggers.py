@@ -20,10 +20,10 @@ from mcp_skills_server.authoring.evaluation import TriggerCase, encode_cases, ow
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import EVALS, Skill
-from mcp_skills_server.runtime.match_reasons import reasons
 from mcp_skills_server.runtime.overlap import Overlap, overlaps
 from mcp_skills_server.runtime.search import Hit
 from mcp_skills_server.runtime.search_index import NoFullTextError
+from mcp_skills_server.runtime.search_text import reasons
 from mcp_skills_server.web.ui.look import Look
 
 LONGEST: Final = 2_000

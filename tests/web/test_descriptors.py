@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.web.listen import Budget, budget
+from mcp_skills_server.web.serving import Budget, budget
 from tables import each_row
 from wire import DEADLINE
 
 
 def test_descriptors_are_shared_out_and_never_more_than_there_are() -> None:
-    assert budget(1000, 20_000, 10) == Budget(1000, 8, 16)
+    assert budget(1000, 20_000, 10) == Budget(1000)
     for limit in range(16, 4000):
         given = budget(1000, limit, 7)
         assert min(given.places, given.spare, given.arriving) >= 1
@@ -30,7 +30,7 @@ def test_the_least_that_is_told_is_enough() -> None:
 
 LIMITED = """
 import logging, resource, sys
-from mcp_skills_server.web.listen import _open_files, allowance
+from mcp_skills_server.web.serving import _open_files, allowance
 logging.basicConfig(format="%(message)s")
 used = _open_files()
 soft, hard = (used + int(each) for each in sys.argv[1:])
@@ -38,7 +38,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 given = allowance(1000)
 print(given.places, given.spare, given.arriving, *(each - used for each in resource.getrlimit(resource.RLIMIT_NOFILE)))
 """
-NEEDED = 1000 + 8 + 16 + 128
+NEEDED = 1000 + 8 + 8 + 128
 """Descriptors for 1,000 connections, beside those that are open already."""
 
 
@@ -59,6 +59,6 @@ def test_the_limit_of_the_process_is_raised_as_far_as_it_needs_and_may(
 ) -> None:
     command = [sys.executable, "-c", LIMITED, str(soft), str(hard)]
     done = subprocess.run(command, capture_output=True, check=True, text=True, timeout=DEADLINE)
-    assert [int(each) for each in done.stdout.split()] == [places, 8, 16, raised, hard]
+    assert [int(each) for each in done.stdout.split()] == [places, 8, 8, raised, hard]
     assert done.stderr.startswith("999 connections at once, not 1000 (--max-connections)") or places == 1000
     assert done.stderr.count("\n") == (0 if places == 1000 else 1)

@@ -1,0 +1,114 @@
+"""Interface of a feature of `serve`: a part of the server that can be off.
+
+A feature is a class in this package and a row of `FEATURES` in `table.py`. Its options become those of the command, of
+the environment and of the configuration file. `serve` makes it with the options before anything is opened, starts it
+when the parts of the server are there, and stops it at the end. Over HTTP it can add a part of the application.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
+
+from mcp_skills_server.commands.fields import Options
+
+if TYPE_CHECKING:
+    from mcp_skills_server.access.quotas import QuotaSettings
+    from mcp_skills_server.access.tokens import Tokens
+    from mcp_skills_server.catalog.views import Views
+    from mcp_skills_server.catalog.watch import Watcher
+    from mcp_skills_server.commands.opening import OpenedRoots
+    from mcp_skills_server.commands.reloading import Reloader
+    from mcp_skills_server.commands.serve_options import ServeOptions
+    from mcp_skills_server.runtime.runtime import Runtime
+    from mcp_skills_server.server.requests import Settings
+    from mcp_skills_server.web.part import Part
+
+Gauge: TypeAlias = tuple[str, float] | tuple[str, str, Mapping[str, float]]
+"""The help and the value of a gauge; with the name of a label, the value by label."""
+
+_O = TypeVar("_O", bound=Options)
+_F = TypeVar("_F")
+
+
+@dataclass
+class Server:
+    """The parts of a server, on which its features build.
+
+    Attributes:
+        options: those of no feature.
+        features: all features, whether they are on or not.
+        opened: the roots.
+        runtime: the tools.
+        settings: of MCP.
+        watcher: of the folders; None without `--watch`.
+        views: the skills of each principal.
+        quotas: of each principal.
+        reloader: follows the configuration, the tokens and the lock file; None until these are read.
+        tokens: over HTTP those that clients bear; None until they are read.
+    """
+
+    options: ServeOptions
+    features: Sequence[Feature[Any]]
+    opened: OpenedRoots
+    runtime: Runtime
+    settings: Settings
+    watcher: Watcher | None
+    views: Views
+    quotas: QuotaSettings
+    reloader: Reloader | None = field(default=None)
+    tokens: Tokens | None = field(default=None)
+
+    def feature(self, kind: type[_F]) -> _F:
+        """Return the feature of this class."""
+        return next(each for each in self.features if isinstance(each, kind))
+
+
+class Feature(Generic[_O]):
+    """A part of the server that can be off. By itself it adds nothing; a feature overrides what it has.
+
+    Args:
+        options: its own.
+        serve: those of the server.
+
+    Raises:
+        UsageError: the options contradict each other.
+    """
+
+    options_class: ClassVar[type[Options]]
+    only_http: ClassVar[bool] = True
+    """Whether the feature does nothing over stdio, and is not started there."""
+
+    def __init__(self, options: _O, serve: ServeOptions) -> None:
+        self.options = options
+        self.serve = serve
+
+    def start(self, server: Server) -> None:
+        """Begin, before the first request.
+
+        Raises:
+            UsageError: the feature cannot work as its options ask.
+        """
+
+    def part(self, server: Server) -> Part | None:  # noqa: ARG002
+        """Return what the feature adds to the application over HTTP; None where it is off or adds nothing.
+
+        Raises:
+            UsageError: as for `start`.
+        """
+        return None
+
+    def stop(self) -> None:
+        """End, after the last request."""
+
+    def reopen(self) -> None:
+        """Open files anew, because they were rotated (SIGHUP). Reentrant."""
+
+    def gauges(self) -> Mapping[str, Gauge]:
+        """Return gauges for Prometheus, by name."""
+        return {}
+
+    def state(self) -> str:
+        """Return a line on its state for `/readyz?verbose`, or ""."""
+        return ""

@@ -1,0 +1,130 @@
+"""The feature of metrics for Prometheus, at `/metrics` or at an address of their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Mapping
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from mcp_skills_server import __version__
+from mcp_skills_server.commands.features.feature import Feature, Gauge, Server
+from mcp_skills_server.commands.features.records import known_methods
+from mcp_skills_server.commands.fields import Options, flag, option
+from mcp_skills_server.errors import UsageError, missing_extra
+from mcp_skills_server.model import Standing
+from mcp_skills_server.web.part import Part, Routes
+
+if TYPE_CHECKING:
+    from mcp_skills_server.telemetry.metrics import Metrics
+
+_RELOAD: Final = "skills_config_last_reload"
+
+
+class MetricsOptions(Options):
+    """Metrics for Prometheus."""
+
+    heading: ClassVar[str] = "Metrics (--transport http)"
+    metrics: bool = flag("Show metrics for Prometheus at /metrics, to whom MCP is open. Needs the extra [metrics].")
+    metrics_address: str | None = option(
+        None,
+        "Show metrics at this address instead, such as 127.0.0.1:9464, to clients that reach it by an IP address or "
+        "by a name of --allowed-host.",
+        metavar="HOST:PORT",
+    )
+
+
+class PrometheusMetrics(Feature[MetricsOptions]):
+    """Metrics for Prometheus: counters of requests, and the gauges of the server and of all features."""
+
+    options_class = MetricsOptions
+    _server: Server
+    _metrics: Metrics | None = None
+
+    def start(self, server: Server) -> None:
+        """Count requests, and listen at the address of the metrics.
+
+        Raises:
+            UsageError: the extra is not installed, or the address cannot be listened on.
+        """
+        self._server = server
+        address = self.options.metrics_address
+        if not self.options.metrics and address is None:
+            return
+        try:
+            from mcp_skills_server.telemetry.metrics import Metrics, show_at
+        except ImportError:
+            raise missing_extra("metrics", "metrics") from None
+        self._metrics = Metrics(self._all_gauges, known_methods())
+        self._metrics.start(server.runtime.events)
+        if address is None:
+            return
+        from mcp_skills_server.web.guards import host_name
+
+        host, colon, port = address.rpartition(":")
+        if not colon or not host or not port.isdigit() or int(port) > 65535:
+            raise UsageError(f"--metrics-address {address}: write HOST:PORT, such as 127.0.0.1:9464")
+        names = {"localhost", *map(str.lower, (host, *self.serve.allowed_host))}
+        try:
+            show_at(self._metrics, host.strip("[]"), int(port), lambda header: _names_us(names, host_name(header)))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise UsageError(f"--metrics-address {address}: cannot be listened on ({reason})") from None
+
+    def part(self, server: Server) -> Part | None:
+        """Return the route of `/metrics`."""
+        metrics = self._metrics
+        if metrics is None or not self.options.metrics:
+            return None
+        from mcp_skills_server.web.probes import metrics_route
+
+        return Routes(lambda _: [metrics_route(metrics, server.views.may_admin)])
+
+    def _all_gauges(self) -> Mapping[str, Gauge]:
+        out: dict[str, Gauge] = {}
+        for each in self._server.features:
+            out |= each.gauges()
+        return out
+
+    def gauges(self) -> Mapping[str, Gauge]:
+        """Return the gauges of the catalogue, the sources, the tokens and the configuration."""
+        from mcp_skills_server.access.tokens import SOON_S
+        from mcp_skills_server.web.probes import count_failing
+
+        server, now = self._server, time.time()
+        registry, mirrors, reloader = server.opened.registry, server.opened.mirrors, server.reloader
+        snapshot = registry.snapshot
+        states = mirrors.states() if mirrors is not None else []
+        served = len(snapshot.paths(Standing.LENIENT))
+        ages = {each.name: now - each.current for each in states if each.current is not None}
+        expiring = sum(each.expires <= now + SOON_S for each in server.tokens or ())
+        out: dict[str, Gauge] = {
+            "skills_build_info": ("The version that runs.", "version", {__version__: 1}),
+            "skills_tokens_expiring": ("Tokens that expire within 14 days, or have expired.", expiring),
+            "skills_source_age_seconds": ("Seconds since a source was last found to be current.", "source", ages),
+            "skills_served": ("Skills that are served.", served),
+            "skills_left_out": ("Skills that cannot be used.", len(snapshot.skills) - served),
+            "skills_problems": (
+                "What a scan finds wrong with skills and roots; validate reads every file and finds more.",
+                len(snapshot.all_problems),
+            ),
+            "skills_sources_failing": ("Roots whose last look failed.", count_failing(registry, states)),
+        }
+        has_files = reloader is not None and reloader.has_files
+        is_taken = reloader is None or not has_files or not reloader.last.error
+        out[f"{_RELOAD}_successful"] = ("Whether all of configuration and tokens was taken.", float(is_taken))
+        if reloader is not None and has_files:
+            when = "When configuration and tokens were last read."
+            out[f"{_RELOAD}_timestamp_seconds"] = (when, reloader.last.at)
+        return out
+
+
+def _names_us(names: Container[str], name: str | None) -> bool:
+    """Tell whether a Host header names an IP address, which DNS rebinding cannot forge, or one of these names."""
+    if name is None or "*" in names:
+        return name is not None
+    with suppress(ValueError):
+        ip_address(name)
+        return True
+    return name in names

@@ -1,0 +1,188 @@
+"""The feature of several replicas: what they share by Redis, and how each hears of what another has seen."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import click
+
+from mcp_skills_server.commands.features.feature import Feature, Gauge, Server
+from mcp_skills_server.commands.fields import Options, file, option
+from mcp_skills_server.errors import UsageError, missing_extra
+from mcp_skills_server.web.part import Part
+
+if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.commands.serve_options import ServeOptions
+    from mcp_skills_server.model import Changes
+    from mcp_skills_server.shared.link import Link
+    from mcp_skills_server.shared.look_again import LookAgain, Where
+    from mcp_skills_server.sources.mirrors import Mirrors
+    from mcp_skills_server.web.settings import HttpSettings
+
+_PAGE_IDLE_S: Final = 12 * 3600.0
+"""A session of the page ends after so many seconds without a request, as in memory."""
+
+
+class RedisType(click.ParamType[str]):
+    """An address of Redis. A wrong one is refused without showing it: it may hold a password."""
+
+    name = "redis"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
+        """Return the address as it is."""
+        from mcp_skills_server.shared.address import redis_settings
+
+        redis_settings(value)
+        return value
+
+
+class RedisOptions(Options):
+    """The state that replicas share."""
+
+    heading: ClassVar[str] = "Shared by replicas (--transport http)"
+    redis: str | None = option(
+        None,
+        "Share sessions of the tools and the count of requests with other "
+        "replicas through this Redis, and look again when another one has seen a change: "
+        "redis://HOST:PORT/DB, rediss:// with TLS, unix:///PATH. Needs the extra "
+        "[redis].",
+        type=RedisType(),
+        metavar="URL",
+    )
+    redis_password: str | None = option(
+        None, "Its password; meant for MCP_SKILLS_REDIS_PASSWORD.", metavar="PASSWORD", is_secret=True
+    )
+    redis_prefix: str = option("mcp-skills:", "What its keys begin with, another one for each server.", metavar="TEXT")
+    redis_ca: str | None = file(
+        "The authorities that its certificate must be from, in PEM, instead of those of the system."
+    )
+
+
+class Replicas(Feature[RedisOptions]):
+    """The state that replicas share by Redis. Without `--redis` nothing of it is imported."""
+
+    options_class = RedisOptions
+    _link: Link | None = None
+    _looking: LookAgain | None = None
+    _part: Part | None = None
+
+    def __init__(self, options: RedisOptions, serve: ServeOptions) -> None:
+        super().__init__(options, serve)
+        if options.redis is None and serve.transport == "http":
+            for name, value in (("--redis-password", options.redis_password), ("--redis-ca", options.redis_ca)):
+                if value is not None:
+                    raise UsageError(f"{name} is for Redis; give --redis URL too")
+
+    def start(self, server: Server) -> None:
+        """Connect, and subscribe to the changes that other replicas see.
+
+        Raises:
+            UsageError: the address is none, or the extra is not installed.
+        """
+        if self.options.redis is None:
+            return
+        if find_spec("redis") is None:
+            raise missing_extra("--redis", "redis")
+        from mcp_skills_server.runtime.sessions import IDLE_S, MOST
+        from mcp_skills_server.runtime.shared_sessions import sharing
+        from mcp_skills_server.server.notify import RecentNotifications
+        from mcp_skills_server.shared.address import redis_settings
+        from mcp_skills_server.shared.link import Link
+        from mcp_skills_server.shared.look_again import CLIENTS, FOLDERS, SOURCES, LookAgain
+        from mcp_skills_server.shared.records import Records, SharedBucket
+
+        options, registry, mirrors = self.options, server.opened.registry, server.opened.mirrors
+        link = self._link = Link(
+            redis_settings(
+                self.options.redis, prefix=options.redis_prefix, ca=options.redis_ca, password=options.redis_password
+            )
+        )
+        share = server.quotas.runtime_sessions
+        records = Records(link, "session", ttl_s=IDLE_S, share=share or MOST // 4)
+        recent = RecentNotifications(lambda: looking.say(CLIENTS))
+        followed: dict[Where, Callable[[], object]] = {CLIENTS: recent.repeat}
+        if mirrors is not None:
+            followed[SOURCES] = mirrors.look
+        if self.serve.watch:
+            followed[FOLDERS] = lambda: _look_at_folders(registry)
+        looking = self._looking = LookAgain(link, followed, state=lambda: _state(mirrors))
+        registry.subscribe(lambda changes: _say(looking, registry, changes))
+
+        def look() -> int:
+            looking.say(SOURCES, whatever=True)
+            return mirrors.look() if mirrors is not None else 0
+
+        def take(owner: str, per_minute: int) -> Awaitable[float]:
+            return SharedBucket(link, "requests", most=per_minute, per_second=per_minute / 60).take(owner)
+
+        self._part = _Shared(
+            sessions=sharing(records, share),
+            page_sessions=Records(link, "page", ttl_s=_PAGE_IDLE_S, share=1),
+            recent=recent,
+            take_shared=take,
+            look=look,
+        )
+        looking.start()
+
+    def part(self, server: Server) -> Part | None:  # noqa: ARG002
+        """Return what has sessions and counts of requests kept in Redis, and notifications repeated."""
+        return self._part
+
+    def stop(self) -> None:
+        """End the subscription."""
+        if self._looking is not None:
+            self._looking.stop()
+
+    def gauges(self) -> Mapping[str, Gauge]:
+        """Return whether Redis answers."""
+        if self._link is None:
+            return {}
+        return {"skills_redis_up": ("Whether Redis answers.", self._link.is_up)}
+
+    def state(self) -> str:
+        """Return whether Redis answers, and since when it does not."""
+        if self._link is None:
+            return ""
+        return self._link.state
+
+
+class _Shared(Part):
+    """The settings of HTTP that are others for a replica."""
+
+    def __init__(self, **shared: Any) -> None:
+        self._shared = shared
+
+    def configure(self, http: HttpSettings) -> HttpSettings:
+        """Return the settings with what the replicas share."""
+        return replace(http, **self._shared)
+
+
+def _look_at_folders(registry: Registry) -> None:
+    registry.loaded.wait()
+    registry.refresh()
+
+
+def _say(looking: LookAgain, registry: Registry, changes: Changes) -> None:
+    """Publish where this replica has found a change by itself, so that others look there."""
+    if looking.is_looking or not registry.loaded.is_set():
+        return  # another replica published it, or it is the first scan
+    where: set[Where] = {
+        "sources" if registry.roots[skill.root].origin else "folders"
+        for skills in (changes.before, changes.after)
+        for skill in skills.values()
+    }
+    for each in where:
+        looking.say(each)
+
+
+def _state(mirrors: Mirrors | None) -> str:
+    """Return a digest of the revisions that are served."""
+    if mirrors is None:
+        return ""
+    served = sorted(f"{each.name} {each.revision}" for each in mirrors.states() if each.revision)
+    return hashlib.sha256("\n".join(served).encode()).hexdigest()

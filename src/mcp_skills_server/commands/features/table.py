@@ -1,0 +1,28 @@
+"""All features of `serve`. A new one is a module of this package and a row here."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from mcp_skills_server.commands.features.endpoints import OAuth, Page, SkillsProtocol, Webhook
+from mcp_skills_server.commands.features.feature import Feature
+from mcp_skills_server.commands.features.metrics import PrometheusMetrics
+from mcp_skills_server.commands.features.publishing import Publishing
+from mcp_skills_server.commands.features.records import Audit, Traces, UsageCounts
+from mcp_skills_server.commands.features.replicas import Replicas
+from mcp_skills_server.commands.runtime_options import SearchByMeaning
+
+FEATURES: Final[tuple[type[Feature[Any]], ...]] = (
+    OAuth,
+    Replicas,
+    Publishing,
+    Webhook,
+    SkillsProtocol,
+    PrometheusMetrics,
+    Page,
+    SearchByMeaning,
+    Audit,
+    UsageCounts,
+    Traces,
+)
+"""In the order in which they start; the help shows their options in this order, too."""

@@ -1,0 +1,49 @@
+"""Interface of a part of the HTTP application: its settings, its routes, and what runs beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+
+    from mcp_skills_server.web.settings import HttpSettings
+
+
+class Part:
+    """A part of the application. By itself it adds nothing; a subclass overrides what it has.
+
+    `routes` is called when every part has configured the settings.
+    """
+
+    def configure(self, http: HttpSettings) -> HttpSettings:
+        """Return the settings with what this part changes in them, such as paths that take no token."""
+        return http
+
+    def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:  # noqa: ARG002
+        """Return the routes."""
+        return ()
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Return what is entered while the application serves."""
+        return nullcontext()
+
+    def end_streams(self) -> None:
+        """End every open stream, because the server ends."""
+
+
+class Routes(Part):
+    """A part that is nothing but routes.
+
+    Args:
+        make: returns them.
+    """
+
+    def __init__(self, make: Callable[[HttpSettings], Sequence[BaseRoute]]) -> None:
+        self._make = make
+
+    def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
+        """Return the routes."""
+        return self._make(http)

@@ -1,0 +1,93 @@
+"""The part of the application that publishes: the indexes and archives of discovery, the catalogs, the Server Card."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from mcp_skills_server import __version__
+from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.dialects.aicatalog import ARD, CARD, CARD_MEDIA_TYPE, CATALOG, LINKS, server_card
+from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
+from mcp_skills_server.publish.artifacts import RetentionPolicy
+from mcp_skills_server.publish.publication import Publication
+from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery, encoded, site_of
+from mcp_skills_server.web.part import Part
+from mcp_skills_server.web.settings import HttpSettings
+
+_NAME: Final = "mcp-skills-server"
+_CARD_MAX_AGE_S: Final = 300
+
+
+class Published(Part):
+    """What a server publishes.
+
+    Args:
+        views: the skills of each principal.
+        is_open: whether it takes no token even where MCP does.
+        alone: answer no MCP.
+        grace_s: seconds for which an artifact stays that the index no longer names.
+    """
+
+    def __init__(self, views: Views, *, is_open: bool, alone: bool, grace_s: float) -> None:
+        self._views = views
+        self._is_open = is_open
+        self._alone = alone
+        self._grace_s = grace_s
+
+    def configure(self, http: HttpSettings) -> HttpSettings:
+        """Open the card to everyone, and all that is published where the operator wants that."""
+        policy = http.policy
+        if self._is_open:
+            below = (*policy.open_below, *PREFIXES)
+            policy = replace(policy, open_below=below, open_at=policy.open_at | {ARD, CATALOG})
+        if self._alone:
+            return replace(http, policy=policy, answers_mcp=False, entrance=DIRECTORY + INDEX)
+        return replace(http, policy=replace(policy, open_at=policy.open_at | {CARD}))
+
+    def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
+        """Return the routes of discovery, and of the card where MCP is answered."""
+        policy = http.policy
+
+        def make(skill_set: SkillSet, logged: set[str] | None = None) -> Discovery:
+            return Discovery(
+                Publication(skill_set, http.root_path, keeping=RetentionPolicy(seconds=self._grace_s)),
+                shared=policy.is_open or {*PREFIXES} <= {*policy.open_below},
+                origins=policy.origins,
+                max_age=min(MAX_AGE_S, int(self._grace_s)),
+                has_card=http.answers_mcp,
+                logged=logged,
+            )
+
+        views = self._views
+        discovery = ByGrants(views, make) if views.are_restricted else make(views.registry)
+        paths = [*(prefix.rstrip("/") + "{rest:path}" for prefix in PREFIXES), CATALOG, ARD]
+        routes = [Route(path, discovery) for path in paths]
+        if http.answers_mcp:
+            routes.append(Route(CARD, _card, methods=["GET"]))
+        return routes
+
+
+def _card(request: Request) -> Response:
+    """Answer with the Server Card, which takes no token and any browser may read."""
+    versions = [*HANDSHAKE_PROTOCOL_VERSIONS, *MODERN_PROTOCOL_VERSIONS]
+    raw = encoded(server_card(f"{site_of(request.scope)}/mcp", _NAME, __version__, versions))
+    etag = f'"{hashlib.sha256(raw).hexdigest()}"'
+    headers = {
+        "ETag": etag,
+        "Cache-Control": f"public, max-age={_CARD_MAX_AGE_S}",
+        "Access-Control-Allow-Origin": "*",
+        "Access-Control-Expose-Headers": "ETag",
+        "Link": LINKS,
+    }
+    if etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(raw, headers=headers, media_type=CARD_MEDIA_TYPE)

@@ -27,13 +27,7 @@ _LONGEST: Final = 10_000
 
 
 class TriggerCase(NamedTuple):
-    """A prompt, and whether it should have a model load a skill.
-
-    Attributes:
-        query: the prompt.
-        should_trigger: whether the skill should be loaded for it.
-        skill: what the file says that the skill is called, "" where it does not say so.
-    """
+    """A prompt, whether it should have a model load a skill, and what the file calls the skill; "" for nothing."""
 
     query: str
     should_trigger: bool
@@ -92,10 +86,7 @@ def own_cases(
 ) -> tuple[list[tuple[Skill, TriggerCase]], list[str]]:
     """Return the cases in the folder `evals` of a skill, and why a JSON file there holds none.
 
-    Args:
-        read: returns the bytes of a file.
-        skill: the skill.
-        show: returns the place of a file, from the root, for messages.
+    `show` returns the place of a file, from the root, for messages.
     """
     found: list[tuple[Skill, TriggerCase]] = []
     troubles: list[str] = []
@@ -113,13 +104,7 @@ def own_cases(
 
 
 class Judge(Protocol):
-    """Decides which skills a prompt calls for.
-
-    Attributes:
-        runs: how often each prompt is judged.
-        concurrency: how many prompts may be judged at once.
-        ranks: whether the choice is a ranking, of which the first place alone is a trigger.
-    """
+    """Decides which skills a prompt calls for. Of a choice that `ranks`, the first place alone is a trigger."""
 
     runs: int
     concurrency: int
@@ -153,10 +138,7 @@ class CaseResult(NamedTuple):
     """How one case was judged.
 
     Attributes:
-        skill: the skill that the case is about.
-        case: the prompt and what is expected.
         triggers: how many of the runs chose the skill.
-        runs: how often it was judged.
         passed: whether that is what is expected.
         rank: the place of the skill in the first run, from 1; None where it was not chosen.
         winner: the path of another skill that was chosen first in the first run, "" where there was none.
@@ -192,12 +174,8 @@ class CaseResult(NamedTuple):
 class Summary(NamedTuple):
     """The results of some cases together.
 
-    Attributes:
-        total: how many cases there are.
-        passed: how many came out as expected.
-        hit_at_1: the share of prompts that should trigger and put the skill in the first place; None without any.
-        hit_at_5: the same for the first five places.
-        false_triggers: how many prompts triggered the skill that should not.
+    `hit_at_1` is the share of prompts that should trigger and put the skill in the first place, `hit_at_5` the same for
+    the first five places; None without such a prompt.
     """
 
     total: int
@@ -232,14 +210,10 @@ def evaluate(
     threshold: float = 0.5,
     tick: Callable[[], object] = lambda: None,
 ) -> list[CaseResult]:
-    """Judge all cases, and return the results in the same order.
+    """Judge all cases, each with the skill that it is about, and return the results in the same order.
 
-    Args:
-        cases: each with the skill that it is about.
-        judge: decides which skills a prompt calls for.
-        snapshot: the skills there are.
-        threshold: the share of runs from which on a prompt triggers a skill.
-        tick: called after each case, in any thread.
+    A prompt triggers a skill that at least `threshold` of the runs chose. `tick` is called after each case, in any
+    thread.
     """
 
     def result(pair: tuple[Skill, TriggerCase]) -> CaseResult:

@@ -39,10 +39,10 @@ def approve(
     """Write a proposal into the root that it is for, and record the decision. Reads and writes files.
 
     Args:
-        registry: has that root, and is looked at anew.
+        registry: has that root, and is scanned anew.
         store: keeps the proposal.
         id_: which one.
-        reviewer: who approves: a principal, who may not approve what is his own, or `LOCAL`, who has the folder.
+        reviewer: a principal, who may not approve what is his own, or `LOCAL`, who has the folder.
         message: what the reviewer says.
         scripts: the reviewer has read the scripts that it brings, and wants them too.
 
@@ -76,11 +76,7 @@ def approve(
 
 
 def reject(store: ProposalStore, id_: str, *, reviewer: str, message: str = "") -> Proposal:
-    """Record that a proposal is not wanted.
-
-    Raises:
-        RequestError: there is none, or it is decided already.
-    """
+    """Record that a proposal is not wanted; a `RequestError` tells that it is decided already."""
     with store.locked():
         return store.decide(_pending(store, id_), "rejected", reviewer, message)
 

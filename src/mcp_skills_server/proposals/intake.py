@@ -35,16 +35,13 @@ _MOST_SHOWN_LINES: Final = 60
 
 
 def propose(registry: Registry, store: ProposalStore, draft: Proposal, files: Mapping[str, str | None]) -> Proposal:
-    """Prove a proposal and keep it. Reads and writes files.
+    """Prove a proposal and return it as it is kept. Reads and writes files.
 
     Args:
         registry: all skills.
         store: keeps it.
         draft: its `name`, `principal`, `reason`, `host`, and for a change `base`.
         files: what it adds or replaces, by path in the skill; None for a file that it removes.
-
-    Returns:
-        the proposal as it is kept.
 
     Raises:
         RequestError: it is refused. The message says what to do.
@@ -86,11 +83,7 @@ def changed(before: Files | None, written: Mapping[str, bytes], removed: Sequenc
 
 
 def files_of(registry: Registry, skill: Skill) -> Files:
-    """Return the files of a skill as they are now.
-
-    Raises:
-        RequestError: they change while they are read.
-    """
+    """Return the files of a skill as they are now; a `RequestError` tells that they change while they are read."""
     try:
         read = registry.read_all(skill)
     except StaleFileError:

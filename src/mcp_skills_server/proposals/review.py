@@ -23,10 +23,9 @@ class Review(NamedTuple):
     """A proposal beside the skill as it is now.
 
     Attributes:
-        proposal: the proposal.
         before: the files of the skill now, or before it was approved; none for a new skill.
         after: the files with the proposal.
-        difference: what a reviewer must see first, and a unified diff; None where nothing would change.
+        difference: None where nothing would change.
         problems: what `validate` finds wrong with the result, in words.
         scripts: the files that could run.
         alike: skills that have the same name or say much the same, in words.
@@ -44,11 +43,7 @@ class Review(NamedTuple):
 
 
 def review(registry: Registry, store: ProposalStore, proposal: Proposal) -> Review:
-    """Compare a proposal with the skill as it is now. Reads and writes files.
-
-    Raises:
-        RequestError: the skill is being changed.
-    """
+    """Compare a proposal with the skill as it is now. Reads and writes files."""
     root = root_of(registry, proposal)
     skill = registry.of_root(root).skills.get(proposal.name)
     before: Files = {}

@@ -60,7 +60,6 @@ class Proposal:
         id: its unguessable name in the folder of proposals.
         name: the skill path that it is for.
         principal: the proposer: "token:laptop", "local", or an address where no proof is required.
-        reason: why it is proposed, in the proposer's words.
         host: what the proposer's host calls itself; "" where it does not say.
         proposed: when, in UTC, as ISO 8601 has it.
         base: digest of the SKILL.md that it changes; "" for a new skill.
@@ -68,9 +67,7 @@ class Proposal:
         root: absolute folder of the root that the skill is in, or is for.
         place: absolute folder of the skill itself.
         removed: paths of files that it removes.
-        state: what became of it.
         reviewer: who decided; "" while it is pending.
-        message: what the reviewer says.
         decided: when; "" while it is pending.
     """
 
@@ -128,11 +125,7 @@ def decode(raw: bytes) -> Proposal:
 
 
 class ProposalStore:
-    """The proposals in a folder. Several processes may use it at once.
-
-    Args:
-        folder: made, with mode 0700, if it is not there.
-        branches: gets a branch for each proposal that is added; None for none.
+    """The proposals in a folder, made with mode 0700 if it is not there. Several processes may use it at once.
 
     Raises:
         UsageError: the folder cannot be used, or others may write in it.
@@ -167,11 +160,7 @@ class ProposalStore:
         return sorted(found, key=lambda each: (each.proposed, each.id), reverse=True)
 
     def get(self, id_: str) -> Proposal:
-        """Return the proposal of this id.
-
-        Raises:
-            RequestError: there is none.
-        """
+        """Return the proposal of this id; a `RequestError` tells that there is none."""
         if _ID.fullmatch(id_):
             try:
                 return self._read(id_)
@@ -225,11 +214,7 @@ class ProposalStore:
             write_folder(place, {path: (raw, False) for path, raw in files.items()})
 
     def decide(self, proposal: Proposal, state: State, reviewer: str, message: str) -> Proposal:
-        """Record a decision, and return the proposal with it. Enter `locked` before.
-
-        Raises:
-            RequestError: it cannot be written. To decide again does no harm.
-        """
+        """Record a decision, and return the proposal with it. Enter `locked` before. To decide again does no harm."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         made = replace(proposal, state=state, reviewer=reviewer, message=message, decided=now)
         try:

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from catalog.forest import loaded, plant, skill_md
+from catalog.forest import plant, skill_md
 from mcp_skills_server.catalog.registry import MirroredRoot, Registry
 from mcp_skills_server.sources.mirrors import SourceState
 from mcp_skills_server.web.ui.pages import operation
@@ -54,8 +54,3 @@ def test_the_view_says_when_it_was_looked_and_will_be(tmp_path: Path) -> None:
         assert "own none 1 a folder, read where it lies none" in text
         assert time.strftime("%Y", time.gmtime(begun)) in text or "s.zip" in text
         assert str(tmp_path / "own") not in text
-
-
-def test_a_registry_of_folders_alone_has_no_state(tmp_path: Path) -> None:
-    plant(tmp_path, {"one/SKILL.md": skill_md("one")})
-    assert [each.state for each in operation.rows(look_at(registry=loaded(tmp_path)))] == [None]

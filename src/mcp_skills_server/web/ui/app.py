@@ -125,14 +125,7 @@ VIEWS: Final = (
 
 
 class PagePart(Part):
-    """The page, as a part of the application.
-
-    Args:
-        runtime: of all skills.
-        settings: what clients of MCP are shown.
-        ui: what the operator chose.
-        views: which skills each principal has.
-    """
+    """The page, as a part of the application. `settings` is what clients of MCP are shown."""
 
     _site: PageContext
     _viewers: Viewers

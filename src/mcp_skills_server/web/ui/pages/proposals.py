@@ -37,13 +37,7 @@ _NONE: Final = "There is no such proposal, or it is not yours to review."
 
 
 class Side(NamedTuple):
-    """One row of two texts side by side.
-
-    Attributes:
-        kind: "same", "changed", or "gap" for lines that are left out, of which `left` tells the number.
-        left: the line that is served; None where there is none.
-        right: the line that is proposed, likewise.
-    """
+    """A line that is served beside the one that is proposed: "same", "changed", or "gap" for lines left out."""
 
     kind: str
     left: str | None

@@ -73,13 +73,7 @@ class CheckedPrompt(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """What a prompt finds, the best first.
-
-    Attributes:
-        places: the skills.
-        nearest: where nothing fits, skills whose names look like words of the prompt.
-        trouble: why nothing could be searched, "" where it could.
-    """
+    """What a prompt finds, the best first, or skills whose names look like words of it, or why nothing was searched."""
 
     places: Sequence[Ranked] = ()
     nearest: Sequence[Skill] = ()

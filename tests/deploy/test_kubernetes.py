@@ -14,7 +14,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from tools.interop.places import MODULES
+from tools.interop.setup import MODULES
 
 from deploy.variables import known, used
 from mcp_skills_server.commands.config_file import parse

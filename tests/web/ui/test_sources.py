@@ -28,7 +28,7 @@ def mirrored(tmp_path: Path) -> Registry:
 def test_each_source_has_its_revision_its_looks_and_its_last_error(tmp_path: Path) -> None:
     state = SourceState(SITE, True, "does not answer", "abc123", looked=1e9, next_look=2e9)
     look = replace(look_at(registry=mirrored(tmp_path), sources=[state]), is_admin=True)
-    own, site, empty = operation.rows(look)
+    own, site, empty = operation.source_rows(look)
     assert (own.name, own.skills, own.state, own.trouble) == ("own", 1, None, "")
     assert (site.name, site.revision, site.skills, site.left_out) == (SITE, "abc123", 1, 1)
     assert (site.state, site.trouble) == (state, "does not answer")
@@ -37,7 +37,7 @@ def test_each_source_has_its_revision_its_looks_and_its_last_error(tmp_path: Pat
 
 def test_others_than_the_operator_see_the_sources_of_their_skills_and_no_errors_of_them(tmp_path: Path) -> None:
     state = SourceState(SITE, True, "/secret/place: does not answer", "abc123")
-    rows = operation.rows(replace(look_at(registry=mirrored(tmp_path), sources=[state]), is_admin=False))
+    rows = operation.source_rows(replace(look_at(registry=mirrored(tmp_path), sources=[state]), is_admin=False))
     assert [each.name for each in rows] == ["own", SITE]
     assert "secret" not in rows[1].trouble and rows[1].trouble
 

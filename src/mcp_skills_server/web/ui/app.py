@@ -207,7 +207,11 @@ class PagePart(Part):
                 if "authorization" in request.headers and (wait := self._viewers.failed(request)):
                     return self._entrance.too_often(wait)
                 return RedirectResponse(f"{base()}/sign-in", 303)
-            _admit(request, viewer)
+            if viewer.principal is not None:  # what the request opens counts as the viewer's
+                request.scope[PRINCIPAL] = viewer.principal
+                slot: Slot | None = request.scope.get("state", {}).get(SLOT)
+                if slot is not None:
+                    slot.admit(viewer.principal.key)
             return await self._shown(request, viewer, view)
 
         return answer
@@ -305,23 +309,20 @@ class _Below:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
         token = prefix.set(scope.get(PREFIX, ""))
         # Without the application above, what is refused by a route is answered here, with the headers too.
         scope = {name: value for name, value in scope.items() if name != "app"}
         try:
-            await self._app(scope, receive, with_headers(send))
+            await self._app(scope, receive, sending)
         finally:
             prefix.reset(token)
-
-
-def _admit(request: Request, viewer: Viewer) -> None:
-    """Have what the request opens counted as the viewer's."""
-    if viewer.principal is None:
-        return
-    request.scope[PRINCIPAL] = viewer.principal
-    slot: Slot | None = request.scope.get("state", {}).get(SLOT)
-    if slot is not None:
-        slot.admit(viewer.principal.key)
 
 
 async def _to_page(request: Request) -> Response:
@@ -346,12 +347,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(  # pyright: ignore[reportUnknownMemberType]
-        visible=visible,
-        marked=marked,
-        plain=plain,
-        tokens=estimated,
-        spark=spark,
-        moment=_moment,
+        visible=visible, marked=marked, plain=plain, tokens=estimated, spark=spark, moment=_moment
     )
     made.globals.update(  # pyright: ignore[reportUnknownMemberType]
         skill_address=skill_address, file_address=file_address, token_rule=ESTIMATE_RULE
@@ -366,16 +362,3 @@ def _moment(seconds: float | None) -> Markup:
     moment = time.gmtime(seconds)
     machine, people = time.strftime("%Y-%m-%dT%H:%M:%SZ", moment), time.strftime("%Y-%m-%d %H:%M UTC", moment)
     return Markup('<time datetime="{}">{}</time>').format(machine, people)
-
-
-def with_headers(send: Send) -> Send:
-    """Return what sends an answer with the headers that every one has; its own are kept."""
-
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in _HEADERS.items():
-                headers.setdefault(name, value)
-        await send(message)
-
-    return sending

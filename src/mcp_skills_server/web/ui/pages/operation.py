@@ -59,10 +59,10 @@ class SourceRow(NamedTuple):
 
 async def sources(_: Request, look: Look) -> Response:
     """Return the view."""
-    return look.page("sources.html", rows=rows(look))
+    return look.page("sources.html", rows=source_rows(look))
 
 
-def rows(look: Look) -> list[SourceRow]:
+def source_rows(look: Look) -> list[SourceRow]:
     """Return the roots that the viewer has a skill of; all of them for who may see what the operator sees."""
     states = {each.name: each for each in look.site.sources()}
     lost = {each.path: each.message for each in look.runtime.registry.snapshot.problems if each.code == "root-missing"}

@@ -240,7 +240,7 @@ async def test_two_servers_in_one_process_share_no_reader(tmp_path: Path, caplog
     own = attachments[0].events
     AuditLog(str(tmp_path / "audit"), required=True).start(own)
     metrics.start(own)
-    activity.start(own)
+    own.subscribe(activity.take)
     Tracing(TracerProvider(shutdown_on_exit=False), (), lambda _: None).start(own)
     log_requests(own)
     stop = usage.start(own)

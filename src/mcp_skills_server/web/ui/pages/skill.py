@@ -104,7 +104,7 @@ class AuthorReport(NamedTuple):
         failed: the cases that do not come out as expected, each with the reason.
         troubles: why files in its folder evals hold no cases.
         hosts: the hosts whose models are shown the skill alike, and how they are, unasked.
-        neighbours: skills that a model may take it for, the most alike first.
+        neighbours: skills that a model may take it for.
     """
 
     summary: Summary | None

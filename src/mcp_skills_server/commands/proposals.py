@@ -13,15 +13,14 @@ from mcp_skills_server.commands.opening import proposals_at
 from mcp_skills_server.commands.options import ProposalOptions
 from mcp_skills_server.commands.printing import say, say_json, say_lines, say_table
 from mcp_skills_server.errors import RequestError, UsageError
-from mcp_skills_server.proposals.proposal import LOCAL
+from mcp_skills_server.proposals.store import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.proposals.proposal import Proposal
     from mcp_skills_server.proposals.review import Review
-    from mcp_skills_server.proposals.store import ProposalStore
+    from mcp_skills_server.proposals.store import Proposal, ProposalStore
     from mcp_skills_server.telemetry.events import Events
 
 _T = TypeVar("_T")

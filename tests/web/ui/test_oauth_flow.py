@@ -16,8 +16,7 @@ import pytest
 from access.signing import public, signed
 from mcp_skills_server.access.oauth import ResourceServer
 from mcp_skills_server.access.settings import OAuthSettings
-from mcp_skills_server.web.ui.oauth import Flow
-from mcp_skills_server.web.ui.session import SignInError
+from mcp_skills_server.web.ui.sign_in import Flow, SignInError
 from tables import each_row
 
 ISSUER, AUDIENCE = "https://login.example", "https://skills.example/team/mcp"

@@ -14,8 +14,7 @@ from playwright.sync_api import Browser, expect
 from starlette.requests import Request
 
 from mcp_skills_server.telemetry.usage_store import Batch, By, Count, Line, Report, Sum, UsageStore, day_of
-from mcp_skills_server.web.ui.look import UsageReports
-from mcp_skills_server.web.ui.pages import usage
+from mcp_skills_server.web.ui.pages import operation
 from web.http_wire import Server, client
 from web.test_grants import ANN, BOB, configure
 from web.ui.chromium import browser, looking, needs_chromium
@@ -84,11 +83,11 @@ def test_no_more_than_so_many_are_shown_the_most_used_first(tmp_path: Path) -> N
             return Report(tuple(Line(f"{by}-{number:04}", loads=9_000 - number) for number in range(5_000)), 0, 0, ())
 
     look, counts = look_at(tmp_path), Counts(str(tmp_path / "usage.db"))
-    look = replace(look, site=replace(look.site, usage=UsageReports(counts)), sees_others=True)
+    look = replace(look, site=replace(look.site, usage=operation.UsageReports(counts)), sees_others=True)
     request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""})
-    page = words(bytes(anyio.run(usage.page, request, look).body).decode())
+    page = words(bytes(anyio.run(operation.usage, request, look).body).decode())
     for by in ("principal", "host"):
-        assert page.count(f"{by}-") == usage.MOST_OTHERS
+        assert page.count(f"{by}-") == operation.MOST_OTHERS
         assert page.index(f"{by}-0000 9,000") < page.index(f"{by}-0001 8,999") < page.index(f"{by}-0099 8,901")
 
 

@@ -31,4 +31,4 @@ def look_at(
     runtime = Runtime(registry or loaded(*roots))
     http = HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()), sites=lambda: sources)
     page = Ui(runtime, settings or Settings(), http, UiSettings(), Views(runtime.registry, grants))
-    return page._look(page._runtime_of(principal), None, principal)  # pyright: ignore[reportPrivateUsage]
+    return page._look(principal)  # pyright: ignore[reportPrivateUsage]

@@ -38,7 +38,7 @@ from mcp_skills_server.dialects.skills_protocol import (
     Listing,
 )
 from mcp_skills_server.errors import RequestError, StaleFileError, clipped
-from mcp_skills_server.format import cursors, media, versions
+from mcp_skills_server.format import cursors, media
 from mcp_skills_server.format import manifest as manifests
 from mcp_skills_server.format.cursors import portion
 from mcp_skills_server.format.manifest import SKILL_TOML, Findings, Manifest
@@ -64,7 +64,7 @@ _MOST_LOGGED: Final = 10_000
 _findings: Final[WeakKeyDictionary[Skill, Findings]] = WeakKeyDictionary()
 """What was read in the manifest of a skill."""
 
-Key: TypeAlias = tuple[str, versions.Key]
+Key: TypeAlias = tuple[str, manifests.Key]
 """What a list is sorted by: the name, then the version, older ones first."""
 
 _LOAD_PATIENCE_S: Final = 60.0
@@ -434,7 +434,7 @@ def _after(cursor: str | None, kind: str) -> Key | None:
     except RequestError:
         found, key = "", ""
     name, _, text = key.partition(" ")
-    version = versions.parse(text)
+    version = manifests.parse_version(text)
     if found != kind or version is None:
         message = f"Invalid cursor {printable(cursor[:100])!r}; use the next_cursor of an earlier page of the same list"
         raise CallError(message)

@@ -14,19 +14,9 @@ from tables import each_row
 @pytest.mark.requirement("SP-16")
 @each_row(
     "raw",
-    [
-        b"",
-        b"{",
-        b"nonsense",
-        b'{"a": NaN}',
-        b'{"a": Infinity}',
-        b"1e999",
-        b"\xff",
-        b"[" * 100_000,
-        b"1" * 5000,
-        b"{} {}",
-    ],
-)
+    [b"", b"{", b"nonsense", b'{"a": NaN}', b'{"a": Infinity}', b"1e999", b"\xff", b"[" * 100_000, b"1" * 5000,
+     b"{} {}"],
+)  # fmt: skip
 def test_what_is_no_json_is_a_parse_error(raw: bytes) -> None:
     with pytest.raises(CallError, match="Parse error: ") as caught:
         messages.parse(raw)

@@ -141,19 +141,10 @@ async def test_a_skill_is_found_by_name_path_and_location(session: Session, form
 
 @each_row(
     "form",
-    [
-        "",
-        "Refunds",
-        "acme/billing",
-        "skill://",
-        "skill://acme/billing",
-        "skill://pdf-processing/references/guide.md",
-        "skill://acme/billing/../billing/refunds",
-        "file:///acme",
-        "/",
-        "\ud800",
-    ],
-)
+    ["", "Refunds", "acme/billing", "skill://", "skill://acme/billing",
+     "skill://pdf-processing/references/guide.md", "skill://acme/billing/../billing/refunds", "file:///acme", "/",
+     "\ud800"],
+)  # fmt: skip
 async def test_nothing_else_names_a_skill(session: Session, form: str) -> None:
     assert "Unknown skill" in await refused(session, "skills_load", {"names": [form]})
 

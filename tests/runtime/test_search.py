@@ -208,14 +208,9 @@ def test_a_word_in_another_form_or_language_is_found_by_what_it_looks_like(query
 
 @each_row(
     "query",
-    [
-        "Wie kann ich das mit dem Zebra machen",
-        "¿Cómo puedo hacer esto con una zebra?",
-        "Comment faire avec ce zebra pour moi",
-        "请帮我 zebra 怎么",
-        "Hoe kan ik dit met een zebra",
-    ],
-)
+    ["Wie kann ich das mit dem Zebra machen", "¿Cómo puedo hacer esto con una zebra?",
+     "Comment faire avec ce zebra pour moi", "请帮我 zebra 怎么", "Hoe kan ik dit met een zebra"],
+)  # fmt: skip
 def test_words_that_say_nothing_in_other_languages_do_not_hurt(query: str) -> None:
     words = "wie kann ich das mit dem machen como puedo hacer esto con una faire avec ce moi hoe ik dit met een 帮我"
     noise = [skill(f"noise-{number}", description=words) for number in range(3)]
@@ -305,7 +300,7 @@ def test_every_process_finds_the_same_in_the_same_order() -> None:
     asks = (
         "from runtime.test_search import ask, registry; from runtime.plausible import plausible, questions;"
         "from mcp_skills_server.runtime.search import Search;"
-        "search = Search(registry(*plausible(1_000).values()));"
+        "search = Search(registry(*plausible(400).values()));"
         "print([ask(search, each['query'], 60) for each in questions()])"
     )
     found = {

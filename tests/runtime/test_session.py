@@ -312,24 +312,12 @@ async def test_an_unknown_path_is_told_the_nearest(session: Session, path: str, 
 @pytest.mark.requirement("RT-17", "MCP-55")
 @pytest.mark.parametrize(
     "path",
-    [
-        "../secret.txt",
-        "references/../../secret.txt",
-        "references/../references/guide.md",
-        "{top}/secret.txt",
-        "{top}/pdf-processing/SKILL.md",
-        "/etc/passwd",
-        "%2e%2e/secret.txt",
-        "..%2fsecret.txt",
-        "..\\secret.txt",
-        "skill://pdf-processing/../secret.txt",
-        "skill://pdf-processing/%2e%2e/secret.txt",
-        "skill://data-analysis/references/guide.md",
-        "file:///etc/passwd",
-        "references/guide.md\0",
-        "//references/guide.md",
-    ],
-)
+    ["../secret.txt", "references/../../secret.txt", "references/../references/guide.md", "{top}/secret.txt",
+     "{top}/pdf-processing/SKILL.md", "/etc/passwd", "%2e%2e/secret.txt", "..%2fsecret.txt", "..\\secret.txt",
+     "skill://pdf-processing/../secret.txt", "skill://pdf-processing/%2e%2e/secret.txt",
+     "skill://data-analysis/references/guide.md", "file:///etc/passwd", "references/guide.md\0",
+     "//references/guide.md"],
+)  # fmt: skip
 async def test_no_path_leads_out_of_the_skill_or_to_the_disk(
     tmp_path: Path, session: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
@@ -425,14 +413,9 @@ async def test_wrong_arguments_are_told_what_the_tool_takes(
 
 @each_row(
     "arguments",
-    [
-        {"path": "x", "env": {"a\nb": 1}},
-        {"path": "x", "env": {"\ud800": 1}},
-        {"path": "x", "env": {"a" * 10_000: 1}},
-        {"path": "x", "a\nb" * 5_000: 1},
-        {"path": ["x" * 10_000]},
-    ],
-)
+    [{"path": "x", "env": {"a\nb": 1}}, {"path": "x", "env": {"\ud800": 1}},
+     {"path": "x", "env": {"a" * 10_000: 1}}, {"path": "x", "a\nb" * 5_000: 1}, {"path": ["x" * 10_000]}],
+)  # fmt: skip
 async def test_words_about_wrong_arguments_are_short_and_can_be_written(
     session: Session, arguments: dict[str, Any]
 ) -> None:
@@ -640,23 +623,11 @@ async def test_only_scripts_of_loaded_skills_are_run(able: Session, scripts: Scr
 @pytest.mark.requirement("RT-18", "X-29")
 @each_row(
     "path",
-    [
-        "extract.py",
-        "scripts/",
-        "scripts",
-        "references/guide.md",
-        SKILL_MD,
-        "assets/form.bin",
-        "scripts/../assets/form.bin",
-        "../data-analysis/scripts/plot.sh",
-        "scripts/../../data-analysis/scripts/plot.sh",
-        "skill://data-analysis/scripts/plot.sh",
-        "/bin/sh",
-        "scripts/%65xtract.py",
-        "scripts/extract.py --in a",
-        "",
-    ],
-)
+    ["extract.py", "scripts/", "scripts", "references/guide.md", SKILL_MD, "assets/form.bin",
+     "scripts/../assets/form.bin", "../data-analysis/scripts/plot.sh",
+     "scripts/../../data-analysis/scripts/plot.sh", "skill://data-analysis/scripts/plot.sh", "/bin/sh",
+     "scripts/%65xtract.py", "scripts/extract.py --in a", ""],
+)  # fmt: skip
 async def test_only_files_below_scripts_are_run(able: Session, scripts: Scripts, path: str) -> None:
     await ask(able, "skills_load", names=["data-analysis", "pdf-processing"])
     assert ": scripts/extract.py" in await refused(able, "skills_run_script", {"path": path})

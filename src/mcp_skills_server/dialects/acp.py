@@ -359,7 +359,7 @@ def _commands_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any]
 
 
 def _merged(theirs: Sequence[Any], ours: Sequence[AvailableSkill]) -> list[Any]:
-    """Theirs, then ours; of one name theirs, for it is the agent that uses it."""
+    """Append our skills to the agent's. Of one name the agent's stays, because the agent uses it."""
     named = [each for each in theirs if isinstance(as_dict(each).get("name"), str)]
     names = {each["name"] for each in named}
     return [*named, *(each for each in ours if each["name"] not in names)]
@@ -414,7 +414,7 @@ def message(method: str, params: Params) -> bytes:
 
 
 def updated(message: object) -> list[tuple[str, str, Params]]:
-    """(session, kind, update) of an agent's updates of commands and skills, nested or flat.
+    """Return (session, kind, update) of an agent's updates of commands and skills, nested or flat.
 
     The kind is the update's `sessionUpdate`, or the method of the extension notification.
     """

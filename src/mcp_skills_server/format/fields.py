@@ -49,7 +49,7 @@ def entries(value: Json, key: str) -> list[dict[str, Json]]:
 
 
 def references(value: Json, key: str) -> list[str]:
-    """Names out of a list of references or of plain texts."""
+    """Return the names in a list of references or of plain texts."""
     out: list[str] = []
     for each in items(value):
         name = text(each) or text(mapping(each).get(key))
@@ -64,7 +64,7 @@ def texts(value: Json) -> list[str]:
 
 
 def tags_of(frontmatter: Mapping[str, Json]) -> list[Json]:
-    """`tags` from the top level, else from `metadata`: a list, or one text with commas or blanks between.
+    """Return `tags` of the top level, else of `metadata`: a list, or one text split at commas, else at blanks.
 
     Hidden characters are left out.
     """

@@ -92,7 +92,7 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        """The dotted name."""
+        """Return the dotted name."""
         return str(self.fields["name"])
 
     @property
@@ -107,7 +107,7 @@ class Manifest:
 
     @property
     def blob_inputs(self) -> list[str]:
-        """The names of the inputs that are identifiers of blobs."""
+        """Return the names of the inputs that are identifiers of blobs."""
         inputs = mapping(self.fields.get("inputs"))
         return [name for name, each in inputs.items() if mapping(each).get("type") == "blob"]
 
@@ -342,7 +342,7 @@ def _check(fields: Mapping[str, Json], files: Collection[str], problems: list[Pr
 
 
 def _compare(given: Mapping[str, Json], frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -> None:
-    """What SKILL.md says otherwise. A name with blanks or capitals there is a title, not another name."""
+    """Report where SKILL.md disagrees. A name with blanks or capitals there is a title, not another name."""
     other: dict[str, Json] = {field: frontmatter.get(field) for field in ("description", "kind")}
     other["version"], other["namespace"] = _field(frontmatter, "version"), _field(frontmatter, "namespace")
     other["tags"] = tags_of(frontmatter) or None

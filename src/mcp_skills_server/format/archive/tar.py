@@ -9,13 +9,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Final
 
-from mcp_skills_server.format.archive.tree import (
-    ArchiveRefusedError,
-    Tree,
-    UnpackLimits,
-    check_ratio,
-    decoded,
-)
+from mcp_skills_server.format.archive.tree import ArchiveRefusedError, Tree, UnpackLimits, check_ratio, decoded
 from mcp_skills_server.format.excerpts import quoted
 
 _BLOCK: Final = 512

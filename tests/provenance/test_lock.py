@@ -74,21 +74,17 @@ def test_anything_else_is_one_line_that_says_where(tmp_path: Path, text: str, wo
     assert "\n" not in str(caught.value)
 
 
-def test_bytes_that_are_no_text_are_one_line(tmp_path: Path) -> None:
+def test_what_is_no_file_of_text_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "skills.lock"
+    with pytest.raises(UsageError, match="'mcp-skills-server lock ROOT"):
+        read(path)
     path.write_bytes(b"version = 1\n# \xff\n")
     with pytest.raises(UsageError, match="not UTF-8"):
         read(path)
-
-
-def test_no_file_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="'mcp-skills-server lock ROOT"):
-        read(tmp_path / "skills.lock")
-
-
-def test_a_folder_in_its_place_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         read(tmp_path)
+    with pytest.raises(UsageError, match="cannot be written"):
+        write(tmp_path / "none" / "skills.lock", [])
 
 
 def test_a_file_is_replaced_whole_and_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
@@ -114,8 +110,3 @@ def test_a_new_file_has_the_mode_of_the_mask(tmp_path: Path) -> None:
     finally:
         os.umask(mask)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
-
-
-def test_where_nothing_can_be_written_it_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be written"):
-        write(tmp_path / "none" / "skills.lock", [])

@@ -35,12 +35,6 @@ def codes(registry: Registry) -> dict[str, str]:
     return {each.skill: each.code for each in registry.snapshot.problems}
 
 
-def test_what_is_locked_is_served(root: Path) -> None:
-    with Registry([root], gate=Pins(locked(root), {})) as registry:
-        assert sorted(registry.snapshot.skills) == ["kept", "other"]
-        assert registry.problems() == []
-
-
 @pytest.mark.parametrize("change", ["edit", "script", "more", "less", "name"])
 def test_a_skill_with_other_files_is_not_served_until_it_is_again_what_it_was(root: Path, change: str) -> None:
     gate = Pins(locked(root), {})
@@ -64,15 +58,6 @@ def test_a_skill_with_other_files_is_not_served_until_it_is_again_what_it_was(ro
         registry.refresh([str(root / "other")])
         assert sorted(registry.snapshot.skills) == ["kept", "other"]
         assert registry.problems() == []
-
-
-def test_an_edit_takes_a_skill_out_of_service(root: Path) -> None:
-    with Registry([root], gate=Pins(locked(root), {})) as registry:
-        (root / "other" / "scripts" / "run.py").write_text("print(2)\n")
-        changes = registry.refresh([str(root / "other" / "scripts" / "run.py")])
-        assert [*changes.before] == ["other"]
-        assert not changes.after
-        assert codes(registry) == {"other": "lock-differs"}
 
 
 def test_a_skill_that_is_not_locked_is_not_served(root: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.format import archive
-from mcp_skills_server.publish.edition import Edition
+from mcp_skills_server.publish.artifacts import Edition
 from mcp_skills_server.publish.publication import Publication
 
 SITE = "https://example.com"

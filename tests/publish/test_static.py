@@ -24,7 +24,7 @@ from mcp_skills_server.format import archive
 from mcp_skills_server.publish import folder
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.publish.static import StaticSite
-from wire import DEADLINE, FIXTURES, ROOT, write_skill
+from wire import DEADLINE, ROOT, write_skill
 
 DAY = 86_400
 NEW_INDEX, OLD_INDEX = ".well-known/agent-skills/index.json", ".well-known/skills/index.json"
@@ -111,12 +111,6 @@ def test_a_tree_is_the_publication_and_a_record(root: Path, output: Path) -> Non
     assert whole(output)
 
 
-def test_every_fixture_is_published(output: Path) -> None:
-    write(FIXTURES, output)
-    assert whole(output)
-    assert any("Gr" in path or path.endswith(".zip") for path in files(output))
-
-
 def test_a_second_run_changes_nothing_at_all(root: Path, output: Path) -> None:
     write(root, output, headers=True)
     before, bytes_before = times(output), files(output)
@@ -164,14 +158,6 @@ def test_an_old_artifact_stays_for_some_days(root: Path, output: Path) -> None:
     assert len(old.keys() & files(output).keys()) == 0 and whole(output)
     before = times(output)
     assert write(root, output, clock=lambda: now + 9 * DAY) == [] and times(output) == before
-
-
-def test_none_stays_where_none_is_to_be_kept(root: Path, output: Path) -> None:
-    write(root, output, keep_days=0)
-    old = [path for path in files(output) if "/third/" in path and path.endswith(".gz")]
-    (root / "third" / "notes.md").write_bytes(b"other")
-    write(root, output, keep_days=0)
-    assert len(old) == 1 and old[0] not in files(output)
 
 
 @pytest.mark.requirement("WK-16", "WK-17", "X-20")
@@ -331,13 +317,6 @@ def test_a_folder_that_cannot_be_written_is_one_line(root: Path, tmp_path: Path)
         assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_a_folder_without_permission_is_one_line(root: Path, output: Path) -> None:
-    output.mkdir(mode=0o555)
-    with pytest.raises(UsageError, match="cannot be written"):
-        write(root, output)
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="no flock there")
 def test_two_publishers_do_not_meet(root: Path, output: Path) -> None:
     import fcntl
@@ -433,7 +412,7 @@ def test_a_kill_at_any_moment_leaves_all_that_an_index_names(tmp_path: Path) -> 
     took = run()
     dice = random.Random(3)
     killed = 0
-    for turn in range(12):
+    for turn in range(6):
         before = whole(output)
         for number in range(40):
             (root / f"s{number}" / "references" / "a.md").write_bytes(dice.randbytes(2000))
@@ -441,7 +420,7 @@ def test_a_kill_at_any_moment_leaves_all_that_an_index_names(tmp_path: Path) -> 
         new = (made.edition().index, made.edition().index_0_1)
         process = forkserver.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
         try:
-            process.wait(took * (0.3 + 0.08 * turn))
+            process.wait(took * (0.3 + 0.16 * turn))
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             killed += 1

@@ -15,7 +15,7 @@ from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.records import read_records
 from mcp_skills_server.sources.source import FetchLimits
-from sources.fetching import FILES, QUICK, fetch, listing, skills
+from sources.fetching import FILES, fetch, listing, skills
 from sources.publishers import (
     INDEX,
     Publisher,
@@ -79,36 +79,20 @@ def test_every_hostile_archive_is_refused_and_its_neighbours_arrive(site: Publis
         (answer(gzip.compress(bytes(9 << 20)), content_encoding="gzip"), "Content-Encoding gzip", "publisher"),
         (answer(b"<!doctype html>Sign in", content_type="text/html"), "is a web page (HTML)", "publisher"),
         (answer(bytes((1 << 20) + 1)), "at most 1048576 are taken", "publisher"),
-        (answer(b"", 401), "asks for permission", "publisher"),
         (answer(b"", 404), "is not there", "publisher"),
-        (answer(b"", 410), "is not there", "publisher"),
-        (answer(b"", 429), "does not answer now", "network"),
-        (answer(b"", 500), "does not answer now", "network"),
         (answer(b"", 503), "does not answer now", "network"),
-        (redirect("/a/bad"), "more than 5 redirects", "publisher"),
-        (redirect("file:///etc/passwd"), "no http or https URL", "publisher"),
         (redirect("http://192.168.1.1/"), "another origin", "publisher"),
         (redirect("https://cdn.example/"), "--fetch-origin https://cdn.example allows it", "publisher"),
         (then_close(answer(skill_md("bad"), length=500)), "broke off", "network"),
-        (then_close(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"), "does not speak HTTP", "network"),
-        (then_close(b""), "broke off", "network"),
-        ("stall", "did not answer within", "network"),
-        ("stall in the middle", "did not answer within", "network"),
-        ("drip", "took longer than", "network"),
     ],
 )
 def test_a_bad_artifact_costs_its_skill_alone(
-    site: Publisher, place: Path, route: Route | str, said: str, fault: str
+    site: Publisher, place: Path, route: Route, said: str, fault: str
 ) -> None:
     site.add("a")
-    routes = {
-        "stall": site.stall(),
-        "stall in the middle": site.stall(answer(b"---", length=50)),
-        "drip": site.drip(answer(skill_md("bad"))),
-    }
-    site.add("bad", route=routes[route] if isinstance(route, str) else route)
+    site.add("bad", route=route)
     site.add("z")
-    report = fetch(site, place, QUICK)
+    report = fetch(site, place)
     assert report.added == ("a", "z") and skills(place) == ["a", "z"]
     (refusal,) = report.refused
     assert refusal.name == "bad" and said in refusal.reason and refusal.fault == fault

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -155,16 +154,6 @@ def test_only_what_is_new_is_brought(tmp_path: Path) -> None:
     follow(follower)
     assert source.brought == ["one", "two", "one"] and served(follower) == "description: one"
     assert within(waits, 0, 1000, 1000, 1000)
-
-
-def test_what_vanished_is_brought_again(tmp_path: Path) -> None:
-    source, follower, _ = made(tmp_path)
-    source.answers = ["one"]
-    anyio.run(follower.refresh)
-    shutil.rmtree(follower.path)
-    source.answers = ["one"]
-    anyio.run(follower.refresh)
-    assert served(follower) == "description: one"
 
 
 def test_what_is_not_complete_is_brought_again(tmp_path: Path) -> None:

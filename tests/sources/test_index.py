@@ -62,18 +62,13 @@ def test_a_clock_that_was_wrong_makes_no_index_fresh(
     assert fetch(site, place).unchanged == ("a",) and site.paths == [INDEX, "/a/a", INDEX]
 
 
-@pytest.mark.parametrize(
-    "seen", [{"fresh_until": 9e99}, {"asked_at": 9e99}, {"fresh_s": float("nan")}, {"fresh_s": 9e99, "asked_at": 0}]
-)
+@pytest.mark.parametrize("seen", [{"asked_at": 9e99}, {"fresh_s": float("nan")}, {"fresh_s": 9e99, "asked_at": 0}])
 def test_a_record_that_promises_for_ever_is_not_believed(site: Publisher, place: Path, seen: dict[str, float]) -> None:
     site.headers = {"cache-control": "max-age=3600"}
     site.add("a")
     fetch(site, place)
     (path,) = (place / ".mcp-skills" / "sources").iterdir()
-    said = {**json.loads(path.read_bytes()), **seen}
-    if "fresh_until" in seen:  # as the first version wrote it
-        del said["asked_at"], said["fresh_s"]
-    path.write_text(json.dumps(said))
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), **seen}))
     fetch(site, place)
     assert site.paths == [INDEX, "/a/a", INDEX]
 
@@ -158,12 +153,7 @@ def test_the_next_place_is_asked_only_when_there_is_no_index(site: Publisher, pl
         (answer(b"", length=(16 << 20) + 1), UnacceptableError, "at most 16777216 are taken"),
         (answer(gzip.compress(index_of([])), content_encoding="gzip"), IndexRefusedError, "came compressed"),
         (answer(b"", 401), UnacceptableError, "--token-env"),
-        (answer(b"", 403), UnacceptableError, "asks for permission"),
-        (answer(b"", 429), UnreachableError, "does not answer now"),
-        (answer(b"", 500), UnreachableError, "does not answer now"),
         (answer(b"", 503), UnreachableError, "does not answer now"),
-        (redirect(INDEX), UnacceptableError, "redirects"),
-        (redirect("file:///etc/passwd"), UnacceptableError, "no http or https URL"),
         (redirect("http://10.0.0.1/"), UnacceptableError, "another origin"),
         (then_close(answer(b"{", length=10)), UnreachableError, "broke off"),
     ],

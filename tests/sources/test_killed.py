@@ -20,7 +20,7 @@ from sources.publishers import Asked, Publisher, Route, answer, skill_md
 from wire import COMMAND, DEADLINE
 
 SKILLS = 12
-KILLS = 24
+KILLS = 12
 
 
 def version(name: str, number: int) -> Files:

@@ -22,7 +22,7 @@ from mcp_skills_server.sources import folder
 from mcp_skills_server.sources.folder import ConflictError, FetchedFolder
 from mcp_skills_server.sources.records import read_indexes, read_records
 from mcp_skills_server.sources.site import look, refresh
-from mcp_skills_server.sources.source import Bounds, FetchLimits, OriginPolicy, UnreachableError
+from mcp_skills_server.sources.source import Bounds, FetchLimits, UnreachableError
 from sources.fetching import FILES, LOCAL, fetch, listing, skills
 from sources.publishers import (
     INDEX,
@@ -30,7 +30,6 @@ from sources.publishers import (
     Publisher,
     answer,
     digest,
-    entry,
     skill_md,
 )
 
@@ -175,16 +174,6 @@ def test_two_sources_share_a_folder(site: Publisher, place: Path) -> None:
         fetch(site, place)
         fetch(other, place, prune=True)
         assert skills(place) == ["a", "b"] and len(read_indexes(place)) == 2
-
-
-def test_an_artifact_of_another_origin_needs_leave(site: Publisher, place: Path) -> None:
-    with Publisher() as other:
-        raw = skill_md("a")
-        other.routes["/a.md"] = answer(raw)
-        site.entries = [entry("a", raw, f"{other.url}/a.md")]
-        assert "--fetch-origin" in fetch(site, place).refused[0].reason and not other.asked
-        trust = OriginPolicy(frozenset({other.url}), private=True)
-        assert fetch(site, place, trust=trust).added == ("a",)
 
 
 def test_a_skill_over_its_limit_is_refused(site: Publisher, place: Path) -> None:

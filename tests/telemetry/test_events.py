@@ -159,18 +159,18 @@ def test_each_difference_of_the_catalogue_is_one_event(tmp_path: Path) -> None:
 async def test_what_was_read_before_a_retry_is_not_counted(tmp_path: Path, server: Events, seen: list[Event]) -> None:
     plant(tmp_path, {"a/SKILL.md": skill_md("a")})
     registry = loaded(tmp_path)
-    tries: list[bool] = []
+    tries: list[bytes] = []
 
     async def handler(view: View) -> bytes:
         raw = await view.read(view.snapshot.skills["a"], "SKILL.md")
-        tries.append(view.last_try)
+        tries.append(raw)
         if len(tries) == 1:
             raise StaleFileError(str(tmp_path / "a" / "SKILL.md"))
         return raw
 
     with server.serving(), events.Request("mcp", "x", principal=None):
         raw = await retry_when_stale(registry, handler)
-    assert [each.bytes for each in seen] == [len(raw)] and tries == [False, False]
+    assert [each.bytes for each in seen] == [len(raw)] and tries == [raw, raw]
 
 
 async def test_a_request_that_is_taken_back_is_cancelled(server: Events, seen: list[Event]) -> None:
@@ -240,7 +240,7 @@ async def test_two_servers_in_one_process_share_no_reader(tmp_path: Path, caplog
     own = attachments[0].events
     AuditLog(str(tmp_path / "audit"), required=True).start(own)
     metrics.start(own)
-    activity.start(own)
+    own.subscribe(activity.take)
     Tracing(TracerProvider(shutdown_on_exit=False), (), lambda _: None).start(own)
     log_requests(own)
     stop = usage.start(own)

@@ -167,7 +167,7 @@ def _principal(who: str, groups: Sequence[str], configuration: Configuration) ->
     known = {each.name: each for each in tokens}
     if name not in known:
         raise UsageError(f"there is no token {quoted(name)}; there are: {listed(sorted(known)) or 'none'}")
-    return known[name].principal
+    return known[name].admission.principal
 
 
 def _reason(grant: Grant, path: str, names: Collection[str], place: str) -> dict[str, Any]:

@@ -28,11 +28,7 @@ class Pins:
         self._elsewhere = elsewhere
 
     def __call__(self, reader: Reader, skill: Skill) -> GateRefusal | None:
-        """Return why this skill is not served, or None if it is the one that was locked.
-
-        Raises:
-            StaleFileError: a file changed meanwhile or cannot be read.
-        """
+        """Return why this skill is not served, or None if it is the one that was locked."""
         root = reader.roots[skill.root].given
         # One that is unusable may be of any size, and is not served. Nor does it hide one of a later root.
         if skill.standing is Standing.UNUSABLE:

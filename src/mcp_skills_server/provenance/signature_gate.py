@@ -75,11 +75,7 @@ class SignatureGate:
         self._proved: dict[str, GateRefusal | None] = {}
 
     def __call__(self, reader: Reader, skill: Skill) -> GateRefusal | None:
-        """Return why this skill is not served, or None if it is signed as it is.
-
-        Raises:
-            StaleFileError: a file changed meanwhile or cannot be read.
-        """
+        """Return why this skill is not served, or None if it is signed as it is."""
         if skill.standing is Standing.UNUSABLE:  # it may be of any size, and is not served
             return GateRefusal(None)
         digest, asked = reader.digest_over(skill), self._verifier.asked()

@@ -227,11 +227,7 @@ def _refusal(make: Callable[[], _Config], skill: Path, signature: Path) -> Unsig
 
 
 def _bundle(raw: bytes) -> dict[str, Any]:
-    """Parse a signature and check its required parts.
-
-    Raises:
-        UnsignedError: it is none.
-    """
+    """Parse a signature and check its required parts."""
     try:
         if len(raw) > _MOST_BYTES:
             raise ValueError(len(raw))

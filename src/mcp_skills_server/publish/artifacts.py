@@ -1,6 +1,7 @@
-"""Artifacts set aside on disk: those that the latest edition names, and for a grace period those that it dropped.
+"""Editions of a publication, and their artifacts set aside on disk.
 
-So what an index promised is delivered even after the skill has changed.
+An artifact that a later edition drops is kept for a while, so that what an index promised is delivered even after the
+skill has changed.
 """
 
 from __future__ import annotations
@@ -10,17 +11,16 @@ import os
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from mcp_skills_server.dialects.wellknown import Artifact
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import UnpackLimits
-from mcp_skills_server.model import SKILL_MD
-from mcp_skills_server.publish.edition import Edition, Published
+from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
 
 GRACE_S: Final = 3600.0
 _OWN: Final = UnpackLimits(files=1 << 30, bytes=1 << 40, file=1 << 40)
@@ -28,14 +28,46 @@ _OWN: Final = UnpackLimits(files=1 << 30, bytes=1 << 40, file=1 << 40)
 
 
 @dataclass(frozen=True, slots=True)
-class RetentionPolicy:
-    """How long artifacts stay that the newest index no longer names.
+class Published:
+    """A skill as an index offers it."""
+
+    skill: Skill
+    artifact: Artifact
+
+
+@dataclass(frozen=True, slots=True)
+class Edition:
+    """What is published at one moment.
 
     Attributes:
-        seconds: of age since then.
-        number: at once; the oldest go first.
-        bytes: of all of them; the oldest go first.
+        skills: what the index 0.2.0 offers, by name and in its order.
+        older: the names of those that the index 0.1.0 offers too.
+        left_out: (skill path, reason) of every skill that is not published.
+        left_out_0_1: (skill path, reason) of those that only 0.2.0 publishes.
     """
+
+    snapshot: Snapshot
+    skills: Mapping[str, Published]
+    older: frozenset[str]
+    index: bytes
+    digest: str
+    index_0_1: bytes
+    digest_0_1: str
+    left_out: tuple[tuple[str, str], ...]
+    left_out_0_1: tuple[tuple[str, str], ...]
+
+
+class Item(NamedTuple):
+    """One file of a published tree; its path below the base URL begins with a slash and is not encoded."""
+
+    path: str
+    digest: str
+    read: Callable[[], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """How long artifacts stay that the newest index no longer names: so many seconds, and the newest of them."""
 
     seconds: float = GRACE_S
     number: int = 20_000
@@ -59,19 +91,17 @@ class Artifacts:
         return artifact.path in self._slots
 
     def put(self, artifact: Artifact, raw: bytes) -> None:
-        """Set an artifact aside.
-
-        Raises:
-            OSError: there is no place for it.
-        """
+        """Set an artifact aside, or raise OSError where there is no space."""
         if artifact.path not in self._slots:
             self._slots[artifact.path] = self._spool.write(raw)
             self._artifacts[artifact.path] = artifact
 
     def get(self, path: str) -> tuple[Artifact, Slot] | None:
-        """Return the artifact at a path and its bytes, or None if there is none or its time is over."""
+        """Return the artifact at a path and its bytes, or None if it is not kept."""
         artifact, slot = self._artifacts.get(path), self._slots.get(path)
-        return (artifact, slot) if artifact and slot and self._is_kept(path) else None
+        if artifact is None or slot is None or not self._is_kept(path):
+            return None
+        return artifact, slot
 
     def read(self, artifact: Artifact) -> bytes:
         """Read the bytes of an artifact.
@@ -84,11 +114,7 @@ class Artifacts:
         return self._slots[artifact.path].read()
 
     def unpacked(self, artifact: Artifact) -> archive.Files:
-        """Unpack an artifact that was set aside.
-
-        Raises:
-            KeyError: it is not kept any more.
-        """
+        """Unpack an artifact that was set aside, or raise KeyError if it is not kept any more."""
         path, files = self._unpacked
         if path != artifact.path:
             raw = self._slots[artifact.path].read()
@@ -97,7 +123,7 @@ class Artifacts:
         return files
 
     def former(self, name: str) -> Published | None:
-        """Return what was published under a name before, as long as its artifact is kept."""
+        """Return what was published under a name before, while its artifact is kept."""
         former = self._former.get(name)
         return former if former is not None and self._is_kept(former.artifact.path) else None
 
@@ -164,11 +190,7 @@ class Spool:
         self._database.execute("CREATE TABLE spool (id INTEGER PRIMARY KEY, raw BLOB)")
 
     def write(self, raw: bytes) -> Slot:
-        """Set bytes aside.
-
-        Raises:
-            OSError: there is no place for them.
-        """
+        """Set bytes aside, or raise OSError where there is no space."""
         with self._lock:
             try:
                 row = self._database.execute("INSERT INTO spool (raw) VALUES (?)", (raw,)).lastrowid
@@ -177,12 +199,10 @@ class Spool:
         return Slot(self, row or 0, len(raw))
 
     def read(self, row: int, start: int, stop: int) -> bytes:
-        """Read bytes that were set aside."""
         with self._lock, self._database.blobopen("spool", "raw", row, readonly=True) as blob:
             blob.seek(start)
             return blob.read(stop - start)
 
     def delete(self, row: int) -> None:
-        """Free the place of bytes that are not kept any more."""
         with self._lock, suppress(sqlite3.Error):
             self._database.execute("DELETE FROM spool WHERE id = ?", (row,))

@@ -71,11 +71,7 @@ class OutputFolder:
             return ""
 
     def _is_way(self, path: str) -> bool:
-        """Tell whether the folders that a file lies in are there.
-
-        Raises:
-            UsageError: one of them is a link or a file: what lies behind it is not ours.
-        """
+        """Tell whether the folders that a file lies in are there."""
         folder = path.rpartition("/")[0]
         if not folder or folder in self._folders:
             return True

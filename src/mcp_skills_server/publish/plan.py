@@ -1,20 +1,29 @@
-"""Plan of a run of `publish`: what to write and delete, and which paths can be this program's."""
+"""Plan of a run of `publish`: what to write and delete, and the record of the files that are ours.
+
+The record lies beside the tree and is as public as the tree is: the same skills give the same bytes. It proves what is
+ours by digest, so a false one deletes no foreign file.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, cast
 
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
-from mcp_skills_server.publish.edition import Item
+from mcp_skills_server.publish.artifacts import Item
 from mcp_skills_server.publish.folder import OutputFolder, parent_folders
-from mcp_skills_server.publish.record import PublishRecord
 
+RECORD: Final = ".mcp-skills-server.json"
+JOURNAL: Final = ".mcp-skills-server.next"
+_FORMAT: Final = 2
+_LINES: Final = (",\n", ": ")
+"""A line for each file, for people who compare records."""
 HEADERS: Final = "_headers"
 PLACES: Final = (DIRECTORY[1:], DIRECTORY_0_1[1:])
 """The folders in which every file of ours lies, but for the headers."""
@@ -24,13 +33,35 @@ _ARTIFACT: Final = re.compile(re.escape(DIRECTORY[1:]) + r"[^/]+/[0-9a-f]{64}/[^
 
 @dataclass(frozen=True, slots=True)
 class OutdatedFile:
-    """One file that is not as it would be published."""
+    """One file that is not as it would be published: "missing", "different" or "left over"."""
 
     path: str
     state: str
 
     def __str__(self) -> str:
         return printable(f"{self.path}: {self.state}")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishRecord:
+    """What the file beside the tree says.
+
+    Attributes:
+        files: sha256 in hex of every file that this program wrote, by its path in the folder.
+        retired: artifacts that the index no longer names, with the time (seconds of the epoch) when that was noticed.
+    """
+
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    retired: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def encode(self) -> bytes:
+        """Encode the record; equal records give equal bytes."""
+        fields = {
+            "format": _FORMAT,
+            "retired": dict(sorted(self.retired.items())),
+            "files": dict(sorted(self.files.items())),
+        }
+        return json.dumps(fields, ensure_ascii=False, separators=_LINES).encode() + b"\n"
 
 
 @dataclass(slots=True)
@@ -66,11 +97,11 @@ def make_plan(
     Nothing is changed yet, so that whatever is refused is refused in time.
 
     Args:
-        folder: the folder; it learns which paths change between file and folder.
+        folder: it learns which paths change between file and folder.
         expected: what should be there.
         claims: by path, the digests that a file of ours can have.
         kept: the record that lies there.
-        now: seconds since 1970.
+        now: seconds of the epoch.
         keep_s: how long an artifact stays that no index names.
 
     Raises:
@@ -139,3 +170,45 @@ def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozens
 def hex_of(digest: str) -> str:
     """Return the 64 hex digits of a digest."""
     return digest.removeprefix("sha256:")
+
+
+def decode_record(raw: bytes | None) -> PublishRecord:
+    """Decode these bytes, None for no record, or raise ValueError."""
+    if raw is None:
+        return PublishRecord()
+    fields = _decode(raw, ("files", "retired"))
+    try:
+        files = {str(path): str(digest) for path, digest in fields["files"].items()}
+        return PublishRecord(files, {str(path): int(since) for path, since in fields["retired"].items()})
+    except (TypeError, OverflowError) as error:
+        raise ValueError(error) from None
+
+
+def encode_journal(files: Mapping[str, Iterable[str]]) -> bytes:
+    """Encode the digests that a run is about to write, by path, so that the next run knows them after a crash."""
+    fields = {"format": _FORMAT, "files": {path: sorted(digests) for path, digests in sorted(files.items())}}
+    return json.dumps(fields, ensure_ascii=False, separators=_LINES).encode() + b"\n"
+
+
+def decode_journal(raw: bytes | None) -> dict[str, set[str]]:
+    """Decode these bytes, None for no journal, or raise ValueError."""
+    if raw is None:
+        return {}
+    fields = _decode(raw, ("files",))
+    try:
+        return {str(path): set(map(str, digests)) for path, digests in fields["files"].items()}
+    except TypeError as error:
+        raise ValueError(error) from None
+
+
+def _decode(raw: bytes, objects: Iterable[str]) -> dict[str, Any]:
+    try:
+        fields: Any = json.loads(raw)
+    except RecursionError as error:
+        raise ValueError(error) from None
+    if not isinstance(fields, dict) or cast("dict[str, Any]", fields).get("format") != _FORMAT:
+        raise ValueError
+    found = cast("dict[str, Any]", fields)
+    if not all(isinstance(found.get(name), dict) for name in objects):
+        raise ValueError
+    return found

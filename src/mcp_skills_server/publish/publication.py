@@ -23,8 +23,7 @@ from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError
 from mcp_skills_server.model import EVALS, SIGNATURE_FILE, SKILL_MD, Skill, Snapshot, Standing
-from mcp_skills_server.publish.artifacts import Artifacts, RetentionPolicy, Slot
-from mcp_skills_server.publish.edition import Edition, Item, Published
+from mcp_skills_server.publish.artifacts import Artifacts, Edition, Item, Published, RetentionPolicy, Slot
 
 _TRIES: Final = 3
 _LOOK_AGAIN_S: Final = 10.0
@@ -35,7 +34,7 @@ _UNSETTLED_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """A skill that was packed, or why it cannot be; for as long as no file changes its mode."""
+    """A skill that was packed, or why it cannot be, and the modes of its files."""
 
     modes: tuple[bool, ...]
     made: Published | str
@@ -43,7 +42,7 @@ class _Packed:
 
 @dataclass(frozen=True, slots=True)
 class _Picked:
-    """What one snapshot gives: skills by name, (skill path, reason) of the others, files that have changed since."""
+    """What one snapshot gives: skills by name, (skill path, reason) of the others, and files that changed since."""
 
     snapshot: Snapshot
     skills: dict[str, Published]
@@ -58,8 +57,8 @@ class Publication:
         registry: the catalogue. Its first scan must be done before the first edition.
         base: what stands before the artifacts' paths in the index: "", or the URL where the tree will be.
         keeping: how long artifacts stay that the newest index no longer names.
-        clock: seconds that only grow.
-        steps: goes through what is about to be packed, to show how far that is.
+        clock: seconds of a monotonic clock.
+        steps: iterates over what is about to be packed, to show progress.
         evals: also publish the folder `evals` of each skill.
     """
 
@@ -91,15 +90,12 @@ class Publication:
     def current(self) -> Edition | None:
         """The edition of the catalogue as it is now, or None if it has to be made first."""
         made = self.latest
-        good = made is not None and made.snapshot is self.registry.snapshot and self._clock() < self._good_until
-        return made if good else None
+        if made is None or made.snapshot is not self.registry.snapshot or self._clock() >= self._good_until:
+            return None
+        return made
 
     def edition(self) -> Edition:
-        """Return the edition of the catalogue as it is now, reading and packing what changed.
-
-        Raises:
-            OSError: there is no place to set artifacts aside. `latest` is still good.
-        """
+        """Return the edition of the catalogue as it is now; OSError leaves `latest` in force."""
         with self._lock:
             made = self.current or self._still()
             if made is None:
@@ -165,11 +161,7 @@ class Publication:
         return found if found and found.skill.path == skill.path else None
 
     def _pack(self, skill: Skill) -> Published | str:
-        """Pack a skill and set it aside, or return why it cannot be published.
-
-        Raises:
-            StaleFileError: a file is not the one that was scanned.
-        """
+        """Pack a skill and set it aside, or return why it cannot be published."""
         known = self._packed.get(skill)
         modes = _modes(skill)
         if known is None or known.modes != modes:
@@ -216,22 +208,14 @@ class Publication:
         return former if former is not None and path in former.skill.files else None
 
     def read(self, published: Published, path: str) -> bytes:
-        """Read the bytes that a file had when its skill was published.
-
-        Raises:
-            KeyError: the skill is not kept any more.
-        """
+        """Read the bytes that a file had when its skill was published, or raise KeyError if it is not kept any more."""
         try:
             return self.registry.read(published.skill.files[path])
         except StaleFileError:
             return self.unpacked(published)[path][0]
 
     def unpacked(self, published: Published) -> archive.Files:
-        """Return all files of a skill as they were published.
-
-        Raises:
-            KeyError: the skill is not kept any more.
-        """
+        """Return all files of a skill as they were published, or raise KeyError if it is not kept any more."""
         return self._artifacts.unpacked(published.artifact)
 
     def tree(self, edition: Edition) -> Iterator[Item]:

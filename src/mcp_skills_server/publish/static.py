@@ -18,20 +18,24 @@ from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE
 from mcp_skills_server.errors import StaleFileError, UsageError
 from mcp_skills_server.model import SKILL_MD, printable
-from mcp_skills_server.publish import record
-from mcp_skills_server.publish.edition import Edition, Item
+from mcp_skills_server.publish.artifacts import Edition, Item
 from mcp_skills_server.publish.folder import STAGING, OutputFolder
 from mcp_skills_server.publish.plan import (
     HEADERS,
     INDEXES,
+    JOURNAL,
+    RECORD,
     OutdatedFile,
     Plan,
+    PublishRecord,
+    decode_journal,
+    decode_record,
+    encode_journal,
     hex_of,
     is_place,
     make_plan,
 )
 from mcp_skills_server.publish.publication import Publication
-from mcp_skills_server.publish.record import JOURNAL, RECORD, PublishRecord
 
 KEEP_DAYS: Final = 7.0
 TREE: Final = DIRECTORY.split("/")[1]
@@ -57,11 +61,8 @@ class StaticSite:
         output: the folder; links are followed. It must be empty, absent or of this program's making.
         headers: also write `_headers`.
         keep_days: how long an artifact stays that the index no longer names, for clients that cached an old index.
-        clock: seconds since 1970.
-        steps: goes through what is about to be written, to show how far that is.
-
-    Raises:
-        UsageError: the folder is not this program's, or cannot be read.
+        clock: seconds of the epoch.
+        steps: iterates over what is about to be written, to show progress.
     """
 
     def __init__(
@@ -78,7 +79,6 @@ class StaticSite:
         self._keep_s = keep_days * _DAY_S
         self._clock = clock
         self._steps = steps
-        self._read: tuple[tuple[bytes | None, bytes | None], PublishRecord, dict[str, set[str]]] | None = None
         with self._refused("read"):
             self._check_owner()
 
@@ -86,9 +86,6 @@ class StaticSite:
         """Return what differs from a publication, in path order, without writing.
 
         Artifacts that stay for a while are no difference.
-
-        Raises:
-            UsageError: the folder cannot be read.
         """
         with self._refused("read"):
             self._folder.look_anew()
@@ -96,12 +93,9 @@ class StaticSite:
             return _in_order(plan.differences)
 
     def write(self, publication: Publication, *, partial: bool = True) -> list[OutdatedFile] | None:
-        """Make the folder current. Returns what was not; nothing at all is touched when that is nothing.
+        """Make the folder current, and return what was not; nothing at all is touched when that is nothing.
 
         Without `partial` no file is touched either where a skill was left out, and None is returned.
-
-        Raises:
-            UsageError: it cannot be written, or another process is publishing there.
         """
         with self._refused("written"):
             os.makedirs(self._folder.path, exist_ok=True)
@@ -136,18 +130,12 @@ class StaticSite:
 
     def _kept(self) -> tuple[PublishRecord, dict[str, set[str]]]:
         """Return the record, and by path the digests that a killed run was about to write."""
-        raws = self._folder.read(RECORD), self._folder.read(JOURNAL)
-        if self._read is None or self._read[0] != raws:
-            try:
-                kept = PublishRecord() if raws[0] is None else record.decode_record(raws[0])
-                begun = {} if raws[1] is None else record.decode_journal(raws[1])
-            except ValueError:
-                message = (
-                    f"{self._folder.shown}: {RECORD} there cannot be read; remove the folder, or give --output another"
-                )
-                raise UsageError(message) from None
-            self._read = (raws, kept, begun)
-        return self._read[1], self._read[2]
+        kept, begun = self._folder.read(RECORD), self._folder.read(JOURNAL)
+        try:
+            return decode_record(kept), decode_journal(begun)
+        except ValueError:
+            reason = f"{RECORD} there cannot be read; remove the folder, or give --output another"
+            raise UsageError(f"{self._folder.shown}: {reason}") from None
 
     def _claims(self) -> dict[str, set[str]]:
         """Return by path the digests that a file of ours can have, killed runs included."""
@@ -178,7 +166,7 @@ class StaticSite:
             for path in begun.keys() & claims.keys():
                 begun[path] |= claims[path]
             unnamed = {path: claims[path] for path in claims.keys() - begun.keys() - kept.files.keys()}
-            self._folder.replace(JOURNAL, record.encode_journal({**unnamed, **begun}), lasting=True)
+            self._folder.replace(JOURNAL, encode_journal({**unnamed, **begun}), lasting=True)
         fresh: list[str] = []
         for path in plan.early:
             self._folder.delete(path, claims[path])

@@ -10,6 +10,7 @@ from typing import Final
 
 from anyio import to_thread
 
+from mcp_skills_server.catalog.disk import signature
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import archive
@@ -50,45 +51,34 @@ class Archive:
         self.place: Path = private_folder()
         self._settings = settings.fetch
         self._hidden = settings.hidden
-        self._seen: tuple[int, ...] | None = None
+        self._seen = ""
         self._digest = ""
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always looked at
-        """Return the digest of the archive, which is read again if its stat result changed.
-
-        Raises:
-            UnreachableError: it cannot be read.
-        """
+        """Return the digest of the archive, which is read again if its stat signature changed."""
         return await to_thread.run_sync(self._resolve)
 
     async def bring(self, revision: Revision) -> FetchReport:
-        """Unpack it.
-
-        Raises:
-            UnacceptableError: it is refused, until it changes.
-            UnreachableError: it cannot be unpacked here now.
-        """
+        """Unpack it."""
         try:
             return await to_thread.run_sync(self._unpack, revision)
         except SourceError:
             raise
-        except OSError as error:
-            raise UnreachableError(f"cannot be unpacked ({error.strerror or error})") from None
         except ArchiveRefusedError as error:
             raise UnacceptableError(f"cannot be unpacked ({error})") from None
-        except UsageError as error:
-            raise UnreachableError(f"cannot be unpacked ({error})") from None
+        except (OSError, UsageError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UnreachableError(f"cannot be unpacked ({reason})") from None
 
     def _resolve(self) -> Revision:
         try:
             found = os.stat(self.origin)
         except OSError as error:
             raise UnreachableError(f"cannot be unpacked ({error.strerror or error})") from None
-        seen = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
         raw = None
-        if seen != self._seen:
+        if signature(found) != self._seen:
             raw = self._read()
-            self._seen, self._digest = seen, hashlib.sha256(raw).hexdigest()
+            self._seen, self._digest = signature(found), hashlib.sha256(raw).hexdigest()
         return Revision(self._digest, _CHECK_S, raw)
 
     def _read(self) -> bytes:
@@ -118,9 +108,8 @@ class Archive:
                 bundles[Unit("", name, (name,))] = Bundle({name: found})
             for unit in reconciler.plan([*bundles]):
                 reconciler.put(unit, partial(bundles.__getitem__, unit))
-            report = reconciler.finish(
-                IndexRecord(self.origin, self.origin, revision=revision.digest, warnings=warnings)
-            )
+            index = IndexRecord(self.origin, self.origin, revision=revision.digest, warnings=warnings)
+            report = reconciler.finish(index)
         if reconciler.failure is not None:
             refusal = UnacceptableError if reconciler.failure.fault == "publisher" else UnreachableError
             raise refusal(f"cannot be unpacked ({reconciler.failure.reason})")
@@ -128,5 +117,5 @@ class Archive:
 
 
 def is_archive_file(given: str) -> bool:
-    """Tell whether this is a file that is called like an archive."""
+    """Tell whether this is a file with the suffix of an archive."""
     return archive.is_archive(given) and os.path.isfile(given)

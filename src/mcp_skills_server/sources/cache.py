@@ -39,19 +39,13 @@ _LOCK_S: Final = 10.0
 
 
 class CacheFolder:
-    """The folder of one source, marked as used for as long as this object lives.
+    """The folder of one source, `path`, leased for as long as this object lives.
 
     Args:
         cache: the directory of the cache.
         kind: of source, such as "sites".
-        origin: where the source is; its beginning makes the folder's name readable.
+        origin: the address of the source; its beginning makes the folder's name readable.
         asked: what else tells this copy from another one of the same origin.
-
-    Attributes:
-        path: the folder. It is there.
-
-    Raises:
-        UsageError: the cache cannot be written.
     """
 
     def __init__(self, cache: Path, kind: str, origin: str, *asked: str) -> None:
@@ -76,7 +70,7 @@ class CacheFolder:
 
 
 def private_folder() -> Path:
-    """Make a temporary folder of this process alone, which is removed at its end."""
+    """Make a temporary folder of this process, which is removed at its end."""
     folder = Path(tempfile.mkdtemp(prefix="mcp-skills-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -85,8 +79,7 @@ def private_folder() -> Path:
 def trim(cache: Path, most_bytes: int) -> list[str]:
     """Evict the least recently used folders that no process uses, until all together have at most so many bytes.
 
-    Returns:
-        The names of what was removed.
+    Return the names of what was removed.
     """
     removed: list[str] = []
     with suppress(OSError, Timeout):
@@ -110,7 +103,7 @@ def trim(cache: Path, most_bytes: int) -> list[str]:
 
 
 def _remove_marks_without(cache: Path, folders: Sequence[Path]) -> None:
-    """Remove what a process that was killed has left of the marks of folders that it took away."""
+    """Remove the marks that a killed process left of folders that it took away."""
     left = {*(cache / _USED).glob("*-*")} - {_marks(cache, folder) for folder in folders}
     if left:
         with _alone(cache):
@@ -120,7 +113,7 @@ def _remove_marks_without(cache: Path, folders: Sequence[Path]) -> None:
 
 
 def make_own(folder: Path) -> None:
-    """Make a folder that only this user may write: others know its name, and what is in it is served.
+    """Make a folder that only this user may write, since its name is known and its contents are served.
 
     Raises:
         OSError: it is another user's, or cannot be made.
@@ -137,17 +130,17 @@ def make_own(folder: Path) -> None:
 
 def _marked(cache: Path) -> Iterator[Path]:
     """Yield the folders with marks. Others are not ours: the user may have named a folder with other things in it."""
-    for marks in (cache / _USED).iterdir() if (cache / _USED).is_dir() else ():
+    for marks in (cache / _USED).glob("*-*"):
         kind, _, name = marks.name.partition("-")
         if _PLAIN.fullmatch(kind) and _PLAIN.fullmatch(name) and not (cache / kind).is_symlink():
             yield cache / kind / name
 
 
 def _take_away(cache: Path, folder: Path) -> Path | None:
-    """Return the folder under another name, under which no process looks for it; None if it is in use."""
+    """Rename a folder so that no process finds it, and return its new place; None if it is in use."""
     marks = _marks(cache, folder)
     with _alone(cache):
-        for mark in [*marks.iterdir()] if marks.is_dir() else []:
+        for mark in [*marks.glob("*")]:
             lock = FileLock(mark, timeout=0)
             try:
                 lock.acquire()
@@ -172,7 +165,6 @@ def _marks(cache: Path, folder: Path) -> Path:
 
 
 def _last_used(folder: Path) -> float:
-    """Return when a process last began to use it, in seconds of the epoch."""
     try:
         return os.stat(_marks(folder.parent.parent, folder)).st_mtime
     except OSError:
@@ -180,13 +172,9 @@ def _last_used(folder: Path) -> float:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of all files below."""
-    total, todo = 0, [os.fspath(folder)]
-    while todo:
-        with suppress(OSError), os.scandir(todo.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    todo.append(entry.path)
-                else:
-                    total += entry.stat(follow_symlinks=False).st_size
+    total = 0
+    for top, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(f"{top}/{name}").st_size
     return total

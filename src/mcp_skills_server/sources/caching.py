@@ -11,16 +11,13 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
 UNSAID_S = 300.0
-"""Seconds between two requests for an index whose headers say nothing, or after a failure."""
+"""Seconds between two requests for an index without cache headers, or after a failure."""
 LONGEST_S = 86_400.0
-"""Nothing is believed for more than a day, so that a mistaken header cannot freeze a copy for years."""
+"""The longest freshness, so that a mistaken header cannot freeze a copy for years."""
 
 
 def directives(headers: Mapping[str, str]) -> dict[str, str]:
-    """Parse Cache-Control into its directives, in lower case. Of a repeated one the first counts.
-
-    Names of `headers` are in lower case, here and below.
-    """
+    """Parse Cache-Control into directives in lower case. Of a repeated one the first counts."""
     out: dict[str, str] = {}
     for part in headers.get("cache-control", "").split(","):
         name, _, value = part.strip().partition("=")
@@ -30,9 +27,9 @@ def directives(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def fresh_s(headers: Mapping[str, str], now: float) -> float | None:
-    """Return for how many seconds from `now` a response stays fresh, or None if it does not say.
+    """Return for how many seconds from `now` a response stays fresh, at most `LONGEST_S`; None if it does not say.
 
-    0 for `no-cache`, `no-store` and for what cannot be understood; never more than `LONGEST_S`.
+    0 for `no-cache`, `no-store` and for what cannot be parsed.
     """
     found = directives(headers)
     if "no-store" in found or "no-cache" in found:
@@ -54,7 +51,7 @@ def may_store(headers: Mapping[str, str]) -> bool:
 
 
 def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
-    """Return the seconds of Retry-After, from 0 to `LONGEST_S`, or None if there is none.
+    """Return the seconds of Retry-After, from 0 to `LONGEST_S`, or None.
 
     A date is measured from the answer's own, for our clock may be another.
     """

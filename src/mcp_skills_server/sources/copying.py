@@ -1,7 +1,4 @@
-"""Copy what a source has into a folder of fetched skills, as `fetch` does of a site: each skill whole or not at all.
-
-For every kind but sites. A skill becomes a folder under its own name, whatever lies above it at the source.
-"""
+"""Copy the skills of any source but a site into a folder of fetched skills, each under its own name."""
 
 from __future__ import annotations
 

@@ -7,17 +7,15 @@ redirect is judged anew, and bytes, time and hops are bounded. Bodies are never 
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import anyio
 import httpcore2
@@ -53,7 +51,6 @@ class Response:
     """An answer of an HTTP server.
 
     Attributes:
-        status: the status code.
         url: the address that answered, after redirects.
         headers: names in lower case; the values of a repeated name are joined by commas.
         body: the bytes as they came, whatever their Content-Encoding.
@@ -97,7 +94,7 @@ class HttpClient:
     itself, so behind one only hosts that are spelled as addresses, and those of this machine, can be judged.
 
     Args:
-        bounds: what a request, and all responses together, may cost.
+        bounds: of each request, and of all responses together.
         connections: the maximum of concurrent connections.
         tls: certificates other than the system's.
         resolver: resolves names in place of the system.
@@ -117,15 +114,13 @@ class HttpClient:
         self._connections = connections
         self._tls = tls
         self._resolver = resolver or resolve
-        self._proxies = _proxies()
+        self._proxies = getproxies()
         self._pools: dict[tuple[str, bool, bool], httpcore2.AsyncConnectionPool] = {}
 
     async def __aenter__(self) -> HttpClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         with anyio.CancelScope(shield=True):
             for pool in self._pools.values():
                 await pool.aclose()
@@ -146,12 +141,9 @@ class HttpClient:
         """Send a request and read the whole response.
 
         Args:
-            method: the HTTP method.
-            url: an absolute URL.
-            headers: sent on every hop.
-            allow: called with the URL of every hop; raises UnacceptableError if it must not be requested.
-            max_bytes: the maximum of the body of a success.
-            max_error_bytes: the same for any other status; 0 leaves such a body unread.
+            allow: returns the terms of every hop by its URL, or raises UnacceptableError.
+            max_bytes: of the body of a success.
+            max_error_bytes: of any other body; 0 leaves it unread.
             content: the body of the request.
             follow: follow redirects.
 
@@ -165,9 +157,10 @@ class HttpClient:
             with anyio.fail_after(self._bounds.download_s):
                 for _ in range(self._bounds.redirects + 1):
                     hop = allow(url)
-                    sent = {**_HEADERS, **headers, **hop.headers}
-                    limits = max_bytes, max_error_bytes
-                    response = await self._send(method, url, sent, content, limits, private=hop.private)
+                    sent = _HEADERS | {**headers, **hop.headers}
+                    response = await self._send(
+                        method, url, sent, content, max_bytes, max_error_bytes, private=hop.private
+                    )
                     if response.status not in _REDIRECTS or not follow:
                         return response
                     url = redirect_target(url, response.headers)
@@ -175,13 +168,14 @@ class HttpClient:
             raise UnreachableError(f"{shown(url)} took longer than {self._bounds.download_s:g} s") from None
         raise UnacceptableError(f"{shown(url)}: more than {self._bounds.redirects} redirects")
 
-    async def _send(
+    async def _send(  # noqa: PLR0917, called once
         self,
         method: str,
         url: str,
         headers: Mapping[str, str],
         content: bytes | None,
-        limits: tuple[int, int],
+        max_bytes: int,
+        max_error_bytes: int,
         *,
         private: bool,
     ) -> Response:
@@ -211,10 +205,11 @@ class HttpClient:
                     stream = await stack.enter_async_context(asked())
                 found = _joined(stream.headers)
                 is_success = 200 <= stream.status < 300
-                most = limits[0] if is_success else limits[1]
                 body = b""
-                if method != "HEAD" and (most or is_success):
-                    body = await self._read(url, most, found, stream)
+                if method != "HEAD" and is_success:
+                    body = await self._read(url, max_bytes, found, stream)
+                elif method != "HEAD" and max_error_bytes:
+                    body = await self._read(url, max_error_bytes, found, stream)
             return Response(stream.status, url, found, body)
         except UnreachableError:
             raise
@@ -231,7 +226,6 @@ class HttpClient:
             raise UsageError(f"the proxy of the environment cannot be used: {_first_line(error)}") from None
 
     async def _read(self, url: str, most: int, headers: Mapping[str, str], stream: httpcore2.Response) -> bytes:
-        """Read a body of at most `most` bytes."""
         length = headers.get("content-length", "")
         if length.isdigit() and int(length[:18]) > most:
             raise UnacceptableError(f"{shown(url)} has {length[:18]} bytes, at most {most} are taken")
@@ -248,7 +242,6 @@ class HttpClient:
         return b"".join(parts)
 
     def _pool(self, url: str, *, private: bool) -> httpcore2.AsyncConnectionPool:
-        """Return the pool of connections for this URL."""
         proxy = self._proxy(url)
         if not private and proxy:
             host = urlsplit(url).hostname or ""
@@ -275,10 +268,6 @@ class HttpClient:
 
     def _proxy(self, url: str) -> str:
         """Return the proxy for this URL, or "" if there is none."""
-        if not self._proxies:
-            return ""
-        from urllib.request import proxy_bypass
-
         parts = urlsplit(url)
         proxy = self._proxies.get(parts.scheme) or self._proxies.get("all") or ""
         if not proxy or proxy_bypass(parts.netloc):
@@ -329,7 +318,7 @@ class _PinningBackend(httpcore2.AsyncNetworkBackend):
 
 
 class Downloader:
-    """Downloads from one site, and from where it may lead."""
+    """Downloads from one site, and from where it may lead. The origin of `home` alone gets `trust.headers`."""
 
     def __init__(self, http: HttpClient, home: str, trust: OriginPolicy) -> None:
         self.http: Final = http
@@ -344,9 +333,7 @@ class Downloader:
         The status is 200; or 304, if `validators` has headers such as If-None-Match.
 
         Raises:
-            AbsentError: 404 or 410.
-            UnacceptableError: it leads to where it may not, is too large, or the status is none of success.
-            UnreachableError: there is no whole response in time, or the status asks to come again.
+            AbsentError, UnacceptableError, UnreachableError: as `check_status` and `HttpClient.request`.
         """
         headers = {"Accept": accept, **(validators or {})}
         found = await self.http.request("GET", url, headers, self._allow, max_bytes=most)
@@ -357,7 +344,6 @@ class Downloader:
         return found
 
     def _allow(self, url: str) -> Hop:
-        """Refuse a URL that the settings do not allow."""
         there = wellknown.origin(url)
         if there not in {self._home, self._home.replace("http:", "https:", 1)} and there not in self._trust.origins:
             raise UnacceptableError(
@@ -376,11 +362,7 @@ class Downloader:
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """Resolve a host to its addresses, as this machine does.
-
-    Raises:
-        OSError: it has none.
-    """
+    """Resolve a host to its addresses, as this machine does; raise OSError where it has none."""
     found = await anyio.getaddrinfo(host, port, type=1)  # SOCK_STREAM
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
@@ -401,7 +383,7 @@ def redirect_target(url: str, headers: Mapping[str, str]) -> str:
 
 
 def check_status(response: Response, wanted: Collection[int], reason: str = "") -> None:
-    """Refuse a response whose status is not one of these.
+    """Refuse a response whose status is not one of these. `reason` completes the message for one that is unknown.
 
     Raises:
         AbsentError: 404 or 410.
@@ -418,11 +400,7 @@ def check_status(response: Response, wanted: Collection[int], reason: str = "") 
 
 
 def check_now(response: Response) -> None:
-    """Refuse a status that asks to come again.
-
-    Raises:
-        UnreachableError: it does.
-    """
+    """Raise UnreachableError for a status that asks to come again."""
     if response.status in _NOT_NOW or response.status >= 500:
         wait = caching.retry_after_s(response.headers, time.time())
         later = "" if wait is None else f", come again in {wait:.0f} s"
@@ -435,15 +413,6 @@ def _joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
         found[name] = f"{found[name]}, {value}" if name in found else value
     return found
-
-
-def _proxies() -> dict[str, str]:
-    """Return the proxies of the environment, or of the system's settings, by scheme."""
-    if sys.platform == "linux" and not any(name.lower().endswith("_proxy") for name in os.environ):
-        return {}
-    from urllib.request import getproxies  # slow: it imports another HTTP client
-
-    return getproxies()
 
 
 def _proxy_of(given: str) -> httpcore2.Proxy:

@@ -25,9 +25,9 @@ class Kind:
         name: what people call it.
         matches: tells whether a text is one.
         open: opens the source of a text, and may raise UsageError; None for a folder, which is served as it is.
-        is_path: whether a text is a path, which another folder's program would take for another.
+        is_path: whether a text is a path, which must not be taken for another in another folder.
         is_asked: whether the operator sets the polling interval, since no cache header does.
-        keeps_history: whether it can still bring a revision that is not its newest.
+        keeps_history: whether it can bring a revision that is not its newest.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """MCP source: the skills of another MCP server, copied into a folder of the cache, each file proved by its digest.
 
-The server is one that the operator names: an endpoint of streamable HTTP, or a command that is started for each look
-and speaks over its pipes. While nothing is new, a look costs its listing.
+The server is an endpoint of streamable HTTP, or a command that is started for each look and speaks over its pipes.
+While nothing is new, a look costs its listing.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import hashlib
 import json
 import os
 import shlex
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import anyio
@@ -48,23 +48,8 @@ _COMMAND: Final = "mcp+stdio:"
 _NOT_PROVED: Final = "the server does not list its files with digests, so nothing of it can be proved"
 
 
-class _Listing(NamedTuple):
-    """The listing that a revision is."""
-
-    skills: Sequence[ListedSkill]
-    refused: tuple[str, ...]
-
-
 class McpServer(Polled):
-    """The skills of one server.
-
-    Args:
-        given: `mcp+https://host/mcp`, `mcp+http://` on this machine, or `mcp+stdio:COMMAND`.
-        settings: where the copy is, and how it is fetched.
-
-    Raises:
-        UsageError: it is none of these, or the cache cannot be written.
-    """
+    """The skills of `mcp+https://host/mcp`, `mcp+http://` on this machine, or `mcp+stdio:COMMAND`."""
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
         super().__init__(settings.refresh_s)
@@ -83,24 +68,15 @@ class McpServer(Polled):
         FetchedFolder.recover(self.place)
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
-        """Return the digest of what the server lists.
-
-        Raises:
-            SourceError: it cannot be had now.
-        """
+        """Return the digest of what the server lists."""
         async with self._connected(self._settings.bounds.download_s) as client:
-            listing = _Listing(await client.list(), client.refused)
-        fingerprints = sorted(map(_fingerprint, listing.skills))
+            skills, refused = await client.list(), client.refused
+        fingerprints = sorted(map(_fingerprint, skills))
         digest = hashlib.sha256(json.dumps(fingerprints).encode()).hexdigest()
-        return Revision(digest, self.pace.check_s, listing)
+        return Revision(digest, self.pace.check_s, (skills, refused))
 
     async def bring(self, revision: Revision) -> FetchReport:
-        """Bring its folder up to what the server lists.
-
-        Raises:
-            SourceError: nothing of it can be had.
-            UsageError: the folder cannot be written, or another process fetches into it.
-        """
+        """Bring its folder up to what the server lists."""
         report = await to_thread.run_sync(held, self.place, self.origin, revision.digest)
         if report is not None:
             return report
@@ -108,8 +84,8 @@ class McpServer(Polled):
             reconciler = await to_thread.run_sync(
                 partial(Reconciler, opened, self.origin, self._settings, is_cache=True)
             )
-            listing: _Listing = revision.content
-            units = [Unit(_fingerprint(each), each.name, (each.name,), item=each) for each in listing.skills]
+            skills, refused = revision.content
+            units = [Unit(_fingerprint(each), each.name, (each.name,), item=each) for each in skills]
             async with self._connected(self._settings.limits.total_s) as client:
 
                 async def fetch(unit: Unit) -> Callable[[], Bundle]:
@@ -117,19 +93,13 @@ class McpServer(Polled):
                     return lambda: Bundle({unit.label: files})
 
                 await fetch_units(reconciler, units, fetch)
-            index = IndexRecord(self.origin, self.origin, revision=revision.digest, warnings=listing.refused)
+            index = IndexRecord(self.origin, self.origin, revision=revision.digest, warnings=refused)
             report = await to_thread.run_sync(reconciler.finish, index)
         if reconciler.failure is not None and not report.unchanged + report.added + report.updated:
             raise UnreachableError(reconciler.failure.reason)
         return report
 
     async def _read(self, client: SkillsClient, skill: ListedSkill) -> Files:
-        """Return the files of a skill, proved.
-
-        Raises:
-            ContentRefusedError: they are not what was listed, are not listed, or are too many.
-            UnreachableError: the server does not have one.
-        """
         if not skill.is_proved or skill.files is None:
             raise ContentRefusedError(_NOT_PROVED)
         if sum(file.size or 0 for file in skill.files.values()) > self._settings.limits.skill_bytes:
@@ -146,11 +116,7 @@ class McpServer(Polled):
 
     @asynccontextmanager
     async def _connected(self, seconds: float) -> AsyncGenerator[SkillsClient]:
-        """Connect for so long at most, and have whatever ends the connection be one error of a source.
-
-        Raises:
-            SourceError: the server cannot be reached, refuses, or takes too long.
-        """
+        """Connect for so long at most. Whatever ends the connection is raised as a SourceError."""
         try:
             with anyio.fail_after(seconds):
                 async with AsyncExitStack() as stack:

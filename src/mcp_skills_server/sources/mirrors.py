@@ -96,7 +96,7 @@ class Follower:
         self._reported: tuple[str, ...] = ()
         self._noted: tuple[str, tuple[Problem, ...]] = "", ()
         self.read_once = threading.Event()
-        """Set when there is a copy, or the first attempt to get one has failed."""
+        """Set when there is a copy, or the first fetch has ended."""
         if self.has_copy:
             self.state = SourceState(source.origin, ready=True, trouble=None)
             self.read_once.set()
@@ -208,7 +208,9 @@ class Follower:
 
     def report_failure(self, error: SourceError | UsageError) -> None:
         """Report a failure, and what is served meanwhile; may block for as long as a scan."""
-        last = "serving the last copy" if self.has_copy else "there is no copy of it yet"
+        last = "there is no copy of it yet"
+        if self.has_copy:
+            last = "serving the last copy"
         line = f"{self.reason(error)}; {last}"
         if isinstance(error, UnacceptableError):
             refused = problem(error.code, line).at(self.source.origin, "")
@@ -301,11 +303,8 @@ class Mirrors:
     ) -> str | MirroredRoot:
         """Return what to give the registry for a root: itself for a folder, the folder with its copies for any other.
 
-        Args:
-            given: the root.
-            pin: the wanted revision, None for the newest.
-            refresh_s: its polling interval, None for that of the settings.
-            token: as in `SourceSettings`.
+        `pin` is the wanted revision, None for the newest; `refresh_s` its polling interval, None for that of the
+        settings; `token` is as in `SourceSettings`.
 
         Raises:
             UsageError: it is none that can be served.
@@ -334,11 +333,11 @@ class Mirrors:
         return MirroredRoot(os.fspath(follower.path), source.origin)
 
     def states(self) -> list[SourceState]:
-        """Return the state of every root that is fetched or unpacked, from any thread."""
+        """Return the state of every source, from any thread."""
         return [each.state for each in self.followers]
 
     def revisions(self) -> dict[str, str]:
-        """Return the revision of everything that is followed and whole, by the folder that is served, absolute."""
+        """Return the revision of every source that is whole, by the folder that is served, absolute."""
         return {os.path.abspath(each.path): each.state.revision for each in self.followers}
 
     def report_to(self, note: Callable[[str, str, tuple[Problem, ...]], object]) -> None:
@@ -383,7 +382,7 @@ class Mirrors:
             self._thread = thread
 
     def unread(self) -> list[str]:
-        """Return the names of the sources of which nothing was read yet, from any thread."""
+        """Return the names of the sources that were never read, from any thread."""
         return [each.name for each in self.states() if not each.ready and each.current is None]
 
     def first_read(self, seconds: float) -> Callable[[], object] | None:

@@ -152,7 +152,9 @@ class Reconciler:
         self._progress = progress
         self._lock = threading.Lock()
         self._records = {record.name: record for record in folder.records()}
-        self._known = read_index(folder.directory, source)
+        self._last = read_index(folder.directory, source)
+        """The record of the last run; None for the first."""
+        self._known = self._last or IndexRecord(source, source)
         self._positions: dict[Unit, int] = {}
         self._owners: dict[str, Unit] = {}
         """By the key of a name the unit that brings it; of two the first."""
@@ -188,15 +190,16 @@ class Reconciler:
     def plan(self, units: Sequence[Unit]) -> list[Unit]:
         """Return the units that must be fetched."""
         self._positions = {unit: position for position, unit in enumerate(units)}
-        if self._known and self._known.revision:  # a process that is killed has not all of either revision
+        if self._known.revision:  # a process that is killed has not all of either revision
             self._folder.put_index(replace(self._known, revision=""))
-        former: Mapping[str, UnitRecord] = self._known.units if self._known else {}
         if self.settings.prune:
             self._clear_way({name for unit in units for name in unit.names})
         missing: list[Unit] = []
         for unit in units:
-            known = former.get(unit.fingerprint)
-            names = known.names if known else unit.names
+            known = self._known.units.get(unit.fingerprint)
+            names = unit.names
+            if known is not None:
+                names = known.names
             verdicts: dict[str, str] = {}
             for name in names:
                 with self._refusing(unit, name):
@@ -212,16 +215,12 @@ class Reconciler:
         return missing
 
     def check_budget(self, unit: Unit) -> None:
-        """Prove that more may be downloaded for this unit.
-
-        Raises:
-            UnacceptableError: all skills together exceed `unpacked_bytes`.
-        """
+        """Raise UnacceptableError if all skills together already exceed `unpacked_bytes`."""
         for name in unit.names:
             self._check_size(name, 1)
 
     def put(self, unit: Unit, make: Callable[[], Bundle]) -> None:
-        """Stage the skills of a unit; what goes wrong with one costs that one."""
+        """Stage the skills of a unit, whose proved contents `make` returns. What goes wrong with one costs that one."""
         with self._lock:
             with self._refusing(unit):
                 bundle = make()
@@ -283,10 +282,11 @@ class Reconciler:
                     there = {*self._became}
                 gone, pruned = self._prune(there, found)
             is_complete = all(each.fault == "publisher" for each in found)
+            if not is_complete or self.is_full:
+                index = replace(index, revision="")
             index = replace(
                 index,
-                wanted=wanted_since(self._known, self.settings.wanted),
-                revision=index.revision if is_complete and not self.is_full else "",
+                wanted=wanted_since(self._last, self.settings.wanted),
                 refused={each.name: each.reason for each in found if each.fault == "publisher"},
                 units=self._memory,
             )
@@ -301,7 +301,7 @@ class Reconciler:
             return replace(
                 report,
                 **became,
-                before=self._known.revision.partition(" ")[0] if self._known else "",
+                before=self._known.revision.partition(" ")[0],
                 gone=tuple(gone),
                 pruned=tuple(pruned),
                 warnings=(*report.warnings, *sorted(self.warnings)),
@@ -334,22 +334,16 @@ class Reconciler:
         """Return the names of the skills of a unit that no unit before it brings."""
         taken: list[str] = []
         for name in bundle.skills:
-            other = self._owners.get(_key(name))
-            if other is None or other is unit:
-                loser = None
-            elif self._positions[other] < self._positions[unit]:
-                loser = unit
-            else:
-                loser = other
-            if loser is not None:
-                reason = "another skill of this name comes before it"
-                self._refuse(loser, name, reason, "publisher")
-                self._memory.pop(loser.fingerprint, None)  # that may be another matter in the next revision
-            if loser is not unit:
-                if other is not None:  # whose skill is staged, or there already
-                    self._staged = [each for each in self._staged if _key(each.name) != _key(name)]
-                    for former in [each for each in self._became if _key(each) == _key(name)]:
-                        del self._became[former]
+            other = self._owners.setdefault(_key(name), unit)
+            if other is unit:
+                taken.append(name)
+                continue
+            loser = max(unit, other, key=self._positions.__getitem__)
+            self._refuse(loser, name, "another skill of this name comes before it", "publisher")
+            self._memory.pop(loser.fingerprint, None)  # that may be another matter in the next revision
+            if loser is other:  # whose skill is staged, or there already
+                self._staged = [each for each in self._staged if _key(each.name) != _key(name)]
+                self._became = {each: became for each, became in self._became.items() if _key(each) != _key(name)}
                 self._owners[_key(name)] = unit
                 taken.append(name)
         return taken
@@ -368,7 +362,7 @@ class Reconciler:
             self._staged.append(staged)
 
     def _commit(self) -> None:
-        """Put what is staged into its place. Each commit waits for the disk, and so several skills share one."""
+        """Put what is staged into its place. Each commit waits for the disk, so several skills share one."""
         batch, self._staged = self._staged, []
         failed = self._folder.commit(batch)
         for each in batch:
@@ -408,7 +402,7 @@ class Reconciler:
 
     @contextmanager
     def _refusing(self, unit: Unit, name: str = "") -> Generator[None]:
-        """Have what goes wrong with a unit, or with one skill of it, cost no more than that."""
+        """Note what goes wrong with a unit, or with one skill of it, as a refusal of that alone."""
         fault: Fault = "here"
         try:
             yield
@@ -479,7 +473,7 @@ async def fetch_units(
 
 
 def _report_of(index: IndexRecord, refused: Sequence[SkillRefusal]) -> FetchReport:
-    """Report what a folder holds of a source, by what is remembered of it."""
+    """Report what a folder holds of a source, by its record."""
     units = index.units.values()
     return FetchReport(
         index.source,

@@ -127,17 +127,19 @@ class IndexRecord:
         A time that is still to come was written by a clock that was ahead, or this one is behind: no promise holds.
         """
         since = now - self.asked_at
-        return max(0.0, min(self.fresh_s, LONGEST_S) - since) if since >= 0 else 0.0  # in this order NaN is 0
+        if since < 0:
+            return 0.0
+        return max(0.0, min(self.fresh_s, LONGEST_S) - since)  # in this order NaN is 0
 
-    def after(self, known: IndexRecord | None, *, allow_rollback: bool) -> IndexRecord:
-        """Return this index, just fetched, with the history of its place: `known` is the record until now.
+    def after(self, known: IndexRecord, *, allow_rollback: bool) -> IndexRecord:
+        """Return this index, just fetched, with the history of its place. `known` is the record until now.
 
         An impostor of a site, or a stale replica, can repeat an index with all digests right.
 
         Raises:
             RollbackError: the site had this index before, and another one since.
         """
-        history = dict(known.history) if known else {}
+        history = dict(known.history)
         digest, digests = hashlib.sha256(self.raw).hexdigest(), history.get(self.asked, ())
         if digest in digests[:-1] and not allow_rollback:
             raise RollbackError("it went back to an index that it had before; --allow-rollback takes it")
@@ -184,9 +186,13 @@ def epoch_s() -> float:
 
 def wanted_since(known: IndexRecord | None, wanted: frozenset[str] | None) -> tuple[str, ...] | None:
     """Return the names that an update is to bring: all that were ever asked for, or None for all."""
-    if wanted is None or (known is not None and known.wanted is None):
+    if wanted is None:
         return None
-    return tuple(sorted(wanted.union(known.wanted or () if known else ())))
+    if known is None:
+        return tuple(sorted(wanted))
+    if known.wanted is None:
+        return None
+    return tuple(sorted(wanted.union(known.wanted)))
 
 
 def _all(folder: str, make: Callable[[dict[str, Any], str], _T]) -> list[_T]:

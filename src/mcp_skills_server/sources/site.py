@@ -1,15 +1,14 @@
 """Site source: the skills that the index of a publisher names, brought into a folder skill by skill.
 
 The folder is the same for as long as the site is, and a skill in it is replaced whole by a rename. A tree for each
-revision would be linked together from the one before, which changes the ctime of every file and so makes the registry
-read all of a site again of which one skill is different.
+revision would change the ctime of every file, and so make the registry read all of a site again for one changed skill.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -58,11 +57,7 @@ _SOONEST_S: Final = 60.0
 
 
 class Site:
-    """One site.
-
-    Raises:
-        UsageError: it is no address, or the cache cannot be written.
-    """
+    """One site."""
 
     remote: bool = True
     pace: Pace = Pace(UNSAID_S, 30.0, LAST_RETRY_S)
@@ -71,43 +66,36 @@ class Site:
     def __init__(self, given: str, settings: SourceSettings) -> None:
         self.origin = bare(given)
         self._given = given
-        self._places = _index_urls(given)
+        self._key = _index_urls(given)[0]
         self._settings = settings.fetch
         # A pinned copy is a folder of its own: it is fetched once, and stays whatever becomes of the site.
-        self._pinned = settings.pin is not None
+        self._is_pinned = settings.pin is not None
         self._kept = CacheFolder(settings.cache, "sites", self.origin, given, settings.pin or "")
         self.place: Path = self._kept.path
         FetchedFolder.recover(self.place)
 
     async def resolve(self, *, anew: bool = False) -> Revision:
-        """Return the index, or the copy of it while that is fresh.
-
-        Raises:
-            SourceError: there is no index that can be used.
-        """
-        settings = replace(self._settings, revalidate=anew and not self._pinned)
-        known = read_index(self.place, self._places[0])
-        if known is not None and self._pinned:
+        """Return the index, or the copy of it while that is fresh."""
+        known = read_index(self.place, self._key)
+        if known is not None and self._is_pinned:
             known = replace(known, asked_at=records.epoch_s(), fresh_s=LONGEST_S)
+        settings = replace(self._settings, revalidate=anew and not self._is_pinned)
         try:
-            async with _downloader(self._places, settings) as downloader:
-                found = await _find_index(self._given, self._places, settings, downloader, known)
+            async with _opened(self._given, settings) as client:
+                found = await client.find(known)
         except IndexRefusedError as error:
             raise UnacceptableError(str(error)) from None
-        return Revision(found.digest, found.next_check_s, found)
+        return Revision(_digest(found.record), found.next_check_s, found)
 
     async def bring(self, revision: Revision) -> FetchReport:
-        """Bring its folder up to the index.
-
-        Raises:
-            RollbackError: the index is one that the site had before, and another one since.
-            UsageError: the folder cannot be written, or another process fetches into it.
-        """
-        known = read_index(self.place, self._places[0])
-        with FetchedFolder.opened(self.place) as opened:
-            async with _downloader(self._places, self._settings) as downloader:
-                report = await _bring(opened, downloader, revision.content, self._settings, is_cache=True)
-        before = _digest(known) if known is not None and known.body else ""
+        """Bring its folder up to the index."""
+        before = ""
+        known = read_index(self.place, self._key)
+        if known is not None and known.body:
+            before = _digest(known)
+        with FetchedFolder.opened(self.place) as folder:
+            async with _opened(self._given, self._settings) as client:
+                report = await client.bring(folder, revision.content, is_cache=True)
         return replace(report, before=before, is_complete=not report.refused)
 
 
@@ -119,9 +107,8 @@ async def look(url: str, settings: FetchSettings | None = None) -> tuple[str, Si
         IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.
     """
     # WK-50
-    places, settings = _index_urls(url), settings or FetchSettings()
-    async with _downloader(places, settings) as downloader:
-        found = await _find_index(url, places, settings, downloader, None)
+    async with _opened(url, settings or FetchSettings()) as client:
+        found = await client.find(None)
         return found.record.url, found.index
 
 
@@ -133,41 +120,33 @@ async def refresh(
 ) -> FetchReport:
     """Bring the folder up to what the index at `url` offers.
 
-    `progress` is called with how many skills of how many are done. Cancelling it leaves a folder that is whole, and so
-    does every error.
+    `progress` is called with how many skills of how many are done. Cancellation and errors leave a folder that is
+    whole.
 
     Raises:
         UsageError: it is no URL, or the folder cannot be used.
         IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.
         RollbackError: the index is one that was there before, and another one since.
     """
-    places, settings = _index_urls(url), settings or FetchSettings()
-    with FetchedFolder.opened(directory) as opened:
-        async with _downloader(places, settings) as downloader:
-            known = await to_thread.run_sync(read_index, directory, places[0])
-            found = await _find_index(url, places, settings, downloader, known)
-            return await _bring(opened, downloader, found, settings, progress)
-
-
-# The index
+    key = _index_urls(url)[0]
+    with FetchedFolder.opened(directory) as folder:
+        async with _opened(url, settings or FetchSettings()) as client:
+            found = await client.find(await to_thread.run_sync(read_index, directory, key))
+            return await client.bring(folder, found, progress)
 
 
 @dataclass(frozen=True, slots=True)
 class _FoundIndex:
-    """An index and what is to be remembered of it."""
-
     record: IndexRecord
     index: SiteIndex
-
-    @property
-    def digest(self) -> str:
-        return _digest(self.record)
 
     @property
     def next_check_s(self) -> float:
         """The seconds until the next look, by the cache headers."""
         left = self.record.left_s(records.epoch_s())
-        return max(left, _SOONEST_S) if left > 0 else UNSAID_S
+        if left <= 0:
+            return UNSAID_S
+        return max(left, _SOONEST_S)
 
 
 def _digest(record: IndexRecord) -> str:
@@ -182,162 +161,180 @@ def _index_urls(url: str) -> list[str]:
 
 
 @asynccontextmanager
-async def _downloader(places: Sequence[str], settings: FetchSettings) -> AsyncGenerator[Downloader]:
-    """Open a downloader for the index at one of these places, and for what it names."""
+async def _opened(url: str, settings: FetchSettings) -> AsyncGenerator[_SiteClient]:
+    places = _index_urls(url)
     async with HttpClient(settings.bounds, connections=settings.connections) as http:
-        yield Downloader(http, places[0], settings.trust)
+        yield _SiteClient(url, places, settings, Downloader(http, places[0], settings.trust))
 
 
-async def _find_index(
-    url: str,
-    places: Sequence[str],
-    settings: FetchSettings,
-    downloader: Downloader,
-    known: IndexRecord | None,
-) -> _FoundIndex:
-    """Return the index of the site at `url`: `known` while that is fresh, else from `_index_urls(url)`."""
-    # WK-40, WK-41
-    limits = IndexLimits(skills=settings.limits.skills)
-    record = known
-    try:
-        with anyio.fail_after(settings.limits.total_s):
-            if record is None or not record.body or settings.revalidate or not record.left_s(records.epoch_s()):
-                record = await _ask(url, places, limits, downloader, known)
-            decode = partial(wellknown.decode, record.raw, record.url, limits)
-            return _FoundIndex(record, await to_thread.run_sync(decode))
-    except TimeoutError:
-        raise UnreachableError(f"it took longer than {settings.limits.total_s:g} s") from None
+@dataclass(frozen=True, slots=True)
+class _SiteClient:
+    """Client of the site at `url`, as the operator gave it; its index may be at several places."""
 
+    url: str
+    places: list[str]
+    settings: FetchSettings
+    downloader: Downloader
 
-async def _ask(
-    url: str, places: Sequence[str], limits: IndexLimits, downloader: Downloader, known: IndexRecord | None
-) -> IndexRecord:
-    """Ask for the index at each of these places until there is one."""
-    missing: list[AbsentError] = []
-    for place in places:
-        held = known if known is not None and known.asked == place and known.body else None
-        validators = held.validators if held else None
+    # The index
+
+    async def find(self, known: IndexRecord | None) -> _FoundIndex:
+        """Return the index of the site: the recorded one while that is fresh."""
+        # WK-40, WK-41
+        limits = IndexLimits(skills=self.settings.limits.skills)
+        record = known
+        total_s = self.settings.limits.total_s
         try:
-            answer = await downloader.get(place, limits.bytes, accept="application/json", validators=validators)
-            if answer.is_html:
-                raise AbsentError(f"{shown(place)} is a web page (HTML) and no index")
-        except AbsentError as error:
-            missing.append(error)
-            continue
-        return _record(places[0], url, place, answer, held)
-    if len(missing) == 1:
-        raise missing[0]
-    hint = f"; if this is a repository, write git+{shown(url)}" if _REPOSITORY.fullmatch(url) else ""
-    raise AbsentError(f"no index of skills: {'; '.join(map(str, missing))}{hint}")
+            with anyio.fail_after(total_s):
+                now = records.epoch_s()
+                if record is None or not record.body or self.settings.revalidate or not record.left_s(now):
+                    record = await self._ask(limits.bytes, known)
+                decode = partial(wellknown.decode, record.raw, record.url, limits)
+                return _FoundIndex(record, await to_thread.run_sync(decode))
+        except TimeoutError:
+            raise UnreachableError(f"it took longer than {total_s:g} s") from None
 
+    async def _ask(self, max_bytes: int, known: IndexRecord | None) -> IndexRecord:
+        """Request the index at each place until there is one."""
+        missing: list[AbsentError] = []
+        for place in self.places:
+            held: IndexRecord | None = None
+            validators: Mapping[str, str] = {}
+            if known is not None and known.asked == place and known.body:
+                held, validators = known, known.validators
+            try:
+                answer = await self.downloader.get(place, max_bytes, accept="application/json", validators=validators)
+                if answer.is_html:
+                    raise AbsentError(f"{shown(place)} is a web page (HTML) and no index")
+            except AbsentError as error:
+                missing.append(error)
+                continue
+            return self._record(place, answer, held)
+        if len(missing) == 1:
+            raise missing[0]
+        hint = f"; if this is a repository, write git+{shown(self.url)}" if _REPOSITORY.fullmatch(self.url) else ""
+        raise AbsentError(f"no index of skills: {'; '.join(map(str, missing))}{hint}")
 
-def _record(key: str, given: str, place: str, answer: Response, held: IndexRecord | None) -> IndexRecord:
-    headers, now = answer.headers, records.epoch_s()
-    fresh = caching.fresh_s(headers, now) or 0.0
-    if answer.status == 304 and held is not None:
-        renewed = _validators(answer) or held.validators
-        return replace(held, given=given, validators=renewed, asked_at=now, fresh_s=fresh)
-    if answer.encoding:
-        raise IndexRefusedError(f"the index came compressed ({answer.encoding}), which was not asked for")
-    body = answer.body.decode("utf-8", "surrogateescape")
-    return IndexRecord(key, given, place, answer.url, body, _validators(answer), now, fresh)
+    def _record(self, place: str, answer: Response, held: IndexRecord | None) -> IndexRecord:
+        headers, now = answer.headers, records.epoch_s()
+        fresh = caching.fresh_s(headers, now) or 0.0
+        if answer.status == 304 and held is not None:
+            renewed = _validators(answer) or held.validators
+            return replace(held, given=self.url, validators=renewed, asked_at=now, fresh_s=fresh)
+        if answer.encoding:
+            raise IndexRefusedError(f"the index came compressed ({answer.encoding}), which was not asked for")
+        body = answer.body.decode("utf-8", "surrogateescape")
+        return IndexRecord(self.places[0], self.url, place, answer.url, body, _validators(answer), now, fresh)
 
+    # The skills
 
-def _validators(answer: Response) -> dict[str, str]:
-    if not caching.may_store(answer.headers):
-        return {}
-    found = {
-        "If-None-Match": answer.headers.get("etag", ""),
-        "If-Modified-Since": answer.headers.get("last-modified", ""),
-    }
-    return {name: value for name, value in found.items() if value and value.isascii() and value.isprintable()}
+    async def bring(
+        self,
+        folder: FetchedFolder,
+        found: _FoundIndex,
+        progress: Callable[[int, int], None] | None = None,
+        *,
+        is_cache: bool = False,
+    ) -> FetchReport:
+        """Bring the folder up to what this index offers."""
+        index, record, wanted = found.index, found.record, self.settings.wanted
+        reconciler = await to_thread.run_sync(
+            partial(Reconciler, folder, record.source, self.settings, progress, is_cache=is_cache)
+        )
+        if index.version is not None:
+            record = await to_thread.run_sync(self._entered, folder, record)
+        units = [
+            Unit(entry.digest, entry.name, (entry.name,), url=entry.url or entry.files[SKILL_MD], item=entry)
+            for entry in index.entries
+            if wanted is None or entry.name in wanted
+        ]
 
+        async def fetch(unit: Unit) -> Callable[[], Bundle]:
+            check_names([f"{unit.label}/{SKILL_MD}"])
+            prove = await self._download(unit.item)
 
-# The skills
+            def proved() -> Bundle:
+                files = prove()
+                refusal, warning = wellknown.judge_unpacked(unit.item, files)
+                if refusal:
+                    raise ProofFailedError(refusal)
+                check_names(files)
+                if warning:
+                    reconciler.warnings.append(f"{unit.label}: {warning}")
+                return Bundle({unit.label: files})
 
+            return proved
 
-async def _bring(
-    opened: FetchedFolder,
-    downloader: Downloader,
-    found: _FoundIndex,
-    settings: FetchSettings,
-    progress: Callable[[int, int], None] | None = None,
-    *,
-    is_cache: bool = False,
-) -> FetchReport:
-    """Bring the folder up to what this index offers."""
-    index, record, wanted = found.index, found.record, settings.wanted
-    reconciler = await to_thread.run_sync(
-        partial(Reconciler, opened, record.source, settings, progress, is_cache=is_cache)
-    )
-    if index.version is not None:
-        record = await to_thread.run_sync(_entered, opened, record, settings)
-    units = [
-        Unit(entry.digest, entry.name, (entry.name,), url=entry.url or entry.files[SKILL_MD], item=entry)
-        for entry in index.entries
-        if wanted is None or entry.name in wanted
-    ]
-    most = settings.limits.skill_bytes
-    limits = UnpackLimits(bytes=most, file=min(UnpackLimits().file, most))
+        await fetch_units(reconciler, units, fetch)
+        # An index that promised what is not there may be older than its artifacts: ask anew next time.
+        kept = record
+        if any(each.fault == "publisher" for each in reconciler.refusals):
+            kept = replace(kept, fresh_s=0.0)
+        if not record.validators and not record.left_s(records.epoch_s()):
+            kept = replace(kept, body="")
+        refused: list[SkillRefusal] = []
+        warnings = [*index.warnings]
+        for each in index.unusable:
+            if wanted is None or each.name in wanted:
+                if each.broken:
+                    refused.append(SkillRefusal(each.name or f"entry {each.position}", each.reason, "publisher"))
+                else:
+                    warnings.append(f"{each}, and so it is passed over")
+        listed: set[str] | None = {entry.name for entry in index.entries} | {each.name for each in index.unusable}
+        kept = replace(kept, warnings=tuple(warnings))
+        if index.version is None:
+            listed = None
+        report = await to_thread.run_sync(reconciler.finish, kept, listed, refused)
+        next_check_s = found.next_check_s
+        if reconciler.refusals:
+            next_check_s = UNSAID_S
+        return replace(report, version=index.version, next_check_s=next_check_s, bytes=self.downloader.http.bytes)
 
-    async def fetch(unit: Unit) -> Callable[[], Bundle]:
-        check_names([f"{unit.label}/{SKILL_MD}"])
-        prove = await _download(unit.item, downloader, limits)
+    def _entered(self, folder: FetchedFolder, record: IndexRecord) -> IndexRecord:
+        """Enter an index into the history of its place, before anything of it is fetched: a kill must not undo that."""
+        wanted = records.wanted_since(None, self.settings.wanted)
+        known = read_index(folder.directory, record.source)
+        before = known or IndexRecord(record.source, record.given, wanted=wanted)
+        record = record.after(before, allow_rollback=self.settings.allow_rollback)
+        if record.history != before.history:
+            with suppress(OSError):  # `finish` reports a full disk
+                folder.put_index(replace(before, history=record.history))
+        return record
 
-        def proved() -> Bundle:
-            files, warning = prove()
-            if warning:
-                reconciler.warnings.append(f"{unit.label}: {warning}")
-            return Bundle({unit.label: files})
+    async def _download(self, entry: Entry) -> Callable[[], Files]:
+        """Download the skill of an entry, and return what proves and unpacks it, and blocks."""
+        limits = self._limits
+        if entry.kind is None:
+            files = await self._files(entry)
+            return lambda: files
+        most = _SKILL_MD_BYTES if entry.kind == "skill-md" else limits.bytes + _ARCHIVE_OVERHEAD
+        answer = await self.downloader.get(entry.url, most)
+        return partial(_unpacked, entry, answer, limits)
 
-        return proved
+    async def _files(self, entry: Entry) -> Files:
+        """Download the files of a skill of discovery 0.1.0, which has no digests."""
+        # WK1-14
+        check_names(entry.files)
+        files: dict[str, tuple[bytes, bool]] = {}
+        left = self._limits.bytes
+        for path, url in entry.files.items():
+            most = _SKILL_MD_BYTES if path == SKILL_MD else min(left, self._limits.file)
+            answer = await self.downloader.get(url, most)
+            named = shown(answer.url)
+            if answer.is_html and not path.lower().endswith(_LIKE_HTML):
+                raise UnacceptableError(f"{named} is a web page (HTML) and not the file")
+            if answer.encoding:
+                raise UnacceptableError(f"{named} came compressed ({answer.encoding}), which was not asked for")
+            left -= len(answer.body)
+            if left < 0:
+                raise UnacceptableError(f"it has more than {self._limits.bytes} bytes")
+            files[path] = (answer.body, False)
+        return files
 
-    await fetch_units(reconciler, units, fetch)
-    # An index that promised what is not there may be older than its artifacts: ask anew next time.
-    is_in_doubt = any(each.fault == "publisher" for each in reconciler.refusals)
-    fresh_s = 0.0 if is_in_doubt else record.fresh_s
-    body = record.body if record.validators or record.left_s(records.epoch_s()) else ""
-    refused: list[SkillRefusal] = []
-    warnings = [*index.warnings]
-    for each in index.unusable:
-        if wanted is None or each.name in wanted:
-            if each.broken:
-                refused.append(SkillRefusal(each.name or f"entry {each.position}", each.reason, "publisher"))
-            else:
-                warnings.append(f"{each}, and so it is passed over")
-    listed = {entry.name for entry in index.entries} | {each.name for each in index.unusable}
-    kept = replace(record, body=body, fresh_s=fresh_s, warnings=tuple(warnings))
-    report = await to_thread.run_sync(reconciler.finish, kept, listed if index.version is not None else None, refused)
-    next_check_s = UNSAID_S if reconciler.refusals else found.next_check_s
-    return replace(report, version=index.version, next_check_s=next_check_s, bytes=downloader.http.bytes)
-
-
-def _entered(opened: FetchedFolder, record: IndexRecord, settings: FetchSettings) -> IndexRecord:
-    """Enter an index into the history of its place, before anything of it is fetched: a kill must not undo that."""
-    known = read_index(opened.directory, record.source)
-    record = record.after(known, allow_rollback=settings.allow_rollback)
-    wanted = records.wanted_since(None, settings.wanted)
-    before = known or IndexRecord(record.source, record.given, wanted=wanted)
-    if record.history != before.history:
-        with suppress(OSError):  # the record of the whole fetch will say it
-            opened.put_index(replace(before, history=record.history))
-    return record
-
-
-async def _download(
-    entry: Entry, downloader: Downloader, limits: UnpackLimits
-) -> Callable[[], tuple[Files, str | None]]:
-    """Download the skill of an entry.
-
-    Returns:
-        What proves and unpacks it; it blocks, and returns the files with how the index describes them otherwise. It
-        raises ProofFailedError, ArchiveRefusedError and UnacceptableError.
-    """
-    if entry.kind is None:
-        return partial(_checked, entry, await _files(entry, downloader, limits))
-    most = _SKILL_MD_BYTES if entry.kind == "skill-md" else limits.bytes + _ARCHIVE_OVERHEAD
-    answer = await downloader.get(entry.url, most)
-    return lambda: _checked(entry, _unpacked(entry, answer, limits))
+    @property
+    def _limits(self) -> UnpackLimits:
+        most = self.settings.limits.skill_bytes
+        return UnpackLimits(bytes=most, file=min(UnpackLimits().file, most))
 
 
 def _unpacked(entry: Entry, answer: Response, limits: UnpackLimits) -> Files:
@@ -350,31 +347,17 @@ def _unpacked(entry: Entry, answer: Response, limits: UnpackLimits) -> Files:
         if answer.encoding:
             raise ProofFailedError(f"{error}; it came with Content-Encoding {answer.encoding}") from None
         raise
-    return archive.unpack(answer.body, limits) if entry.kind == "archive" else {SKILL_MD: (answer.body, False)}
+    if entry.kind == "archive":
+        return archive.unpack(answer.body, limits)
+    return {SKILL_MD: (answer.body, False)}
 
 
-async def _files(entry: Entry, downloader: Downloader, limits: UnpackLimits) -> Files:
-    """Download the files of a skill of discovery 0.1.0, which has no digests."""
-    # WK1-14
-    check_names(entry.files)
-    files: dict[str, tuple[bytes, bool]] = {}
-    left = limits.bytes
-    for path, url in entry.files.items():
-        answer = await downloader.get(url, _SKILL_MD_BYTES if path == SKILL_MD else min(left, limits.file))
-        if answer.is_html and not path.lower().endswith(_LIKE_HTML):
-            raise UnacceptableError(f"{shown(answer.url)} is a web page (HTML) and not the file")
-        if answer.encoding:
-            raise UnacceptableError(f"{shown(answer.url)} came compressed ({answer.encoding}), which was not asked for")
-        left -= len(answer.body)
-        if left < 0:
-            raise UnacceptableError(f"it has more than {limits.bytes} bytes")
-        files[path] = (answer.body, False)
-    return files
-
-
-def _checked(entry: Entry, files: Files) -> tuple[Files, str | None]:
-    refusal, warning = wellknown.judge_unpacked(entry, files)
-    if refusal:
-        raise ProofFailedError(refusal)
-    check_names(files)
-    return files, warning
+def _validators(answer: Response) -> dict[str, str]:
+    """Return the headers of a conditional request, none where the answer may not be kept."""
+    if not caching.may_store(answer.headers):
+        return {}
+    found = {
+        "If-None-Match": answer.headers.get("etag", ""),
+        "If-Modified-Since": answer.headers.get("last-modified", ""),
+    }
+    return {name: value for name, value in found.items() if value and value.isascii() and value.isprintable()}

@@ -38,7 +38,7 @@ from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media
 from mcp_skills_server.model import SKILL_MD, Json, Skill, printable
-from mcp_skills_server.publish.edition import Edition
+from mcp_skills_server.publish.artifacts import Edition
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.server.callers import address, principal
 from mcp_skills_server.telemetry import events

@@ -19,7 +19,6 @@ from mcp_skills_server.sources.source import (
     UnacceptableError,
     UnreachableError,
 )
-from sources.git.conftest import BASE
 from sources.git.remotes import SUBMODULE, Content, GitServer, Upstream, link, skill
 from sources.git.test_source import ALL, files, opened, refresh
 from sources.publishers import skill_md
@@ -30,25 +29,13 @@ pytestmark = pytest.mark.needs_program("git")
 GOOD = skill("good")
 
 HOSTILE: dict[str, tuple[dict[str, Content], str]] = {
-    "a link out of the skill": (skill("bad", evil=link("../../../../etc/passwd")), "'evil' is a symbolic link"),
-    "a link within the skill": (skill("bad", evil=link("SKILL.md")), "'evil' is a symbolic link"),
     "SKILL.md is a link": (
         {"skills/bad/SKILL.md": link("/etc/passwd"), "skills/bad/x": b""},
         "'SKILL.md' is a symbolic link",
     ),
     "a submodule": (skill("bad", sub=SUBMODULE), "'sub' is a submodule"),
-    "names that differ in case": (skill("bad", a__x=b"1", A__X=b"2"), "many platforms cannot tell it from"),
-    "names that differ in Unicode form": (
-        {**skill("bad"), "skills/bad/\u00e9": b"1", "skills/bad/e\u0301": b"2"},
-        "cannot tell it from",
-    ),
-    "a name of Windows": (skill("bad", con=b"1"), "Windows cannot hold the name"),
-    "a hidden character": (skill("bad", **{"a\u202eb": b"1"}), "invisible character"),
-    "a backslash": (skill("bad", **{"x\\evil": b"1"}), "holds a backslash"),
-    "a control character": (skill("bad", **{"a\tb": b"1"}), "holds a control character"),
     "too many files": (skill("bad", **{f"f{number}": b"" for number in range(1001)}), "more than 1000 files"),
     "too large a file": (skill("bad", big=bytes((16 << 20) + 1)), "has 16777217 bytes"),
-    "too deep": (skill("bad", **{"__".join("d" * 40): b"1"}), "levels deep"),
 }
 
 
@@ -293,10 +280,3 @@ def test_the_process_group_of_git_is_gone_after_a_timeout(tmp_path: Path) -> Non
         until = monotonic() + DEADLINE  # a busy machine takes a moment to end what was killed
         while f"127.0.0.1:{port}/a.git" in subprocess.check_output(["ps", "-eo", "args"], text=True):
             assert monotonic() < until
-
-
-def test_the_base_is_good(upstream: Upstream, tmp_path: Path) -> None:
-    """What the others are compared with."""
-    follower = opened(upstream.url, tmp_path)
-    refresh(follower)
-    assert files(follower) == ALL and BASE

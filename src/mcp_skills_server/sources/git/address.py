@@ -56,7 +56,7 @@ class GitAddress:
 
     @property
     def is_abbreviated(self) -> bool:
-        """True if `ref` may be meant as the beginning of a commit's id, which no server looks up."""
+        """True if `ref` may be an abbreviated commit id, which no server looks up."""
         return self.commit is None and _ABBREVIATED.fullmatch(self.ref) is not None
 
     @property
@@ -66,7 +66,7 @@ class GitAddress:
 
 
 def is_commit(text: str) -> bool:
-    """Tell whether a text is the whole id of a commit, and so can be nothing else."""
+    """Tell whether a text is the whole id of a commit."""
     return _OBJECT_ID.fullmatch(text) is not None
 
 

@@ -1,11 +1,10 @@
 """History of a served repository: its last commits with their differences, fetched on demand.
 
-They lie in a repository of their own beside the one that skills are fetched into, so that nothing of what is served
-depends on it; it is removed and fetched anew when another commit is served. A commit comes with its trees, and of the
-files those that the differences of one skill need.
+They lie in a repository of their own beside the one that skills are fetched into, and are fetched anew when another
+commit is served. A commit comes with its trees, and of the files those that the differences of one skill need.
 
-Nothing that the repository, its configuration or the user's could name is started, and nothing is fetched by the log.
-All of it is foreign text: what ends a field is made up for each call, so that no author and no message can end one.
+Nothing that the repository or a configuration could name is started. All of it is foreign text: the delimiter of fields
+is random for each call, so that no author and no message can end a field.
 """
 
 from __future__ import annotations
@@ -53,25 +52,17 @@ _LOG: Final = (
 )  # fmt: skip
 _PATCH: Final = ("--patch", "--no-ext-diff", "--no-textconv", "--unified=3")
 _WILD: Final = re.compile(r"[*?\[\\]")
-_IGNORED: Final = [
-    f"{deep}{each}{end}"
-    for each in ignored.PATTERNS
-    for deep in ([""] if each[0] == "*" else ["", "*/"])
-    for end in ([""] if each[-1] == "*" else ["", "/*"])
-]
+_IGNORED: Final = [f"{deep}{each}{end}" for each in ignored.PATTERNS for deep in ("", "*/") for end in ("", "/*")]
 """The names that are never served, of files and of folders, however deep: a star of git fits slashes too."""
 _CHANGED: Final = re.compile(rb":\d{6} \d{6} ([0-9a-f]{40}|[0-9a-f]{64}) ([0-9a-f]{40}|[0-9a-f]{64}) [A-Z]\0")
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit that touched the paths.
+    """One commit that touched the paths. Author and subject are as it says.
 
     Attributes:
-        id: of the commit, in hex.
-        time: when it was written, as it says, in seconds since 1970; from 0 to the end of the year 9999.
-        author: who wrote it, as it says.
-        subject: the first line of its message.
+        time: when it was written, as it says, in seconds of the epoch.
         lines: a unified diff of what it changed there; empty where git cannot tell.
         is_whole: whether there are no more lines.
     """
@@ -85,14 +76,12 @@ class Commit:
 
 
 def pathspecs(folder: str, without: Sequence[str] = ()) -> list[str]:
-    """Return git pathspecs for a folder, without some folders in it and without what is never served.
-
-    Args:
-        folder: from the top of the repository, with `/`; "" for all of it.
-        without: from that folder.
+    """Return git pathspecs for a folder of the repository, without some folders in it and without what is never
+    served.
     """
-    before = f"{folder}/" if folder else ""
-    places = [f":(top,literal){folder}" if folder else ":(top)"]
+    before, places = "", [":(top)"]
+    if folder:
+        before, places = f"{folder}/", [f":(top,literal){folder}"]
     places += [f":(top,literal,exclude){before}{each}" for each in without]
     above = _WILD.sub(r"\\\g<0>", before)
     return places + [f":(top,exclude){above}{each}" for each in _IGNORED]
@@ -102,8 +91,7 @@ def read_log(git: Git, places: Sequence[str], *revisions: str) -> list[Commit] |
     """Return the last commits that touched these places, newest first, or None if git fails. Blocks.
 
     Args:
-        git: the program, for the repository.
-        places: as `pathspecs` has them.
+        places: from `pathspecs`.
         revisions: where to begin, and with `^` before them where to end; HEAD where there are none.
     """
     mark = secrets.token_hex(16)
@@ -121,24 +109,9 @@ def read_log(git: Git, places: Sequence[str], *revisions: str) -> list[Commit] |
 
 
 def changed_blobs(git: Git, places: Sequence[str], *revisions: str) -> set[str]:
-    """Return the ids of all blobs that `read_log` would compare.
-
-    Raises:
-        GitFailedError: git cannot tell.
-    """
-    raw = git.run(
-        *_LOG,
-        "--format=",
-        "--raw",
-        "--no-abbrev",
-        "-z",
-        "--end-of-options",
-        *revisions,
-        "--",
-        *places,
-        seconds=_SECONDS,
-        most=_MOST_BYTES,
-    )
+    """Return the ids of all blobs that `read_log` would compare, or raise GitFailedError."""
+    words = ("--format=", "--raw", "--no-abbrev", "-z", "--end-of-options", *revisions, "--", *places)
+    raw = git.run(*_LOG, *words, seconds=_SECONDS, most=_MOST_BYTES)
     return {each.decode() for pair in _CHANGED.findall(raw) for each in pair if each.strip(b"0")}
 
 
@@ -152,7 +125,7 @@ def _commit(commit: str, moment: str, author: str, subject: str, rest: str) -> C
 
 
 def working_copy(root: Path) -> Path | None:
-    """Return the directory of the repository that contains a root, None where there is none of this user's own.
+    """Return the directory of this user's own repository around a root, or None.
 
     Skills are foreign, so nothing below the root leads to a repository. Nor does a `.git` that refers to another place:
     a file or link (`gitdir:`), `commondir`, or borrowed objects.
@@ -170,7 +143,6 @@ def working_copy(root: Path) -> Path | None:
 
 
 def _is_whole(repository: Path) -> bool:
-    """Tell whether a repository has all that it knows in itself."""
     if any(os.path.lexists(repository / each) for each in ("commondir", "objects/info/alternates")):
         return False
     kept = [repository / each for each in ("HEAD", "objects", "refs")]
@@ -178,27 +150,27 @@ def _is_whole(repository: Path) -> bool:
 
 
 class History(NamedTuple):
-    """The history of a skill."""
+    """The last commits that touched a skill, newest first, or a note in one line why there are none."""
 
     commits: Sequence[Commit] = ()
     note: str = ""
 
 
 class Histories:
-    """The histories of all sources that are repositories. Any thread may use it."""
+    """The histories of all git sources. Any thread may use it."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._failed: dict[Path, tuple[str, float, str]] = {}
-        """Commit, until when, and why, by the folder of the source."""
+        """By the folder of a source: the commit that failed, until when it is not tried again, and why."""
 
     def of(self, served: str, origin: str, place: str, without: Sequence[str] = ()) -> History:
         """Return the commits behind a skill as it is served. Blocks up to half a minute to fetch them.
 
         Args:
-            served: the folder of the source that is served.
+            served: the folder of the source.
             origin: of the source.
-            place: folder of the skill, from `served`; "" for that itself.
+            place: folder of the skill below `served`; "" for that itself.
             without: folders in it that do not count.
         """
         if not is_git(origin):
@@ -219,12 +191,12 @@ class Histories:
                 return History(found, "" if found else f"None of the last {DEPTH} commits changed it.")
         except Timeout:
             return History(note="The history is being fetched just now; load this page again in a moment.")
-        except (SourceError, UsageError, GitFailedError, OSError) as error:
+        except SourceError as error:
+            why = f"The history could not be fetched: {error}"
+        except (UsageError, GitFailedError, OSError):
             why = "The history could not be read."
-            if isinstance(error, SourceError):
-                why = f"The history could not be fetched: {error}"
-            self._failed[source] = tip.commit, self._now() + _AGAIN_S, why
-            return History(note=why)
+        self._failed[source] = tip.commit, self._now() + _AGAIN_S, why
+        return History(note=why)
 
 
 def _folder(served: str, place: str) -> str | None:

@@ -1,8 +1,8 @@
 """Run the program `git` so that a repository can make it do nothing but hand over objects.
 
-It is the program and no library, because credential helpers, ssh configuration and proxies of people lie in its
-configuration, which is read as ever. What the server, the repository or the environment could add to that is shut:
-hooks, filters, submodules, other protocols, other places to download from, prompts.
+It is the program and no library, because people configure it: credential helpers, ssh, proxies. Whatever the server,
+the repository or the environment could add to that is off: hooks, filters, submodules, other protocols, other places to
+download from, prompts.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ class Git:
     """The program, for one repository of ours.
 
     Args:
-        directory: the repository, bare. It need not be there yet.
+        directory: the repository, bare. It need not exist yet.
         url: what is fetched from.
         protocol: of that address; git speaks no other.
-        most_bytes: of one file that git writes, such as a pack that it fetches.
+        most_bytes: of one file that git writes, such as a pack.
     """
 
     def __init__(self, directory: Path, url: str, protocol: str, *, most_bytes: int = MOST_FILE_BYTES) -> None:
@@ -111,16 +111,14 @@ class Git:
         """The stderr of the last command that was done."""
 
     def run(self, *arguments: str, seconds: float, given: bytes = b"", most: int = 1 << 20) -> bytes:
-        """Run a command of git and return its stdout. Blocks.
+        """Run a command of git within `seconds` and return its stdout, at most `most` bytes. Blocks.
 
         Args:
             arguments: the command and its own; `-c` may stand before it.
-            seconds: it is ended after so long.
             given: its stdin.
-            most: bytes of the answer.
 
         Raises:
-            GitFailedError: it says no, takes too long, or answers with more than `most` bytes.
+            GitFailedError: it fails, takes too long, or answers with more.
             UnreachableError: there is no git.
         """
         with self.stream(*arguments, seconds=seconds, given=given) as out:
@@ -185,10 +183,7 @@ class Git:
             _end(process)
 
     def _words(self, program: str, given: int) -> list[str]:
-        """Return the command line before git's own command, with resource limits where a system has them.
-
-        `given` is the descriptor that becomes its stdin.
-        """
+        """Return the command line before git's own command, with resource limits; `given` becomes its stdin."""
         git = [program, f"--git-dir={self._directory}"]
         for setting in (*_SETTINGS, f"remote.{REMOTE}.url={self._url}"):
             git += ["-c", setting]

@@ -1,8 +1,8 @@
 """Bare, partial clone of one remote: its refs, its newest commit, its blobs.
 
-Nothing is ever checked out. Of one folder the trees come with the commit, and blobs when they are asked for, where the
-server can do that (`--filter=blob:none`); of a whole repository only large blobs wait to be asked for. All that lies
-here can be fetched again: where it is damaged or has become large it is removed. Only one process at a time fetches.
+Nothing is ever checked out. Of one folder the trees come with the commit, and blobs on demand, where the server can do
+that (`--filter=blob:none`); of a whole repository only large blobs come on demand. All of it can be fetched again, and
+is removed where it is damaged or has become large. Only one process at a time fetches.
 """
 
 from __future__ import annotations
@@ -79,12 +79,7 @@ _SAID: Final = re.compile(r"(?:fatal|error|remote|ssh): (.*)")
 
 
 class Tip(NamedTuple):
-    """The commit that a name means at the remote.
-
-    Attributes:
-        commit: its id.
-        name: of the branch or tag in full, such as `refs/heads/main`; "HEAD"; "" for a commit that was given.
-    """
+    """The commit that a name means at the remote; the name in full (`refs/heads/main`, "HEAD"), "" for a commit id."""
 
     commit: str
     name: str
@@ -104,9 +99,9 @@ class Repository:
     Args:
         directory: where they lie.
         address: of the remote.
-        resolve_s: seconds for a look at the remote's names.
-        fetch_s: seconds for a fetch.
-        depth: commits that come with the one that is asked for, itself included.
+        resolve_s: the time limit of a look at the remote's refs.
+        fetch_s: the time limit of a fetch.
+        depth: commits that come with the requested one, itself included.
         most_bytes: of what one fetch brings; None for what any git may write.
     """
 
@@ -129,15 +124,11 @@ class Repository:
         self._filters_at_all = self._filters = True
 
     def end(self) -> None:
-        """End what runs."""
+        """End what runs, and start nothing any more."""
         self._git.end()
 
     def resolve(self) -> Tip:
-        """Resolve the address to a commit, by one `ls-remote` unless it names a commit.
-
-        Raises:
-            UnacceptableError: it names nothing.
-        """
+        """Resolve the address to a commit, by one `ls-remote` unless it names a commit."""
         ref = self._address.ref
         if self._address.commit is not None:
             return Tip(self._address.commit, "")
@@ -168,7 +159,7 @@ class Repository:
         raise UnacceptableError(f"there is no branch or tag {ref!r}{hint}")
 
     def fetch(self, tip: Tip) -> None:
-        """Have a commit and its trees here; its blobs too where the server cannot leave them out."""
+        """Fetch a commit with its trees; its blobs too where the server cannot leave them out."""
         self._tidy(len(tip.commit))
         self._filters = self._filters_at_all
         # Of a whole repository most files are those of skills, and one request brings them with the commit.
@@ -202,9 +193,7 @@ class Repository:
             return ()
 
     def fetch_blobs(self, tip: Tip, object_ids: Collection[str], places: Sequence[str] = ()) -> None:
-        """Have these blobs here by one request: of a commit that `fetch` has brought, or with `places` of all commits
-        that touch these.
-        """
+        """Fetch these blobs of a fetched commit, or with `places` of all fetched commits that touch these, at once."""
         if not self._filters:
             return
         with self._said():
@@ -230,7 +219,7 @@ class Repository:
             self.fetch(tip)
 
     def follows(self, tip: Tip, before: str) -> bool:
-        """Tell whether the commit `before` is among those that led to this one, which `fetch` has brought."""
+        """Tell whether the commit `before` is an ancestor of this one, which is fetched."""
         with self._said():
             for depth in _HISTORY if self._filters else _HISTORY_UNFILTERED:
                 self._fetch(f"--depth={depth}", "--filter=tree:0", REMOTE, f"+{tip.commit}:{_OURS}")
@@ -283,18 +272,17 @@ class Repository:
         Raises:
             UnsignedCommitError: none has, or the key was not valid then.
         """
-        settings: list[str] = []
-        for each in (
+        settings = [
             f"gpg.ssh.allowedSignersFile={signers}",
             "gpg.ssh.program=ssh-keygen",
             "gpg.minTrustLevel=fully",  # otherwise any key will do that signed it
             "gpg.program=false",  # keys of the user's own key ring are not in the file
             "gpg.openpgp.program=false",
             "gpg.x509.program=false",
-        ):
-            settings += ["-c", each]
+        ]
+        options = [word for each in settings for word in ("-c", each)]
         try:
-            self._git.run(*settings, "verify-commit", "--raw", commit, seconds=self._resolve_s)
+            self._git.run(*options, "verify-commit", "--raw", commit, seconds=self._resolve_s)
         except GitFailedError as error:
             why = _last_line(error.said)
             if "ssh-keygen" in error.said and "cannot run" in error.said:
@@ -305,7 +293,7 @@ class Repository:
             ) from None
 
     def clear(self) -> None:
-        """Forget all objects, for the next fetch to bring anew."""
+        """Remove all objects."""
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _fetch(self, *arguments: str, given: bytes = b"", settings: Sequence[str] = ()) -> None:
@@ -346,7 +334,7 @@ class Repository:
             ) from None
 
     def _tidy(self, id_length: int) -> None:
-        """Remove what a git left that was killed, and all of it where it has become large or is for other ids."""
+        """Remove what a killed git left, and all of it where it has become large or is for other ids."""
         place = self._directory
         with suppress(OSError):
             is_long = "sha256" in (place / "config").read_text()

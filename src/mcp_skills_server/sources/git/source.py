@@ -49,11 +49,7 @@ _PINNED_S: Final = 86_400.0
 
 
 class GitFolder(Polled):
-    """One folder of one repository.
-
-    Raises:
-        UsageError: it is no address, or the cache cannot be written.
-    """
+    """One folder of one repository."""
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
         super().__init__(settings.refresh_s)
@@ -64,7 +60,9 @@ class GitFolder(Polled):
             raise UsageError(f"{self.origin}: {quoted(settings.pin)} is no commit; lock it again")
         signers = settings.signers
         # What was not asked about signatures, or asked of others, is another copy: nothing of it is served first.
-        asked = "" if signers is None else hashlib.sha256(_read(signers)).hexdigest()
+        asked = ""
+        if signers is not None:
+            asked = hashlib.sha256(_read(signers)).hexdigest()
         self._kept = CacheFolder(settings.cache, "git", self.origin, str(settings.hidden), settings.pin or "", asked)
         self._directory = self._kept.path
         self._folder = self._directory / "skills"
@@ -83,24 +81,17 @@ class GitFolder(Polled):
         FetchedFolder.recover(self._folder)  # what is served until the source answers must be whole
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always looked at
-        """Resolve the address to a commit.
-
-        Raises:
-            SourceError: that cannot be known now, or there is none.
-        """
+        """Resolve the address to a commit."""
         pin = self._settings.pin
-        tip = Tip(pin, "") if pin is not None else await self._in_thread(self._repository.resolve)
-        return Revision(tip.commit, self.pace.check_s if tip.name else _PINNED_S, tip)
+        if pin is not None:
+            return Revision(pin, _PINNED_S, Tip(pin, ""))
+        tip = await self._in_thread(self._repository.resolve)
+        if not tip.name:
+            return Revision(tip.commit, _PINNED_S, tip)
+        return Revision(tip.commit, self.pace.check_s, tip)
 
     async def bring(self, revision: Revision) -> FetchReport:
-        """Have its folder be what the commit has.
-
-        Raises:
-            UnacceptableError: the commit has no such folder, is not signed as it must be, or was put in the place of
-                another one that it does not follow.
-            SourceError: it cannot be had now.
-            UsageError: another process fetches it.
-        """
+        """Bring its folder up to the commit, which must be signed as required, and follow the one before."""
         return await self._in_thread(self._bring, revision.content)
 
     async def _in_thread(self, function: Callable[..., _T], *given: object) -> _T:
@@ -158,7 +149,7 @@ class GitFolder(Polled):
         return reconciler.finish(index, refused=refused, refused_stay=False)
 
     def _put(self, reconciler: Reconciler, tip: Tip, missing: Sequence[Unit]) -> None:
-        """Put the files of these skills into the folder, as one git sends them."""
+        """Put the files of these skills into the folder, as one `git cat-file` sends them."""
         ids = [object_id for unit in missing for _, object_id, _ in unit.item.files]
         if not ids:
             return
@@ -182,7 +173,7 @@ class GitFolder(Polled):
                 reconciler.put(unit, partial(Bundle, {name: files}, {}, notes, tuple(pointers)))
 
     def _check_history(self, before: str, tip: Tip) -> Sequence[str]:
-        """Refuse a commit that was put in the place of the one that is served; or say so, where that is accepted."""
+        """Refuse a rewritten branch or a moved tag, or return a warning where that is accepted."""
         if before in {"", tip.commit} or not tip.name:
             return ()
         if tip.name.startswith("refs/tags/"):

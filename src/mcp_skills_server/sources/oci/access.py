@@ -51,13 +51,7 @@ Ask = Callable[[str, str, Mapping[str, str], bytes | None], Awaitable[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A user name with its password, or an identity token.
-
-    Attributes:
-        username: "" beside an identity token.
-        secret: the password, or the identity token.
-        identity: whether it is the token.
-    """
+    """A user name with its password, or with `identity` an identity token without a name."""
 
     username: str
     secret: str = field(repr=False)
@@ -65,7 +59,7 @@ class Credentials:
 
     @property
     def basic(self) -> str:
-        """The value of Authorization for the scheme Basic."""
+        """The Authorization of the scheme Basic."""
         return "Basic " + base64.b64encode(f"{self.username}:{self.secret}".encode()).decode("ascii")
 
 
@@ -73,7 +67,7 @@ def find_credentials(registry: str, environment: Mapping[str, str] | None = None
     """Find the credentials for a registry, or None. It may run a credential helper, and wait for it.
 
     Raises:
-        UsageError: the configuration or the helper that it names cannot be used. No message shows a secret.
+        UsageError: the configuration or its helper cannot be used. No message shows a secret.
     """
     environment = os.environ if environment is None else environment
     for path in _files(environment):
@@ -81,7 +75,9 @@ def find_credentials(registry: str, environment: Mapping[str, str] | None = None
         helpers = mapping(config.get("credHelpers"))
         keys = _keys(registry)
         named = next((helpers[key] for key in keys if key in helpers), None) or config.get("credsStore")
-        found = _ask_helper(str(named), keys[0], path) if named else None
+        found = None
+        if named:
+            found = _ask_helper(str(named), keys[0], path)
         found = found or _stored(mapping(config.get("auths")), keys, path)
         if found is not None:
             return found
@@ -115,7 +111,9 @@ def _keys(registry: str) -> list[str]:
     """Return the names that a configuration may have for a registry; a helper is asked for the first."""
     plain = registry.lower()
     own = [plain, f"https://{plain}", f"http://{plain}", f"https://{plain}/v1/", f"https://{plain}/v2/"]
-    return [_HUB_KEY, "index.docker.io", *own] if plain == "docker.io" else own
+    if plain == "docker.io":
+        return [_HUB_KEY, "index.docker.io", *own]
+    return own
 
 
 def _stored(auths: Mapping[str, Any], keys: list[str], path: Path) -> Credentials | None:
@@ -161,7 +159,9 @@ def _ask_helper(name: str, server: str, path: Path) -> Credentials | None:
     username, secret = (mapping(found).get(key) for key in ("Username", "Secret"))
     if not isinstance(username, str) or not isinstance(secret, str) or not secret:
         return None
-    return Credentials("", secret, identity=True) if username == _IDENTITY else Credentials(username, secret)
+    if username == _IDENTITY:
+        return Credentials("", secret, identity=True)
+    return Credentials(username, secret)
 
 
 def _shown(path: Path) -> str:
@@ -177,7 +177,7 @@ class Challenge:
 
 
 def parse_challenges(header: str) -> list[Challenge]:
-    """Return the challenges of a header in its order; none if it cannot be understood."""
+    """Return the challenges of a header in order; none if it cannot be parsed."""
     out: list[tuple[str, dict[str, str]]] = []
     for name, value in _CHALLENGE.findall(header[:_CHALLENGES_LENGTH]):
         if not value:
@@ -187,20 +187,14 @@ def parse_challenges(header: str) -> list[Challenge]:
     return [Challenge(*each) for each in out]
 
 
-@dataclass(frozen=True, slots=True)
-class _BearerToken:
-    value: str = field(repr=False)
-    until: float
-
-
 class Access:
     """Authorization at one registry. It outlives the client that uses it.
 
     Args:
         reference: what is read or written there.
         actions: "pull", or "pull,push".
-        find: the operator's credentials for a registry; it blocks.
-        clock: seconds that only grow.
+        find: finds the operator's credentials for a registry; it blocks.
+        clock: seconds of a monotonic clock.
     """
 
     def __init__(
@@ -217,9 +211,10 @@ class Access:
         self._find = find
         self._clock = clock
         self._challenge: Challenge | None = None
-        self._token: _BearerToken | None = None
+        self._token = ""
+        self._token_until = 0.0
         self._credentials: Credentials | None = None
-        self._looked = False
+        self._has_looked = False
 
     async def header(self, ask: Ask) -> str | None:
         """Return the Authorization by what is known so far, or None.
@@ -231,10 +226,10 @@ class Access:
         if challenge is None:
             return None
         if challenge.scheme == "basic":
-            return self._credentials.basic if self._credentials else None
-        if self._token is None or self._token.until <= self._clock():
-            self._token = await self._fetch(challenge, ask)
-        return f"Bearer {self._token.value}"
+            return self._credentials and self._credentials.basic
+        if self._token_until <= self._clock():
+            await self._fetch(challenge, ask)
+        return f"Bearer {self._token}"
 
     async def admit(self, header: str, ask: Ask) -> str | None:
         """Return the Authorization that answers this WWW-Authenticate of a 401, or None if there is none.
@@ -243,17 +238,19 @@ class Access:
             SourceError: a token is needed, and cannot be had.
         """
         offered = {each.scheme: each for each in reversed(parse_challenges(header))}
-        if not self._looked:
-            self._looked = True
+        if not self._has_looked:
+            self._has_looked = True
             try:
                 self._credentials = await to_thread.run_sync(self._find, self._registry)
             except UsageError as error:
                 self.trouble = str(error)
-        self._token = None
-        self._challenge = offered.get("bearer") or (offered.get("basic") if self._credentials else None)
+        self._token_until = 0.0
+        self._challenge = offered.get("bearer")
+        if self._challenge is None and self._credentials is not None:
+            self._challenge = offered.get("basic")
         return await self.header(ask)
 
-    async def _fetch(self, challenge: Challenge, ask: Ask) -> _BearerToken:
+    async def _fetch(self, challenge: Challenge, ask: Ask) -> None:
         """Fetch a token from the server that the registry names."""
         realm, service = challenge.parameters.get("realm", ""), challenge.parameters.get("service")
         try:
@@ -273,9 +270,6 @@ class Access:
             if known is not None:
                 headers["Authorization"] = known.basic
             raw = await ask("GET", urlunsplit(parts._replace(query=query)), headers, None)
-        return self._read(raw)
-
-    def _read(self, raw: bytes) -> _BearerToken:
         try:
             data: object = json.loads(raw)
         except (ValueError, RecursionError):
@@ -286,4 +280,4 @@ class Access:
         if not isinstance(token, str) or not usable or len(token) > _MOST_TOKEN:
             raise UnacceptableError(f"the token server of {self._registry} answers with no token that can be used")
         seconds = life if isinstance(life, int) and not isinstance(life, bool) else _UNSAID_S
-        return _BearerToken(token, self._clock() + max(0, min(seconds, _LONGEST_S) - _LEEWAY_S))
+        self._token, self._token_until = token, self._clock() + max(0, min(seconds, _LONGEST_S) - _LEEWAY_S)

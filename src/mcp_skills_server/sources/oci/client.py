@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Final, cast
-from urllib.parse import urlencode, urlsplit
+from functools import partial
+from typing import Final
+from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from anyio import to_thread
 
@@ -38,7 +39,7 @@ class RegistryClient:
     Args:
         http: the client that is used.
         reference: the artifact that is read or written.
-        admission: how the registry admits us. It outlives this client.
+        admission: authorizes the requests.
         trust: the origins and addresses that the registry may lead to besides; https and public ones need no leave.
     """
 
@@ -52,11 +53,7 @@ class RegistryClient:
     # Reading
 
     async def digest(self) -> str | None:
-        """Return the digest of what the reference names now, by one HEAD; None if the registry does not tell.
-
-        Raises:
-            AbsentError: there is no such manifest.
-        """
+        """Return the digest of what the reference names now, by one HEAD; None if the registry does not tell."""
         found = await self._ask("HEAD", f"/manifests/{self._reference.wanted}", {"Accept": manifests.ACCEPT}, 0)
         if found.status == 404:
             raise await self._absent()
@@ -64,11 +61,7 @@ class RegistryClient:
         return digest if found.status == 200 and is_digest(digest) else None
 
     async def manifest(self, wanted: str) -> tuple[str, bytes]:
-        """Return digest and bytes of the manifest or index that a digest or a tag names.
-
-        Raises:
-            AbsentError: there is none.
-        """
+        """Return digest and bytes of the manifest or index that a digest or a tag names; raise AbsentError for none."""
         found = await self._ask("GET", f"/manifests/{wanted}", {"Accept": manifests.ACCEPT}, manifests.MOST_BYTES)
         if found.status == 404:
             raise await self._absent()
@@ -91,7 +84,7 @@ class RegistryClient:
             found: object = manifests.mapping(json.loads(page.body)).get("tags")
         except (ValueError, RecursionError):
             found = None
-        names = cast("list[object]", found) if isinstance(found, list) else []
+        names = manifests.items(found)
         usable = [each for each in names if isinstance(each, str) and each.isprintable() and len(each) <= 128]
         return usable[:_TAGS]
 
@@ -106,8 +99,9 @@ class RegistryClient:
         begun = await self._ask("POST", "/blobs/uploads/", {}, content=b"")
         _check(begun, 202)
         place = redirect_target(begun.url, begun.headers)
-        separator = "&" if urlsplit(place).query else "?"
-        url = f"{place}{separator}{urlencode({'digest': digest})}"
+        parts = urlsplit(place)
+        query = "&".join(filter(None, (parts.query, urlencode({"digest": digest}))))
+        url = urlunsplit(parts._replace(query=query))
         _check(await self._ask("PUT", url, _OCTETS, content=raw), 201)
 
     async def put_manifest(self, wanted: str, media_type: str, raw: bytes) -> None:
@@ -127,24 +121,21 @@ class RegistryClient:
         max_bytes: int = _ERROR_BYTES,
         content: bytes | None = None,
     ) -> Response:
-        """Send a request to a path of the repository or to a whole URL, and log in if the registry asks for it."""
-        url = f"{self._reference.base}{place}" if place.startswith("/") else place
-        # A redirect would have the content sent elsewhere.
-        following = content is None
+        """Send a request to a path of the repository or to a URL, and log in if the registry asks for it."""
+        url = place
+        if place.startswith("/"):
+            url = f"{self._reference.base}{place}"
 
         async def send(admitted: str | None) -> Response:
-            def allow(hop: str) -> Hop:
-                return self._allow(hop, admitted)
-
             return await self.http.request(
                 method,
                 url,
                 headers,
-                allow,
+                partial(self._allow, admitted=admitted),
                 max_bytes=max_bytes,
                 max_error_bytes=_ERROR_BYTES,
                 content=content,
-                follow=following,
+                follow=content is None,  # a redirect would have the content sent elsewhere
             )
 
         has_own = any(name.lower() == "authorization" for name, _ in self._trust.headers)
@@ -160,20 +151,16 @@ class RegistryClient:
 
     async def _ask_for_token(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> bytes:
         """Return what a token server answers. Its redirects are not followed: the request may hold a password."""
-
-        def allow(hop: str) -> Hop:
-            return self._allow(hop, None)
-
         most = access.MOST_BYTES
         found = await self.http.request(
-            method, url, headers, allow, max_bytes=most, max_error_bytes=most, content=content, follow=False
+            method, url, headers, self._allow, max_bytes=most, max_error_bytes=most, content=content, follow=False
         )
         if found.status in {400, 401, 403}:
             raise UnacceptableError(self._denied(found))
         _check(found)
         return found.body
 
-    def _allow(self, url: str, admitted: str | None) -> Hop:
+    def _allow(self, url: str, admitted: str | None = None) -> Hop:
         """Refuse a URL that the settings do not allow. Only the registry itself gets what authorizes."""
         headers: dict[str, str] = {}
         if wellknown.origin(url) == self._home:

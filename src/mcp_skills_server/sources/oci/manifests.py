@@ -37,14 +37,13 @@ _PREFERRED: Final = ("linux/amd64", "linux/arm64")
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """A reference to a blob or a manifest: type, digest and size.
+    """A reference to a blob or a manifest.
 
     Attributes:
         media_type: as the publisher gives it.
         digest: `sha256:` and 64 hex digits.
         size: bytes.
-        annotations: texts by name.
-        platform: "linux/amd64" and the like, "" where none is given.
+        platform: "linux/amd64" and the like, or "".
     """
 
     media_type: str
@@ -56,7 +55,7 @@ class Descriptor:
 
 @dataclass(frozen=True, slots=True)
 class ImageManifest:
-    """A manifest: layers of files."""
+    """A manifest: layers of files, the lowest first."""
 
     layers: tuple[Descriptor, ...]
     annotations: Mapping[str, str]
@@ -64,7 +63,7 @@ class ImageManifest:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """An index."""
+    """An index. With `platforms` it is one artifact for several, and any of its entries has all the skills."""
 
     entries: tuple[Descriptor, ...]
     platforms: bool
@@ -90,12 +89,12 @@ def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
         raise UnacceptableError("its manifest is not JSON") from None
     found = mapping(data)
     if isinstance(found.get("layers"), list):
-        layers = _list(found["layers"])
+        layers = items(found["layers"])
         if len(layers) > MOST_LAYERS:
             raise UnacceptableError(f"its manifest has {len(layers)} layers, at most {MOST_LAYERS} are read")
         return ImageManifest(tuple(map(_descriptor, layers)), _texts(found.get("annotations")))
     if isinstance(found.get("manifests"), list):
-        entries = _list(found["manifests"])
+        entries = items(found["manifests"])
         if len(entries) > most:
             raise UnacceptableError(f"its index has {len(entries)} entries, at most {most} are read")
         return _collection(found, [_descriptor(each) for each in entries])
@@ -163,15 +162,18 @@ def _written(descriptor: Descriptor) -> dict[str, Any]:
         "digest": descriptor.digest,
         "size": descriptor.size,
     }
-    return out | ({"annotations": dict(descriptor.annotations)} if descriptor.annotations else {})
+    if descriptor.annotations:
+        out["annotations"] = dict(descriptor.annotations)
+    return out
 
 
 def mapping(found: object) -> dict[str, Any]:
-    """Return a JSON object as it is, and an empty one for anything else."""
+    """Return a JSON object, or an empty one for anything else."""
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
-def _list(found: object) -> list[object]:
+def items(found: object) -> list[object]:
+    """Return a JSON array, or an empty one for anything else."""
     return cast("list[object]", found) if isinstance(found, list) else []
 
 

@@ -31,7 +31,7 @@ _MOST_ANNOTATION: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A skill that is to be pushed."""
+    """A skill that is to be pushed. `read` returns its files, and blocks."""
 
     name: str
     frontmatter: Mapping[str, Any]
@@ -126,7 +126,7 @@ async def _present(client: RegistryClient, reference: OciReference) -> frozenset
 
 
 async def _send(client: RegistryClient, made: _BuiltArtifact, wanted: str) -> int:
-    """Have an artifact there under this tag or digest; the bytes that were sent."""
+    """Push an artifact under this tag or digest, and return the bytes that were sent."""
     sent = 0
     for digest, raw in made.blobs:
         if not await client.has_blob(digest):

@@ -29,7 +29,6 @@ class OciReference:
     Attributes:
         scheme: of the API: "https" or "http".
         registry: host, with its port where it has one.
-        repository: path of the repository.
         tag: None where the digest alone names it.
         digest: `sha256:` and 64 hex digits, None where the tag decides.
     """
@@ -41,7 +40,6 @@ class OciReference:
     digest: str | None
 
     def __str__(self) -> str:
-        """Return the name as an operator writes it."""
         spelled = next(spelled for spelled, scheme in _SCHEMES.items() if scheme == self.scheme)
         tag = f":{self.tag}" if self.tag else ""
         digest = f"@{self.digest}" if self.digest else ""
@@ -62,10 +60,8 @@ class OciReference:
     @property
     def host(self) -> str:
         """The host without its port."""
-        return self.registry.removeprefix("[").partition("]")[0] if "[" in self.registry else self._before_port
-
-    @property
-    def _before_port(self) -> str:
+        if self.registry.startswith("["):
+            return self.registry[1:].partition("]")[0]
         return self.registry.partition(":")[0]
 
 
@@ -75,10 +71,7 @@ def is_oci(text: str) -> bool:
 
 
 def rejoined(texts: Iterable[str]) -> list[str]:
-    """Join again what was split at colons, so that tags and digests stay with their artifacts.
-
-    What follows an artifact without a tag is its tag, unless it holds a slash, as the paths of roots should.
-    """
+    """Join again what was split at colons: after an artifact without a tag comes its tag, unless it holds a slash."""
     out: list[str] = []
     for text in texts:
         name = out[-1].rpartition("/")[2] if out and is_oci(out[-1]) else ":"
@@ -95,7 +88,9 @@ def is_digest(text: object) -> bool:
 
 
 def parse_reference(text: str, *, http: bool = False) -> OciReference:
-    """Parse the name of an artifact. Without tag and digest it means the tag `latest`.
+    """Parse the name of an artifact; without tag and digest it means the tag `latest`.
+
+    `http` allows plain http to other machines.
 
     Raises:
         UsageError: it names none, or over plain http where that is not allowed.

@@ -73,8 +73,8 @@ class _Artifact:
 
     Attributes:
         digest: of its manifest.
-        annotations: what the index says of it, or its manifest where there is no index.
-        manifest: its manifest, where that has been read.
+        annotations: of its entry in the index, or of its manifest where there is no index.
+        manifest: where it has been read.
     """
 
     digest: str
@@ -83,11 +83,7 @@ class _Artifact:
 
 
 class Oci(Polled):
-    """One artifact, or what a tag names.
-
-    Raises:
-        UsageError: it is no name, or the cache cannot be written.
-    """
+    """One artifact, or what a tag names."""
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
         super().__init__(settings.refresh_s)
@@ -108,11 +104,7 @@ class Oci(Polled):
         FetchedFolder.recover(self.place)
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
-        """Resolve the name to the digest of its manifest, by one HEAD unless it has a digest.
-
-        Raises:
-            SourceError: it cannot be had now.
-        """
+        """Resolve the name to the digest of its manifest, by one HEAD unless it has a digest."""
         if self._reference.digest is not None:
             return Revision(self._reference.digest, _PINNED_S)
         async with self._client() as client:
@@ -122,12 +114,7 @@ class Oci(Polled):
         return Revision(digest, self.pace.check_s)
 
     async def bring(self, revision: Revision) -> FetchReport:
-        """Bring its folder up to the manifest.
-
-        Raises:
-            SourceError: nothing of it can be had, or is taken.
-            UsageError: the folder cannot be written, or another process fetches into it.
-        """
+        """Bring its folder up to the manifest."""
         source, whole = str(self._reference), f"{revision.digest} {self._asked}"
         report = await to_thread.run_sync(held, self.place, source, whole)
         if report is not None:
@@ -142,7 +129,6 @@ class Oci(Polled):
             return await to_thread.run_sync(reconciler.finish, index)
 
     async def _fetch(self, reconciler: Reconciler, digest: str) -> None:
-        """Have the skills of the manifest in the folder that it does not have."""
         unpackers = anyio.CapacityLimiter(_UNPACKERS)
         async with self._client() as client:
             units: list[Unit] = []

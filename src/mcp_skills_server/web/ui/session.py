@@ -21,8 +21,7 @@ from cryptography.fernet import Fernet, InvalidToken
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mcp_skills_server.access.admission import Admission
-from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.principal import Admission, Principal
 from mcp_skills_server.access.tokens import find
 from mcp_skills_server.errors import RequestError, SkillsServerError
 from mcp_skills_server.web.bearer import Refusal, admission

@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from mcp_skills_server.access.admission import RefusedError
+from mcp_skills_server.access.principal import RefusedError
 from mcp_skills_server.access.settings import is_safe
 from mcp_skills_server.errors import REPEATS, SkillsServerError, clipped
 from mcp_skills_server.model import printable

@@ -168,7 +168,7 @@ class SkillsClient:
 
     @property
     def way(self) -> Way:
-        """What the server is asked: its skills methods, else its resources, else its tools."""
+        """Return the interface to ask: the server's skills methods, else its resources, else its tools."""
         capabilities = self._session.server_capabilities
         if capabilities is not None and EXTENSION in (capabilities.extensions or {}):  # S40-34
             return "skills"

@@ -266,23 +266,21 @@ def test_only_what_the_list_shows_is_news(before: dict[str, Any], after: dict[st
     assert changed([build.skill("a", **before)], [build.skill("a", **after)]) is news
 
 
-def test_skills_that_come_and_go_are_news() -> None:
-    assert changed([], [build.skill("a")])
-    assert changed([build.skill("a")], [])
-    assert changed([build.skill("a")], [build.skill("b/a")])
-    assert not changed([], [])
+UNUSABLE, LENIENT = (build.skill("a", standing=each) for each in (Standing.UNUSABLE, Standing.LENIENT))
 
 
-def test_an_unusable_skill_is_no_news_until_it_can_be_read() -> None:
-    broken = build.skill("a", standing=Standing.UNUSABLE)
-    assert not changed([], [broken])
-    assert changed([broken], [build.skill("a", standing=Standing.LENIENT)])
-    assert not changed([build.skill("a", standing=Standing.LENIENT)], [build.skill("a")])
-
-
-def test_a_skill_that_was_not_chosen_is_news_by_its_name_alone() -> None:
-    assert not changed([build.skill("a")], [build.skill("a", description="Does more.")], "b")
-    assert changed([], [build.skill("x/b", user_invocable=False)], "b")
+@each_row(("before", "after", "chosen", "news"), [
+    ([], [], (), False), ([], [build.skill("a")], (), True), ([build.skill("a")], [], (), True),
+    ([build.skill("a")], [build.skill("b/a")], (), True), ([], [UNUSABLE], (), False),
+    ([UNUSABLE], [LENIENT], (), True), ([LENIENT], [build.skill("a")], (), False),
+    ([build.skill("a")], [build.skill("a", description="Does more.")], ("b",), False),
+    ([], [build.skill("x/b", user_invocable=False)], ("b",), True),
+])  # fmt: skip
+def test_skills_that_come_and_go_are_news(
+    before: list[Skill], after: list[Skill], chosen: tuple[str, ...], news: bool
+) -> None:
+    """A skill that was not chosen counts by its name alone."""
+    assert changed(before, after, *chosen) is news
 
 
 def test_a_prompt_says_how_many_hidden_characters_its_skill_holds() -> None:

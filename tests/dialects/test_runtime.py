@@ -480,13 +480,7 @@ def test_a_picture_or_sound_comes_as_such(path: str, kind: str, media: str | Non
 def test_what_is_too_large_or_cannot_be_shown_comes_as_a_link(path: str, media: str, size: int) -> None:
     result: Any = runtime.binary_file(path, "skill://a/target", b"\0" * size, 256)
     text, link = result["content"]
-    assert link == {
-        "type": "resource_link",
-        "uri": "skill://a/target",
-        "name": path,
-        "mimeType": media,
-        "size": size,
-    }
+    assert link == {"type": "resource_link", "uri": "skill://a/target", "name": path, "mimeType": media, "size": size}
     assert all(each in text["text"] for each in (path, media, f"{size} bytes", "skill://a/target"))
     assert "isError" not in result
 

@@ -141,13 +141,6 @@ def test_resources_that_cannot_be_read_are_left_out(target: str, resolves: bool)
         )
 
 
-@each_row("declared", [None, [], "search", {}, {"tools": []}, {"tools": "search", "prompts": 1, "x": ["y"]}])
-def test_without_dependencies_there_is_no_key(declared: Json):
-    assert dependencies(declared, served=Served(tools=["search"])) == ({}, [])
-    assert "dependencies" not in entry(skill("a", dependencies=declared))
-    assert "dependencies" not in definition(skill("a", dependencies=declared))
-
-
 # The definition
 
 

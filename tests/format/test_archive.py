@@ -32,19 +32,7 @@ from mcp_skills_server.format.archive import (
 from mcp_skills_server.format.archive import zip as zip_format
 from tables import each_row
 
-from .archives import (
-    GOOD,
-    HOSTILE,
-    SKILL_MD,
-    Z_GOOD,
-    Zipped,
-    block,
-    by_tarfile,
-    by_zipfile,
-    pax,
-    tar_gz,
-    zipped,
-)
+from .archives import GOOD, HOSTILE, SKILL_MD, Z_GOOD, Zipped, block, by_tarfile, by_zipfile, pax, tar_gz, zipped
 
 TREE = {
     "SKILL.md": (b"---\nname: a\ndescription: b\n---\n", False),

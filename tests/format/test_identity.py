@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialects.build import skill, snapshot
-from mcp_skills_server.errors import RequestError
+from mcp_skills_server.errors import RequestError, quoted
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import LONGEST_PATH, Standing
 from tables import each_row
@@ -27,17 +27,13 @@ def test_a_skill_is_found_by_its_name_or_by_its_path():
 
 
 @pytest.mark.requirement("S76-8")
-@each_row("name", ["", "acme", "Refunds", "refunds/", "/acme/refunds", "acme/refunds/SKILL.md", "../refunds"])
+@each_row(
+    "name", ["", "acme", "Refunds", "refunds/", "/acme/refunds", "acme/refunds/SKILL.md", "../refunds", "x" * 100_000]
+)
 def test_an_unknown_name_is_refused_and_named(name: str):
     with pytest.raises(RequestError) as caught:
         identity.find(snapshot(skill("acme/refunds")), name, VALID)
-    assert str(caught.value) == f"Unknown skill: {name!r}"
-
-
-def test_a_long_name_is_not_repeated_whole():
-    with pytest.raises(RequestError) as caught:
-        identity.find(snapshot(), "x" * 100_000, VALID)
-    assert len(str(caught.value)) < 300
+    assert str(caught.value) == f"Unknown skill: {quoted(name)}"
 
 
 @pytest.mark.requirement("S76-8", "S40-37")
@@ -53,14 +49,6 @@ def test_skills_that_share_a_name_go_by_their_paths():
     with pytest.raises(RequestError) as caught:
         identity.find(here, "refunds", VALID)
     assert str(caught.value) == "Several skills are named 'refunds'; ask for one of: acme/refunds, globex/refunds"
-
-
-def test_a_skill_path_is_always_accepted_as_a_name():
-    top, deep = skill("refunds"), skill("acme/refunds")
-    here = snapshot(top, deep)
-    assert identity.name_of(top, here, VALID) == "refunds"
-    assert identity.find(here, "refunds", VALID) is top
-    assert identity.find(here, "acme/refunds", VALID) is deep
 
 
 @pytest.mark.parametrize("least", [Standing.LENIENT, VALID])
@@ -92,13 +80,6 @@ def test_every_listed_name_is_its_own_and_leads_back_to_its_skill(paths: set[str
     assert len(names) == len(paths)
     for name, each in names.items():
         assert identity.find(here, name, VALID) is each
-
-
-def test_skills_that_share_a_name_are_told_in_part():
-    many = [skill(f"{each:04}/same") for each in range(1000)]
-    with pytest.raises(RequestError, match="and 980 more") as caught:
-        identity.find(snapshot(*many), "same", VALID)
-    assert len(str(caught.value)) < 500
 
 
 def test_a_name_longer_than_any_path_is_none():

@@ -129,10 +129,7 @@ def test_what_cannot_be_read_is_told_with_its_line(raw: bytes, said: str, line: 
 )  # fmt: skip
 def test_a_field_that_is_not_what_it_must_be_makes_the_manifest_unsound(fields: dict[str, Any]) -> None:
     found = read(toml(**fields))
-    assert found.manifest is None and codes(found) in (
-        ["manifest-field"],
-        ["manifest-disagrees", "manifest-field"],
-    )
+    assert found.manifest is None and codes(found) in (["manifest-field"], ["manifest-disagrees", "manifest-field"])
 
 
 @each_row(

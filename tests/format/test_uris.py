@@ -134,13 +134,6 @@ def test_no_way_of_writing_it_climbs_out(text: str):
         assert not any("/" in segment or "\0" in segment for segment in found)
 
 
-@pytest.mark.requirement("MCP-55")
-@given(st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=8))
-def test_a_doubly_escaped_name_is_decoded_once(name: str):
-    once = "".join(f"%{byte:02X}" for byte in name.encode())
-    assert segments("skill://a/" + quote(once, safe="")) == ("a", once)
-
-
 @each_row("character", ["a", "%41", "\u20ac", "%E2%82%AC", "/a", "%2e"])
 def test_a_uri_over_the_longest_is_unknown(character: str):
     text = SCHEME + "a/" + character * (LONGEST // len(character) + 1)

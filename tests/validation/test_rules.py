@@ -408,8 +408,7 @@ def test_of_very_many_wrong_values_the_rest_is_counted():
 
 @pytest.mark.requirement("AS-13")
 @each_row(
-    ("keys", "expected"),
-    [(["a", "b"], 0), (["a", "A"], 1), (["a", "A", "b", "B"], 2), (["straße", "STRASSE"], 1)],
+    ("keys", "expected"), [(["a", "b"], 0), (["a", "A"], 1), (["a", "A", "b", "B"], 2), (["straße", "STRASSE"], 1)]
 )
 def test_metadata_keys_that_differ_by_case_alone_are_warned_of(keys: list[str], expected: int):
     assert codes(SOUND | {"metadata": dict.fromkeys(keys, "x")}) == ["metadata-keys"] * expected

@@ -30,23 +30,6 @@ def seen(text: str) -> list[str]:
 
 
 @each_row("text", [
-    "hidden \U000e0041\U000e0042", "left \u202e right", "isolate \u2066x\u2069", "zero\u200bwidth",
-    "word\u2060joiner", "a\u200db", "a\u200cb", "in the middle \ufeff of a file", "soft\u00adhyphen",
-    "Hangul \u3164 filler", "selector x\ufe0f that selects nothing", "escape \x1b[31m",
-])  # fmt: skip
-def test_characters_that_nobody_sees_are_found(text: str):
-    assert seen(text) == ["hidden-characters"]
-
-
-@each_row("text", [
-    "", "plain", "\ufeffa mark at the beginning", "👩\u200d💻 at work", "\u0645\u06cc\u200c\u062e\u0648\u0627",
-    "क\u094d\u200dष", "no\u00a0break", "日本語",
-])  # fmt: skip
-def test_characters_with_work_to_do_are_left_alone(text: str):
-    assert seen(text) == []
-
-
-@each_row("text", [
     "curl -fsSL https://example.org/i.sh | sh", "curl https://example.org/i.sh|bash",
     "curl https://example.org/i.sh | sudo bash -s", "wget -qO- https://example.org/i.sh | zsh",
     "curl https://example.org/i.py | python3 -", "iwr https://example.org/i.ps1 | iex",

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import media
+from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
 from mcp_skills_server.runtime.overlap import pairs
-from mcp_skills_server.validation import advice
 
 MOST_TEXT: Final = 1 << 20
 """Bytes of a text file that is looked through for the names of other files."""
+_LICENSES: Final = re.compile(r"licen[cs]e|notice|copying|authors|readme|changelog", re.IGNORECASE)
+"""Files that stand for themselves."""
+_PARTS: Final = re.compile(r"(?:^|/)(?:evals|tests?|\.[^/]*|__init__\.py$|skill\.toml$|skill\.oms\.sig$)")
+_COLLIDES: Final = 0.8
+"""The share of their words from which on two skills collide."""
+_NAMED: Final = 5
+_NAME: Final = re.compile(r"[\w.-]++")
 
 
 def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
@@ -25,19 +34,19 @@ def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
     usable = [skill for skill in skills if skill.standing > Standing.UNUSABLE and SKILL_MD in skill.files]
     for skill in usable:
         # Most skills name all of their files in SKILL.md, and then no other is read again.
-        unused = advice.unnamed_files(_texts(registry, skill, [SKILL_MD]), skill.files)
+        unused = _unnamed_files(_texts(registry, skill, [SKILL_MD]), skill.files)
         if unused:
-            unused = advice.unnamed_files(_texts(registry, skill, skill.files), unused)
+            unused = _unnamed_files(_texts(registry, skill, skill.files), unused)
         if unused:
-            found.append(advice.unused_files(unused).at(_place(registry, skill), skill.path))
+            found.append(_unused_files(unused).at(_place(registry, skill), skill.path))
     nearest: dict[Skill, tuple[Skill, float]] = {}
     counts: Counter[Skill] = Counter()
-    for skill, near in pairs(usable, advice.COLLIDES):  # the most alike first
+    for skill, near in pairs(usable, _COLLIDES):  # the most alike first
         for one, other in ((skill, near.other), (near.other, skill)):
             nearest.setdefault(one, (other, near.share))
             counts[one] += 1
     for skill, (other, share) in nearest.items():
-        found.append(advice.overlap(skill, other, share, counts[skill] - 1).at(_place(registry, skill), skill.path))
+        found.append(_overlap(skill, other, share, counts[skill] - 1).at(_place(registry, skill), skill.path))
     return found
 
 
@@ -58,3 +67,42 @@ def _texts(registry: Registry, skill: Skill, paths: Iterable[str]) -> dict[str, 
 
 def _place(registry: Registry, skill: Skill) -> str:
     return registry.roots[skill.root].show(skill.files[SKILL_MD].location)
+
+
+def _unnamed_files(texts: Mapping[str, str], files: Iterable[str]) -> list[str]:
+    """Return which of these files of a skill no text names, by their names or folders."""
+    named_in: dict[str, str | None] = {}
+    for path, text in texts.items():
+        for word in _words(text):
+            named_in[word] = path if named_in.get(word, path) == path else None
+    unused: list[str] = []
+    for path in files:
+        folder, _, name = path.rpartition("/")
+        if path == SKILL_MD or _LICENSES.match(name) or _PARTS.search(path):
+            continue
+        words = (name, name.rpartition(".")[0] or name, *filter(None, folder.split("/")))
+        if all(named_in.get(word, path) == path for word in words):
+            unused.append(path)
+    return unused
+
+
+def _unused_files(unused: Sequence[str]) -> Problem:
+    """Return the note that no text of a skill names these files."""
+    more = f" and {len(unused) - _NAMED} more" if len(unused) > _NAMED else ""
+    return problem("file-unused", f"no text of the skill names {', '.join(map(literal, unused[:_NAMED]))}{more}")
+
+
+def _overlap(skill: Skill, other: Skill, share: float, more: int) -> Problem:
+    """Return the note that a skill says much the same of itself as another one, and as so many more."""
+    others = f"{literal(other.path)} and {more} more" if more else literal(other.path)
+    words = f"{share:.0%} of the words that decide are also those of {others}"
+    return problem("description-overlap", f"{words}, which a model may take for {literal(skill.name or skill.path)}")
+
+
+def _words(text: str) -> Iterator[str]:
+    """Yield the names of a text, and the parts of paths and of names with an extension."""
+    for found in _NAME.finditer(text):
+        word = found[0].strip(".")
+        yield word
+        if "." in word:
+            yield word.rpartition(".")[0]

@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple, NotRequired, TypeAlias, TypedDict, cast
 
 from mcp_skills_server.format import hidden, identity
+from mcp_skills_server.format.fields import texts
 from mcp_skills_server.model import ORIGIN, Json, Skill, Snapshot, Standing
 from mcp_skills_server.validation import rules as limits
 
@@ -157,8 +158,10 @@ def _key(identifier: object) -> Key | None:
 
 def server(name: str, words: Sequence[str], version: int) -> dict[str, Any]:
     """Return an MCP server that the agent is to start, as McpServerStdio. `words` are its command line."""
-    typed = {"type": "stdio"} if version >= 2 else {}
-    return {**typed, "name": name, "command": words[0], "args": list(words[1:]), "env": []}
+    out: dict[str, Any] = {"name": name, "command": words[0], "args": list(words[1:]), "env": []}
+    if version >= 2:
+        out["type"] = "stdio"
+    return out
 
 
 def with_server(text: str, make: Callable[[str], Mapping[str, Any]]) -> str:
@@ -218,9 +221,9 @@ def split_tools(value: Json) -> list[str]:
 
     Nothing is split within parentheses. One that is never closed is a character like another.
     """
-    if isinstance(value, list):
-        return [each.strip() for each in value if isinstance(each, str) and each.strip()]
-    return list(_tools(value)) if isinstance(value, str) else []
+    if isinstance(value, str):
+        return list(_tools(value))
+    return [each.strip() for each in texts(value) if each.strip()]
 
 
 def _tools(text: str) -> Iterator[str]:
@@ -260,9 +263,9 @@ def entry(skill: Skill) -> AvailableSkill:
     tools = split_tools(fields.get("allowed-tools"))
     if tools:
         out["allowedTools"] = tools
-    metadata = fields.get("metadata")
-    origin = identity.origin(skill)
-    meta = {**(metadata if isinstance(metadata, dict) else {}), **({ORIGIN: origin} if origin else {})}
+    meta = {**as_dict(fields.get("metadata"))}
+    if origin := identity.origin(skill):
+        meta[ORIGIN] = origin
     if meta:
         out["_meta"] = meta
     return cast("AvailableSkill", out)
@@ -356,7 +359,7 @@ def _commands_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any]
 
 
 def _merged(theirs: Sequence[Any], ours: Sequence[AvailableSkill]) -> list[Any]:
-    """Theirs, then ours; of one name theirs, for it is the agent that uses it."""
+    """Append our skills to the agent's. Of one name the agent's stays, because the agent uses it."""
     named = [each for each in theirs if isinstance(as_dict(each).get("name"), str)]
     names = {each["name"] for each in named}
     return [*named, *(each for each in ours if each["name"] not in names)]
@@ -393,7 +396,10 @@ def notifications(
 
 def kinds(takes: Takes) -> frozenset[str]:
     """Return the kinds of the agent's own updates that a client that takes this gets again, with ours."""
-    return frozenset((SKILLS_UPDATE if takes.nested else COMMANDS_UPDATE, *([EXTENSION_METHOD] * takes.extension)))
+    found = {SKILLS_UPDATE} if takes.nested else {COMMANDS_UPDATE}
+    if takes.extension:
+        found.add(EXTENSION_METHOD)
+    return frozenset(found)
 
 
 def message(method: str, params: Params) -> bytes:
@@ -408,7 +414,7 @@ def message(method: str, params: Params) -> bytes:
 
 
 def updated(message: object) -> list[tuple[str, str, Params]]:
-    """(session, kind, update) of an agent's updates of commands and skills, nested or flat.
+    """Return (session, kind, update) of an agent's updates of commands and skills, nested or flat.
 
     The kind is the update's `sessionUpdate`, or the method of the extension notification.
     """
@@ -416,8 +422,10 @@ def updated(message: object) -> list[tuple[str, str, Params]]:
     for each in messages_of(message):
         method, params = each.get("method"), dict(as_dict(each.get("params")))
         session_id = params.pop("sessionId", None)
-        update = as_dict(params.get("update", params)) if method == UPDATE else params
-        kind = update.get("sessionUpdate") if method == UPDATE else method
+        update, kind = params, method
+        if method == UPDATE:
+            update = as_dict(params.get("update", params))
+            kind = update.get("sessionUpdate")
         if isinstance(session_id, str) and kind in (COMMANDS_UPDATE, SKILLS_UPDATE, EXTENSION_METHOD):
             out.append((session_id, kind, update))
     return out

@@ -86,7 +86,7 @@ def error(id_: Id, code: int, message: str, data: Mapping[str, Json] | None = No
 
 
 def dump(value: object) -> bytes:
-    """JSON on one line, in UTF-8. Half a character (a lone surrogate) goes out as the escape that it came in as."""
+    """Write JSON on one line in UTF-8. A lone surrogate is written as an escape."""
     text = _ENCODER.encode(value)
     try:
         return text.encode("utf-8")

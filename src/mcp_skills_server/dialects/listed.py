@@ -52,7 +52,7 @@ class ListedSkill:
 
     @property
     def is_proved(self) -> bool:
-        """True if every file has a digest, so that what is read can be proved."""
+        """Tell whether every file has a digest, so that what is read can be proved."""
         return self.files is not None and all(file.digest for file in self.files.values())
 
 

@@ -41,13 +41,7 @@ def entry(skill: Skill, snapshot: Snapshot, served: Served, least: Standing) -> 
 
 
 def definition(
-    skill: Skill,
-    snapshot: Snapshot,
-    served: Served,
-    least: Standing,
-    *,
-    instructions: str,
-    linked: Mapping[str, str],
+    skill: Skill, snapshot: Snapshot, served: Served, least: Standing, *, instructions: str, linked: Mapping[str, str]
 ) -> dict[str, Json]:
     """Return a skill as `skills/get` answers it, once its instructions are filled in."""
     out: dict[str, Json] = {}

@@ -68,7 +68,7 @@ def candidates(url: str) -> list[str]:
 
 
 def origin(url: str) -> str:
-    """Scheme, host and port of an absolute URL in one spelling, for lists of trusted origins."""
+    """Return scheme, host and port of an absolute URL in one spelling, for allow-lists of origins."""
     parts = urlsplit(url)
     host = (parts.hostname or "").lower()
     host = f"[{host}]" if ":" in host else host
@@ -262,7 +262,7 @@ class Unusable(NamedTuple):
     broken: bool = True
 
     def __str__(self) -> str:
-        """All of it as one line."""
+        """Return all of it as one line."""
         return f"{self.name or f'entry {self.position}'}: {self.reason}"
 
 
@@ -438,7 +438,7 @@ def _entry_0_1(fields: Mapping[str, Any], base: str, limits: IndexLimits) -> Ent
 
 
 def _described(fields: Mapping[str, Any]) -> tuple[str, str]:
-    """Name and description of an entry that keep the rules of Agent Skills."""
+    """Return name and description of an entry, or refuse one that breaks the rules of Agent Skills."""
     given: dict[str, Json] = {key: fields[key] for key in ("name", "description") if key in fields}
     broken = next(_broken(Document(given, {}, "", 1, ()), str(given.get("name"))), None)
     if broken:

@@ -10,17 +10,17 @@ _LONGEST: Final = 60
 
 
 def excerpt(text: str) -> str:
-    """At most 60 characters of the text, with one blank for white space and U+FFFD for what cannot be printed."""
+    """Clip the text to 60 characters on one line, with U+FFFD for what cannot be printed."""
     return _cut("".join(each if each.isprintable() else "\ufffd" for each in " ".join(text.split())))
 
 
 def literal(text: str, longest: int = _LONGEST) -> str:
-    """At most so many characters of the text as a Python literal: in quotes, with escapes."""
+    """Clip the text, and return it as a Python literal: in quotes, with escapes."""
     return repr(_cut(text, longest))
 
 
 def quoted(text: str) -> str:
-    """At most 60 characters of the text in quotes, with control characters written out."""
+    """Clip the text to 60 characters in quotes, with control characters written out."""
     return f"'{_cut(printable(text[: _LONGEST + 1]))}'"
 
 

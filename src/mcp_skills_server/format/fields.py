@@ -18,6 +18,16 @@ _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*+:", re.IGNORECASE)
 _ALLOWED: Final = re.compile(r"https?:|data:image/|skill://", re.IGNORECASE)
 
 
+def mapping(value: Json) -> dict[str, Json]:
+    """Return the value where it is a mapping, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def items(value: Json) -> list[Json]:
+    """Return the items of a list; none of anything else."""
+    return value if isinstance(value, list) else []
+
+
 def text(value: Json) -> str | None:
     """Return the value where it is a text that says something."""
     return value if isinstance(value, str) and value else None
@@ -25,45 +35,46 @@ def text(value: Json) -> str | None:
 
 def metadata(fields: Mapping[str, Json], key: str) -> Json:
     """Return the value of `metadata.KEY`, None where there is none."""
-    found = fields.get("metadata")
-    return found.get(key) if isinstance(found, dict) else None
+    return mapping(fields.get("metadata")).get(key)
 
 
 def entries(value: Json, key: str) -> list[dict[str, Json]]:
     """Return the mappings of a list that have text under `key`, the first of each text."""
     out: dict[str, dict[str, Json]] = {}
-    for each in value if isinstance(value, list) else []:
-        name = each.get(key) if isinstance(each, dict) else None
-        if isinstance(each, dict) and isinstance(name, str) and name:
+    for each in map(mapping, items(value)):
+        name = text(each.get(key))
+        if name is not None:
             out.setdefault(name, each)
     return list(out.values())
 
 
 def references(value: Json, key: str) -> list[str]:
-    """Names out of a list of references or of plain texts."""
+    """Return the names in a list of references or of plain texts."""
     out: list[str] = []
-    for each in value if isinstance(value, list) else []:
-        name = each.get(key) if isinstance(each, dict) else each
-        if isinstance(name, str) and name:
+    for each in items(value):
+        name = text(each) or text(mapping(each).get(key))
+        if name is not None:
             out.append(name)
     return out
 
 
 def texts(value: Json) -> list[str]:
     """Return the texts of a list."""
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+    return [each for each in items(value) if isinstance(each, str)]
 
 
 def tags_of(frontmatter: Mapping[str, Json]) -> list[Json]:
-    """`tags` from the top level, else from `metadata`: a list, or one text with commas or blanks between.
+    """Return `tags` of the top level, else of `metadata`: a list, or one text split at commas, else at blanks.
 
     Hidden characters are left out.
     """
     value = frontmatter.get("tags", metadata(frontmatter, "tags"))
-    if isinstance(value, str):
-        found = value.split(",") if "," in value else value.split()
-    else:
+    if not isinstance(value, str):
         found = texts(value)
+    elif "," in value:
+        found = value.split(",")
+    else:
+        found = value.split()
     return [tag for each in found if (tag := hidden.without(each).strip())]
 
 

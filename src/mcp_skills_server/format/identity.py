@@ -78,17 +78,14 @@ def _last(path: str) -> str:
 
 
 def title(skill: Skill) -> str | None:
-    """`title`, else `metadata.title`, else the body's first level-1 heading, without hidden characters."""
+    """Return `title`, else `metadata.title`, else the body's first level-1 heading, without hidden characters."""
     given = skill.frontmatter
     found = fields.text(given.get("title")) or fields.text(fields.metadata(given, "title")) or skill.reading.heading
     return None if found is None else hidden.without(found) or None
 
 
 def version(frontmatter: Mapping[str, Json]) -> str | None:
-    """`version` from the top level, else from `metadata`. A number is written out.
-
-    Hidden characters are left out.
-    """
+    """Return `version` of the top level, else of `metadata`, as text without hidden characters."""
     for value in (frontmatter.get("version"), fields.metadata(frontmatter, "version")):
         if isinstance(value, int | float) and not isinstance(value, bool):
             return str(value)

@@ -71,7 +71,7 @@ class Reference(NamedTuple):
 
 
 def references(body: str) -> list[Reference]:
-    """Everything in the body that may point at a bundled file, in order of appearance."""
+    """Return everything in the body that may point at a bundled file, in order of appearance."""
     found: list[Reference] = []
     known: dict[str, Any] = {}
     left = _MOST_BRACKETS

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import SkillsServerError
-from mcp_skills_server.format.fields import tags_of, texts
+from mcp_skills_server.format.fields import mapping, tags_of, texts
 from mcp_skills_server.model import Json, Problem
 
 SKILL_TOML: Final = "skill.toml"
@@ -92,7 +92,7 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        """The dotted name."""
+        """Return the dotted name."""
         return str(self.fields["name"])
 
     @property
@@ -103,18 +103,18 @@ class Manifest:
     @property
     def runtime(self) -> Mapping[str, Json]:
         """Return how it is run; empty where nothing is written."""
-        return _table(self.fields.get("runtime"))
+        return mapping(self.fields.get("runtime"))
 
     @property
     def blob_inputs(self) -> list[str]:
-        """The names of the inputs that are identifiers of blobs."""
-        inputs = _table(self.fields.get("inputs"))
-        return [name for name, each in inputs.items() if _table(each).get("type") == "blob"]
+        """Return the names of the inputs that are identifiers of blobs."""
+        inputs = mapping(self.fields.get("inputs"))
+        return [name for name, each in inputs.items() if mapping(each).get("type") == "blob"]
 
     @property
     def secrets(self) -> list[str]:
         """Return the names of the variables that it needs and that only the operator has."""
-        return texts(_table(self.fields.get("permissions")).get("secrets"))
+        return texts(mapping(self.fields.get("permissions")).get("secrets"))
 
 
 class Findings(NamedTuple):
@@ -122,10 +122,6 @@ class Findings(NamedTuple):
 
     manifest: Manifest | None
     problems: tuple[Problem, ...]
-
-
-def _table(value: Json) -> Mapping[str, Json]:
-    return value if isinstance(value, dict) else {}
 
 
 def read(raw: bytes | None, frontmatter: Mapping[str, Json], path: str, files: Collection[str] = ()) -> Findings:
@@ -200,7 +196,7 @@ def _first(name: str) -> str:
 
 def _field(frontmatter: Mapping[str, Json], field: str) -> str | None:
     """Return a field of `metadata`, else of the top level; a number is written out."""
-    for fields in (_table(frontmatter.get("metadata")), frontmatter):
+    for fields in (mapping(frontmatter.get("metadata")), frontmatter):
         value = fields.get(field)
         if isinstance(value, int | float) and not isinstance(value, bool):
             return str(value)
@@ -292,7 +288,7 @@ def _completed(given: dict[str, Json], made: Mapping[str, Json], problems: list[
     if "name" not in given:
         message = f"it has no name; {made['name']} is used, after the directory"
         problems.append(problem("manifest-incomplete", message, hint="add name = ..."))
-    runs = "entrypoint" in _table(fields.get("runtime"))
+    runs = "entrypoint" in mapping(fields.get("runtime"))
     defaults: dict[str, Json] = {
         "version": made["version"],
         "description": made["description"],
@@ -336,7 +332,7 @@ def _check(fields: Mapping[str, Json], files: Collection[str], problems: list[Pr
         if not isinstance(fields.get(field, {}), dict):
             wrong("manifest-form", f"{field} is no table", f"write it below [{field}]")
     if fields["kind"] == ACTION:
-        entry = _table(fields.get("runtime")).get("entrypoint")
+        entry = mapping(fields.get("runtime")).get("entrypoint")
         if not isinstance(entry, str):
             message = "an action without an entry point cannot be executed"
             wrong("manifest-runtime", message, "add entrypoint = ... below [runtime]")
@@ -346,7 +342,7 @@ def _check(fields: Mapping[str, Json], files: Collection[str], problems: list[Pr
 
 
 def _compare(given: Mapping[str, Json], frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -> None:
-    """What SKILL.md says otherwise. A name with blanks or capitals there is a title, not another name."""
+    """Report where SKILL.md disagrees. A name with blanks or capitals there is a title, not another name."""
     other: dict[str, Json] = {field: frontmatter.get(field) for field in ("description", "kind")}
     other["version"], other["namespace"] = _field(frontmatter, "version"), _field(frontmatter, "namespace")
     other["tags"] = tags_of(frontmatter) or None

@@ -16,18 +16,16 @@ SCHEME: Final = "skill://"
 TEMPLATE: Final = "skill://{+path}"
 LONGEST: Final = len(SCHEME) + 3 * LONGEST_PATH
 """Characters of a URI: each byte of the longest path takes three once it is escaped."""
-# RFC 3986: a reg-name is unreserved and sub-delims; a path segment also takes ':' and '@'.
+# RFC 3986: a reg-name is unreserved and sub-delims; the segments of a path also take ':' and '@'.
 _REG_NAME: Final = "!$&'()*+,;=-._~"
-_SEGMENT: Final = _REG_NAME + ":@"
+_PATH: Final = _REG_NAME + ":@/"
 _NO_NAMES: Final = frozenset(("", ".", ".."))
 
 
 def uri(skill_path: str, file_path: str = "") -> str:
     """Return the URI of a file of a skill, or of the skill's directory."""
-    first, _, rest = skill_path.partition("/")
-    parts = [quote(first, safe=_REG_NAME)]
-    parts += [quote(segment, safe=_SEGMENT) for segment in (*rest.split("/"), *file_path.split("/")) if segment]
-    return SCHEME + "/".join(parts)
+    first, slash, rest = f"{skill_path}/{file_path}".removesuffix("/").partition("/")
+    return SCHEME + quote(first, safe=_REG_NAME) + slash + quote(rest, safe=_PATH)
 
 
 def canonical(text: str) -> str:

@@ -120,7 +120,7 @@ def _others(path: str, sharing: Sequence[str]) -> str:
 
 @CATALOG.rule("dependency-unresolved", deep=True)
 def _dependency_unresolved(snapshot: Snapshot) -> Iterator[Finding]:
-    """Of `dependencies` only skills' resources are judged; tools and prompts are the server's matter."""
+    """Judge resources of skills alone: which tools and prompts there are depends on the server."""
     for path in snapshot.paths(Standing.VALID):
         for missing in resolve(snapshot.skills[path], snapshot, Served(), Standing.VALID).missing:
             if missing.startswith("resource skill://"):

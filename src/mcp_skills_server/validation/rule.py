@@ -114,7 +114,7 @@ class SkillMd:
 
     @cached_property
     def references(self) -> list[Reference]:
-        """What the body may refer to, in order."""
+        """Return what the body may refer to, in order."""
         return references(self.document.body)
 
 

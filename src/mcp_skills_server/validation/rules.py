@@ -246,21 +246,26 @@ def _as_text(key: str, value: Json, written: str | None) -> str:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     elif value is None:
         text = ""
+    elif written is None:
+        text = json.dumps(value)
     else:
-        text = json.dumps(value) if written is None else written
-    plain = _PLAIN_KEY.fullmatch(key) is not None and key.lower() not in _NO_PLAIN_KEYS
-    shown = key if plain else json.dumps(key, ensure_ascii=False)
-    line = f"{shown}: " + (f"'{text}'" if '"' in text and "'" not in text else json.dumps(text, ensure_ascii=False))
+        text = written
+    name = key
+    if _PLAIN_KEY.fullmatch(key) is None or key.lower() in _NO_PLAIN_KEYS:
+        key = json.dumps(key, ensure_ascii=False)
+    quoted = json.dumps(text, ensure_ascii=False)
+    if '"' in text and "'" not in text:
+        quoted = f"'{text}'"
+    line = f"{key}: {quoted}"
     if len(line) > _LONGEST_LINE or not line.isprintable():
-        return f"{literal(key)} as one text in quotes"
+        return f"{literal(name)} as one text in quotes"
     return line
 
 
 @RULES.rule("metadata-keys")
 def _metadata_keys(skill: SkillMd) -> Iterator[Finding]:
-    metadata = skill.frontmatter.get("metadata")
     seen: dict[str, str] = {}
-    for key in metadata if isinstance(metadata, dict) else ():
+    for key in fields.mapping(skill.frontmatter.get("metadata")):
         other = seen.setdefault(key.casefold(), key)
         if other != key:
             yield Finding(f"metadata has both {literal(other)} and {literal(key)}", skill.line("metadata"))
@@ -283,10 +288,10 @@ def _field_type(skill: SkillMd) -> Iterator[Finding]:
     return (Finding(message, skill.line(key)) for key, message in _misshapen(skill.frontmatter))
 
 
-def _misshapen(fields: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+def _misshapen(frontmatter: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
     """Yield the fields that are not of their extension's shape; `format/fields.py` passes over the same values."""
     for key, required in (("arguments", "name"), ("icons", "src"), ("files", "path")):
-        entries = fields.get(key, [])
+        entries = frontmatter.get(key, [])
         if not isinstance(entries, list):
             yield key, f"{key} is not a list"
             continue
@@ -303,7 +308,7 @@ def _misshapen(fields: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
                     yield key, f"{part!r} in entry {number} of {key} is not text"
             if "required" in entry and not isinstance(entry["required"], bool):
                 yield key, f"'required' in entry {number} of {key} is not true or false"
-    dependencies = fields.get("dependencies", {})
+    dependencies = frontmatter.get("dependencies", {})
     if not isinstance(dependencies, dict):
         yield "dependencies", "dependencies is not a mapping"
         return
@@ -313,9 +318,7 @@ def _misshapen(fields: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
             yield "dependencies", f"dependencies.{kind} is not a list"
             continue
         for number, entry in enumerate(entries, 1):
-            if not isinstance(entry, str) and not (
-                required and isinstance(entry, dict) and isinstance(entry.get(required), str)
-            ):
+            if not isinstance(entry, str) and not isinstance(fields.mapping(entry).get(required), str):
                 yield "dependencies", f"entry {number} of dependencies.{kind} has no name"
 
 
@@ -325,16 +328,16 @@ def _hidden_characters(skill: SkillMd) -> Iterator[Finding]:
     for key, value in skill.frontmatter.items():
         found = [character for text in (key, *hidden.texts(value)) for _, character in hidden.find(text)]
         if found:
-            more = f" ({len(found)} in this field)" if len(found) > 1 else ""
-            message = f"{literal(hidden.without(key))} holds the invisible character U+{ord(found[0]):04X}{more}"
+            message = f"{literal(hidden.without(key))} holds the invisible character U+{ord(found[0]):04X}"
+            if len(found) > 1:
+                message += f" ({len(found)} in this field)"
             yield Finding(message, skill.line(key))
 
 
 @RULES.rule("icon-source")
 def _icon_source(skill: SkillMd) -> Iterator[Finding]:
-    entries = skill.frontmatter.get("icons")
-    for number, entry in enumerate(entries if isinstance(entries, list) else (), 1):
-        source = entry.get("src") if isinstance(entry, dict) else None
+    for number, entry in enumerate(fields.items(skill.frontmatter.get("icons")), 1):
+        source = fields.mapping(entry).get("src")
         if isinstance(source, str) and not fields.is_allowed_icon(source):
             yield Finding(f"icon {number} comes from {literal(source)}", skill.line("icons"))
 

@@ -6,12 +6,7 @@ import json
 from typing import Any
 
 from mcp_skills_server.dialects import wellknown
-from mcp_skills_server.dialects.wellknown import (
-    SCHEMA,
-    IndexLimits,
-    SiteIndex,
-    decode,
-)
+from mcp_skills_server.dialects.wellknown import SCHEMA, IndexLimits, SiteIndex, decode
 from mcp_skills_server.model import Skill
 
 HEX = "0123456789abcdef" * 4

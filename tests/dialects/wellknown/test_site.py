@@ -6,10 +6,7 @@ import pytest
 
 from dialects.wellknown.indexes import OLD_URL, URL
 from mcp_skills_server.dialects import wellknown
-from mcp_skills_server.dialects.wellknown import (
-    candidates,
-    origin,
-)
+from mcp_skills_server.dialects.wellknown import candidates, origin
 from mcp_skills_server.errors import UsageError
 from tables import each_row
 

@@ -141,7 +141,7 @@ def counted(overview: Overview) -> str:
 
 
 def available(overview: Overview, budget: int) -> str:
-    """`<available_skills>`: element by element where all of them fit whole, else as `within` has it."""
+    """Return `<available_skills>`: an element for each skill where all fit whole, else the text of `within`."""
     shown = _between_tags(overview, budget).text
     return f"<{_TAG}>\n{shown}\n</{_TAG}>" if shown else ""
 
@@ -239,7 +239,7 @@ def shown_part(overview: Overview, shown: Shown, position: int) -> str:
 
 
 def groups(places: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
-    """Skills by the folder that they lie in, or else by their root: the largest groups, the largest first.
+    """Group skills by their folder, or else by their root, and return the largest groups, the largest first.
 
     Args:
         places: (what the root is called, skill path) of each skill.

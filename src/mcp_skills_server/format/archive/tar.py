@@ -9,13 +9,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Final
 
-from mcp_skills_server.format.archive.tree import (
-    ArchiveRefusedError,
-    Tree,
-    UnpackLimits,
-    check_ratio,
-    decoded,
-)
+from mcp_skills_server.format.archive.tree import ArchiveRefusedError, Tree, UnpackLimits, check_ratio, decoded
 from mcp_skills_server.format.excerpts import quoted
 
 _BLOCK: Final = 512
@@ -139,7 +133,7 @@ def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
 
 
 def _parse_head(head: bytes) -> tuple[bytes, str, int, int]:
-    """(type, name, size, mode) of a header block whose checksum is right."""
+    """Return (type, name, size, mode) of a header block, once its checksum is right."""
     if _octal(head[148:156]) != sum(head) - sum(head[148:156]) + 8 * 32:
         raise ArchiveRefusedError("the archive is damaged: the checksum of a tar header is wrong")
     name = head[:100].split(b"\0", 1)[0]
@@ -169,7 +163,7 @@ def _decimal(text: str | None, otherwise: int | None) -> int | None:
 
 
 def _pax_fields(raw: bytes) -> dict[str, str]:
-    """`path` and `size` of a PAX header; times, owners and comments say nothing about the files."""
+    """Return `path` and `size` of a PAX header, and ignore times, owners and comments."""
     fields: dict[str, str] = {}
     at = 0
     while at < len(raw):

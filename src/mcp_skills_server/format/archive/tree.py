@@ -121,12 +121,12 @@ class Tree:
         self._header_bytes = 0
 
     def count(self) -> None:
-        """One more member of any kind."""
+        """Count a member of any kind against the limit."""
         self._members += 1
         self._check_number(self._members, "members")
 
     def count_header(self, size: int) -> None:
-        """One more header that only describes another member, counted before it is unpacked."""
+        """Count a header that only describes another member, before it is unpacked."""
         if size > _MAX_HEADER:
             raise ArchiveRefusedError(f"the archive holds a header of {size} bytes")
         self._header_bytes += size
@@ -140,7 +140,7 @@ class Tree:
             raise ArchiveRefusedError(f"the archive holds more than {most} {what}")
 
     def place(self, name: str) -> tuple[str, bool]:
-        """(path, whether a directory) that a member's name stands for; "" for the root of the archive."""
+        """Return the path of a member, "" for the root of the archive, and whether its name is that of a directory."""
         path = name.removeprefix("./")
         is_directory = path.endswith("/") or path in {"", "."}
         path = path.removesuffix("/")
@@ -150,7 +150,7 @@ class Tree:
         return path, is_directory
 
     def add_directory(self, path: str) -> None:
-        """A directory and those above it."""
+        """Add a directory and its parents."""
         if path in self._directories:  # and so are those above it
             return
         parts = path.split("/")
@@ -182,7 +182,7 @@ class Tree:
         self._files[path] = (b"", False)
 
     def fill(self, path: str, raw: bytes, executable: bool) -> None:
-        """The content of an admitted file."""
+        """Set the content of an admitted file."""
         self._files[path] = (raw, executable)
 
     def checked(self) -> dict[str, tuple[bytes, bool]]:

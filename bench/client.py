@@ -102,7 +102,6 @@ class Client(ABC):
         return perf_counter() - self.started
 
     def resident(self) -> int:
-        """Return the bytes of memory that the server and the processes below it hold."""
         return _resident(self._process.pid)
 
     def _ended(self) -> BenchError:
@@ -126,7 +125,6 @@ class StdioClient(Client):
         self._buffer = b""
 
     def close(self) -> None:
-        """Close stdin."""
         self._stdin.close()
 
     def __exit__(self, *error: object) -> None:
@@ -141,11 +139,9 @@ class StdioClient(Client):
         return seconds
 
     def prepare(self, method: str, params: Mapping[str, Any]) -> bytes:
-        """Return a request that lacks nothing but its id."""
         return json.dumps(self._message(method, params), separators=(",", ":")).encode()[1:] + b"\n"
 
     def time(self, prepared: bytes) -> tuple[float, bytes]:
-        """Send a request and wait for its answer, passing over notifications."""
         self.send(prepared)
         start = self._sent
         begins = b'{"jsonrpc":"2.0","id":%d,' % self._last_id
@@ -233,13 +229,11 @@ class HttpClient(Client):
                 sleep(0.001)
 
     def close(self) -> None:
-        """Close the connections and terminate the process."""
         for each in self._sockets:
             each.close()
         self._process.terminate()
 
     def prepare(self, method: str, params: Mapping[str, Any]) -> bytes:
-        """Return a whole HTTP request."""
         body = json.dumps({"jsonrpc": "2.0", "id": 1, **self._message(method, params)}, separators=(",", ":"))
         lines = [
             "POST /mcp HTTP/1.1",
@@ -255,7 +249,6 @@ class HttpClient(Client):
         return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
 
     def time(self, prepared: bytes) -> tuple[float, bytes]:
-        """Send a request on the first connection and wait for the whole response."""
         start = perf_counter()
         self._sockets[0].sendall(prepared)
         received = b""

@@ -35,7 +35,6 @@ def make_server(constants: dict[str, Any]) -> Server[Any]:
 
 
 async def serve_stdio(server: Server[Any]) -> None:
-    """Serve one client until stdin closes."""
     async with stdio_server() as (read_stream, write_stream):
         await server.run(read_stream, write_stream, server.create_initialization_options())
 

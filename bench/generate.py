@@ -19,7 +19,6 @@ _WORDS: Final = re.findall(
 
 
 def skill_name(number: int) -> str:
-    """The name, and the directory, of one generated skill."""
     return f"skill-{number:05d}"
 
 

@@ -71,18 +71,15 @@ class Verdict:
 
     @property
     def ratio(self) -> float | None:
-        """This server's figure divided by the other's."""
         return self.ours / self.other if self.other else None
 
     @property
     def met(self) -> bool:
-        """Whether the goal is met."""
         if self.ratio is None:
             return self.ours <= self.goal.most
         return self.ratio >= self.goal.most if MEASURES[self.goal.key][1] == "/s" else self.ratio <= self.goal.most
 
     def cells(self) -> tuple[str, ...]:
-        """Return the row of the table."""
         goal, (label, unit) = self.goal, MEASURES[self.goal.key]
         return (
             f"{goal.transport}, {self.era}",
@@ -141,5 +138,4 @@ def _cell(series: Series, key: str) -> str:
 
 
 def short(value: float) -> str:
-    """Return a figure with three digits that mean something."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

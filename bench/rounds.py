@@ -84,7 +84,6 @@ class Skills:
         return HttpClient(subject.command(Start(self.root, constants, port)), port, environment)
 
     def walk(self) -> float:
-        """Return the ms of a walk that stats every file."""
         start = perf_counter()
         folders = [str(self.root)]
         while folders:
@@ -200,5 +199,4 @@ def run(
 
 
 def say(text: str) -> None:
-    """Print progress on stderr."""
     print(f"bench: {text}", file=sys.stderr, flush=True)

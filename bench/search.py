@@ -43,20 +43,17 @@ class Tally:
             self.reciprocal += 1 / (place + 1)
 
     def __str__(self) -> str:
-        """Return the shares."""
         first, five, mrr = (each / self.asked for each in (self.first, self.among_five, self.reciprocal))
         return f"{self.asked:5} questions   hit@1 {first:.2f}   hit@5 {five:.2f}   MRR {mrr:.2f}"
 
 
 def rows(name: str) -> Iterator[list[str]]:
-    """Yield the rows of a file of tab-separated values."""
     for line in (QUESTIONS / name).read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             yield line.split("\t")
 
 
 def make(folder: Path) -> None:
-    """Write the made-up skills."""
     for name, description, *_ in rows("made_up.tsv"):
         place = folder / name
         place.mkdir()
@@ -65,7 +62,6 @@ def make(folder: Path) -> None:
 
 
 def slip(word: str, chance: random.Random) -> str:
-    """Return a word with two letters in the wrong order."""
     if len(word) < 5:
         return word
     at = chance.randrange(1, len(word) - 2)
@@ -88,7 +84,6 @@ def questions(there: set[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def main(folders: list[str]) -> None:
-    """Ask, and print a line for each half and kind."""
     same: defaultdict[str, set[str]] = defaultdict(set)
     for line in (QUESTIONS / "same.txt").read_text(encoding="utf-8").splitlines():
         for name in line.split() if not line.startswith("#") else ():

@@ -9,7 +9,8 @@ import pytest
 from bench.client import BenchError, body_of, is_whole, result_of
 from bench.report import Verdict, markdown, verdicts
 from bench.rounds import Series, Skills, run
-from bench.subjects import EXT_SKILLS, OURS, SDK_FLOOR, own, reason
+from bench.subjects import EXT_SKILLS, OURS, SDK_FLOOR, own
+from tools.interop.setup import best_line
 
 from tables import each_row
 
@@ -68,9 +69,9 @@ def test_an_error_is_no_figure() -> None:
 
 
 def test_the_reason_has_no_address() -> None:
-    told = reason("npm error code EPERM\nnpm error not allowed by https://registry.invalid/some/package\n")
+    told = best_line("npm error code EPERM\nnpm error not allowed by https://registry.invalid/some/package\n")
     assert "not allowed" in told and "://" not in told
-    assert "does not have it" in reason("npm error code E404\nnpm error 404 GET https://registry.invalid/x")
+    assert "does not have it" in best_line("npm error code E404\nnpm error 404 GET https://registry.invalid/x")
 
 
 def test_a_round() -> None:

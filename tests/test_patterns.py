@@ -207,7 +207,7 @@ def _name(node: ast.AST) -> str | None:
 
 
 SHORT_OR_SURE = {
-    "format.versions._VERSION": "sees 128 characters at most",
+    "format.manifest._VERSION": "sees 128 characters at most",
     "hosts.jsontext._COMMENTS": "a text or comment that is not closed ends at the end, so it never fails",
     "hosts.jsontext._TRAILING": "as _COMMENTS",
 }

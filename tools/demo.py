@@ -44,8 +44,6 @@ class Ask(types.Request[dict[str, Any], str]):
 
 
 class Answer(types.Result):
-    """Its result, as it came."""
-
     model_config = ConfigDict(extra="allow")
 
 
@@ -66,7 +64,6 @@ class SkillNotifications(ClientExtension):
 
 
 def title(text: str) -> None:
-    """Print a heading."""
     print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n== {text}")
 
 
@@ -77,13 +74,11 @@ async def ask(client: Client, method: str, **params: Any) -> dict[str, Any]:
 
 
 def cut(text: str, width: int) -> str:
-    """One line of at most so many characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
 async def listing(client: Client) -> list[dict[str, Any]]:
-    """Every page of skills/list."""
     skills: list[dict[str, Any]] = []
     page = await ask(client, "skills/list")
     skills += page["skills"]
@@ -94,7 +89,6 @@ async def listing(client: Client) -> list[dict[str, Any]]:
 
 
 async def demo(folder: Path) -> None:
-    """Talk to a server on this folder."""
     command = [sys.executable, "-m", "mcp_skills_server", "serve", str(folder)]
     shown = "mcp-skills-server serve fixtures/skills"
     title(f"1. A host starts the server:  {shown}")

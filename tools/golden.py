@@ -12,8 +12,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "server")]
 from test_golden import CASES, GOLDEN  # noqa: E402
 from tools.reference import man  # noqa: E402
 
-from authoring.test_validate import PAGE as CODES_PAGE  # noqa: E402
-from authoring.test_validate import with_codes  # noqa: E402
 from dialects.test_runtime_overview import SIZES, golden, texts  # noqa: E402
 from mcp_skills_server.dialects import runtime  # noqa: E402
 from test_reference import MANUAL  # noqa: E402
@@ -22,9 +20,7 @@ from wire import serving  # noqa: E402
 
 
 def main() -> None:
-    """Ask a real server for each case and each block."""
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8", newline="")
-    CODES_PAGE.write_text(with_codes(CODES_PAGE.read_text(encoding="utf-8")), encoding="utf-8", newline="")
     MANUAL.write_text(man(), encoding="utf-8", newline="")
     for name, root, options, extension, method, params in CASES:
         with serving(root, *options, era="modern", extension=extension) as wire:

@@ -82,7 +82,6 @@ class Change:
         return f"{self.path}:{self.line}: {_one_line(self.old)}  ->  {_one_line(self.new)}"
 
     def made(self, source: bytes) -> bytes:
-        """The module's text with it."""
         return source[: self.start] + self.new.encode() + source[self.end :]
 
 
@@ -197,7 +196,6 @@ def passes(runner: Runner, tests: Sequence[str], timeout: float) -> bool | None:
 
 
 def modules_of(package: str) -> list[str]:
-    """The modules of a package, from the root of the project."""
     folder = ROOT / SOURCE if package == TOP else ROOT / SOURCE / package
     found = folder.glob("*.py") if package == TOP else folder.rglob("*.py")
     return sorted(module.relative_to(ROOT).as_posix() for module in found)
@@ -241,7 +239,6 @@ def attack(package: str, todo: Sequence[Change], runner: Runner) -> Counter[str]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print each change with what came of it, and the counts of each package."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"a folder of {SOURCE}, or {TOP}")
     parser.add_argument("--sample", type=int, default=20, metavar="N", help="changes of each package (20)")

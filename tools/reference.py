@@ -12,6 +12,7 @@ from mcp_skills_server.cli import COMMANDS, cli
 from mcp_skills_server.codes import CODES
 from mcp_skills_server.commands.fields import Traits, traits_of, variables_of
 from mcp_skills_server.model import Standing
+from mcp_skills_server.validation.explanations import EXPLANATIONS
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -125,10 +126,15 @@ def _default(value: Any) -> str:
 def _codes() -> Iterator[str]:
     yield "# Codes of problems"
     yield "`mcp-skills-server validate` prints the code in brackets. A rule is one of [Requirements](requirements.md)."
-    rows = [(f"`{name}`", code.severity, _EFFECTS[code.allows], code.cites, code.hint) for name, code in CODES.items()]
-    yield _table([("code", "", "the skill is", "rule", "what to do"), *rows])
+    rows = [
+        (f"`{name}`", code.severity, EXPLANATIONS[name].what, _EFFECTS[code.allows], code.cites, code.hint)
+        for name, code in CODES.items()
+    ]
+    yield _table([("code", "", "what", "the skill is", "rule", "what to do"), *rows])
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    lines = [" | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) for row in rows]
+    lines = [
+        " | ".join(cell.replace("|", "\\|").replace("<", "\\<").replace("\n", " ") for cell in row) for row in rows
+    ]
     return "\n".join(f"| {line} |" for line in (lines[0], " | ".join(["---"] * len(rows[0])), *lines[1:]))

@@ -44,7 +44,6 @@ class Rule:
 
     @property
     def is_binding(self) -> bool:
-        """Whether it is a MUST, MUST NOT, SHALL or SHALL NOT for a server."""
         return self.level in _BINDING and self.binds in {"server", "both"}
 
     def __str__(self) -> str:
@@ -123,7 +122,6 @@ def skipped_only(rules: Iterable[Rule], tests: Mapping[str, Iterable[str]], root
 
 
 def summary(rules: Iterable[Rule], tests: Mapping[str, Iterable[str]]) -> str:
-    """Return the table of sections."""
     counts: dict[str, Counter[str]] = {}
     for rule in rules:
         for section in ("all", rule.section):

@@ -23,7 +23,6 @@ WIDTHS = (1440, 768, 390)
 
 
 def main() -> None:
-    """Take the pictures."""
     arguments = sys.argv[1:]
     everything: Path | None = None
     if arguments[:1] == ["--all"]:

@@ -56,7 +56,6 @@ class Threat:
 
     @property
     def path(self) -> str:
-        """The module, from the root of the project."""
         return (SOURCE / self.module).as_posix()
 
     def misfit(self, source: str) -> str:
@@ -71,7 +70,6 @@ class Threat:
         return ""
 
     def patched(self, source: bytes) -> bytes:
-        """The module's text without the defence."""
         return source.replace(self.before.encode(), self.after.encode())
 
 
@@ -170,13 +168,11 @@ def judge(threats: Sequence[Threat], runners: Sequence[Runner]) -> tuple[dict[st
 
 
 def misfits(threats: Iterable[Threat]) -> Mapping[str, str]:
-    """The patches that cannot be made, by the name of the threat, with the reason."""
     found = {row.name: row.misfit((ROOT / row.path).read_text()) for row in threats}
     return {name: why for name, why in found.items() if why}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what came of each threat, then what is wrong; 1 where something is."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--list", action="store_true", help="print the threats and try none")
     parser.add_argument(

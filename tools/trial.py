@@ -25,7 +25,7 @@ _PRELOADED: Final = ("_pytest.config", "hypothesis", "anyio", "mcp.server.lowlev
 """What most tests import and no patch touches."""
 _SKIPPED: Final = {
     *(".git", ".venv", "__pycache__", ".pytest_cache", ".ruff_cache", ".hypothesis", ".interop", ".hosts"),
-    *(".peers", ".site"),
+    ".site",
 }
 
 
@@ -92,7 +92,6 @@ class Runner:
         return json.loads(self._reports.read_text()) if self._reports.exists() else []
 
     def close(self) -> None:
-        """End the process."""
         self._process.communicate()
 
 
@@ -139,7 +138,6 @@ def _kill(group: int) -> None:
 
 
 def _pytest(arguments: Sequence[str], reports: str) -> None:
-    """Be a run of pytest, in a process of its own."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):

@@ -32,7 +32,6 @@ def path_without(names: set[str], path: str, links: Path) -> str:
 
 
 def main(words: list[str]) -> int:
-    """Run it."""
     split = words.index("--") if "--" in words else 0
     names, command = set(words[:split]), words[split + 1 :]
     if not names or not command:

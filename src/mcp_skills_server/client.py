@@ -48,14 +48,9 @@ from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
 from mcp_skills_server.model import DEEPEST_PATH, SKILL_MD
 
 __all__ = [
-    "EntryRefusedError",
-    "ListedFile",
-    "ListedSkill",
-    "SkillChanges",
-    "SkillsClient",
-    "SkillsExtension",
+    "EntryRefusedError", "ListedFile", "ListedSkill", "SkillChanges", "SkillsClient", "SkillsExtension",
     "UnprovedError",
-]
+]  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +104,8 @@ class SkillsExtension(ClientExtension):
 
     def __init__(self) -> None:
         self._changed = anyio.Event()
-        self._listening = anyio.Event()
+        self.listening = anyio.Event()
+        """Set once a server has acknowledged a subscription, or has none."""
 
     def notifications(self) -> Sequence[NotificationBinding[Any]]:
         """Bind the one notification that the SDK does not know."""
@@ -122,7 +118,7 @@ class SkillsExtension(ClientExtension):
     async def on_message(self, message: object) -> None:
         """Take a message of the server that the SDK hands to its `message_handler`."""
         if isinstance(message, types.SubscriptionsAcknowledgedNotification):
-            self.set_listening()
+            self.listening.set()
         elif isinstance(message, types.ResourceListChangedNotification | types.ToolListChangedNotification):
             self.notify()
 
@@ -135,14 +131,6 @@ class SkillsExtension(ClientExtension):
         with anyio.move_on_after(seconds):
             await self._changed.wait()
         self._changed = anyio.Event()
-
-    async def wait_listening(self) -> None:
-        """Wait until a server has acknowledged a subscription, or has none."""
-        await self._listening.wait()
-
-    def set_listening(self) -> None:
-        """End `wait_listening`."""
-        self._listening.set()
 
 
 class SkillsClient:
@@ -210,10 +198,10 @@ class SkillsClient:
             if skill.uri != uri:
                 raise EntryRefusedError(f"asked for {quoted(uri)}, the server answers with {quoted(skill.uri)}")
             return skill
-        for skill in await self.list():
-            if skill.uri == uri:
-                return skill
-        raise EntryRefusedError(f"the server has no skill {quoted(uri)}")
+        found = next((skill for skill in await self.list() if skill.uri == uri), None)
+        if found is None:
+            raise EntryRefusedError(f"the server has no skill {quoted(uri)}")
+        return found
 
     async def read(self, skill: ListedSkill, path: str = SKILL_MD) -> bytes:
         """Return a file of a skill, proved by its digest; of SKILL.md the frontmatter is compared, too.
@@ -225,12 +213,20 @@ class SkillsClient:
         """
         if skill.files is not None and path not in skill.files:  # S40-44
             raise UnprovedError(f"{quoted(path)} is no file of the skill {quoted(skill.name)}")
-        file = self._file(skill, path)
+        if skill.files is None:
+            file = ListedFile(skill.uri.removesuffix(SKILL_MD) + path)
+        else:
+            file = skill.files[path]
         if not file.digest and not self._unproved:
             raise UnprovedError(f"{quoted(file.uri)} has no digest; allow such files with unproved=True")
-        raw = await self._read_by_tools(skill, path) if self.way == "tools" else await self._read_resource(file.uri)
+        if self.way == "tools":
+            raw = await self._read_by_tools(skill, path)
+        else:
+            raw = await self._read_resource(file.uri)
         if file.digest:
-            _prove(file, raw)
+            if "sha256:" + hashlib.sha256(raw).hexdigest() != file.digest or len(raw) != file.size:  # S40-43
+                words = "what the server sent is not what it listed; get the skill again"
+                raise UnprovedError(f"{quoted(file.uri)}: {words}")
             if path == SKILL_MD and frontmatter.parse(raw).frontmatter != skill.frontmatter:  # S40-45
                 raise UnprovedError(f"{quoted(file.uri)}: its frontmatter is not what the server announces")
         return raw
@@ -314,7 +310,7 @@ class SkillsClient:
         request = _Request(method="subscriptions/listen", params={"notifications": wanted})
 
         async def tell_started() -> None:
-            await extension.wait_listening()
+            await extension.listening.wait()
             task_status.started()
 
         async with anyio.create_task_group() as tasks:
@@ -324,7 +320,7 @@ class SkillsClient:
                     await self._session.send_request(request, _Answer, request_read_timeout_seconds=inf)
                 except MCPError as error:
                     if error.error.code == types.METHOD_NOT_FOUND:  # polling is left
-                        extension.set_listening()
+                        extension.listening.set()
                         return
                     logger.info("the stream of changes ended: %s", error)
                 await anyio.sleep(_RELISTEN_S)
@@ -335,11 +331,7 @@ class SkillsClient:
         return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     async def _pages(self, method: str, key: str) -> list[Any]:
-        """Return the items of every page of a list.
-
-        Raises:
-            UnprovedError: the pages do not end.
-        """
+        """Return the items of every page of a list, or raise an UnprovedError where the pages do not end."""
         items: list[Any] = []
         page = await self._ask(method)
         for _ in range(_MOST_PAGES):
@@ -367,7 +359,8 @@ class SkillsClient:
         resources = {
             str(each["uri"]): each for each in await self._pages("resources/list", "resources") if "uri" in each
         }
-        found = {uri.removesuffix(SKILL_MD): dict[str, ListedFile]() for uri in resources if _is_skill_md(uri)}
+        manifests = [uri for uri in resources if uri.endswith(f"/{SKILL_MD}") and len(uri) <= LONGEST_URI]
+        found = {uri.removesuffix(SKILL_MD): dict[str, ListedFile]() for uri in manifests}
         refused: dict[str, str] = {}
         for uri in resources:
             base = uri
@@ -380,13 +373,11 @@ class SkillsClient:
                         found[base][path_below(base, uri)] = ListedFile(uri)
                     except EntryRefusedError as error:
                         refused[base] = str(error)
-        skills = [
-            ListedSkill(
-                base.split("/")[-2], str(resources[base + SKILL_MD].get("description") or ""), base + SKILL_MD, files
-            )
-            for base, files in found.items()
-            if base not in refused
-        ]
+        skills: list[ListedSkill] = []
+        for base, files in found.items():
+            if base not in refused:
+                described = str(resources[base + SKILL_MD].get("description") or "")
+                skills.append(ListedSkill(base.split("/")[-2], described, base + SKILL_MD, files))
         return skills, tuple(refused.values())
 
     async def _list_by_tools(self) -> tuple[list[ListedSkill], tuple[str, ...]]:
@@ -403,11 +394,6 @@ class SkillsClient:
                 break
             given = {"after": page["next_after"]}
         return skills, ()
-
-    def _file(self, skill: ListedSkill, path: str) -> ListedFile:
-        if skill.files is not None:
-            return skill.files[path]
-        return ListedFile(skill.uri.removesuffix(SKILL_MD) + path)
 
     async def _read_resource(self, uri: str) -> bytes:
         contents = (await self._session.read_resource(uri)).contents
@@ -438,13 +424,3 @@ class SkillsClient:
         if result.is_error or not isinstance(said, dict):
             raise UnprovedError(f"the server's tool {tool} does not say what it should")
         return cast("dict[str, Any]", said)
-
-
-def _is_skill_md(uri: str) -> bool:
-    return uri.endswith(f"/{SKILL_MD}") and len(uri) <= LONGEST_URI
-
-
-def _prove(file: ListedFile, raw: bytes) -> None:  # S40-43
-    digest = "sha256:" + hashlib.sha256(raw).hexdigest()
-    if digest != file.digest or len(raw) != file.size:
-        raise UnprovedError(f"{quoted(file.uri)}: what the server sent is not what it listed; get the skill again")

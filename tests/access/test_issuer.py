@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 from access.signing import AUDIENCE, ISSUER, claims, private, public, signed
-from mcp_skills_server.access.admission import Admission, RefusedError, ScopeError, UnavailableError
 from mcp_skills_server.access.issuer import Issuer, metadata_urls
 from mcp_skills_server.access.oauth import ResourceServer
+from mcp_skills_server.access.principal import RefusedError, UnavailableError
 from mcp_skills_server.access.settings import OAuthSettings, is_safe
 from mcp_skills_server.errors import SkillsServerError
 from tables import each_row
@@ -127,7 +127,7 @@ def test_many_who_wait_cause_one_look() -> None:
                 tasks.start_soon(one)
             await anyio.wait_all_tasks_blocked()
             web.gate.set()
-        assert len(found) == 500 and len({id(each) for each in found}) == 1
+        assert {each.key_id for each in found} == {"one"} and len(found) == 500
         assert web.asked == [META, KEYS]
 
     run(work)
@@ -227,14 +227,12 @@ def test_a_key_that_was_withdrawn_is_believed_for_a_quarter_of_an_hour_at_most()
 
     async def work() -> None:
         assert await issuer.key("one", "ES256")
-        before = issuer.version
         web.has(public("ES256", 1, "two"))
         web.now += 901
         issuer.keep_fresh()
         assert await issuer.key("one", "ES256")  # nobody waits for the look
         for _ in range(100):
             await asyncio.sleep(0)
-        assert issuer.version != before
         with pytest.raises(RefusedError):
             await issuer.key("one", "ES256")
 
@@ -354,20 +352,6 @@ def test_a_token_that_names_no_key_is_by_the_only_one_that_fits() -> None:
     run(work)
 
 
-def test_ten_thousand_keys_are_as_good_as_one() -> None:
-    key = public()
-    web = Web(*({**key, "kid": f"k{number}"} for number in range(10_000)))
-
-    async def work() -> None:
-        issuer = web.issuer()
-        assert await issuer.key("k9999", "ES256")
-        assert await issuer.key("k0", "ES256")
-        with pytest.raises(RefusedError):
-            await issuer.key("one", "ES256")
-
-    run(work)
-
-
 @each_row(
     ("url", "safe"),
     [
@@ -407,33 +391,19 @@ def resource(web: Web, settings: OAuthSettings = SETTINGS) -> ResourceServer:
     return out
 
 
-def test_a_token_is_proved_once_and_again_when_the_keys_are_others() -> None:
+def test_a_token_is_proved_by_the_keys_that_the_issuer_has_now() -> None:
     web = Web(public())
     server = resource(web)
     token = signed()
 
     async def work() -> None:
         found = await server.verify(token)
-        assert isinstance(found, Admission) and found.principal.id == "user:ann"
-        assert await server.verify(token) is found
+        assert found.principal.id == "user:ann"
         web.has(public("ES256", 1, "two"))
         await server.issuer.look()
         with pytest.raises(RefusedError):
             await server.verify(token)
         assert (await server.verify(signed(key=private("ES256", 1), headers={"kid": "two"}))).principal.name == "ann"
-
-    run(work)
-
-
-def test_what_was_proved_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = resource(Web(public()))
-    token = signed()
-
-    async def work() -> None:
-        found = await server.verify(token)
-        monkeypatch.setattr("mcp_skills_server.access.oauth.time.time", lambda: found.expires)
-        with pytest.raises(RefusedError, match="expired"):
-            await server.verify(token)
 
     run(work)
 
@@ -454,28 +424,6 @@ def test_a_token_of_another_issuer_causes_no_look() -> None:
         with pytest.raises(RefusedError):
             await server.verify(signed(headers={"kid": "another"}))
         assert web.asked == [META, KEYS]
-
-    run(work)
-
-
-def test_a_missing_scope_is_another_refusal() -> None:
-    server = resource(Web(public()), OAuthSettings(ISSUER, AUDIENCE, AUDIENCE, scopes=("read",)))
-
-    async def work() -> None:
-        with pytest.raises(ScopeError):
-            await server.verify(signed())
-
-    run(work)
-
-
-def test_what_is_remembered_of_tokens_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_skills_server.access.oauth._MOST_PROVED", 3)
-    server = resource(Web(public()))
-
-    async def work() -> None:
-        for number in range(10):
-            await server.verify(signed(claims(sub=f"n{number}")))
-        assert len(server._proved) == 3  # type: ignore[attr-defined]
 
     run(work)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.access.quotas import QuotaSettings, Rates
-from mcp_skills_server.access.rates import Rate
+from mcp_skills_server.access.quotas import QuotaSettings, Rate, Rates
 
 
 class Clock:

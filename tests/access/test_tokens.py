@@ -308,7 +308,9 @@ def test_tokens_that_end_soon_are_one_line(caplog: pytest.LogCaptureFixture) -> 
 def test_a_token_may_stand_as_its_hash_and_a_name_twice_while_it_is_rotated() -> None:
     hashed = hashlib.sha256(OTHER.encode()).hexdigest()
     tokens = read_tokens(f"a={SECRET} groups=x\na=sha256:{hashed.upper()} groups=x", "x").checked()
-    assert {found.principal for secret in (SECRET, OTHER) if (found := find(tokens, secret))} == {tokens[0].principal}
+    assert {found.admission.principal for secret in (SECRET, OTHER) if (found := find(tokens, secret))} == {
+        tokens[0].admission.principal
+    }
     assert find(tokens, f"sha256:{hashed}") is find(tokens, hashed) is None
 
 

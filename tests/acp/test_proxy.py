@@ -286,12 +286,6 @@ def test_an_agent_that_dies_by_a_signal_shows_it(number: signal.Signals) -> None
     assert through(b"", python(code)) == (b"half", 128 + number, "")
 
 
-def test_an_agent_that_dies_ends_an_editor_s_conversation_at_once() -> None:
-    with proxied(python("raise SystemExit(3)")) as process:
-        _, stdout, _ = pipes(process)
-        assert stdout.read() == b"" and process.wait(DEADLINE) == 3
-
-
 def test_an_agent_that_cannot_be_started_is_one_line_and_127(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What is found on the way there and cannot be run, as in a folder that may not be entered, is not what was missed.
     (tmp_path / "no-such-agent").mkdir()
@@ -327,11 +321,17 @@ while True: time.sleep(9)
 """
 
 
-def test_an_editor_that_closes_first_leaves_no_process_however_stubborn_the_agent() -> None:
+@each_row("end", ["stdin", "both", signal.SIGTERM])
+def test_an_editor_that_ends_leaves_no_process_however_stubborn_the_agent(end: signal.Signals | str) -> None:
     with proxied(python(STUBBORN), "--grace", "0.1") as process:
         stdin, stdout, _ = pipes(process)
         pids = [int(each) for each in read_line(stdout).split()]
-        stdin.close()
+        if isinstance(end, str):
+            stdin.close()
+            if end == "both":
+                stdout.close()
+        else:
+            process.send_signal(end)
         assert process.wait(DEADLINE) == 128 + signal.SIGKILL
         for pid in pids:
             gone(pid)
@@ -345,17 +345,6 @@ def test_a_proxy_that_is_killed_leaves_no_agent_that_ignores_the_end_of_its_stdi
         agent = int(read_line(pipes(process)[1]))
         process.kill()
         gone(agent)
-
-
-def test_an_editor_that_has_died_leaves_no_process() -> None:
-    with proxied(python(STUBBORN), "--grace", "0.1") as process:
-        stdin, stdout, _ = pipes(process)
-        pids = [int(each) for each in read_line(stdout).split()]
-        stdin.close()
-        stdout.close()
-        process.wait(DEADLINE)
-        for pid in pids:
-            gone(pid)
 
 
 def test_what_an_agent_leaves_behind_is_ended_with_it() -> None:
@@ -416,16 +405,6 @@ while True: time.sleep(9)
         assert read_line(stdout) == b"ready\n"
         process.send_signal(number)
         assert stdout.read() == b"caught\n" and process.wait(DEADLINE) == 9
-
-
-def test_a_signal_that_the_agent_ignores_ends_it_after_the_grace() -> None:
-    with proxied(python(STUBBORN), "--grace", "0.1") as process:
-        _, stdout, _ = pipes(process)
-        pids = [int(each) for each in read_line(stdout).split()]
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(DEADLINE) == 128 + signal.SIGKILL
-        for pid in pids:
-            gone(pid)
 
 
 def test_an_agent_that_reads_no_more_is_not_ended_for_it() -> None:

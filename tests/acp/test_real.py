@@ -25,11 +25,6 @@ OTHER = acp.schema.McpServerStdio(name="skills", command="/bin/false", args=[], 
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def root(tmp_path: Path) -> Path:
     write_skill(tmp_path / "one", description="Does one.")
     write_skill(tmp_path / "two", description="Does two.")

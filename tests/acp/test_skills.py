@@ -20,11 +20,6 @@ EXAMPLE = ROOT / "examples" / "acp_agent.py"
 COMMAND = AvailableCommand(name="plan", description="Makes a plan.")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Client:
     """Keeps what it is told."""
 

@@ -14,7 +14,6 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator
-from tools.pages import between_markers, table
 
 from mcp_skills_server.cli import cli
 from mcp_skills_server.codes import CODES
@@ -23,7 +22,7 @@ from mcp_skills_server.format.frontmatter import parse
 from mcp_skills_server.validation.explanations import EXPLANATIONS, markdown
 from mcp_skills_server.validation.rules import EXTENSION_FIELDS, HOST_FIELDS, SPECIFIED_FIELDS
 from tables import each_row
-from wire import DEADLINE, FIXTURES, ROOT, write_skill
+from wire import DEADLINE, FIXTURES, write_skill
 
 FAULTY = """---
 name: faulty
@@ -325,22 +324,6 @@ def test_each_rule_is_explained() -> None:
     (found,) = json.loads(command("rules", "hooks", "--format", "json").stdout)
     assert found.keys() == {"code", "severity", "fix", "rule", "what", "why", "example"}
     assert "did you mean name-mismatch?" in str(command("rules", "name-mismach").exception)
-
-
-PAGE = ROOT / "docs" / "author-tools.md"
-
-
-def with_codes(page: str) -> str:
-    """Return the page with a table of all codes; `make golden` writes it."""
-    rows = [("code", "severity", "what", "fix")]
-    rows += [(f"`{code}`", row.severity, EXPLANATIONS[code].what, row.hint) for code, row in CODES.items()]
-    rows = [tuple(cell.replace("|", "\\|").replace("<", "\\<") for cell in row) for row in rows]
-    return between_markers(page, table(rows), "<!-- codes -->", "<!-- end of codes -->")
-
-
-def test_the_page_has_all_codes() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert with_codes(page) == page, "make golden writes it"
 
 
 def schema() -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from tools.interop.places import MODULES
+from tools.interop.setup import MODULES
 
 from deploy.variables import known, used
 from mcp_skills_server.commands.config_file import parse
@@ -240,4 +240,4 @@ def test_the_source_that_a_configuration_suggests_is_one(file: str) -> None:
 
 def test_the_configuration_is_right_and_the_variables_are_options(manifests: Built) -> None:
     assert configuration(manifests)["roots"] == ("/skills",)
-    assert used("kubernetes/base/deployment.yaml") - known() == set()
+    assert used("deploy/kubernetes/base/deployment.yaml") - known() == set()

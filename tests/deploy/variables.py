@@ -1,4 +1,4 @@
-"""The variables that files of `deploy/` set for the server."""
+"""The variables that files of the project set for the server."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def known() -> set[str]:
 
 
 def used(name: str) -> set[str]:
-    """Those that a file below `deploy/` names."""
-    return set(re.findall(r"MCP_SKILLS_[A-Z_]*[A-Z]", (ROOT / "deploy" / name).read_text(encoding="utf-8")))
+    """Those that a file names."""
+    return set(re.findall(r"MCP_SKILLS_[A-Z_]*[A-Z]", (ROOT / name).read_text(encoding="utf-8")))

@@ -91,8 +91,3 @@ def test_an_error_has_what_it_is_about_if_anything() -> None:
         "message": "no",
         "data": {"name": "a"},
     }
-
-
-def test_the_codes_are_those_of_json_rpc() -> None:
-    assert (jsonrpc.PARSE_ERROR, jsonrpc.INVALID_REQUEST, jsonrpc.METHOD_NOT_FOUND) == (-32700, -32600, -32601)
-    assert (jsonrpc.INVALID_PARAMS, jsonrpc.INTERNAL_ERROR) == (-32602, -32603)

@@ -41,6 +41,7 @@ def changed(before: list[Skill], after: list[Skill], *chosen: str) -> bool:
 ])  # fmt: skip
 def test_what_the_author_withholds_from_the_user_is_no_prompt(fields: dict[str, Any], offered: bool) -> None:
     assert prompts.is_offered(build.skill("a", **fields), ()) is offered
+    assert prompts.is_offered(build.skill("a", **fields), ("a",)) is offered
 
 
 @each_row(("standing", "offered"), [(Standing.UNUSABLE, False), (Standing.LENIENT, True), (Standing.VALID, True)])
@@ -55,10 +56,6 @@ def test_whatever_can_be_read_is_a_prompt(standing: Standing, offered: bool) -> 
 ])  # fmt: skip
 def test_the_operator_chooses_by_name_or_by_path(chosen: tuple[str, ...], offered: bool) -> None:
     assert prompts.is_offered(build.skill("acme/billing/refunds"), chosen) is offered
-
-
-def test_the_operator_cannot_choose_what_the_author_withholds() -> None:
-    assert not prompts.is_offered(build.skill("a", user_invocable=False), ("a",))
 
 
 # How they look

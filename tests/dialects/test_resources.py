@@ -44,12 +44,6 @@ def test_what_is_not_said_leaves_no_key():
     assert seen["name"] == "a"
 
 
-@pytest.mark.requirement("S40-11")
-def test_name_and_description_are_not_told_twice():
-    seen = resources.descriptor(skill("a", title="T"), "T")
-    assert seen["_meta"] == {"io.modelcontextprotocol.skills/title": "T"}
-
-
 # Directories
 
 

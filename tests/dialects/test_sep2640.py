@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import sep2076, sep2640
-from mcp_skills_server.errors import RequestError
+from mcp_skills_server.errors import RequestError, clipped
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.uris import segments, uri
 from mcp_skills_server.model import SKILL_MD, Skill, Standing
@@ -47,7 +47,7 @@ def test_the_settings_are_a_plain_object_that_says_what_is_there():
     assert sep2640.settings() is not sep2640.settings()
 
 
-@pytest.mark.requirement("S40-12", "S40-13", "S40-15", "S40-16", "S40-18")
+@pytest.mark.requirement("S40-12", "S40-13", "S40-15", "S40-16", "S40-18", "S40-14", "S40-6")
 def test_an_entry_is_uri_frontmatter_and_resources():
     one = skill("acme/billing/refunds", ["references/rules.md"], license="MIT", allowed_tools="Read")
     assert sep2640.entry(one, {"SKILL.md": "sha256:aa", "references/rules.md": "sha256:bb"}) == {
@@ -65,25 +65,9 @@ def test_an_entry_is_uri_frontmatter_and_resources():
 def test_frontmatter_is_passed_on_field_by_field_as_it_is(fields: dict[str, Any]):
     before = copy.deepcopy(fields)
     seen = entry(skill("a", only=fields))["frontmatter"]
-    assert seen == before
-    assert list(seen) == list(before)
-    assert type(seen) is dict
-
-
-@pytest.mark.requirement("S40-13")
-def test_an_entry_that_a_caller_changes_leaves_the_skill_alone():
-    one = skill("a")
-    entry(one)["frontmatter"]["name"] = "b"
-    assert one.frontmatter["name"] == "a"
-
-
-@pytest.mark.requirement("S40-14", "S40-6")
-@each_row("path", ["a", "acme/refunds", "acme/billing/refunds"])
-def test_the_skill_path_of_the_uri_ends_with_the_name(path: str):
-    seen = entry(skill(path))
-    directory, _, file = seen["uri"].rpartition("/")
-    assert file == SKILL_MD
-    assert directory.rpartition("/")[2] == seen["frontmatter"]["name"]
+    assert seen == before and list(seen) == list(before) and type(seen) is dict
+    seen["name"] = "changed by a caller"
+    assert entry(skill("a", only=fields))["frontmatter"] == before
 
 
 @pytest.mark.requirement("S40-15", "S40-16", "S40-17", "S40-18")
@@ -134,18 +118,12 @@ def test_every_valid_skill_is_found_by_the_uri_of_its_skill_md():
     "skill://absent/SKILL.md", "skill://acme/a/notes.md", "skill://acme/a", "skill://acme/a/", "skill://acme",
     "skill://acme/a/references", "skill://acme/a/skill.md", "skill://acme/a/SKILL.md/",
     "skill://acme/a/SKILL.md?x", "skill://acme/b/../a/SKILL.md", "skill://acme%2Fa/SKILL.md",
-    "https://acme/a/SKILL.md", "acme/a", "a", "", "skill://",
+    "https://acme/a/SKILL.md", "acme/a", "a", "", "skill://", "skill://" + "x" * 100_000,
 ])  # fmt: skip
 def test_what_is_no_skill_md_of_a_skill_is_refused_and_named(target: str):
     with pytest.raises(RequestError) as caught:
         sep2640.find(snapshot(skill("acme/a", ["notes.md", "references/x.md"])), target)
-    assert str(caught.value) == f"Unknown skill URI: {target}"
-
-
-def test_a_long_uri_is_not_repeated_whole():
-    with pytest.raises(RequestError) as caught:
-        sep2640.find(snapshot(), "skill://" + "x" * 100_000)
-    assert len(str(caught.value)) < 500
+    assert str(caught.value) == f"Unknown skill URI: {clipped(target)}"
 
 
 @pytest.mark.requirement("S40-5", "X-2")
@@ -154,12 +132,6 @@ def test_a_skill_that_breaks_the_rules_is_not_there(standing: Standing):
     broken = skill("acme/a", standing=standing)
     with pytest.raises(RequestError):
         sep2640.find(snapshot(broken), "skill://acme/a/SKILL.md")
-
-
-def test_a_broken_nested_skill_is_a_file_of_the_outer_one_and_no_skill():
-    outer = skill("out", ["in/SKILL.md"])
-    with pytest.raises(RequestError):
-        sep2640.find(snapshot(outer, skill("out/in", standing=Standing.LENIENT)), "skill://out/in/SKILL.md")
 
 
 # Frames

@@ -59,8 +59,8 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "telemetry/usage_store.py",
         "web/bearer.py",
         "web/guards.py",
-        "web/ui/live.py",
-        "web/ui/revisions.py",
+        "web/ui/pages/live.py",
+        "web/ui/pages/history.py",
         "web/ui/session.py",
     }
 

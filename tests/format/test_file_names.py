@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from mcp_skills_server.format import file_names
 from mcp_skills_server.format.file_names import faults
 from tables import each_row
 
@@ -35,33 +28,3 @@ def test_a_name_that_every_platform_holds_is_let_through(name: str):
 def test_names_that_a_platform_takes_for_one_are_found(one: str, other: str):
     (found,) = faults([one, other])
     assert (found.path, found.message) == (other, f"many platforms cannot tell it from {one}")
-
-
-NAME_PIECES = (
-    "con",
-    "NUL",
-    "com1",
-    "lpt",
-    "a",
-    "B",
-    "-",
-    "_",
-    ".",
-    "..",
-    "/",
-    " ",
-    ":",
-    "*",
-    "\u00e9",
-    "\u200b",
-    "\n",
-    "0",
-)
-
-
-@given(st.lists(st.sampled_from(NAME_PIECES), min_size=1, max_size=8).map("".join))
-def test_the_quick_way_for_plain_names_finds_what_the_long_one_finds(name: str):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(file_names, "_PLAIN", re.compile(r"(?!)"))
-        expected = list(faults([name]))
-    assert list(faults([name])) == expected

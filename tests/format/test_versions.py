@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.format.versions import Version, parse
+from mcp_skills_server.format.manifest import Version
+from mcp_skills_server.format.manifest import parse_version as parse
 from tables import each_row
 
 NUMBERS = st.integers(0, 10**6).map(str)

@@ -9,8 +9,8 @@ import urllib.request
 from pathlib import Path
 from typing import IO
 
-from tools.interop.inspector import PROGRAM
-from tools.interop.places import NODE
+from tools.interop.referees import PROGRAM
+from tools.interop.setup import NODE
 
 from ports import free_port
 

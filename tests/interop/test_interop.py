@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 import yaml
-from tools.interop.baseline import judge, read_baseline
-from tools.interop.checks import Check, all_there, parse_checks
-from tools.interop.conformance import MAY_SKIP, SCENARIOS, not_run, required_scenarios, scenario_of, too_few
-from tools.interop.inspector import inspector_checks
-from tools.interop.installation import PYTHON_PACKAGES
-from tools.interop.libraries import libraries
-from tools.interop.places import HERE, SKILLS
-from tools.interop.report import summary
-from tools.interop.runs import Run
-from tools.interop.server import TOOLS, bundles, server_checks
+from tools.interop.__main__ import Run, summary
+from tools.interop.referees import (
+    MAY_SKIP,
+    SCENARIOS,
+    inspector_checks,
+    libraries,
+    not_run,
+    required_scenarios,
+    scenario_of,
+    too_few,
+)
+from tools.interop.setup import HERE, PYTHON_PACKAGES, SKILLS, TOOLS, bundles, server_checks
+from tools.interop.verdicts import Check, all_there, judge, parse_checks, read_baseline
 
 from mcp_skills_server.dialects import runtime
 from tables import each_row
@@ -218,7 +221,7 @@ def test_what_is_to_be_seen_is_counted_on_disk() -> None:
 
 
 def test_libraries_that_could_not_be_installed_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tools.interop.libraries.CACHE", tmp_path)
+    monkeypatch.setattr("tools.interop.referees.CACHE", tmp_path)
     assert [each.suite for each in libraries({})] == ["sdk", "ext-skills", "ours ext-skills", "ours typescript-sdk"]
     some = {each.suite: each for each in libraries({"langchain": Path("python")})}
     assert some["langchain"].eras == ("legacy",) and some["langchain"].kinds == {"tool", "use"}

@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import urlencode, urljoin
 
 import pytest
-from tools.interop.places import MODULES, NODE
+from tools.interop.setup import MODULES, NODE
 
 from ports import free_port
 from tables import each_row

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tools.interop.server import ERAS
+from tools.interop.setup import ERAS
 
 from interop.inspector import INSTALLED, inspect
 from web.authorization_server import authorization_server

@@ -21,11 +21,6 @@ pytestmark = pytest.mark.anyio
 GUIDE = "skills.protocol.guide 0.1.0"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def desk() -> Desk:
     return Desk(ACTIONS)

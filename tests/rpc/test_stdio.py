@@ -18,11 +18,6 @@ pytestmark = pytest.mark.anyio
 GUIDE = b'{"jsonrpc":"2.0","id":1,"method":"load_skills_protocol_guide"}'
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Held(Pipes):
     """Pipes out of lists."""
 

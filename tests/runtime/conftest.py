@@ -14,6 +14,12 @@ from runtime.workshop import WORKSHOP
 
 
 @pytest.fixture
+def anyio_backend() -> str:
+    """The loop that the server runs on."""
+    return "asyncio"
+
+
+@pytest.fixture
 def registry(tmp_path: Path) -> Registry:
     """The workshop, after its first scan."""
     return loaded(plant(tmp_path, WORKSHOP))

@@ -18,11 +18,6 @@ from mcp_skills_server.runtime.session import Session
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def told(briefing: Briefing) -> tuple[str, str]:
     """All that a model is told unasked."""
     return briefing.instructions(), str(briefing.tools(handles=True))
@@ -37,7 +32,7 @@ def test_before_the_scan_the_texts_are_those_of_the_last_process(
     root, index = plant(tmp_path / "skills", skills(*paths) | hidden), Index(tmp_path / "index", 1)
     earlier = Registry([root], index=index)
     earlier.load()
-    earlier.keep_index(lambda: False)
+    earlier.keep_index()
     registry = Registry([root], index=index)
     briefing = Runtime(registry).briefing
     assert briefing.remember()
@@ -96,16 +91,6 @@ def test_roots_are_called_by_their_last_names_alone(tmp_path: Path) -> None:
     shown = Runtime(loaded(*roots), RuntimeSettings(overview_characters=900)).briefing.instructions()
     assert "\n- mine (30): mine-" in shown and "\n- ours (30): ours-" in shown
     assert str(tmp_path) not in shown
-
-
-def test_the_texts_are_made_once_for_each_catalogue(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a")))
-    briefing = Runtime(registry).briefing
-    first = briefing.tools(handles=True)
-    assert briefing.tools(handles=True) is first and briefing.overview is briefing.overview
-    plant(tmp_path, skills("b"))
-    registry.refresh()
-    assert briefing.tools(handles=True) is not first
 
 
 # News
@@ -184,26 +169,3 @@ def test_a_runtime_that_is_closed_follows_nothing(tmp_path: Path) -> None:
     plant(tmp_path, skills("b"))
     registry.refresh()
     assert runtime.briefing.moment == start
-
-
-def test_where_not_even_the_names_fit_a_description_changes_no_text_and_the_rest_does(tmp_path: Path) -> None:
-    """After each edit the texts are those that another briefing writes from the start."""
-    registry = loaded(plant(tmp_path, skills(*(f"skill-{number:03}" for number in range(40)))))
-    briefing = Runtime(registry, RuntimeSettings(overview_characters=300)).briefing
-    edits = {
-        "a description": skill_md("skill-007").replace("Tells", "Says"),
-        "a version": skill_md("skill-007", "version: 2"),
-        "for the user alone": skill_md("skill-007", "disable-model-invocation: true"),
-        "for all again": skill_md("skill-007"),
-        "another name": skill_md("other"),
-        "its own again": skill_md("skill-007").replace("Tells", "Shows"),
-    }
-    changed: list[str] = []
-    for what, text in edits.items():
-        before = told(briefing)
-        registry.refresh([str(plant(tmp_path, {"skill-007/SKILL.md": text}))])
-        now = told(briefing)
-        fresh = Runtime(registry, RuntimeSettings(overview_characters=300)).briefing
-        assert now == told(fresh) and briefing.overview == fresh.overview
-        changed += [what] if now != before else []
-    assert "a description" not in changed and "for the user alone" in changed

@@ -19,11 +19,6 @@ from mcp_skills_server.runtime.search_index import NoFullTextError, SearchIndex
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def without_sqlite(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setitem(sys.modules, "sqlite3", None)
     return "its Python was built without sqlite3"

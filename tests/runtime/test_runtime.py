@@ -20,11 +20,6 @@ UNUSED = ScriptSettings(sandbox="off")
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
     """Two skills that nobody has read."""
     monkeypatch.setattr(sandbox, "is_off_forbidden", lambda: False)

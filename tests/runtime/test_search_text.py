@@ -6,24 +6,7 @@ from dataclasses import replace
 
 from dialects import build
 from mcp_skills_server.runtime.search_index import WEIGHTS
-from mcp_skills_server.runtime.search_text import names_of, spelt_words, texts_of, words_of
-from tables import each_row
-
-
-@each_row(
-    ("text", "words"),
-    [
-        ("Release-Notes, v2!", ["release", "notes", "v2"]),
-        ("snake_case", ["snake", "case"]),
-        ("Café Straße", ["cafe", "strasse"]),
-        ("日本語", ["日本", "本語"]),  # each character with the next one
-        ("敬", ["敬"]),
-        ("a\0b", ["a", "b"]),
-        ("", []),
-    ],
-)
-def test_words_are_folded(text: str, words: list[str]) -> None:
-    assert words_of(text) == words
+from mcp_skills_server.runtime.search_text import names_of, spelt_words, texts_of
 
 
 def test_a_skill_has_a_text_for_each_weight_and_goes_by_its_name_and_its_path() -> None:

@@ -24,22 +24,15 @@ from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.dialects import runtime as told
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import uris
-from mcp_skills_server.model import SKILL_MD, Skill, Standing
+from mcp_skills_server.model import SKILL_MD, Standing
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
-from mcp_skills_server.runtime.scripts.outcome import Outcome
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import Sessions
-from runtime.workshop import PDF, PNG, WORKSHOP, active, ask, forbidden, listed, refused, text
+from runtime.workshop import PDF, PNG, WORKSHOP, Scripts, active, ask, forbidden, listed, refused, text
 from tables import each_row
 from wire import FIXTURES
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """The loop that the server runs on."""
-    return "asyncio"
 
 
 # The flow of the specification
@@ -564,49 +557,6 @@ async def test_calls_at_once_are_all_answered(session: Session) -> None:
 
 
 # Scripts
-
-
-class Workspace:
-    """Stands for a session's work directory."""
-
-    def __init__(self) -> None:
-        self.closed = 0
-
-    def close(self) -> None:
-        """As a work directory's."""
-        self.closed += 1
-
-
-class Scripts:
-    """Stands for what runs scripts: reads them as the real one does, and remembers what it was asked."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-        self.made: list[Workspace] = []
-        self.asked: list[tuple[Skill, str, Workspace, dict[str, Any]]] = []
-        self.tries = 0
-        self.closed = 0
-
-    async def ready(self) -> None:
-        """As that of the real one."""
-
-    def workspace(self) -> Workspace:
-        """As that of the real one."""
-        self.made.append(Workspace())
-        return self.made[-1]
-
-    def close(self) -> None:
-        """As that of the real one."""
-        self.closed += 1
-
-    async def run(self, skill: Skill, path: str, workspace: Workspace, **more: Any) -> Outcome:
-        """As that of the real one, but that nothing runs: the script is its own output."""
-        self.tries += 1
-        raw = self._registry.read(skill.files[path])
-        self.asked.append((skill, path, workspace, more))
-        if more["progress"] is not None:
-            await more["progress"](1.0)
-        return Outcome(path, 0, raw.decode(), "", 1, False, False, False, "none")
 
 
 @pytest.fixture

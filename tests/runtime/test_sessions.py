@@ -13,12 +13,11 @@ import pytest
 
 from catalog.forest import DEADLINE, loaded, plant, skill_md
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
-from mcp_skills_server.runtime.scripts.outcome import Outcome
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import IDLE_S, MOST, Sessions
+from runtime.workshop import Scripts
 
 DAY = 24 * 3600.0
 
@@ -31,45 +30,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-class Workspace:
-    """Stands for a session's work directory."""
-
-    def __init__(self) -> None:
-        self.closed = False
-
-    def close(self) -> None:
-        """As a work directory's."""
-        self.closed = True
-
-
-class Scripts:
-    """Stands for what runs scripts: each one runs until it is let go."""
-
-    def __init__(self) -> None:
-        self.begun = anyio.Event()
-        self.go = anyio.Event()
-        self.made: list[Workspace] = []
-        self.closed = False
-
-    async def ready(self) -> None:
-        """As that of the real one."""
-
-    def workspace(self) -> Workspace:
-        """As that of the real one."""
-        self.made.append(Workspace())
-        return self.made[-1]
-
-    def close(self) -> None:
-        """As that of the real one."""
-        self.closed = True
-
-    async def run(self, _skill: Skill, path: str, _workspace: Workspace, **_: Any) -> Outcome:
-        """As that of the real one, but that nothing runs."""
-        self.begun.set()
-        await self.go.wait()
-        return Outcome(path, 0, "", "", 1, False, False, False, "none")
 
 
 @pytest.fixture
@@ -140,23 +100,10 @@ def test_handles_cannot_be_guessed(runtime: Runtime) -> None:
 def test_a_kept_session_is_found_by_its_handle(runtime: Runtime, owner: str | None) -> None:
     sessions = Sessions(runtime)
     session = opened(sessions, owner)
+    sessions.keep(session, owner)
     assert len(sessions) == 1
     assert sessions.find(session.session_id, owner) is session
     assert session.active_skills == ["a"]
-
-
-def test_a_session_is_not_found_before_it_is_kept(runtime: Runtime) -> None:
-    sessions = Sessions(runtime)
-    session = sessions.new()
-    assert "over or was never opened" in words(sessions, session.session_id)
-    assert len(sessions) == 0
-
-
-def test_a_session_that_is_kept_twice_counts_once(runtime: Runtime) -> None:
-    sessions = Sessions(runtime)
-    session = opened(sessions)
-    sessions.keep(session, None)
-    assert len(sessions) == 1
 
 
 @pytest.mark.requirement("X-15", "MCP-11")
@@ -174,16 +121,13 @@ def test_unknown_ended_and_others_handles_are_told_in_the_same_words(runtime: Ru
         words(sessions, session.session_id, None),
         words(sessions, session.session_id, ""),
         words(sessions, over.session_id, "beta"),
+        words(sessions, opened(sessions, None).session_id, "beta"),
+        words(sessions, sessions.new().session_id, "beta"),
     }
     assert len(said) == 1
     (only,) = said
     assert "skills_load" in only and len(only) < 200
     assert sessions.find(session.session_id, "alpha") is session
-
-
-def test_a_named_caller_does_not_find_what_nobody_owns(runtime: Runtime) -> None:
-    sessions = Sessions(runtime)
-    assert words(sessions, opened(sessions, None).session_id, "alpha")
 
 
 # Bounds
@@ -224,20 +168,6 @@ def test_a_session_that_is_unused_for_too_long_ends(runtime: Runtime, clock: Clo
     assert len(sessions) == 1
     assert one.active_skills == two.active_skills == []
     assert is_open(sessions, three)
-
-
-def test_whoever_opens_thousands_ends_nobody_elses_session(runtime: Runtime) -> None:
-    """Of what one client opened 4,200 times, a stranger's session was the first to go (10.7)."""
-    sessions = Sessions(runtime)
-    mine = sessions.new()
-    sessions.keep(mine, "me", "token me")
-    theirs = [sessions.new() for _ in range(4200)]
-    for each in theirs:
-        sessions.keep(each, None, "address 192.0.2.1")
-    assert sessions.find(mine.session_id, "me") is mine
-    assert len(sessions) == 1 + MOST // 4
-    assert not is_open(sessions, theirs[0])
-    assert is_open(sessions, theirs[-1])
 
 
 def test_who_finds_all_places_taken_is_told_and_gets_one_when_another_has_been_idle(
@@ -290,7 +220,7 @@ async def check_busy(sessions: Sessions, session: Session, other: Session, later
 @pytest.mark.parametrize(("most", "later"), [(1, 0.0), (2, 1.0), (100, 61.0), (1, 61.0)])
 def test_a_session_is_not_ended_while_it_works(runtime: Runtime, clock: Clock, most: int, later: float) -> None:
     sessions = Sessions(runtime, most=most, idle_s=60, now=clock)
-    scripts = Scripts()
+    scripts = Scripts(runtime.registry, waits=True)
     runtime.scripts = scripts  # pyright: ignore[reportAttributeAccessIssue]
     other = sessions.new()
     busy = opened(sessions)
@@ -308,8 +238,7 @@ def test_a_session_is_not_ended_while_it_works(runtime: Runtime, clock: Clock, m
 
 def test_closing_ends_them_all(runtime: Runtime) -> None:
     sessions = Sessions(runtime)
-    scripts = Scripts()
-    scripts.go.set()
+    scripts = Scripts(runtime.registry)
     runtime.scripts = scripts  # pyright: ignore[reportAttributeAccessIssue]
     found = [opened(sessions, owner) for owner in (None, "alpha")]
     for session in found:
@@ -317,7 +246,7 @@ def test_closing_ends_them_all(runtime: Runtime) -> None:
     with none_left(sessions):
         sessions.close()
     assert [each.active_skills for each in found] == [[], []]
-    assert [each.closed for each in scripts.made] == [True, True]
+    assert [each.closed for each in scripts.made] == [1, 1]
     assert scripts.closed
     assert not is_open(sessions, found[0])
     sessions.close()

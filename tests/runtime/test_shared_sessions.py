@@ -21,6 +21,8 @@ from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import UnknownSessionError
 from mcp_skills_server.runtime.shared_sessions import SharedSessions, parsed
 
+pytestmark = pytest.mark.anyio
+
 
 class Store:
     """Records in memory, which can be away, and on which others write in between."""
@@ -88,235 +90,193 @@ def names(session: Session) -> list[str]:
     return session.active_skills
 
 
-def test_replicas_see_each_others_changes_in_their_order(tree: Path, store: Store) -> None:
-    async def work() -> None:
-        one, two = Replica(tree, store), Replica(tree, store)
-        handle = (await one.call("load", names=["a"])).session_id
-        assert names(await two.call("load", handle, names=["b"], mode="add")) == ["a", "b"]
-        assert names(await one.call("load", handle, names=["a"], mode="add")) == ["a", "b"]
-        assert names(await two.call("unload", handle, names=["a"])) == ["b"]
-        assert names(await one.call("list", handle)) == ["b"]
-        assert [path for path, _ in parsed(store.texts[handle]).skills] == ["b"]
-        await one.call("unload", handle, all=True)
-        assert names(await two.call("list", handle)) == []
-
-    anyio.run(work)
+async def test_replicas_see_each_others_changes_in_their_order(tree: Path, store: Store) -> None:
+    one, two = Replica(tree, store), Replica(tree, store)
+    handle = (await one.call("load", names=["a"])).session_id
+    assert names(await two.call("load", handle, names=["b"], mode="add")) == ["a", "b"]
+    assert names(await one.call("load", handle, names=["a"], mode="add")) == ["a", "b"]
+    assert names(await two.call("unload", handle, names=["a"])) == ["b"]
+    assert names(await one.call("list", handle)) == ["b"]
+    assert [path for path, _ in parsed(store.texts[handle]).skills] == ["b"]
+    await one.call("unload", handle, all=True)
+    assert names(await two.call("list", handle)) == []
 
 
-def test_a_call_that_changes_nothing_writes_nothing(tree: Path, store: Store) -> None:
-    async def work() -> None:
-        one = Replica(tree, store)
-        handle = (await one.call("load", names=["a"])).session_id
-        assert (store.reads, store.writes) == (0, 1)
-        for _ in range(5):
-            await one.call("read", handle, path="SKILL.md")
-        assert (store.reads, store.writes) == (5, 1)
-
-    anyio.run(work)
-
-
-def test_what_is_no_handle_asks_nobody(tree: Path, store: Store) -> None:
-    async def work() -> None:
-        one = Replica(tree, store)
-        for handle in ("x", "a b" * 10, "A" * 65, "é" * 24, "A" * 23 + "\n"):
-            with pytest.raises(UnknownSessionError):
-                await one.sessions.open(handle, None)
-        assert store.reads == 0
-
-    anyio.run(work)
-
-
-def test_of_two_changes_at_once_one_is_refused_and_the_next_call_sees_the_other(tree: Path, store: Store) -> None:
-    async def work() -> None:
-        one, two = Replica(tree, store), Replica(tree, store)
-        handle = (await one.call("load", names=["a"])).session_id
-
-        async def meanwhile(_: str) -> None:
-            await two.call("load", handle, names=["b"])
-
-        store.before_write = meanwhile
-        with pytest.raises(RequestError, match="changed meanwhile"):
-            await one.call("load", handle, names=["c"])
-        assert names(await one.call("list", handle)) == ["b"]
-        assert names(await one.call("load", handle, names=["c"], mode="add")) == ["b", "c"]
-
-    anyio.run(work)
-
-
-def test_calls_of_one_replica_at_once_lose_nothing(tree: Path, store: Store) -> None:
-    async def work() -> None:
-        one, two = Replica(tree, store), Replica(tree, store)
-        handle = (await one.call("load", names=["a"])).session_id
-        for replica in (one, two):
-            await replica.call("unload", handle, all=True)
-            async with anyio.create_task_group() as group:
-                for name in "abc":
-                    more = partial(replica.call, "load", handle, names=[name], mode="add")
-                    group.start_soon(more)
-                for _ in range(5):
-                    group.start_soon(replica.call, "list", handle)
-            assert sorted(names(await two.call("list", handle))) == ["a", "b", "c"]
-
-    anyio.run(work)
-
-
-def test_where_the_store_is_away_a_known_session_reads_and_changes_nothing(tree: Path, store: Store) -> None:
-    async def work() -> None:
-        one, two = Replica(tree, store), Replica(tree, store)
-        handle = (await one.call("load", names=["a"])).session_id
-        store.away = True
+async def test_a_call_that_changes_nothing_writes_nothing(tree: Path, store: Store) -> None:
+    one = Replica(tree, store)
+    handle = (await one.call("load", names=["a"])).session_id
+    assert (store.reads, store.writes) == (0, 1)
+    for _ in range(5):
         await one.call("read", handle, path="SKILL.md")
-        for replica, wanted in ((one, handle), (two, handle)):
-            with pytest.raises(RequestError, match="away"):
-                await replica.call("load", wanted, names=["b"])
-        with pytest.raises(RequestError, match="away"):
-            await two.call("read", handle, path="SKILL.md")
-        # A session that begins now is this replica's alone, and is shared by its first call afterwards.
-        alone = await one.call("load", names=["b"])
-        assert names(await one.call("load", alone.session_id, names=["c"], mode="add")) == ["b", "c"]
-        assert not one.sessions.is_shared(alone)
-        assert len(one.sessions) == 2 and len(two.sessions) == 0
-        store.away = False
-        await one.call("list", alone.session_id)
-        assert one.sessions.is_shared(alone)
-        assert names(await two.call("list", alone.session_id)) == ["b", "c"]
-        assert names(await one.call("list", handle)) == names(await two.call("list", handle)) == ["a"]
-
-    anyio.run(work)
+    assert (store.reads, store.writes) == (5, 1)
 
 
-def test_a_change_that_could_not_be_written_is_taken_back(tree: Path, store: Store) -> None:
-    async def work() -> None:
-        one, two = Replica(tree, store), Replica(tree, store)
-        handle = (await one.call("load", names=["a"])).session_id
-
-        async def gone(_: str) -> None:
-            store.away = True
-
-        store.before_write = gone
-        with pytest.raises(RequestError, match="away"):
-            await one.call("load", handle, names=["b"])
-        store.away = False
-        assert names(await one.call("list", handle)) == ["a"]
-        assert names(await two.call("load", handle, names=["c"], mode="add")) == ["a", "c"]
-        assert names(await one.call("list", handle)) == ["a", "c"]
-
-    anyio.run(work)
-
-
-def test_what_the_store_has_lost_is_written_again_by_who_knows_it(tree: Path, store: Store) -> None:
-    async def work() -> None:
-        one, two = Replica(tree, store), Replica(tree, store)
-        handle = (await one.call("load", names=["a"])).session_id
-        store.texts.clear()
+async def test_what_is_no_handle_asks_nobody(tree: Path, store: Store) -> None:
+    one = Replica(tree, store)
+    for handle in ("x", "a b" * 10, "A" * 65, "é" * 24, "A" * 23 + "\n"):
         with pytest.raises(UnknownSessionError):
-            await two.call("list", handle)
-        await one.call("list", handle)
-        assert names(await two.call("list", handle)) == ["a"]
-        # One that came back by the one is not overwritten by the other, which knows less.
+            await one.sessions.open(handle, None)
+    assert store.reads == 0
+
+
+async def test_of_two_changes_at_once_one_is_refused_and_the_next_call_sees_the_other(tree: Path, store: Store) -> None:
+    one, two = Replica(tree, store), Replica(tree, store)
+    handle = (await one.call("load", names=["a"])).session_id
+
+    async def meanwhile(_: str) -> None:
         await two.call("load", handle, names=["b"])
-        assert names(await one.call("list", handle)) == ["b"]
 
-    anyio.run(work)
+    store.before_write = meanwhile
+    with pytest.raises(RequestError, match="changed meanwhile"):
+        await one.call("load", handle, names=["c"])
+    assert names(await one.call("list", handle)) == ["b"]
+    assert names(await one.call("load", handle, names=["c"], mode="add")) == ["b", "c"]
 
 
-def test_a_session_that_was_lost_stays_where_it_is_known_while_it_cannot_be_written(tree: Path, store: Store) -> None:
-    async def work() -> None:
-        one = Replica(tree, store)
-        handle = (await one.call("load", names=["a"])).session_id
-        store.texts.clear()
+async def test_calls_of_one_replica_at_once_lose_nothing(tree: Path, store: Store) -> None:
+    one, two = Replica(tree, store), Replica(tree, store)
+    handle = (await one.call("load", names=["a"])).session_id
+    for replica in (one, two):
+        await replica.call("unload", handle, all=True)
+        async with anyio.create_task_group() as group:
+            for name in "abc":
+                more = partial(replica.call, "load", handle, names=[name], mode="add")
+                group.start_soon(more)
+            for _ in range(5):
+                group.start_soon(replica.call, "list", handle)
+        assert sorted(names(await two.call("list", handle))) == ["a", "b", "c"]
 
-        async def gone(_: str) -> None:
-            store.away = True
 
-        store.before_write = gone
-        assert names(await one.call("list", handle)) == ["a"]
-        store.away = False
-        assert names(await one.call("list", handle)) == ["a"]
-        assert handle in store.texts
+async def test_where_the_store_is_away_a_known_session_reads_and_changes_nothing(tree: Path, store: Store) -> None:
+    one, two = Replica(tree, store), Replica(tree, store)
+    handle = (await one.call("load", names=["a"])).session_id
+    store.away = True
+    await one.call("read", handle, path="SKILL.md")
+    for replica, wanted in ((one, handle), (two, handle)):
+        with pytest.raises(RequestError, match="away"):
+            await replica.call("load", wanted, names=["b"])
+    with pytest.raises(RequestError, match="away"):
+        await two.call("read", handle, path="SKILL.md")
+    # A session that begins now is this replica's alone, and is shared by its first call afterwards.
+    alone = await one.call("load", names=["b"])
+    assert names(await one.call("load", alone.session_id, names=["c"], mode="add")) == ["b", "c"]
+    assert not one.sessions.is_shared(alone)
+    assert len(one.sessions) == 2 and len(two.sessions) == 0
+    store.away = False
+    await one.call("list", alone.session_id)
+    assert one.sessions.is_shared(alone)
+    assert names(await two.call("list", alone.session_id)) == ["b", "c"]
+    assert names(await one.call("list", handle)) == names(await two.call("list", handle)) == ["a"]
 
-    anyio.run(work)
+
+async def test_a_change_that_could_not_be_written_is_taken_back(tree: Path, store: Store) -> None:
+    one, two = Replica(tree, store), Replica(tree, store)
+    handle = (await one.call("load", names=["a"])).session_id
+
+    async def gone(_: str) -> None:
+        store.away = True
+
+    store.before_write = gone
+    with pytest.raises(RequestError, match="away"):
+        await one.call("load", handle, names=["b"])
+    store.away = False
+    assert names(await one.call("list", handle)) == ["a"]
+    assert names(await two.call("load", handle, names=["c"], mode="add")) == ["a", "c"]
+    assert names(await one.call("list", handle)) == ["a", "c"]
+
+
+async def test_what_the_store_has_lost_is_written_again_by_who_knows_it(tree: Path, store: Store) -> None:
+    one, two = Replica(tree, store), Replica(tree, store)
+    handle = (await one.call("load", names=["a"])).session_id
+    store.texts.clear()
+    with pytest.raises(UnknownSessionError):
+        await two.call("list", handle)
+    await one.call("list", handle)
+    assert names(await two.call("list", handle)) == ["a"]
+    # One that came back by the one is not overwritten by the other, which knows less.
+    await two.call("load", handle, names=["b"])
+    assert names(await one.call("list", handle)) == ["b"]
+
+
+async def test_a_session_that_was_lost_stays_where_it_is_known_until_it_is_written(tree: Path, store: Store) -> None:
+    one = Replica(tree, store)
+    handle = (await one.call("load", names=["a"])).session_id
+    store.texts.clear()
+
+    async def gone(_: str) -> None:
+        store.away = True
+
+    store.before_write = gone
+    assert names(await one.call("list", handle)) == ["a"]
+    store.away = False
+    assert names(await one.call("list", handle)) == ["a"]
+    assert handle in store.texts
 
 
 @pytest.mark.requirement("X-15", "MCP-11")
-def test_whose_session_it_is_is_asked_wherever_it_is(tree: Path, store: Store) -> None:
-    async def work() -> None:
-        one, two = Replica(tree, store), Replica(tree, store)
-        handle = (await one.call("load", owner="alpha", names=["a"])).session_id
-        for replica in (one, two):
-            for other in ("beta", None, ""):
-                with pytest.raises(UnknownSessionError) as caught:
-                    await replica.call("list", handle, other)
-                assert repr(handle) in str(caught.value)
-        assert names(await two.call("list", handle, "alpha")) == ["a"]
-        with pytest.raises(UnknownSessionError):
-            await two.call("list", handle, "beta")
-        assert "alpha" not in store.texts[handle] and re.search(r'"owner":"[0-9a-f]{64}"', store.texts[handle])
-
-    anyio.run(work)
+async def test_whose_session_it_is_is_asked_wherever_it_is(tree: Path, store: Store) -> None:
+    one, two = Replica(tree, store), Replica(tree, store)
+    handle = (await one.call("load", owner="alpha", names=["a"])).session_id
+    for replica in (one, two):
+        for other in ("beta", None, ""):
+            with pytest.raises(UnknownSessionError) as caught:
+                await replica.call("list", handle, other)
+            assert repr(handle) in str(caught.value)
+    assert names(await two.call("list", handle, "alpha")) == ["a"]
+    with pytest.raises(UnknownSessionError):
+        await two.call("list", handle, "beta")
+    assert "alpha" not in store.texts[handle] and re.search(r'"owner":"[0-9a-f]{64}"', store.texts[handle])
 
 
-def test_a_session_that_ends_here_is_forgotten_here_and_goes_on_elsewhere(tree: Path, store: Store) -> None:
-    async def work() -> None:
-        now = 0.0
-        one, two = Replica(tree, store, idle_s=60, now=lambda: now), Replica(tree, store)
-        handle = (await one.call("load", names=["a"])).session_id
-        now = 61
-        other = await one.call("load", names=["b"])
-        assert len(one.sessions) == 1 and [*one.sessions._known] == [other.session_id]
-        assert names(await two.call("list", handle)) == ["a"]
-        assert names(await one.call("list", handle)) == ["a"]
-
-    anyio.run(work)
+async def test_a_session_that_ends_here_is_forgotten_here_and_goes_on_elsewhere(tree: Path, store: Store) -> None:
+    now = 0.0
+    one, two = Replica(tree, store, idle_s=60, now=lambda: now), Replica(tree, store)
+    handle = (await one.call("load", names=["a"])).session_id
+    now = 61
+    other = await one.call("load", names=["b"])
+    assert len(one.sessions) == 1 and [*one.sessions._known] == [other.session_id]
+    assert names(await two.call("list", handle)) == ["a"]
+    assert names(await one.call("list", handle)) == ["a"]
 
 
-def test_one_that_was_idle_here_and_not_elsewhere_gives_up_what_it_held_here(tree: Path, store: Store) -> None:
-    async def work() -> None:
-        now = 0.0
-        one = Replica(tree, store, idle_s=60, now=lambda: now)
-        old = await one.call("load", names=["a"])
-        now = 61
-        again = await one.call("list", old.session_id)
-        assert again is not old and names(again) == ["a"] and names(old) == []
-        assert len(one.sessions) == 1
-
-    anyio.run(work)
+async def test_one_that_was_idle_here_and_not_elsewhere_gives_up_what_it_held_here(tree: Path, store: Store) -> None:
+    now = 0.0
+    one = Replica(tree, store, idle_s=60, now=lambda: now)
+    old = await one.call("load", names=["a"])
+    now = 61
+    again = await one.call("list", old.session_id)
+    assert again is not old and names(again) == ["a"] and names(old) == []
+    assert len(one.sessions) == 1
 
 
-def test_a_change_under_way_is_refused_where_another_replica_was_first(tree: Path, store: Store) -> None:
+async def test_a_change_under_way_is_refused_where_another_replica_was_first(tree: Path, store: Store) -> None:
     """Its load was done here and not yet written when another call saw what the other replica had written."""
 
-    async def work() -> None:
-        one, two = Replica(tree, store), Replica(tree, store)
-        handle = (await one.call("load", names=["a"])).session_id
-        session = await one.sessions.open(handle, None)
-        await two.call("load", handle, names=["b"])
-        await session.call("skills_load", {"names": ["c"]})
-        assert names(await one.call("list", handle)) == ["c"]
-        with pytest.raises(RequestError, match="as this call left it; call again"):
-            await one.sessions.save(session, None, change=2)
-        assert names(await one.call("list", handle)) == ["b"]
-        assert names(await one.call("load", handle, names=["c"], mode="add")) == ["b", "c"]
-
-    anyio.run(work)
-
-
-def test_a_load_under_way_builds_on_what_another_replica_wrote(tree: Path, store: Store) -> None:
-    async def work() -> None:
-        one, two = Replica(tree, store), Replica(tree, store)
-        handle = (await one.call("load", names=["a"])).session_id
-        await two.call("load", handle, names=["b"])
-        session = await one.sessions.open(handle, None)  # which has b from here on
-        assert [path for path, _ in session.loaded] == ["b"]
-        await session._active.load(session._runtime, ["c"], add=True)
+    one, two = Replica(tree, store), Replica(tree, store)
+    handle = (await one.call("load", names=["a"])).session_id
+    session = await one.sessions.open(handle, None)
+    await two.call("load", handle, names=["b"])
+    await session.call("skills_load", {"names": ["c"]})
+    assert names(await one.call("list", handle)) == ["c"]
+    with pytest.raises(RequestError, match="as this call left it; call again"):
         await one.sessions.save(session, None, change=2)
-        assert names(await two.call("list", handle)) == ["b", "c"]
+    assert names(await one.call("list", handle)) == ["b"]
+    assert names(await one.call("load", handle, names=["c"], mode="add")) == ["b", "c"]
 
-    anyio.run(work)
+
+async def test_a_load_under_way_builds_on_what_another_replica_wrote(tree: Path, store: Store) -> None:
+    one, two = Replica(tree, store), Replica(tree, store)
+    handle = (await one.call("load", names=["a"])).session_id
+    await two.call("load", handle, names=["b"])
+    session = await one.sessions.open(handle, None)  # which has b from here on
+    assert [path for path, _ in session.loaded] == ["b"]
+    await session._active.load(session._runtime, ["c"], add=True)
+    await one.sessions.save(session, None, change=2)
+    assert names(await two.call("list", handle)) == ["b", "c"]
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_calls_cross_each_other_what_was_answered_is_what_is_loaded(
+async def test_whatever_calls_cross_each_other_what_was_answered_is_what_is_loaded(
     tmp_path: Path, store: Store, seed: int
 ) -> None:
     choice = random.Random(seed)
@@ -324,41 +284,35 @@ def test_whatever_calls_cross_each_other_what_was_answered_is_what_is_loaded(
     tree = plant(tmp_path, skills("a", *everything))
     settings = RuntimeSettings(max_loaded=len(everything) + 1)
 
-    async def work() -> None:
-        replicas = [Replica(tree, store, settings=settings) for _ in range(3)]
-        handle = (await replicas[0].call("load", names=["a"])).session_id
-        done: set[str] = {"a"}
+    replicas = [Replica(tree, store, settings=settings) for _ in range(3)]
+    handle = (await replicas[0].call("load", names=["a"])).session_id
+    done: set[str] = {"a"}
 
-        async def load(replica: Replica, name: str, pauses: int) -> None:
-            for _ in range(pauses):
-                await anyio.lowlevel.checkpoint()
-            with suppress(RequestError):
-                await replica.call("load", handle, names=[name], mode="add")
-                done.add(name)
+    async def load(replica: Replica, name: str, pauses: int) -> None:
+        for _ in range(pauses):
+            await anyio.lowlevel.checkpoint()
+        with suppress(RequestError):
+            await replica.call("load", handle, names=[name], mode="add")
+            done.add(name)
 
-        for _ in range(4):
-            async with anyio.create_task_group() as group:
-                for name in choice.sample(everything, 5):
-                    group.start_soon(load, choice.choice(replicas), name, choice.randrange(12))
-                    group.start_soon(choice.choice(replicas).call, "list", handle)
-            for replica in replicas:
-                assert {*names(await replica.call("list", handle))} == done
-        assert len(done) > 4
-
-    anyio.run(work)
+    for _ in range(4):
+        async with anyio.create_task_group() as group:
+            for name in choice.sample(everything, 5):
+                group.start_soon(load, choice.choice(replicas), name, choice.randrange(12))
+                group.start_soon(choice.choice(replicas).call, "list", handle)
+        for replica in replicas:
+            assert {*names(await replica.call("list", handle))} == done
+    assert len(done) > 4
 
 
-def test_news_count_from_when_the_session_began_elsewhere(tree: Path, store: Store) -> None:
-    async def work() -> None:
-        one, two = Replica(tree, store), Replica(tree, store)
-        plant(tree, skills("before"))
-        for replica in (one, two):
-            replica.runtime.registry.refresh()
-        handle = (await one.call("load", names=["a"])).session_id
-        plant(tree, skills("after", "later"))
-        two.runtime.registry.refresh()
-        session = await two.call("list", handle)
-        result: Any = await session.call("skills_load", {"names": ["a"]})
-        assert "since this session began: 2 added" in result["content"][0]["text"]
-
-    anyio.run(work)
+async def test_news_count_from_when_the_session_began_elsewhere(tree: Path, store: Store) -> None:
+    one, two = Replica(tree, store), Replica(tree, store)
+    plant(tree, skills("before"))
+    for replica in (one, two):
+        replica.runtime.registry.refresh()
+    handle = (await one.call("load", names=["a"])).session_id
+    plant(tree, skills("after", "later"))
+    two.runtime.registry.refresh()
+    session = await two.call("list", handle)
+    result: Any = await session.call("skills_load", {"names": ["a"]})
+    assert "since this session began: 2 added" in result["content"][0]["text"]

@@ -15,6 +15,7 @@ from catalog.forest import DEADLINE, skill_md
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import runtime as told
 from mcp_skills_server.model import Skill
+from mcp_skills_server.runtime.scripts.outcome import Outcome
 from mcp_skills_server.runtime.session import Session
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(64)
@@ -80,7 +81,6 @@ class Held:
         self._reached = threading.Event()
         self._body = registry.body
         monkeypatch.setattr(registry, "body", self._held)
-        monkeypatch.setattr(registry, "has_body", lambda _: self._reached.is_set())
 
     def _held(self, skill: Skill) -> Any:
         if not self._reached.is_set():
@@ -106,6 +106,53 @@ class Held:
         finally:
             self._go.set()
         return answers
+
+
+class Workspace:
+    """Stands for a session's work directory."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Scripts:
+    """Stands for what runs scripts: reads them as the real one does, remembers what it was asked, and waits for `go`.
+
+    Nothing runs: the script is its own output.
+    """
+
+    def __init__(self, registry: Registry, *, waits: bool = False) -> None:
+        self._registry = registry
+        self.begun, self.go = anyio.Event(), anyio.Event()
+        if not waits:
+            self.go.set()
+        self.made: list[Workspace] = []
+        self.asked: list[tuple[Skill, str, Workspace, dict[str, Any]]] = []
+        self.tries = 0
+        self.closed = 0
+
+    async def ready(self) -> None:
+        pass
+
+    def workspace(self) -> Workspace:
+        self.made.append(Workspace())
+        return self.made[-1]
+
+    def close(self) -> None:
+        self.closed += 1
+
+    async def run(self, skill: Skill, path: str, workspace: Workspace, **more: Any) -> Outcome:
+        self.tries += 1
+        raw = self._registry.read(skill.files[path])
+        self.asked.append((skill, path, workspace, more))
+        self.begun.set()
+        await self.go.wait()
+        if more["progress"] is not None:
+            await more["progress"](1.0)
+        return Outcome(path, 0, raw.decode(), "", 1, False, False, False, "none")
 
 
 def long_md(name: str, word: str = "Do it.") -> str:

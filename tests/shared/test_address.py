@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 from pathlib import Path
+from ssl import TLSVersion
+from typing import Any
 
 import pytest
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.shared.address import RedisSettings, redis_settings
+from mcp_skills_server.shared.address import redis_settings
 from tables import each_row
 
 SECRET = "very-secret-indeed"
 
 
 @each_row(
-    ("url", "wanted"),
+    ("url", "shown", "given"),
     [
-        ("redis://cache", RedisSettings("cache")),
-        ("redis://cache:7000/3", RedisSettings("cache", 7000, database=3)),
-        ("redis://cache?db=4", RedisSettings("cache", database=4)),
-        ("redis://[::1]:7000", RedisSettings("::1", 7000)),
-        ("redis://me:p%40ss@cache/1", RedisSettings("cache", database=1, username="me", password="p@ss")),
-        ("redis://:pass@cache", RedisSettings("cache", password="pass")),
-        ("rediss://cache", RedisSettings("cache", tls=True)),
-        ("unix:///run/redis.sock?db=2", RedisSettings("", path="/run/redis.sock", database=2)),
+        ("redis://cache", "redis://cache:6379/0", {"host": "cache"}),
+        ("redis://cache:7000/3", "redis://cache:7000/3", {"host": "cache", "port": 7000, "db": 3}),
+        ("redis://cache?db=4", "redis://cache:6379/4", {"db": 4}),
+        ("redis://[::1]:7000", "redis://[::1]:7000/0", {"host": "::1", "port": 7000}),
+        ("redis://me:p%40ss@cache/1", "redis://cache:6379/1", {"db": 1, "username": "me", "password": "p@ss"}),
+        ("redis://:pass@cache", "redis://cache:6379/0", {"password": "pass"}),
+        ("rediss://cache", "rediss://cache:6379/0", {"ssl_min_version": TLSVersion.TLSv1_2}),
+        ("unix:///run/redis.sock?db=2", "unix:///run/redis.sock", {"path": "/run/redis.sock", "db": 2}),
     ],
 )
-def test_an_address_says_where_redis_is(url: str, wanted: RedisSettings) -> None:
-    assert redis_settings(url) == wanted
+def test_an_address_says_where_redis_is(url: str, shown: str, given: dict[str, Any]) -> None:
+    settings = redis_settings(url)
+    assert settings.shown == shown and settings.database == given.get("db", 0)
+    pool = settings.client(1).connection_pool
+    assert given.items() <= pool.connection_kwargs.items()
+    assert pool.connection_kwargs["socket_timeout"] == 1.0
 
 
 @each_row(

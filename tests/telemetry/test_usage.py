@@ -184,8 +184,8 @@ print("ready", flush=True)
 sys.stdin.readline()
 store, now = UsageStore(sys.argv[1]), time.time()
 for number in range(50):
-    store.serve(["a", "never"])
-    store.add(Batch({Count(day_of(now), "load", "a", "sha256:1", "", "", "mcp"): Sum(3, now)}, {"x": 1}))
+    counts = {Count(day_of(now), "load", "a", "sha256:1", "", "", "mcp"): Sum(3, now)}
+    store.add(Batch(counts, {"x": 1}, served={"a": True, "never": True}))
 """
 
 

@@ -1,15 +1,21 @@
-"""The rules of text files: hidden text, and commands that run unseen."""
+"""The rules of text files: hidden text and comments, commands that run unseen, and what suppresses a finding."""
 
 from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Problem
 from mcp_skills_server.validation.rule import TextFile
+from mcp_skills_server.validation.suppressions import Suppression, suppressed
+from mcp_skills_server.validation.suppressions import find as suppressions
 from mcp_skills_server.validation.text import RULES
+from mcp_skills_server.validation.text import comments as find
+from mcp_skills_server.validation.text import comments_in_text as in_text
 from steps import growth
 from tables import each_row
 
@@ -165,3 +171,81 @@ def test_the_first_of_several_downloads_is_the_one_that_is_shown():
     assert [each.message for each in found] == [
         "a download goes straight into an interpreter: bash <(curl (3 in this file)"
     ]
+
+
+@each_row(
+    ("markdown", "expected"),
+    [
+        ("# A\n\n<!-- one -->\n", [(2, "one")]),
+        ("in <!-- a\nb --> line", [(0, "a\nb")]),
+        ("- item\n  <!-- in a list -->", [(1, "in a list")]),
+        ("> <!-- in a quote -->", [(0, "in a quote")]),
+        ("<div>\n<!-- in HTML -->\n</div>", [(1, "in HTML")]),
+        ("<!-- never closed\n\ntext", [(0, "never closed\n\ntext")]),
+        ("<!-- ` -->`", [(0, "`")]),
+        ("`a` <!-- b --> `c`", [(0, "b")]),
+        ("a ` b <!-- c --> d", [(0, "c")]),
+        ("    \n\ntext\n    <!-- no code block in a paragraph -->", [(3, "no code block in a paragraph")]),
+        ("`<!-- a -->`", []),
+        ("``<!-- ` -->``", []),
+        ("```html\n<!-- a -->\n```", []),
+        ("~~~\n<!-- a -->", []),
+        ("text\n\n    <!-- indented code -->", []),
+        ("a <! -- b -->", []),
+        ("", []),
+    ],
+)
+def test_comments_count_outside_of_code(markdown: str, expected: list[tuple[int, str]]) -> None:
+    """An example in code is seen by everybody; a comment of the page by nobody."""
+    assert list(find(markdown)) == expected
+
+
+def test_behind_what_is_parsed_a_comment_counts_wherever_it_stands() -> None:
+    """Nobody hides one by a long text before it."""
+    assert list(find("word\n" * 60_000 + "<!-- far -->")) == [(60_000, "far")]
+
+
+@pytest.mark.hypothesis
+@given(
+    st.lists(st.sampled_from(["<!--", "-->", "`", "``", "```", "\n", "a", " ", "    ", "> ", "- ", "<b>"])).map("".join)
+)
+def test_every_comment_has_its_line(markdown: str) -> None:
+    """The line that is reported has the comment's beginning."""
+    for line, _ in find(markdown):
+        assert "<!--" in markdown.split("\n")[line]
+
+
+@each_row("shape", ["<!-- ", "`", "<!--`", "` <!-- ` ", "<!-- -->\n\n", "a <!-- b --> ` "])
+def test_looking_for_comments_takes_steps_as_long_as_the_text(shape: str) -> None:
+    assert growth(lambda times: lambda: list(find(shape * times)), 500) <= 6
+
+
+def test_comments_are_found_with_their_place() -> None:
+    """Each comment is one, and one that is never closed goes to the end."""
+    assert list(in_text("a <!-- one -->\nb <!--two--> <!-- three")) == [(2, "one"), (17, "two"), (28, "three")]
+    assert list(in_text("a --> b <! -- c")) == []
+
+
+@each_row(
+    ("text", "found"),
+    [
+        ("Nothing.\n", []),
+        ("# skill-check: ignore[secret]\n", [Suppression("secret", 1, "")]),
+        (
+            "a\n<!-- skill-check: ignore[secret] because it is made up -->\n",
+            [Suppression("secret", 2, "it is made up")],
+        ),
+        ("# skill-check: ignore[Secret] because of this\n", []),
+    ],
+)
+def test_suppressions_are_found_with_their_lines_and_reasons(text: str, found: list[Suppression]) -> None:
+    assert suppressions(text) == found
+
+
+@each_row(("code", "line", "is_suppressed"), [
+    ("secret", 5, True), ("secret", 6, True), ("secret", 7, False), ("secret", 4, False), ("secret", None, True),
+    ("hooks", 5, False),
+])  # fmt: skip
+def test_a_comment_is_about_its_own_line_and_the_next(code: str, line: int | None, is_suppressed: bool) -> None:
+    comment = Suppression("secret", 5, "it is made up")
+    assert suppressed(problem(code, "", line), [comment]) == (comment if is_suppressed else None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -25,7 +24,7 @@ from pydantic import ConfigDict
 
 from tables import each_row
 from web.http_wire import BOTH, HttpClient, Server, Stream, client, http_serving, proved, refused
-from wire import DEADLINE, EXTENSION, FIXTURES, META, SOON, VERSIONS, Era, WireError, write_skill
+from wire import DEADLINE, EXTENSION, FIXTURES, META, SOON, VERSIONS, Era, write_skill
 
 SKILLS = ("notifications/skills/list_changed", None)
 RESOURCES = ("notifications/resources/list_changed", None)
@@ -115,41 +114,6 @@ def test_a_client_that_declares_the_extension_gets_its_own_entries(server: Serve
     with client(server, era, extension=True) as declared, client(server, era) as plain:
         for pure, union in zip(declared.every_skill(), plain.every_skill(), strict=True):
             assert pure == {key: union[key] for key in ("uri", "frontmatter", "resources")}
-
-
-def test_a_skill_is_fetched_by_name_and_by_uri(asked: HttpClient) -> None:
-    got = asked.request("skills/get", {"name": "meeting-notes", "arguments": {"topic": "tea"}})
-    assert "tea" in got["instructions"]
-    got = asked.request("skills/get", {"uri": "skill://commit-messages/SKILL.md"})
-    assert got["skill"]["frontmatter"]["name"] == "commit-messages"
-
-
-@pytest.mark.requirement("MCP-8", "MCP-26")
-def test_both_eras_are_served_at_the_same_time(server: Server) -> None:
-    failed: list[BaseException] = []
-    answers: dict[Era, list[Any]] = {"legacy": [], "modern": []}
-
-    def work(one: HttpClient) -> None:
-        try:
-            for _ in range(10):
-                page = one.request("skills/list")
-                answers[one.era].append([skill["uri"] for skill in page["skills"]])
-                one.request("skills/get", {"name": "commit-messages"})
-                one.read("skill://commit-messages/SKILL.md")
-        except BaseException as error:
-            failed.append(error)
-            raise
-
-    with ExitStack() as stack:
-        clients = [stack.enter_context(client(server, era)) for era in ("legacy", "modern", "legacy", "modern")]
-        threads = [threading.Thread(target=work, args=(one,)) for one in clients]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(DEADLINE)
-    assert not failed
-    assert len(answers["legacy"]) == len(answers["modern"]) == 20
-    assert {str(each) for each in answers["legacy"]} == {str(each) for each in answers["modern"]}
 
 
 @pytest.mark.requirement("MCP-16", "MCP-17", "MCP-18", "MCP-55", "S40-30", "X-13")
@@ -304,27 +268,6 @@ def test_two_legacy_and_two_modern_clients_all_hear_of_a_change_once(folder: Pat
         assert result["id"] == "listening" and result["result"]["resultType"] == "complete"
 
 
-@pytest.mark.requirement("MCP-36")
-def test_two_streams_of_one_client_are_told_apart(folder: Path) -> None:
-    with http_serving(folder) as server, client(server, "modern") as one:
-        one.every_skill()
-        streams = {name: one.listen(name, skillsListChanged=True) for name in ("first", "second")}
-        write_skill(folder / "c")
-        for name, stream in streams.items():
-            seen = stream.next()
-            assert seen is not None and seen["params"]["_meta"][META + "subscriptionId"] == name
-
-
-def test_a_skill_that_goes_is_told_and_gone_in_both_eras(folder: Path, era: Era) -> None:
-    with http_serving(folder) as server, client(server, era) as one:
-        stream = one.hear("skill://a/SKILL.md")
-        shutil.rmtree(folder / "a")
-        stream.until(UPDATED, "skill://a/SKILL.md")
-        assert [skill["name"] for skill in one.every_skill()] == ["b"]
-        with pytest.raises(WireError):
-            one.read("skill://a/SKILL.md")
-
-
 @pytest.mark.requirement("MCP-49")
 def test_a_listen_stream_that_its_client_closed_frees_its_place(folder: Path) -> None:
     with http_serving(folder, "--max-connections", "3") as server, client(server, "modern") as one:
@@ -396,7 +339,10 @@ def test_ready_is_said_once_the_first_scan_is_done(tmp_path: Path, era: Era) -> 
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     command = [sys.executable, "-c", PATCHED.format(patch=SLOW_LOAD.format(gate=str(gate)))]
-    with http_serving(FIXTURES, command=command) as server, client(server, era, opened=False) as one:
+    with (
+        http_serving(FIXTURES, "--log-level", "debug", command=command) as server,
+        client(server, era, opened=False) as one,
+    ):
         assert server.send("GET", "/healthz").status == 200
         assert server.send("GET", "/readyz").status == 503
         assert one.open()["capabilities"]  # the handshake does not wait for the scan
@@ -427,16 +373,7 @@ PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
     "headers",
     [
         {"Host": "evil.example"},
-        {"Host": "evil.example:8000"},
-        {"Host": "localhost@evil.example"},
-        {"Host": "evil.example@localhost"},
-        {"Host": "localhost/evil"},
-        {"Host": "[::1"},
         {"Origin": "https://evil.example"},
-        {"Origin": "http://localhost.evil.example"},
-        {"Origin": "http://evil.example@localhost"},
-        {"Origin": "null"},
-        {"Origin": "http://[::1"},
         {"Host": "localhost", "Origin": "http://127.0.0.2"},
     ],
 )
@@ -451,14 +388,6 @@ def test_a_request_without_host_is_forbidden(server: Server) -> None:
         with server.connect() as bare:
             bare.sendall(f"GET /mcp HTTP/{version}\r\nAccept: */*\r\n\r\n".encode())
             assert bare.recv(1000).split()[1] == status
-
-
-@each_row("name", ["localhost", "LOCALHOST", "127.0.0.1", "[::1]"])
-def test_the_names_of_this_machine_are_served(server: Server, name: str, era: Era) -> None:
-    with client(server, era) as one:
-        message = one.message("skills/list")
-        host = {"Host": f"{name}:{server.port}", "Origin": f"http://{name}:1234"}
-        assert one.post(message, host).messages[0]["result"]["skills"]
 
 
 def test_an_allowed_host_and_origin_are_served_and_a_browser_may_look() -> None:
@@ -515,10 +444,6 @@ def test_a_host_that_cannot_be_listened_on_is_told_in_a_line(host: str) -> None:
     assert f"cannot listen on {host}" in seen and "--host" in seen
 
 
-def test_an_allowed_host_that_is_a_url_is_wrong_usage() -> None:
-    assert "--allowed-host takes a host name" in refused(FIXTURES, "--allowed-host", "https://mcp.example.com")
-
-
 @pytest.mark.parametrize("name", ["localhost", "::1"])
 def test_it_listens_on_names_of_this_machine(name: str) -> None:
     with http_serving(FIXTURES, "--host", name) as server:
@@ -551,13 +476,6 @@ def test_a_signal_ends_open_streams_as_the_protocol_says_and_waits_for_nobody(nu
         for stream in follows:
             assert stream.rest() == [] and stream.whole
         assert "ERROR" not in server.stderr
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_an_idle_server_with_0(number: signal.Signals) -> None:
-    with http_serving(FIXTURES) as server:
-        code, took = server.signal(number)
-        assert code == 0 and took < SOON
 
 
 def test_a_signal_during_the_first_scan_ends_it_too(tmp_path: Path) -> None:

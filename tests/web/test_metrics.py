@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 import socket
 import subprocess
-import time
 import urllib.request
 from contextlib import closing
 from http.client import HTTPConnection
@@ -66,45 +63,6 @@ def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
     )
     done = subprocess.run(["promtool", "check", "metrics"], input=ours, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
-
-
-@pytest.mark.needs_program("prometheus")
-def test_a_real_prometheus_scrapes_and_answers_of_it(tmp_path: Path) -> None:
-    write_skill(tmp_path / "skills" / "a", notes_md="other")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    with http_serving(tmp_path / "skills", "--metrics") as server:
-        use(server)
-        config = tmp_path / "prometheus.yml"
-        target = (
-            f"{{static_configs: [{{targets: ['127.0.0.1:{server.port}']}}], job_name: skills, scrape_interval: 1s}}"
-        )
-        config.write_text(f"scrape_configs: [{target}]\n", encoding="utf-8")
-        process = subprocess.Popen(
-            [
-                str(shutil.which("prometheus")),
-                f"--config.file={config}",
-                f"--storage.tsdb.path={tmp_path / 'data'}",
-                f"--web.listen-address=127.0.0.1:{port}",
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            asked = f"http://127.0.0.1:{port}/api/v1/query?query=skills_served"
-            until = time.monotonic() + 3 * DEADLINE
-            found: list[object] = []
-            while not found:
-                assert time.monotonic() < until and process.poll() is None
-                try:
-                    with urllib.request.urlopen(asked, timeout=DEADLINE) as answer:
-                        found = json.load(answer)["data"]["result"]
-                except OSError:
-                    continue
-            assert found[0]["value"][1] == "1"  # type: ignore[index]
-        finally:
-            process.kill()
-            process.wait()
 
 
 def test_there_is_no_such_path_unless_it_is_asked_for(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import pytest
 
 from tables import each_row
 from web.http_wire import BOTH, HELLO, MODERN_META, HttpClient, Reply, Server, client, http_serving
-from wire import DEADLINE, FIXTURES, META, SOON, VERSIONS, Era, write_skill
+from wire import DEADLINE, FIXTURES, META, VERSIONS, Era, write_skill
 
 ANYTHING = "skill://commit-messages/SKILL.md"
 ODD = "skill://naïve-ß/Übersicht 表.md"
@@ -232,12 +231,6 @@ def test_ids_come_back_as_they_were_sent(asked: HttpClient, identifier: str | in
     assert answer["id"] == identifier and answer["result"]["skills"]
 
 
-@pytest.mark.requirement("MCP-15")
-@each_row("identifier", [None, 1.5, True, {}, []])
-def test_an_id_that_is_none_is_refused(modern: HttpClient, identifier: object) -> None:
-    assert modern.post({**modern.message("skills/list"), "id": identifier}).error == (400, -32600, None)
-
-
 # Both eras: what is no request
 
 
@@ -254,39 +247,6 @@ def test_accept_may_have_wild_cards(asked: HttpClient, accept: str) -> None:
 @each_row("kind", ["text/plain", "application/x-www-form-urlencoded", "", None])
 def test_a_body_of_another_type_is_refused(asked: HttpClient, kind: str | None) -> None:
     assert asked.post(asked.message("skills/list"), {"Content-Type": kind}).status in {400, 415}
-
-
-BAD_BODIES = {
-    "nothing": b"",
-    "junk": b"junk",
-    "half": b'{"jsonrpc":"2.0","id":1,',
-    "not-utf-8": b'{"jsonrpc":"2.0","id":1,"method":"\xff\xfe"}',
-    "utf-16": '{"jsonrpc":"2.0","id":1,"method":"ping"}'.encode("utf-16"),
-    "nul": b"\0" * 100,
-    "number": b"5",
-    "text": b'"text"',
-    "null": b"null",
-    "empty-batch": b"[]",
-    "batch": b'[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"ping"}]',
-    "empty": b"{}",
-    "jsonrpc-1": b'{"jsonrpc":"1.0","id":1,"method":"skills/list"}',
-    "no-method": b'{"jsonrpc":"2.0","id":1}',
-    "method-5": b'{"jsonrpc":"2.0","id":1,"method":5}',
-    "params-array": b'{"jsonrpc":"2.0","id":1,"method":"skills/list","params":[1]}',
-    "deep": b"[" * 60_000,
-    "deep-object": b'{"a":' * 10_000,
-    "long-number": b'{"jsonrpc":"2.0","id":' + b"9" * 10_000 + b',"method":"x"}',
-    "envelope-of-arrays": b'{"jsonrpc":"2.0","id":1,"method":"x","params":[["_meta","protocolVersion"]]}',
-    "deep-envelope": b'{"protocolVersion":' * 3_000,
-}
-
-
-@each_row("body", BAD_BODIES.values())
-def test_a_body_that_is_no_request_is_a_bad_request(server: Server, era: Era, body: bytes) -> None:
-    with client(server, era) as one:
-        status, code, _ = server.send(body=body, headers=one.headers()).error
-        assert status == 400 and code in {-32700, -32600, -32602}
-        assert one.request("skills/list")["skills"]
 
 
 def test_an_envelope_of_another_shape_is_a_wrong_parameter(asked: HttpClient) -> None:
@@ -352,17 +312,6 @@ def test_a_client_that_leaves_in_the_middle_of_its_request_harms_nobody(
     assert asked.request("skills/list")["skills"]
 
 
-def test_a_request_that_never_ends_holds_nobody_up(asked: HttpClient) -> None:
-    head = "".join(f"{name}: {value}\r\n" for name, value in asked.headers({"method": "skills/list"}).items())
-    with ExitStack() as stack:
-        for part in (b"", b"POST", b"POST /mcp HTTP/1.1\r\nHost:", f"POST /mcp HTTP/1.1\r\nHost: x\r\n{head}".encode()):
-            stack.enter_context(asked.server.connect()).sendall(part)
-        slow = stack.enter_context(asked.server.connect())
-        slow.sendall(f"POST /mcp HTTP/1.1\r\nHost: localhost\r\n{head}Content-Length: 40\r\n\r\n{{".encode())
-        for _ in range(5):
-            assert asked.request("skills/list")["skills"]
-
-
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A skill with a file of 6 MB, more than any socket takes at once."""
@@ -402,15 +351,6 @@ def test_a_slow_reader_holds_nobody_up_and_neither_does_one_that_vanishes(large:
         assert slow.request("skills/list")["skills"]
 
 
-def test_slow_readers_do_not_keep_the_process(large: Path) -> None:
-    with http_serving(large) as server, ExitStack() as stack:
-        for era in ("legacy", "modern"):
-            one = stack.enter_context(client(server, era))
-            stack.enter_context(unread(one))
-        code, took = server.signal(signal.SIGTERM)
-        assert code == 0 and took < SOON
-
-
 def test_streams_that_nobody_reads_hold_nobody_up(tmp_path: Path) -> None:
     """Each is owed every kind of news once at the most, and others hear all of it."""
     write_skill(tmp_path / "a", zz_md="0")
@@ -447,29 +387,6 @@ def test_many_clients_at_once_are_all_answered(server: Server, era: Era) -> None
     for thread in threads:
         thread.join(DEADLINE)
     assert answered == [len(list(FIXTURES.rglob("SKILL.md")))] * 24
-
-
-def test_one_connection_too_many_closes_the_one_that_was_idle_longest() -> None:
-    def alive(bare: socket.socket) -> None:
-        bare.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        answer = b""
-        while not answer.endswith(b"alive\n"):
-            piece = bare.recv(1000)
-            assert piece, answer
-            answer += piece
-
-    with (
-        http_serving(FIXTURES, "--max-connections", "3") as server,
-        client(server, "modern", opened=False) as one,
-        ExitStack() as stack,
-    ):
-        kept = [stack.enter_context(server.connect()) for _ in range(3)]
-        for bare in (*kept, kept[0]):  # the first is used again
-            alive(bare)
-        assert one.request("skills/list")["skills"]
-        assert kept[1].recv(1000) == b""
-        alive(kept[0])
-        alive(kept[2])
 
 
 @each_row("method", ["PUT", "PATCH", "OPTIONS", "TRACE"])

@@ -108,14 +108,6 @@ def test_a_connection_that_a_proxy_uses_again_is_whose_request_is_on_it() -> Non
         kept.close()
 
 
-def test_sessions_of_one_client_behind_a_proxy_cost_no_other_its_session() -> None:
-    with http_serving(FIXTURES, "--max-sessions", "4", *TRUSTING) as server, ExitStack() as stack:
-        mine = stack.enter_context(behind(server, "203.0.113.1", "legacy"))
-        for _ in range(20):
-            stack.enter_context(behind(server, "203.0.113.2", "legacy"))
-        assert mine.request("skills/list")["skills"]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8")
 @each_row("options", [(), ("--trusted-proxy", "10.0.0.0/8"), ("--trusted-proxy", "127.0.0.2")])
 def test_who_is_no_proxy_is_counted_by_its_own_address_whatever_it_sends(options: tuple[str, ...]) -> None:
@@ -124,13 +116,6 @@ def test_who_is_no_proxy_is_counted_by_its_own_address_whatever_it_sends(options
         for number in range(20):
             stack.enter_context(behind(server, f"203.0.113.{number}", "legacy"))
         assert mine.request("skills/list")["skills"]
-
-
-def test_a_head_that_is_too_long_is_refused_and_one_of_many_lines_is_read(server: Server) -> None:
-    with suppress(ConnectionError):  # it may be closed before all of it is sent
-        assert server.send("GET", INDEX, headers={"X-Forwarded-For": "6.6.6.6," * (1 << 17)}).status == 400
-    lines = [("Forwarded", "for=10.0.0.1"), ("X-Forwarded-For", "10.0.0.1"), ("X-Forwarded-Host", "localhost")] * 200
-    assert server.send("GET", INDEX, headers=lines).status == 200
 
 
 # By which name and path
@@ -174,15 +159,6 @@ def test_all_is_answered_below_a_root_path_and_without_it(root: str) -> None:
             assert entry["url"].startswith(prefix + "/.well-known/agent-skills/")
             raw = server.send("GET", entry["url"]).body
             assert "sha256:" + hashlib.sha256(raw).hexdigest() == entry["digest"]
-
-
-def test_an_artifact_is_where_the_index_says_below_a_prefix_that_is_doubled() -> None:
-    with http_serving(FIXTURES, "--root-path", "/mcp") as server:
-        assert server.send("GET", "/mcp/mcp/mcp").status == 404
-        server.prefix = "/mcp"
-        for era in ("modern", "legacy"):
-            with client(server, era) as one:
-                assert one.every_skill()
 
 
 @each_row(
@@ -365,14 +341,6 @@ def test_large_bodies_come_through_and_larger_ones_are_refused(kind: Callable[..
         assert one.post(message).status == 413
 
 
-def test_clients_are_counted_by_their_own_address(kind: Callable[..., Proxy], tmp_path: Path) -> None:
-    with through(kind, tmp_path, "--max-sessions", "4") as (_, proxy):
-        mine = from_address(proxy, "127.0.0.2")
-        for _ in range(20):
-            from_address(proxy, "127.0.0.3")
-        assert mine.request("skills/list")["skills"]
-
-
 @pytest.mark.needs_program("nginx")
 @pytest.mark.parametrize("strips", [True, False])
 def test_a_prefix_is_taken_off_or_not(strips: bool, era: Era, tmp_path: Path) -> None:
@@ -480,27 +448,6 @@ def test_a_rolling_restart_fails_no_request_and_streams_come_back(tmp_path: Path
         write_skill(tmp_path / "skills" / "b")
         for stream in streams:
             stream.until(SKILLS)
-
-
-@pytest.mark.needs_program("nginx")
-@pytest.mark.parametrize("number", [0, 1])  # nginx has sent this machine's requests to one of them
-def test_nginx_takes_the_other_replica_when_one_has_drained(number: int, tmp_path: Path) -> None:
-    write_skill(tmp_path / "skills" / "a")
-    with ExitStack() as stack:
-        options = (tmp_path / "skills", "--drain", "600", *TRUSTING)
-        replicas = [stack.enter_context(http_serving(*options)) for _ in range(2)]
-        proxy = stack.enter_context(running(Nginx(tmp_path, *(each.port for each in replicas))))
-        load = Load(proxy, 4)
-        stack.callback(load.end)
-        load.goes_on()
-        replicas[number].process.send_signal(signal.SIGTERM)
-        until(lambda: replicas[number].send("GET", "/readyz").status == 503)
-        load.goes_on()
-        assert replicas[number].signal(signal.SIGTERM)[0] == 0
-        load.goes_on()
-        load.end()
-        # What the kernel connects in the moment in which the listener closes is lost: nginx asks nobody else.
-        assert len(load.failed) <= 1
 
 
 def is_over(stream: Stream) -> bool:

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -92,14 +91,6 @@ def state(server: Server) -> str:
     reply = server.send("GET", "/readyz?verbose")
     assert reply.status == 200
     return reply.body.decode().splitlines()[-1]
-
-
-def eventually(true: Callable[[], object]) -> None:
-    """Wait until this holds."""
-    end, pause = monotonic() + DEADLINE, threading.Event()
-    while not true():
-        assert monotonic() < end
-        pause.wait(0.05)
 
 
 # Sessions
@@ -255,16 +246,6 @@ def test_while_redis_is_away_reads_go_on_and_afterwards_all_does(redis: RealRedi
             assert server.stderr.count("reads go on") == server.stderr.count("answers again") == 1
 
 
-def test_a_server_starts_without_redis_and_finds_it_later(skills: Path, tmp_path: Path) -> None:
-    port = free_port()
-    with replicas(skills, f"redis://127.0.0.1:{port}", count=1) as (a,), client(a, "modern") as one:
-        a.said("there is no connection")
-        reads_go_on(one)
-        with redis_server(tmp_path / "redis", port=port):
-            a.said("answers again")
-            assert begin(one, "alpha")
-
-
 def test_a_redis_that_drips_or_is_silent_holds_up_no_request(redis: RealRedis, skills: Path) -> None:
     enough = threading.Event()
     enough.set()
@@ -335,21 +316,6 @@ def test_a_wrong_password_or_database_is_one_line(skills: Path, tmp_path: Path, 
         reads_go_on(one)
         a.said("redis://")
         assert a.stderr.count("redis://") == 1 and SECRET not in a.stderr + state(a)
-
-
-def test_a_full_redis_is_one_line_and_is_used_again_when_it_is_not(redis: RealRedis, skills: Path) -> None:
-    with replicas(skills, redis.url, count=1) as (a,), client(a, "modern") as one:
-        session = begin(one, "alpha")
-        redis.say("config", "set", "maxmemory", "1")
-        for _ in range(3):
-            text, _, failed = call(one, "load", names=["beta"], session=session)
-            assert failed and "refuses it" in text
-            assert readable(one, session, "alpha")
-        a.said("redis://")
-        assert a.stderr.count("redis://") == 1
-        a.said("refuses a writing of a session: .*maxmemory")
-        redis.say("config", "set", "maxmemory", "0")
-        assert active(one, session, names=["beta"], mode="add") == ["alpha", "beta"]
 
 
 # TLS
@@ -455,16 +421,3 @@ def test_clients_hear_once_more_when_a_replica_that_was_behind_has_caught_up(
             b.process.send_signal(signal.SIGCONT)
         stream.until(LISTED)
         assert len(other.every_skill()) == 4  # what the client reads now is new, whichever replica it asks
-
-
-def test_messages_of_other_programs_are_one_line(redis: RealRedis, skills: Path) -> None:
-    with replicas(skills, redis.url, count=1) as (a,), client(a, "modern") as one:
-        until(lambda: redis.say("publish", "mcp-skills:look", "hello") == "1")
-        for message in (b"\xff\xfe", b"{}", b'{"look":1}', b"[" * 100_000, b"x" * 100_000):
-            redis.say("publish", "mcp-skills:look", message)
-        redis.say("publish", "mcp-skills:look", '{"look":"elsewhere","from":"x","state":""}')
-        a.said("keep other programs off the keys mcp-skills:")
-        reads_go_on(one)
-        assert begin(one, "alpha")
-        a.said("redis://")
-        assert a.stderr.count("redis://") == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
@@ -20,8 +19,6 @@ from wire import DEADLINE, ROOT, write_skill
 
 GOLDEN = ROOT / "tests" / "golden"
 JSON = {"Content-Type": "application/json"}
-TOKEN = "ops=0123456789abcdef"
-BEARER = {"Authorization": "Bearer 0123456789abcdef"}
 SHELL = 'entrypoint = "code/main.sh"'
 
 
@@ -99,30 +96,6 @@ def test_neither_endpoint_has_the_methods_of_the_other(server: Server) -> None:
 # Who may ask
 
 
-@each_row("headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Origin": "null"}])
-def test_a_strange_host_or_origin_is_refused(server: Server, headers: dict[str, str | None]) -> None:
-    assert post(server, {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}, headers).status == 403
-
-
-def test_with_tokens_one_must_be_borne(tmp_path: Path) -> None:
-    write_skill(tmp_path / "thing")
-    message = {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}
-    with http_serving(tmp_path, "--publish-open", environment={"MCP_SKILLS_TOKENS": TOKEN}) as started:
-        assert post(started, message).status == 401
-        assert post(started, message, {"Authorization": "Bearer wrong"}).status == 401
-        assert post(started, message, dict(BEARER)).status == 200
-
-
-def test_an_origin_that_is_allowed_may_ask_from_a_browser(tmp_path: Path) -> None:
-    write_skill(tmp_path / "thing")
-    with http_serving(tmp_path, "--allowed-origin", "https://app.example") as started:
-        asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
-        headers = {**asked, "Access-Control-Request-Headers": "content-type"}
-        assert started.send("OPTIONS", "/rpc", headers=headers).status == 200
-        reply = post(started, {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}, {"Origin": "https://app.example"})
-        assert reply.headers["Access-Control-Allow-Origin"] == "https://app.example"
-
-
 @pytest.mark.parametrize("option", ["--no-rpc", "--publish-only"])
 def test_it_can_be_switched_off(tmp_path: Path, option: str) -> None:
     write_skill(tmp_path / "thing")
@@ -151,40 +124,6 @@ def test_a_body_is_read_up_to_its_bound(tmp_path: Path) -> None:
                 b"Transfer-Encoding: chunked\r\n\r\n" + b"100\r\n" + b" " * 256 + b"\r\n"
             )
             assert bare.recv(100).startswith(b"HTTP/1.1 413")
-
-
-def test_a_client_that_leaves_in_the_middle_harms_nobody(server: Server) -> None:
-    head = b"POST /rpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
-    for part in (head[:40], head, head + b'{"jsonrpc"'):
-        with server.connect() as bare:
-            bare.sendall(part)
-    assert call(server, "list_skills", limit=1)["skills"]
-
-
-def test_clients_at_once_get_answers_of_their_own(server: Server) -> None:
-    seen: list[tuple[str, str]] = []
-
-    def ask(version: str) -> None:
-        for _ in range(10):
-            reported = call(server, "read_skill_file", name="weather", version=version, path="resources/table.md")
-            seen.append((version, reported["content"].splitlines()[0]))
-
-    threads = [threading.Thread(target=ask, args=(version,)) for version in ("1.0.0", "1.2.0", "1.2.0-rc.1") * 2]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE)
-    assert len(seen) == 60 and all(first == f"# Table of {version}" for version, first in seen)
-
-
-def test_an_edit_shows_at_once(tmp_path: Path) -> None:
-    write(tmp_path / "thing", toml("thing"))
-    with http_serving(tmp_path) as started:
-        assert call(started, "describe_skill", name="thing")["skill"]["manifest"]["version"] == "1.0.0"
-        (tmp_path / "thing" / "skill.toml").write_text(toml("thing", "1.1.0"))
-        until = monotonic() + DEADLINE
-        while call(started, "describe_skill", name="thing")["skill"]["manifest"]["version"] != "1.1.0":
-            assert monotonic() < until
 
 
 # Execution

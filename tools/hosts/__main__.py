@@ -16,18 +16,173 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tools.hosts import setting
-from tools.hosts.facts import Result
-from tools.hosts.measure import Place, measure
-from tools.hosts.setting import PROGRAMS
+from tools.hosts import facts, setting
+from tools.hosts.facts import Result, Run
+from tools.hosts.model import SEARCH_AGAIN, Script, Step, serving
+from tools.hosts.setting import PROGRAMS, Program, Trace
+from tools.interop.setup import RefereeError, best_line, call
 from tools.pages import between_markers
+
+READY: Final = 30.0
+"""Seconds that the model gives the server to list its tools, on a busy machine."""
+NOTICED: Final = 20.0
+RELISTED: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A conversation to have: which steps, over which root, with which more arguments of the host."""
+
+    steps: Callable[[Path, Trace], list[Step]] = lambda _root, _trace: []
+    many: bool = True
+    more: Sequence[str] = ()
+    approved: bool = True
+    slash: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """A host that is installed, the folders of its `PATH`, and whether the network is ours alone."""
+
+    host: str
+    path: Sequence[Path]
+    namespaced: bool
+
+    @property
+    def program(self) -> Program:
+        return PROGRAMS[self.host]
+
+    @property
+    def modules(self) -> Path:
+        return CACHE / self.host / "node_modules"
+
+    @property
+    def binary(self) -> Path:
+        return self.modules / ".bin" / self.program.binary
+
+
+def measure(place: Place, scratch: Path) -> Result:
+    program = place.program
+    about = json.loads((place.modules / program.package / "package.json").read_text(encoding="utf-8"))
+    result = Result(about["version"])
+
+    def converse(label: str, plan: Plan) -> Run | None:
+        folder = scratch / label
+        folder.mkdir()
+        run = _converse(place, folder, plan)
+        lost = run.lost() or "; ".join(run.faults)
+        if not lost and plan.approved and run.ended.code != 0:
+            lost = f"the host {run.ended.reason()}"
+        if lost:
+            result.failures.append(f"{label}: {lost}")
+        return None if run.lost() else run
+
+    few = converse("17 skills", Plan(many=False))
+    many = converse("148 skills", Plan(_every_step))
+    if many is not None:
+        facts.judge_era(result, many)
+    if few is not None:
+        facts.judge_catalogue(result, "17 skills", few)
+    if many is not None:
+        facts.judge_catalogue(result, "148 skills", many)
+        facts.judge_calls(result, many)
+    if program.relist:
+        seen = converse("relisting", Plan(lambda root, trace: [_added(root, trace), *_AGAIN], more=program.relist))
+        if seen is not None:
+            result.facts[f"the same with `{' '.join(program.relist)}`"] = facts.change(seen)
+    if program.slash is not None:
+        seen = converse("slash command", Plan(many=False, slash=True))
+        if seen is not None and not seen.faults:
+            result.facts["a slash command of a hostile skill"] = "ran nothing, read no file"
+    if program.approval or program.install:
+        asked = converse("not approved", Plan(lambda _root, _trace: [_load(setting.LONG[0])], approved=False))
+        if asked is not None:
+            words = program.approval or (f"install {place.host} {' '.join(program.install)}",)
+            result.facts["approval"] = f"without `{' '.join(words)}`: {facts.refusal(asked)}"
+    else:
+        result.facts["approval"] = "none asked for"
+    return result
+
+
+def _converse(place: Place, folder: Path, plan: Plan) -> Run:
+    program = place.program
+    home, project, root = folder / "home", folder / "project", folder / "skills"
+    home.mkdir()
+    project.mkdir()
+    names = setting.build(root) if plan.many else setting.copy_fixtures(ROOT / "fixtures" / "skills", root)
+    trace = Trace(folder / "trace")
+    tee = trace.write_program([sys.executable, "-m", "mcp_skills_server"])
+    script = Script(deque(plan.steps(root, trace)), lambda: trace.wait(lambda: bool(trace.tools()), READY))
+    with serving(script.decide) as model:
+        env = setting.environment(home, place.path, program.environment(model.url), namespaced=place.namespaced)
+        program.prepare(home, model.url)
+        ours_install = program.install if plan.approved else ()
+        words = ["install", place.host, root, "--command", tee, *ours_install]
+        done = setting.run([sys.executable, "-m", "mcp_skills_server", *words], env, project)
+        if done.code != 0:
+            return Run(names, script, trace, done, 0, [f"install {done.reason()}"])
+        if plan.slash and program.slash is not None:
+            setting.hostile(root, project)
+            ended = setting.run([place.binary, *program.slash(setting.HOSTILE)], env, project)
+            faults = [*model.faults]
+            if (project / setting.HIT).exists():
+                faults.append("a slash command ran a command of the skill's text")
+            seen = json.dumps([each.body for each in model.requests])
+            if setting.PRIVATE in seen:
+                faults.append("a slash command sent a file of the user's to the model")
+            if setting.HOSTILE not in seen:
+                faults.append("the slash command did not reach the model")
+            return Run(names, script, trace, ended, len(model.requests), faults)
+        command = [place.binary, *program.command, *(program.approval if plan.approved else ()), *plan.more]
+        ended = setting.run(command, env, project)
+        return Run(names, script, trace, ended, len(model.requests), model.faults)
+
+
+def _load(length: int) -> Step:
+    return Step(f"load {length}", "skills_load", {"names": [setting.long_name(length)]})
+
+
+def _added(root: Path, trace: Trace) -> Step:
+    def add() -> None:
+        notices, listed = trace.notices(), trace.count("tools/list")
+        setting.write(root, setting.ADDED, "# Count\n\nCount them.\n")
+        if trace.wait(lambda: trace.notices() > notices, NOTICED):
+            trace.wait(lambda: trace.count("tools/list") > listed, RELISTED)
+
+    return Step("added", "skills_search", {"query": setting.ADDED.replace("-", " ")}, before=add)
+
+
+_AGAIN: Final = (
+    Step("later", "skills_search", {"query": "audit every invoice"}),
+    Step("", SEARCH_AGAIN, {}),
+    Step("again", "skills_search", {"query": "audit every invoice"}),
+)
+"""More calls, because what a host shows of a change comes with a request after it, or after another search."""
+
+
+_PROPOSED: Final = {"SKILL.md": "---\nname: count-twice\ndescription: Use this to count things again.\n---\n\nTwice.\n"}
+
+
+def _every_step(root: Path, trace: Trace) -> list[Step]:
+    name = "audit-invoice"
+    return [
+        Step("search", "skills_search", {"query": "audit every invoice"}),
+        Step("load", "skills_load", {"names": [name]}),
+        Step("read", "skills_read", {"skill": name, "path": setting.FILE}),
+        *map(_load, setting.LONG),
+        _added(root, trace),
+        *_AGAIN,
+        Step("propose", "skills_propose", {"name": "count-twice", "files": _PROPOSED, "reason": "Counted wrongly."}),
+    ]
+
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 CACHE: Final = ROOT / ".hosts"
@@ -39,7 +194,6 @@ NPM_LIMIT: Final = 900
 
 
 def main() -> int:
-    """The command line."""
     parser = argparse.ArgumentParser(prog="tools.hosts", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("hosts", nargs="*", metavar="HOST", help=f"of {', '.join(PROGRAMS)}  [default: all]")
     parser.add_argument("--offline", action="store_true", help="install nothing; take what is below .hosts/")
@@ -56,42 +210,27 @@ def main() -> int:
         print("make hosts: runs on linux only", file=sys.stderr)
         return 1
     if not options.offline:
-        _install_all(chosen)
+        if platform.machine() == "x86_64":
+            _install("node", NODE)
+        for host in chosen:
+            _install(host, PROGRAMS[host].package)
     words = setting.alone()
     arguments = [*chosen, *(["--namespaced"] if words else [])]
     return setting.reenter(words, arguments, ROOT)
 
 
-def _install_all(chosen: Sequence[str]) -> None:
-    if platform.machine() == "x86_64":
-        _install("node", NODE)
-    for host in chosen:
-        _install(host, PROGRAMS[host].package)
-
-
 def _install(folder: str, package: str) -> None:
-    """The newest release of a package. When that fails the reason is kept, and what is there already is used."""
+    """Install the newest release of a package. Where that fails keep the reason, and use what is there already."""
     there = CACHE / folder
     there.mkdir(parents=True, exist_ok=True)
     failed = there / "failed.txt"
     failed.unlink(missing_ok=True)
-    npm = shutil.which("npm")
-    if npm is None:
-        failed.write_text("there is no npm", encoding="utf-8")
-        return
     print(f"installing {package} ...", flush=True)
-    quiet = ("--no-audit", "--no-fund", "--no-save")
-    command = [npm, "install", "--prefix", there, "--cache", CACHE / "npm-cache", *quiet]
+    options = ("--prefix", str(there), "--cache", str(CACHE / "npm-cache"), "--no-audit", "--no-fund", "--no-save")
     try:
-        done = subprocess.run(
-            [*command, f"{package}@latest"], capture_output=True, text=True, check=False, timeout=NPM_LIMIT
-        )
-    except subprocess.TimeoutExpired:
-        failed.write_text(f"npm did not end after {NPM_LIMIT} s", encoding="utf-8")
-        return
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if "error" in line.lower()] or ["npm failed"]
-        failed.write_text(lines[0], encoding="utf-8")
+        call(["npm", "install", *options, f"{package}@latest"], seconds=NPM_LIMIT)
+    except (RefereeError, OSError) as error:
+        failed.write_text(best_line(str(error)), encoding="utf-8")
 
 
 def _drive(chosen: Sequence[str], namespaced: bool) -> int:
@@ -134,17 +273,17 @@ def markdown(columns: Mapping[str, Mapping[str, str]], day: datetime.date, netwo
 
 def measured(host: str, *, namespaced: bool) -> Result:
     """All that is known of one host, or why it could not be had."""
-    program, programs = PROGRAMS[host], CACHE / host
-    if not (programs / "node_modules" / ".bin" / program.binary).exists():
-        failed = programs / "failed.txt"
-        reason = failed.read_text(encoding="utf-8") if failed.exists() else "not installed; run without --offline"
-        return Result("", failures=[f"could not be installed: {reason}"])
     node = CACHE / "node" / "node_modules" / NODE / "bin"
     found = shutil.which("node")
     path = [folder for folder in (node, Path(found).parent if found else None) if folder and folder.is_dir()]
+    place = Place(host, path, namespaced)
+    if not place.binary.exists():
+        failed = CACHE / host / "failed.txt"
+        reason = failed.read_text(encoding="utf-8") if failed.exists() else "not installed; run without --offline"
+        return Result("", failures=[f"could not be installed: {reason}"])
     try:
         with tempfile.TemporaryDirectory(prefix="hosts-", ignore_cleanup_errors=True) as scratch:
-            return measure(Place(ROOT, host, programs, path, namespaced), program, Path(scratch))
+            return measure(place, Path(scratch))
     except (OSError, json.JSONDecodeError) as error:
         return Result("", failures=[f"could not be started: {error}"])
 

@@ -27,12 +27,10 @@ def arrived(sent: str, shown: str) -> str:
 
 
 def names_in(text: str, names: Iterable[str]) -> int:
-    """How many of these names stand in the text, each as a whole word."""
     return sum(re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text) is not None for name in names)
 
 
 def lines_in(text: str) -> list[int]:
-    """The numbers of the long body's lines that stand in the text, each once."""
     return sorted({int(number) for number in _LINE.findall(text)})
 
 
@@ -175,7 +173,6 @@ def judge_calls(result: Result, run: Run) -> None:
 
 
 def _sent(trace: Trace, name: str) -> str:
-    """What the server sent for a load of this skill."""
     for call in trace.asked():
         params = call.get("params", {})
         if call.get("method") == "tools/call" and params.get("arguments", {}).get("names") == [name]:

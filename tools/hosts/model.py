@@ -72,7 +72,6 @@ def api_of(path: str) -> Api | None:
 
 
 def read_request(api: Api, body: Body) -> Seen:
-    """What a request shows the model."""
     return {"anthropic": _read_anthropic, "responses": _read_responses, "chat": _read_chat, "gemini": _read_gemini}[
         api
     ](body)

@@ -103,7 +103,6 @@ def _end(group: int) -> None:
 
 
 def reenter(words: Sequence[str], arguments: Sequence[str], root: Path) -> int:
-    """This command again, inside; its exit code."""
     command = [*words, sys.executable, "-m", "tools.hosts", "--inside", *arguments]
     return subprocess.run(command, cwd=root, check=False).returncode
 
@@ -126,27 +125,21 @@ class Trace:
         return program
 
     def asked(self) -> list[dict[str, Any]]:
-        """The messages of the host."""
         return list(self._messages("in"))
 
     def said(self) -> list[dict[str, Any]]:
-        """The messages of the server."""
         return list(self._messages("out"))
 
     def log(self) -> str:
-        """What the server wrote for people."""
         return "".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("err.*")))
 
     def count(self, method: str) -> int:
-        """How often the host asked for this."""
         return sum(each.get("method") == method for each in self.asked())
 
     def notices(self) -> int:
-        """How often the server said that its tools changed."""
         return sum(each.get("method") == "notifications/tools/list_changed" for each in self.said())
 
     def instructions(self) -> list[str]:
-        """The server's instructions, each version that it sent."""
         return list(dict.fromkeys(each["instructions"] for each in self._results() if "instructions" in each))
 
     def tools(self) -> list[dict[str, str]]:
@@ -155,11 +148,9 @@ class Trace:
         return [{tool["name"]: tool["description"] for tool in each} for each in lists]
 
     def prompts(self) -> int:
-        """How many prompts the host was given."""
         return len({prompt["name"] for each in self._results() for prompt in each.get("prompts", ())})
 
     def wait(self, until: Callable[[], bool], seconds: float) -> bool:
-        """Wait for something that the files show; whether it came."""
         end = time.monotonic() + seconds
         while not until():
             if time.monotonic() > end:
@@ -205,7 +196,6 @@ _ACTIONS: Final = (
 
 
 def copy_fixtures(fixtures: Path, root: Path) -> list[str]:
-    """The project's own skills, copied; the names of their folders."""
     shutil.copytree(fixtures, root, symlinks=True)
     return sorted(path.parent.name for path in root.rglob("SKILL.md"))
 
@@ -242,7 +232,6 @@ def hostile(root: Path, project: Path) -> None:
 
 
 def long_name(length: int) -> str:
-    """The skill whose body has so many characters."""
     return f"body-of-{length}"
 
 

@@ -46,7 +46,6 @@ NEEDED: Final = {
 
 
 def _need_tools(install: bool) -> None:
-    """See that the programs are there, and install them if that was asked for."""
     missing = [package for program, package in NEEDED.items() if shutil.which(program) is None]
     if not missing:
         return
@@ -59,13 +58,11 @@ def _need_tools(install: bool) -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    """One line, and the end."""
     print(f"image: {message}", file=sys.stderr)
     sys.exit(2)
 
 
 def main() -> None:
-    """Build and try."""
     parser = argparse.ArgumentParser(
         prog="tools.image", description="Build the container image and try it out, without a Docker engine."
     )

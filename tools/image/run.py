@@ -80,12 +80,10 @@ class Container(Server):
         super().kill()
 
     def status(self, key: str) -> list[str]:
-        """Return a line of /proc/PID/status."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next((line.split()[1:] for line in lines if line.startswith(f"{key}:")), [])
 
     def get(self, path: str, token: str | None = None) -> tuple[int, bytes]:
-        """Return status and body."""
         reply = self.send("GET", path, headers=_bearer(token))
         return reply.status, reply.body.strip()
 
@@ -169,7 +167,6 @@ def _snapshot(place: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _differences(before: Mapping[str, tuple[int, ...]], after: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Paths that came, went or changed."""
     return sorted(each for each in before.keys() | after.keys() if before.get(each) != after.get(each))
 
 
@@ -263,7 +260,6 @@ def _locked(built: Built, scratch: Path, steps: Steps, temporary: bool = False, 
 
 
 def run_locked(built: Built, scratch: Path, steps: Steps) -> None:
-    """Run the image as an orchestrator would."""
     steps.step("run as process 1: read-only root file system, no capabilities, no new privileges, a token file")
     with _locked(built, scratch, steps) as server:
         caps = {key: server.status(key)[0] for key in ("CapPrm", "CapEff", "CapBnd", "CapInh", "CapAmb")}

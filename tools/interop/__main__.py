@@ -1,11 +1,11 @@
 """`make interop`: prove the server against independent referees, on fixtures/skills.
 
 Installs pinned referees below `.interop/`, runs each against a real server in both protocol eras over HTTP and stdio,
-some at a time, and counts every single check itself: a referee that skips its checks
-still says "passed". What is expected not to pass stands in tests/interop/expected-failures.yaml, each with a reason.
+some at a time, and counts every check itself: a referee that skips its checks still says "passed". Checks that are
+expected not to pass are listed in tests/interop/expected-failures.yaml, each with a reason.
 
-Ends with 1 if anything unexpected was seen. Without npm, or where it cannot
-install, it says so and ends with 0 (with --required: 1).
+Ends with 1 if anything unexpected was seen. Without npm, or where it cannot install, it says so and ends with 0 (with
+--required: 1).
 """
 
 from __future__ import annotations
@@ -14,16 +14,143 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import yaml
-from tools.interop.baseline import read_baseline
-from tools.interop.installation import PYTHON_PACKAGES, install, install_python, unavailable
-from tools.interop.places import HERE
-from tools.interop.processes import RefereeError
-from tools.interop.report import report
-from tools.interop.runs import judged
+from tools.interop.referees import (
+    MAY_SKIP,
+    base_suite,
+    client,
+    inspector,
+    installed_by_vercel,
+    libraries,
+    skills_scenarios,
+)
+from tools.interop.setup import (
+    BROKEN,
+    CONFORMANCE,
+    ERAS,
+    HERE,
+    INSPECTOR,
+    PACKAGES,
+    PYTHON_PACKAGES,
+    VERCEL,
+    RefereeError,
+    install,
+    install_python,
+    server_checks,
+    serving,
+    unavailable,
+)
+from tools.interop.verdicts import Baseline, Check, Verdict, judge, read_baseline
+
+
+def summary(rows: Sequence[tuple[Run, Verdict]]) -> str:
+    head = ("referee", "version", "era", "transport", "passed", "failed", "warned", "skipped", "expected", "UNEXPECTED")
+    lines: list[tuple[str, ...]] = [head]
+    for run, verdict in rows:
+        counts = verdict.counts
+        other = sum(counts.values()) - sum(counts[each] for each in ("SUCCESS", "INFO", "WARNING", "SKIPPED"))
+        numbers = (counts["SUCCESS"], other, counts["WARNING"], counts["SKIPPED"], verdict.expected)
+        shown = (*map(str, numbers), str(len(verdict.unexpected)))
+        lines.append((run.referee, run.version, run.era, run.transport, *shown))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    out: list[str] = []
+    for line in lines:
+        cells = [
+            cell.ljust(width) if number < 4 else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        out.append("  ".join(cells).rstrip())
+    return "\n".join(out)
+
+
+def report(rows: Sequence[tuple[Run, Verdict]]) -> int:
+    print(summary(rows))
+    unexpected = 0
+    for run, verdict in rows:
+        where = f"{run.referee}, {run.era}, {run.transport}"
+        for check in verdict.unexpected:
+            unexpected += 1
+            print(f"UNEXPECTED  {where}: {check.scenario} / {check.id}: {check.status} {check.message}".rstrip())
+    for run, verdict in rows:
+        for scenario, identifier in verdict.stale:
+            where = f"{run.referee}, {run.era}, {run.transport}"
+            print(f"expected to fail, but did not; take it out of the baseline  {where}: {scenario} / {identifier}")
+    return unexpected
+
+
+_AT_ONCE: Final = (os.cpu_count() or 1) + 1
+"""Referees that run side by side: each waits for the server half of its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One row of the table: a referee in one era over one transport."""
+
+    referee: str
+    version: str
+    era: str
+    transport: str
+    suite: str
+    work: Callable[[], list[Check]]
+
+
+def runs(url: str, pythons: Mapping[str, Path]) -> Iterator[Run]:
+    number = PACKAGES[CONFORMANCE]
+    for era in ERAS:
+        yield Run("conformance, skills", number, era, "http", f"skills {era}", partial(skills_scenarios, url, era))
+    for era in ERAS:
+        yield Run(f"conformance, base {ERAS[era]}", number, era, "http", ERAS[era], partial(base_suite, url, era))
+    pairs = [(transport, address, era) for transport, address in (("http", url), ("stdio", None)) for era in ERAS]
+    for transport, address, era in pairs:
+        yield Run("Inspector", PACKAGES[INSPECTOR], era, transport, "inspector", partial(inspector, era, address))
+    for site, address in (("live", url), ("static", None)):
+        work = partial(installed_by_vercel, address)
+        yield Run("skills (Vercel)", PACKAGES[VERCEL], "discovery", site, "vercel", work)
+    there = list(libraries(pythons))
+    for each in there:
+        for transport, address, era in pairs:
+            if era in each.eras and not (address and each.serve):
+                yield Run(each.name, each.version, era, transport, each.suite, partial(client, each, era, address))
+    # Beside skills with every kind of problem, the good ones must still be seen.
+    for each in there:
+        if each.serve:
+            continue
+        era = each.eras[0]
+        work = partial(client, each, era, None, BROKEN)
+        yield Run(f"{each.name}, broken skills", each.version, era, "stdio", f"broken {each.suite}", work)
+
+
+def perform(run: Run) -> list[Check]:
+    """Do it; a referee that does not do its work is a failure of its own."""
+    try:
+        return run.work()
+    except (RefereeError, ValueError, KeyError, OSError) as error:
+        return [Check(run.era, "ran", "FAILURE", f"{type(error).__name__}: {error}")]
+
+
+def judged(pythons: Mapping[str, Path], baseline: Baseline) -> list[tuple[Run, Verdict]]:
+    """Perform and judge every run, side by side, on one server for those that come over HTTP.
+
+    Raises:
+        RefereeError: the server does not start.
+    """
+
+    def judge_one(run: Run) -> tuple[Run, Verdict]:
+        may_skip = MAY_SKIP[run.era] if run.suite.startswith("skills ") else frozenset[str]()
+        return run, judge(run.suite, perform(run), baseline, may_skip)
+
+    log: list[str] = []
+    with serving(log) as url, ThreadPoolExecutor(_AT_ONCE, "referee") as pool:
+        rows = list(pool.map(judge_one, runs(url, pythons)))
+    own = Run("our server", "", "both", "http", "server", lambda: server_checks(log))
+    return [*rows, (own, judge("server", perform(own), baseline))]
 
 
 def main() -> int:

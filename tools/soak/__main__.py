@@ -56,7 +56,6 @@ def run(soak: Deployment, minutes: float, dice: random.Random) -> Judge:
 
 
 def _repeat(soak: Deployment, work: Callable[[Deployment, random.Random], None], number: int, most_s: float) -> None:
-    """Do it in turns until all is over."""
     dice = random.Random(f"{soak.seed} {number}")
     while not soak.gate.over.is_set():
         with soak.gate.turn():
@@ -68,7 +67,6 @@ def _repeat(soak: Deployment, work: Callable[[Deployment, random.Random], None],
 
 
 def main() -> int:
-    """Run, print figures, and say by the exit code whether all held."""
     parser = argparse.ArgumentParser(prog="make soak", description="Servers, clients, writers and death, for minutes.")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=None, help="draw the same lots again")

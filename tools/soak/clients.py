@@ -30,7 +30,6 @@ class Follower(threading.Thread):
         self.known: dict[str, str] = {}
 
     def run(self) -> None:
-        """Until all is over."""
         while not self._soak.gate.over.is_set():
             began = monotonic()
             try:
@@ -62,7 +61,6 @@ class Follower(threading.Thread):
 
 
 def write(soak: Deployment, dice: random.Random) -> None:
-    """Some edits, one after the other."""
     for _ in range(dice.choice((1, 1, 1, 5))):
         soak.score.add(f"files: {soak.folder.edit(dice.choice('ab'), dice)}")
 

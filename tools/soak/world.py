@@ -34,7 +34,6 @@ class Score:
         self.slowest = 0.0
 
     def add(self, what: str, count: int = 1) -> None:
-        """Count something."""
         with self._lock:
             self.counts[what] += count
 
@@ -82,7 +81,6 @@ class Gate:
 
 
 def digest(raw: bytes) -> str:
-    """As the listing says it."""
     return "sha256:" + hashlib.sha256(raw).hexdigest()
 
 
@@ -109,13 +107,11 @@ class Folder:
         self._touched[skill] = monotonic()
 
     def text(self, skill: str, dice: random.Random) -> bytes:
-        """Some SKILL.md."""
         self._number += 1
         body = f"Edition {self._number}.\n" * dice.choice((1, 20, 2000))
         return f"---\nname: {skill}\ndescription: Edition {self._number} of {skill}.\n---\n\n{body}".encode()
 
     def add(self, skill: str, dice: random.Random) -> None:
-        """A skill, file after file."""
         (self.path / skill).mkdir()
         for name in ("guide.md", "data.bin"):
             self.write(skill, name, dice.randbytes(dice.randrange(1, 20_000)))
@@ -131,7 +127,6 @@ class Folder:
         self._touched[skill] = monotonic()
 
     def remove(self, skill: str, dice: random.Random) -> None:
-        """At once, or file after file."""
         self._touched[skill] = monotonic()
         if dice.random() < 0.5:
             (self.path / skill).rename(self._away / skill)
@@ -161,17 +156,14 @@ class Folder:
             return kind
 
     def ever(self, uri: str) -> set[str]:
-        """Digests of all that stood there at any time."""
         with self.lock:
             return set(self._ever[uri])
 
     def touched(self, uri: str, since: float) -> bool:
-        """Whether its skill was changed after this moment."""
         with self.lock:
             return self._touched.get(uri.split("/")[2], 0.0) >= since
 
     def truth(self) -> dict[str, str]:
-        """What is there, by URI."""
         with self.lock:
             files = [each for each in self.path.glob("*/*") if each.is_file()]
             return {f"skill://{each.parent.name}/{each.name}": digest(each.read_bytes()) for each in files}
@@ -204,14 +196,12 @@ class Target:
         self.server = Server(self._command)
 
     def processes(self) -> list[int]:
-        """The server's, then its children's."""
         pid = self.server.process.pid
         with suppress(OSError):
             return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
         return [pid]
 
     def kill(self, dice: random.Random) -> None:
-        """Kill the process with SIGKILL, and start it again after a moment."""
         self.disturbed = float("inf")
         self.end()
         PAUSE.wait(dice.choice((0, 0.5, 2)))
@@ -242,7 +232,6 @@ class Deployment:
         self.redis_disturbed = 0.0
 
     def start(self, redis: RealRedis, stack: ExitStack) -> None:
-        """Start the servers."""
         self.redis = redis
         self.targets: list[Target] = []
         shared = (self.folder.path, "--redis", redis.url)
@@ -266,7 +255,6 @@ class Deployment:
             self.score.fail(f"{what} at {target.name}: {error!r}; {about}; {where}\n{said}")
 
     def disturb(self, dice: random.Random) -> None:
-        """Kill something and have it come back."""
         what = dice.choice(("alone", "replica 1", "replica 2", "redis"))
         self.score.add(f"killed: {what}")
         if what != "redis":

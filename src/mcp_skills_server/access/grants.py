@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
 from mcp_skills_server.access.principal import Principal
@@ -39,10 +40,8 @@ class PatternError(SkillsServerError, ValueError):
 class Pattern:
     """Skill paths, such as `acme/billing/**`.
 
-    Args:
-        text: as it stands in a grant.
-
     Attributes:
+        text: as it stands in a grant.
         prefix: what stands before the first wildcard; every path that fits begins so, but for a slash at its end.
 
     Raises:
@@ -161,24 +160,17 @@ def is_who(text: str) -> bool:
 
 
 class Permissions:
-    """The permissions of a principal: the grants that apply. Those that give the same are equal, in any order.
-
-    Args:
-        grants: those that apply, in their order.
-    """
-
-    __slots__ = ("_given", "_hash", "grants")
+    """The permissions of a principal: the grants that apply. Those that give the same are equal, in any order."""
 
     def __init__(self, grants: Sequence[Grant]) -> None:
         self.grants = tuple(grants)
         self._given = frozenset((pattern, each.may - {"read"}) for each in self.grants for pattern in each.skills)
-        self._hash = hash(self._given)  # it is looked up with every request
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Permissions) and self._given == other._given)
 
     def __hash__(self) -> int:
-        return self._hash
+        return hash(self._given)
 
     def reads(self, path: str) -> bool:
         """Return whether the skill of this path may be read."""
@@ -191,7 +183,9 @@ class Permissions:
 
     def may(self, what: str, path: str) -> bool:
         """Return whether this may be done with the skill of this path; `what` is one of `MAY`."""
-        return self.reads(path) if what == "read" else any(what in g.may and g.covers(path) for g in self.grants)
+        if what == "read":
+            return self.reads(path)
+        return any(what in each.may and each.covers(path) for each in self.grants)
 
     def may_any(self, what: str) -> bool:
         """Return whether this may be done with some skill, if there is one that is granted so."""
@@ -224,34 +218,23 @@ def _beginning(prefix: str, paths: Sequence[str]) -> Sequence[str]:
 
 
 class Grants:
-    """All grants that are in force.
+    """All grants that are in force, in the order of the file.
 
-    Args:
-        grants: in the order of the file.
-        local: whether who proves nothing is the user of this machine, as at the other end of a pipe.
+    With `local`, a caller without a proof is the user of this machine, as at the other end of a pipe.
     """
 
     def __init__(self, grants: Sequence[Grant], *, local: bool) -> None:
         self.grants = tuple(grants)
         self.local = local
-        self._known: dict[Principal | None, Permissions] = {}
-        self._distinct: dict[Permissions, Permissions] = {}
-        """One object for all that are equal, so that to look one up compares nothing."""
+        self.permissions = lru_cache(_MOST_KNOWN)(self._permissions)
 
-    def permissions(self, principal: Principal | None) -> Permissions:
+    def _permissions(self, principal: Principal | None) -> Permissions:
         """Return the permissions of a principal; None is a client that proves nothing."""
-        found = self._known.get(principal)
-        if found is None:
-            names = self.names(principal)
-            found = Permissions([each for each in self.grants if not names.isdisjoint(each.who)])
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-                self._distinct.clear()
-            self._known[principal] = found = self._distinct.setdefault(found, found)
-        return found
+        names = self.names(principal)
+        return Permissions([each for each in self.grants if not names.isdisjoint(each.who)])
 
     def names(self, principal: Principal | None) -> set[str]:
         """Return the names by which a grant may call this principal in `who`."""
-        if principal is None:
-            return {EVERYBODY, LOCAL} if self.local else {EVERYBODY}
-        return {EVERYBODY, principal.id, *(f"group:{each}" for each in principal.groups)}
+        if principal is not None:
+            return {EVERYBODY, principal.id, *(f"group:{each}" for each in principal.groups)}
+        return {EVERYBODY, LOCAL} if self.local else {EVERYBODY}

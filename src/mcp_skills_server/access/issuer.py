@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import jwt
 
-from mcp_skills_server.access.admission import RefusedError, UnavailableError
+from mcp_skills_server.access.principal import RefusedError, UnavailableError
 from mcp_skills_server.access.settings import is_loopback, is_safe
 from mcp_skills_server.errors import REPEATS, SkillsServerError, clipped
 
@@ -50,13 +50,7 @@ class _UnusableError(SkillsServerError):
 
 
 class Issuer:
-    """One issuer. For one event loop.
-
-    Args:
-        url: as its metadata spells it.
-        fetch: gets its metadata and its keys.
-        now: seconds of a clock that never goes back.
-    """
+    """One issuer by the URL that its metadata spells, whose metadata and keys `fetch` gets. For one event loop."""
 
     def __init__(self, url: str, fetch: Fetch, now: Callable[[], float] = time.monotonic) -> None:
         self._url = url
@@ -64,14 +58,10 @@ class Issuer:
         self._fetch = fetch
         self._now = now
         self._raw: tuple[dict[str, Any], ...] = ()
-        self._by_kid: dict[str, list[dict[str, Any]]] = {}
-        self._made: dict[tuple[str | None, str], jwt.PyJWK] = {}
         self._metadata: dict[str, Any] | None = None
         self._found_at = self._tried_at = -math.inf
         self._trouble = ""
         self._looking: asyncio.Task[None] | None = None
-        self.version = 0
-        """Another one after each look that found other keys."""
 
     async def key(self, kid: str | None, algorithm: str) -> jwt.PyJWK:
         """Return the key of this id, for this algorithm. Wait for a look if it is not known.
@@ -117,7 +107,10 @@ class Issuer:
         return self._looking
 
     def _may_look(self) -> bool:
-        return self._now() - self._tried_at >= (_RETRY_S if self._trouble else _UNKNOWN_S)
+        pause = _UNKNOWN_S
+        if self._trouble:
+            pause = _RETRY_S
+        return self._now() - self._tried_at >= pause
 
     async def _look(self) -> None:
         try:
@@ -180,30 +173,20 @@ class Issuer:
         raw = tuple(cast("dict[str, Any]", each) for each in keys if isinstance(each, dict) and _is_public(each))
         if len(raw) < len(keys):
             logger.debug("the issuer %s: %s of its keys are of no use here", self._url, len(keys) - len(raw))
-        if raw == self._raw:
-            return
-        self._raw, self._made, self._by_kid = raw, {}, {}
-        for each in raw:
-            if isinstance(each.get("kid"), str):
-                self._by_kid.setdefault(each["kid"], []).append(each)
-        self.version += 1
-        logger.info("the issuer %s has %s keys", self._url, len(raw))
+        if raw != self._raw:
+            self._raw = raw
+            logger.info("the issuer %s has %s keys", self._url, len(raw))
 
     def _key(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
         """Return the known key of this id; of a token without one, the only key that fits."""
-        if (made := self._made.get((kid, algorithm))) is not None:
-            return made
-        named = self._raw if kid is None else self._by_kid.get(kid, ())
-        fitting = [each for each in named if _fits(each, algorithm)]
+        fitting = [each for each in self._raw if kid in (None, each.get("kid")) and _fits(each, algorithm)]
         if not fitting or (kid is None and len(fitting) > 1):
             return None
         try:
-            made = jwt.PyJWK(fitting[0], algorithm)
+            return jwt.PyJWK(fitting[0], algorithm)
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError):  # of which the messages show the key
             logger.warning("the issuer %s: one of its keys is none", self._url, extra=REPEATS)
             return None
-        self._made[kid, algorithm] = made
-        return made
 
 
 def metadata_urls(issuer: str) -> list[str]:

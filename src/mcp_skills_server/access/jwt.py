@@ -12,13 +12,11 @@ import json
 import math
 from base64 import urlsafe_b64decode
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import jwt
 
-from mcp_skills_server.access.admission import RefusedError, ScopeError
-from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.principal import Principal, RefusedError, ScopeError
 from mcp_skills_server.access.settings import OAuthSettings
 
 LONGEST: Final = 32 << 10
@@ -48,16 +46,8 @@ _REASONS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """The algorithm and the key that a token names, which are not proved yet."""
-
-    algorithm: str
-    kid: str | None
-
-
-def look(token: str, settings: OAuthSettings) -> Claimed:
-    """Judge a token as far as that needs no key.
+def look(token: str, settings: OAuthSettings) -> tuple[str, str | None]:
+    """Judge a token as far as that needs no key, and return the algorithm and the key id that it names.
 
     Raises:
         RefusedError: no key will make it one that is taken.
@@ -83,10 +73,10 @@ def look(token: str, settings: OAuthSettings) -> Claimed:
         when = claims.get(name, 0)
         if isinstance(when, bool) or not isinstance(when, int | float) or not -1 <= when <= _LAST_TIME:
             raise RefusedError(f"{name} is no time in seconds")
-    return Claimed(algorithm, kid)
+    return algorithm, kid
 
 
-def prove(token: str, key: jwt.PyJWK, claimed: Claimed, settings: OAuthSettings) -> tuple[Principal, float]:
+def prove(token: str, key: jwt.PyJWK, algorithm: str, settings: OAuthSettings) -> tuple[Principal, float]:
     """Return the bearer of a token that `look` let pass, and its end by our clock, in seconds since the epoch.
 
     Raises:
@@ -97,17 +87,17 @@ def prove(token: str, key: jwt.PyJWK, claimed: Claimed, settings: OAuthSettings)
         claims: dict[str, Any] = jwt.decode(
             token,
             key,
-            [claimed.algorithm],
+            [algorithm],
             options=_OPTIONS,
             audience=settings.audience,
             issuer=settings.issuer,
             leeway=settings.skew_s,
         )
     except jwt.PyJWTError as error:
-        found = next(
-            (words for kind, words in _REASONS if isinstance(error, kind)), "its signature or its subject is wrong"
-        )
-        raise RefusedError(found) from None
+        for kind, words in _REASONS:
+            if isinstance(error, kind):
+                raise RefusedError(words) from None
+        raise RefusedError("its signature or its subject is wrong") from None
     _check_kind(claims)
     name: str = claims["sub"]
     if not name or len(name) > _LONGEST_NAME:

@@ -1,41 +1,26 @@
-"""The server as a resource of OAuth 2.1: takes the tokens that one issuer signs for it.
-
-A token that was proved is not proved again until it ends or the issuer has other keys.
-"""
+"""The server as a resource of OAuth 2.1: takes the tokens that one issuer signs for it."""
 
 from __future__ import annotations
 
 import hashlib
-import time
 from typing import Final
 from urllib.parse import urlsplit
 
 from mcp_skills_server.access import jwt
-from mcp_skills_server.access.admission import Admission, RefusedError
 from mcp_skills_server.access.issuer import Fetch, Issuer
+from mcp_skills_server.access.principal import Admission
 from mcp_skills_server.access.settings import OAuthSettings
 
-_MOST_PROVED: Final = 4_096
 WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 """Where RFC 9728 has the metadata of a resource; the resource's own path comes after it."""
 
 
 class ResourceServer:
-    """Verifies tokens of the issuer. For one event loop.
-
-    Args:
-        settings: whose tokens are taken, and what must stand in them.
-        fetch: gets the issuer's metadata and its keys.
-
-    Attributes:
-        issuer: its metadata and its keys.
-    """
+    """Verifies tokens of the issuer, whose metadata and keys `fetch` gets. For one event loop."""
 
     def __init__(self, settings: OAuthSettings, fetch: Fetch) -> None:
         self.settings = settings
         self.issuer = Issuer(settings.issuer, fetch)
-        self._proved: dict[bytes, Admission] = {}
-        self._version = 0
 
     @property
     def metadata_url(self) -> str:
@@ -68,26 +53,7 @@ class ResourceServer:
             UnavailableError: that cannot be found out now.
         """
         self.issuer.keep_fresh()
-        hashed = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-        self._forget_older()
-        known = self._proved.get(hashed)
-        if known is not None:
-            if known.expires > time.time():
-                return known
-            del self._proved[hashed]
-            raise RefusedError("it has expired")
-        claimed = jwt.look(token, self.settings)
-        key = await self.issuer.key(claimed.kid, claimed.algorithm)
-        principal, expires = jwt.prove(token, key, claimed, self.settings)
-        found = Admission(principal, hashed, expires)
-        self._forget_older()  # there may have been a look
-        if len(self._proved) >= _MOST_PROVED:
-            del self._proved[next(iter(self._proved))]
-        self._proved[hashed] = found
-        return found
-
-    def _forget_older(self) -> None:
-        """Forget what was proved by keys that may be the issuer's no more."""
-        if self._version != self.issuer.version:
-            self._proved.clear()
-            self._version = self.issuer.version
+        algorithm, kid = jwt.look(token, self.settings)
+        key = await self.issuer.key(kid, algorithm)
+        principal, expires = jwt.prove(token, key, algorithm, self.settings)
+        return Admission(principal, hashlib.sha256(token.encode()).digest(), expires)

@@ -1,8 +1,12 @@
-"""Who asks, as far as the transport had it proved."""
+"""The caller of a request as far as its identity was proved, or the reason why it was not."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+from mcp_skills_server.errors import SkillsServerError
 
 
 class Principal(NamedTuple):
@@ -34,3 +38,34 @@ class Principal(NamedTuple):
     def key(self) -> str:
         """What sessions and quotas are bound to: the same for each request of one principal, and for no other's."""
         return f"{self.id} {self.issuer}" if self.issuer else self.id
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A client that is admitted.
+
+    Attributes:
+        principal: who it is.
+        hashed: SHA-256 of what was borne, by which it can be taken away.
+        expires: seconds since the epoch after which it is refused; infinite where it holds for good.
+    """
+
+    principal: Principal
+    hashed: bytes
+    expires: float = math.inf
+
+
+class RefusedError(SkillsServerError):
+    """The credential is refused. The message is for the operator's log, and has nothing of a token."""
+
+
+class ScopeError(RefusedError):
+    """The bearer is known, and the issuer did not let it do this."""
+
+
+class UnavailableError(SkillsServerError):
+    """The credential cannot be verified now. `retry_after_s` is when to ask again."""
+
+    def __init__(self, reason: str, retry_after_s: int) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s

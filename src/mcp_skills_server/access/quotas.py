@@ -1,11 +1,13 @@
-"""Quotas of one principal, or of one address where no proof is required."""
+"""Quotas of one principal, or of one address where no proof is required, and their rates."""
 
 from __future__ import annotations
 
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple
 
-from mcp_skills_server.access.rates import Rate
-
+MOST_OWNERS: Final = 100_000
 _REFUSALS_PER_MINUTE: Final = 60
 
 
@@ -38,6 +40,43 @@ class QuotaSettings(NamedTuple):
         return self._replace(requests_per_minute=None, failed_authentications_per_minute=None)
 
 
+class Rate:
+    """Token-bucket rate limiting by owner: each bucket holds one minute's tokens.
+
+    The number of owners is bounded: beyond `most`, the one seen longest ago is forgotten and begins with a full bucket.
+    """
+
+    def __init__(self, per_minute: int, *, now: Callable[[], float] = time.monotonic, most: int = MOST_OWNERS) -> None:
+        self.per_minute = per_minute
+        self._now = now
+        self._most = most
+        self._full_at: OrderedDict[Hashable, float] = OrderedDict()
+        """By owner the moment at which it may do all at once again."""
+
+    def __len__(self) -> int:
+        return len(self._full_at)
+
+    def wait(self, owner: Hashable) -> float:
+        """Return the seconds until the owner may do it once more; 0 where it may now. Counts nothing."""
+        full_at = self._full_at.get(owner)
+        if full_at is None:
+            return 0.0
+        step = 60 / self.per_minute
+        return max(0.0, full_at + step - self._now() - 60)
+
+    def take(self, owner: Hashable) -> float:
+        """Count that the owner does it, if it may. Returns the seconds until it may; 0 where it was counted."""
+        wait = self.wait(owner)
+        if wait > 0:
+            return wait
+        now = self._now()
+        self._full_at[owner] = max(now, self._full_at.get(owner, now)) + 60 / self.per_minute
+        self._full_at.move_to_end(owner)
+        while self._full_at and (len(self._full_at) > self._most or next(iter(self._full_at.values())) <= now):
+            self._full_at.popitem(last=False)
+        return 0.0
+
+
 class Rates:
     """The rates that are in force. They may be replaced from any thread.
 
@@ -62,4 +101,6 @@ class Rates:
 def _rate(before: Rate | None, per_minute: int | None) -> Rate | None:
     if per_minute is None:
         return None
-    return before if before is not None and before.per_minute == per_minute else Rate(per_minute)
+    if before is not None and before.per_minute == per_minute:
+        return before
+    return Rate(per_minute)

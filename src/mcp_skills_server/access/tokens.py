@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from mcp_skills_server.access.admission import Admission
-from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.principal import Admission, Principal
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError
 
@@ -59,14 +58,9 @@ class Token:
     groups: frozenset[str] = frozenset()
 
     @property
-    def principal(self) -> Principal:
-        """Return the principal of its bearer."""
-        return Principal("token", self.name, groups=self.groups)
-
-    @property
     def admission(self) -> Admission:
         """Return the admission of its bearer."""
-        return Admission(self.principal, self.hashed, self.expires)
+        return Admission(Principal("token", self.name, groups=self.groups), self.hashed, self.expires)
 
 
 class Tokens(Collection[Token]):

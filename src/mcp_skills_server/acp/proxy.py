@@ -72,8 +72,9 @@ class AgentProcess:
     """
 
     def __init__(self, command: Sequence[str]) -> None:
-        # Only Windows does not look for `npx.cmd` by itself when `npx` is asked for.
-        program = (shutil.which(command[0]) or command[0]) if _WINDOWS else command[0]
+        program = command[0]
+        if _WINDOWS:  # it does not look for `npx.cmd` by itself when `npx` is asked for
+            program = shutil.which(program) or program
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the operator's own command, and no shell
                 [program, *command[1:]],
@@ -84,7 +85,7 @@ class AgentProcess:
                 preexec_fn=_ends_with_us() if sys.platform == "linux" else None,  # noqa: PLW1509 - see there
             )
         except (OSError, ValueError) as error:
-            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            reason = getattr(error, "strerror", None) or str(error)
             if (
                 isinstance(error, PermissionError)
                 and not os.path.dirname(program)
@@ -115,7 +116,9 @@ class AgentProcess:
             waiter.join(_WAIT_S)
         code = self._process.wait()
         self.ended.set()
-        return _SIGNALLED - code if code < 0 else code
+        if code < 0:
+            code = _SIGNALLED - code
+        return code
 
     def signal(self, number: int) -> None:
         """Hand a signal on to the agent and its group."""
@@ -283,7 +286,9 @@ class _Proxy:
 
     def run(self) -> int:
         work = [self._pass_to_agent, self._pass_to_editor, self._see_to_the_end]
-        for each in work if self._offer is None else [*work, self._keep_current]:
+        if self._offer is not None:
+            work.append(self._keep_current)
+        for each in work:
             Thread(target=each, name=f"acp-{each.__name__.strip('_')}", daemon=True).start()
         code = self._agent.wait()
         self._agent.sweep()
@@ -436,8 +441,10 @@ class _Proxy:
     def _fault(self, what: str, error: Exception) -> None:
         if what not in self._faults:
             self._faults.add(what)
-            reason = error if isinstance(error, SkillsServerError) else f"{type(error).__name__}: {error}"
-            logger.error("%s: %s", what, printable(" ".join(str(reason).split())))
+            reason = str(error)
+            if not isinstance(error, SkillsServerError):
+                reason = f"{type(error).__name__}: {error}"
+            logger.error("%s: %s", what, printable(" ".join(reason.split())))
             logger.debug("%s", what, exc_info=error)
 
     # The end
@@ -446,7 +453,9 @@ class _Proxy:
         self._shutdown.wait()
         began = self._gone = time.monotonic()
         while True:
-            since = began if self._shutdown.at_once else max(began, self._active)
+            since = max(began, self._active)
+            if self._shutdown.at_once:
+                since = began
             left = since + self._grace - time.monotonic()
             if left <= 0:
                 break

@@ -50,8 +50,12 @@ class AcpSkills:
     """
 
     def __init__(self, roots: Sequence[str | os.PathLike[str]] | Registry) -> None:
-        self.registry = roots if isinstance(roots, Registry) else Registry(roots)
-        self._watcher = None if isinstance(roots, Registry) else Watcher(self.registry)
+        self._watcher: Watcher | None = None
+        if isinstance(roots, Registry):
+            self.registry = roots
+        else:
+            self.registry = Registry(roots)
+            self._watcher = Watcher(self.registry)
         self._takes = Takes()
         self._sessions: dict[str, tuple[AgentConnection, dict[str, Any]]] = {}
         self._announced: dict[str, tuple[AvailableSkill, ...]] = {}
@@ -155,4 +159,6 @@ class AcpSkills:
 def _plain(value: Any) -> Any:
     """Return a value of the SDK's as JSON has it."""
     dump = getattr(value, "model_dump", None)
-    return value if dump is None else dump(mode="json", by_alias=True, exclude_none=True)
+    if dump is None:
+        return value
+    return dump(mode="json", by_alias=True, exclude_none=True)

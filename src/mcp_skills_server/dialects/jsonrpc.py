@@ -27,7 +27,6 @@ QUOTA_EXCEEDED: Final = -32000
 Id: TypeAlias = str | int | float | None
 
 _MARK: Final = "\ufeff"
-_BLANK: Final = " \t\n\r"
 _HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _ESCAPE: Final = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
@@ -52,10 +51,6 @@ def parse(raw: bytes | bytearray) -> Any:
     if "\\u" in text and _HALF.search(text):
         text = _ESCAPE.sub(_whole, text)
     try:
-        if text[:1] == "{":
-            value, end = _DECODER.raw_decode(text)  # which is half of what `decode` takes, and all that most need
-            if end == len(text) or not text[end:].strip(_BLANK):
-                return value
         return _DECODER.decode(text)
     except RecursionError:
         raise JsonError("the message is nested too deeply") from None

@@ -55,12 +55,6 @@ def fill_in(instructions: str, arguments: Sequence[Mapping[str, Json]], given: M
 def replaced(text: str, placeholder: re.Pattern[str], value: Callable[[re.Match[str]], str], skill: str) -> str:
     """Return the text with a value for each placeholder, in one pass, measured before it is made.
 
-    Args:
-        text: the instructions of a skill.
-        placeholder: what to replace.
-        value: what a match is replaced by.
-        skill: what the skill is called, for the error.
-
     Raises:
         RequestError: the result would be longer than the text by more than `MOST_ADDED` characters.
     """

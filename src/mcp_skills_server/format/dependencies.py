@@ -12,13 +12,7 @@ FIELD = "dependencies"
 
 
 class Served(NamedTuple):
-    """Tools, prompts and resources of the same server beside skills, for `dependencies` to resolve against.
-
-    Attributes:
-        tools: names of its tools.
-        prompts: names of its prompts.
-        resources: URIs and URI templates of its resources other than skills.
-    """
+    """Names of tools and prompts, and URIs and URI templates of resources, of the same server beside skills."""
 
     tools: Container[str] = ()
     prompts: Container[str] = ()
@@ -26,14 +20,7 @@ class Served(NamedTuple):
 
 
 class Dependencies(NamedTuple):
-    """The dependencies of a skill, in the order that it declares them.
-
-    Attributes:
-        tools: names of tools that are served.
-        prompts: names of prompts that are served.
-        resources: URIs of resources that are served.
-        missing: words for what is not served, as in "tool compile".
-    """
+    """What a skill depends on and is served, in the order that it declares, and words for what is not ("tool x")."""
 
     tools: tuple[str, ...] = ()
     prompts: tuple[str, ...] = ()

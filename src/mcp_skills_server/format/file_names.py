@@ -12,20 +12,10 @@ from mcp_skills_server.format.excerpts import excerpt
 
 _NOT_ON_WINDOWS: Final = re.compile(r"[<>:\"|?*\x00-\x1f]|[ .]\Z")
 _RESERVED: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|\Z)", re.IGNORECASE)
-_PLAIN: Final = re.compile(
-    rf"(?!{_RESERVED.pattern})[a-z0-9_-]++(?:\.[a-z0-9_-][a-z0-9_-]*+)*+", re.IGNORECASE | re.ASCII
-)
-"""There is no fault in such a name, and nearly every one is such."""
 
 
 class NameFault(NamedTuple):
-    """A fault in the name of a file.
-
-    Attributes:
-        path: the file, by its path in the skill.
-        message: what is wrong, in words.
-        is_hidden: whether the name holds an invisible character; otherwise some platform cannot hold it.
-    """
+    """A fault in the name of a file: an invisible character, else one that some platform cannot hold."""
 
     path: str
     message: str
@@ -37,8 +27,6 @@ def faults(paths: Iterable[str]) -> Iterator[NameFault]:
     seen: dict[str, str] = {}
     for path in paths:
         for segment in path.split("/"):
-            if _PLAIN.fullmatch(segment):
-                continue
             unseen = next(hidden.find(segment), None)
             if unseen is not None:
                 message = f"the name {excerpt(segment)} holds the invisible character U+{ord(unseen[1]):04X}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from codecs import BOM_UTF8
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -54,12 +53,8 @@ class Document(NamedTuple):
     written: Mapping[str, str] = MappingProxyType({})
 
 
-def parse(raw: bytes, *, known: Mapping[str, Json] | None = None) -> Document:
-    """Take a SKILL.md apart. Never raises for bad input: what is wrong becomes a Problem.
-
-    `known` are its fields, where they have been read from these very bytes: they are not read again, and the result
-    says nothing of their lines and problems.
-    """
+def parse(raw: bytes) -> Document:
+    """Take a SKILL.md apart. Never raises for bad input: what is wrong becomes a Problem."""
     try:
         text = raw.removeprefix(BOM_UTF8).decode()
     except UnicodeDecodeError as error:
@@ -81,8 +76,6 @@ def parse(raw: bytes, *, known: Mapping[str, Json] | None = None) -> Document:
     blank = _BLANK_LINES.match(rest)
     body = rest[blank.end() :] if blank else rest
     body_line = text.count("\n", 0, closing.start()) + 3 + rest.count("\n", 0, len(rest) - len(body))
-    if known is not None:
-        return Document(known, {}, body.rstrip(), body_line, ())
     reader, fields = _read(text[begin + 1 : closing.start() + 1])
     problems = tuple(reader.problems)
     return Document(fields, reader.lines, body.rstrip(), body_line, problems, reader.metadata, reader.written)
@@ -114,9 +107,8 @@ def _no_closing(text: str) -> Problem:
 
 def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
     """Return the fields, read once more with quotes where they are no YAML for want of them alone."""
-    from mcp_skills_server.format.yaml_reader import (
-        YamlReader,  # late: to import YAML takes as long as to read many files
-    )
+    # Late: to import YAML takes as long as to read many files.
+    from mcp_skills_server.format.yaml_reader import YamlReader
 
     reader = YamlReader(text)
     fields = reader.read()
@@ -139,16 +131,8 @@ def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
     return again, fields
 
 
-@dataclass(frozen=True, slots=True)
-class _Quoted:
-    """A line that was put right.
-
-    Attributes:
-        key: the field.
-        value: its value.
-        line: the 0-based line in the frontmatter.
-        written: the line as it should be.
-    """
+class _Quoted(NamedTuple):
+    """A field whose 0-based line in the frontmatter was put right, and the line as it should be."""
 
     key: str
     value: str

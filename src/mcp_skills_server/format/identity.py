@@ -61,18 +61,12 @@ def find(snapshot: Snapshot, name: str, least: Standing) -> Skill:
 
 
 def origin(skill: Skill) -> str | None:
-    """Return where a skill that is not the operator's own comes from, for clients and models; None for one of
-    theirs.
-    """
+    """Return where a skill of others comes from, as clients and models are shown it; None for the operator's own."""
     return None if skill.origin is None else shown_origin(skill.origin)
 
 
 def shown_origin(given: str) -> str:
-    """Return the origin of a skill for others than the operator: of what lies on the server's disk the last name alone.
-
-    Args:
-        given: the address of a site, a repository or a registry, or the path of an archive.
-    """
+    """Return an address or a path as clients see it: of what lies on the server's disk the last name alone."""
     if _ON_DISK.match(given):
         place, *more = _BEHIND_PLACE.split(given, maxsplit=1)
         return f"{_last(place)}{''.join(more)}"

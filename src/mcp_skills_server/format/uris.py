@@ -7,7 +7,6 @@ never turns into structure. What comes out are lookup keys, never paths.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
@@ -20,21 +19,11 @@ LONGEST: Final = len(SCHEME) + 3 * LONGEST_PATH
 # RFC 3986: a reg-name is unreserved and sub-delims; a path segment also takes ':' and '@'.
 _REG_NAME: Final = "!$&'()*+,;=-._~"
 _SEGMENT: Final = _REG_NAME + ":@"
-
-
 _NO_NAMES: Final = frozenset(("", ".", ".."))
-_PLAIN: Final = re.compile(r"[\w.~-]++(?:/[\w.~-][\w.~-]*+)*+", re.ASCII)
-"""Paths that are their own URIs: nearly all are, and none of these is worth a place in a cache."""
 
 
 def uri(skill_path: str, file_path: str = "") -> str:
     """Return the URI of a file of a skill, or of the skill's directory."""
-    path = f"{skill_path}/{file_path}" if file_path else skill_path
-    return SCHEME + path if _PLAIN.fullmatch(path) else _escaped(skill_path, file_path)
-
-
-@lru_cache(maxsize=256)
-def _escaped(skill_path: str, file_path: str) -> str:
     first, _, rest = skill_path.partition("/")
     parts = [quote(first, safe=_REG_NAME)]
     parts += [quote(segment, safe=_SEGMENT) for segment in (*rest.split("/"), *file_path.split("/")) if segment]

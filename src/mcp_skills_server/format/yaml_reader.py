@@ -218,14 +218,7 @@ class YamlReader:
                 self.written.setdefault(key, value.value)
             if depth == 1 and self._field == METADATA:
                 self.metadata.setdefault(key, (line, value.value if value.__class__ is ScalarEvent else None))
-            text = value.value if value.__class__ is ScalarEvent and value.tag is value.anchor is None else ""
-            if text and text[0] not in _MAYBE_SPECIAL and self._nodes < MAX_NODES:
-                # Nearly every value is such a plain text, and this is the hottest line of a scan.
-                self._nodes += 1
-                self._expansion += len(text)
-                out[key] = text
-            else:
-                out[key] = self._value(value, depth + 1)
+            out[key] = self._value(value, depth + 1)
         return out
 
     def _sequence(self, depth: int) -> list[Json]:

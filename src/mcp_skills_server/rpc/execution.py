@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from importlib import resources
 from typing import Any, Final, cast
 
 import anyio
@@ -35,7 +35,6 @@ from mcp_skills_server.runtime.scripts.launch import NOT_STARTED
 from mcp_skills_server.runtime.scripts.outcome import OURS, Outcome
 from mcp_skills_server.runtime.scripts.policy import RunRefusedError
 from mcp_skills_server.runtime.scripts.runner import Scripts
-from mcp_skills_server.runtime.scripts.workspace import Workspace
 
 BLOBS_OUT: Final = "output_blobs"
 """Where, in the work directory, a run leaves files that are to become blobs."""
@@ -75,19 +74,22 @@ class _Task:
     """A run that has not begun.
 
     Attributes:
+        start: `Scripts.run` with what is to run.
         title: what the summary calls it.
+        args: what it is given.
         blobs: identifiers of the blobs that it may read.
-        called: whether a function of it is called; else it is run as a program.
-        files: what is put into the work directory beside arguments and blobs, by name.
-        owner: among whose blobs those that it leaves count.
+        function: what to call in it; None runs it as a program.
+        owner: among whose runs it counts, and among whose blobs those that it leaves.
     """
 
+    start: Callable[..., Awaitable[Outcome]]
     title: str
     args: Mapping[str, Json]
     blobs: tuple[str, ...]
-    called: bool
-    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
-    owner: Owner = None
+    function: str | None
+    timeout_ms: int | None
+    owner: Owner
+    permissions: Permissions | None
 
 
 class Executor:
@@ -127,24 +129,11 @@ class Executor:
             )
             return failed("unsupported_runtime", message)
 
-        def start(workspace: Workspace, fill: Callable[[str], None]) -> Awaitable[Outcome]:
-            return self._scripts.run(
-                skill,
-                entry,
-                workspace,
-                args=() if export is None else (str(export),),
-                timeout_s=_seconds(request.timeout_ms),
-                directory=manifest.name,
-                launcher=None if export is None else _LAUNCHER,
-                fill=fill,
-                owner=owner,
-                permissions=permissions,
-                needs=manifest.secrets,
-            )
-
+        start = partial(self._scripts.run, skill, entry, directory=manifest.name, needs=manifest.secrets)
         named = (request.args.get(name) for name in manifest.blob_inputs)
         blobs = (*request.input_blobs, *(each for each in named if isinstance(each, str)))
-        return await self._perform(_Task(manifest.name, request.args, blobs, export is not None, owner=owner), start)
+        task = _Task(start, manifest.name, request.args, blobs, export, request.timeout_ms, owner, permissions)
+        return await self._perform(task)
 
     async def run_code(
         self,
@@ -171,42 +160,33 @@ class Executor:
             raise RequestError(f"at most {MAX_MOUNTED} skills are mounted for a run")
         name = f"main{extension}"
 
-        def start(workspace: Workspace, fill: Callable[[str], None]) -> Awaitable[Outcome]:
-            return self._scripts.run(
-                None,
-                name,
-                workspace,
-                skills=skills,
-                args=() if request.entrypoint is None else (request.entrypoint,),
-                timeout_s=_seconds(request.timeout_ms),
-                launcher=None if request.entrypoint is None else _LAUNCHER,
-                fill=fill,
-                owner=owner,
-                permissions=permissions,
-            )
+        start = partial(self._scripts.run, None, name, skills=skills)
+        blobs, function, code = request.input_blobs, request.entrypoint, request.code.encode("utf-8", "replace")
+        task = _Task(start, "the code", request.args, blobs, function, request.timeout_ms, owner, permissions)
+        return await self._perform(task, {name: code})
 
-        code = {name: request.code.encode("utf-8", "replace")}
-        return await self._perform(
-            _Task("the code", request.args, request.input_blobs, request.entrypoint is not None, code, owner), start
-        )
-
-    async def _perform(
-        self, task: _Task, start: Callable[[Workspace, Callable[[str], None]], Awaitable[Outcome]]
-    ) -> Run:
+    async def _perform(self, task: _Task, code: Mapping[str, bytes] | None = None) -> Run:
         """Run in a work directory that is filled when its turn comes, and take out what is left."""
         wanted = dict.fromkeys(task.blobs)
         if len(wanted) > MAX_INPUT_BLOBS:
             raise RequestError(f"at most {MAX_INPUT_BLOBS} blobs are handed to a run")
         files = {BLOBS_IN + "/" + name.removeprefix(PREFIX): self._blobs.get(name).raw for name in wanted}
         try:
-            files |= {launcher.ARGS: jsonrpc.dump(task.args), **task.files}
+            files |= {launcher.ARGS: jsonrpc.dump(task.args), **(code or {})}
         except RecursionError:
             raise RequestError("args is nested too deeply") from None
-        if task.called:
-            files[_LAUNCHER] = (resources.files("mcp_skills_server.rpc") / "launcher.py").read_bytes()
+        start = task.start
+        if task.function is not None:
+            start = partial(start, args=(task.function,), launcher=_LAUNCHER)
         workspace = self._scripts.workspace()
         try:
-            outcome = await start(workspace, partial(_fill, files))
+            outcome = await start(
+                workspace=workspace,
+                timeout_s=_seconds(task.timeout_ms),
+                fill=partial(_fill, files, task.function is not None),
+                owner=task.owner,
+                permissions=task.permissions,
+            )
             result, left, whole = await to_thread.run_sync(_harvest, workspace.path, self._blobs.limit(task.owner))
         except QuotaError:
             raise
@@ -223,12 +203,16 @@ class Executor:
                 blobs.append(self._blobs.add(raw, media.media_type(name) or "text/plain", task.owner))
         except QuotaError:
             whole = False
-        remark = "" if whole else _LEFT_OUT
-        return ended(task.title, outcome, result, tuple(blobs), called=task.called, remark=remark)
+        remark = ""
+        if not whole:
+            remark = _LEFT_OUT
+        return ended(task.title, outcome, result, tuple(blobs), called=task.function is not None, remark=remark)
 
 
 def _seconds(timeout_ms: int | None) -> float | None:
-    return None if timeout_ms is None else min(timeout_ms, _LONGEST_MS) / 1000
+    if timeout_ms is None:
+        return None
+    return min(timeout_ms, _LONGEST_MS) / 1000
 
 
 def _languages(extensions: Iterable[str]) -> list[str]:
@@ -240,8 +224,10 @@ def _languages(extensions: Iterable[str]) -> list[str]:
 # The work directory
 
 
-def _fill(files: Mapping[str, bytes], work: str) -> None:
-    """Write the input files of the run, before any script writes here."""
+def _fill(files: Mapping[str, bytes], called: bool, work: str) -> None:
+    """Write the input files of the run, before any script writes here; with the launcher if a function is called."""
+    if called:
+        shutil.copyfile(launcher.__file__, os.path.join(work, _LAUNCHER))
     for directory in (BLOBS_IN, BLOBS_OUT):
         os.mkdir(os.path.join(work, directory), 0o700)
     for name, raw in files.items():
@@ -263,7 +249,9 @@ def _harvest(work: str, most: int) -> tuple[bytes | None, dict[str, bytes], bool
         with inner:
             names = sorted(inner.names(MAX_OUTPUT_BLOBS * 4))
             for name in names:
-                raw = inner.take(name, most) if len(files) < MAX_OUTPUT_BLOBS else None
+                if len(files) == MAX_OUTPUT_BLOBS:
+                    break
+                raw = inner.take(name, most)
                 if raw is not None:
                     files[name] = raw
                     most -= len(raw)
@@ -277,23 +265,30 @@ def ended(
 
     `result` is what the launcher wrote down, if it did; `remark` is appended to the log.
     """
-    logs = (outcome.stdout if called else "") + outcome.stderr + remark
-    output, error = _returned(result) if called else (_printed(outcome), None)
+    logs = outcome.stderr + remark
+    if called:
+        logs = outcome.stdout + logs
+        output, error = _returned(result)
+    else:
+        output, error = _printed(outcome), None
     last = _reason(outcome.stderr, ours=outcome.exit_code in {None, NOT_STARTED})
     if outcome.timed_out:
         error = ("timeout", "the run was ended after its time limit")
     elif outcome.exit_code == NOT_STARTED and not (called and result is not None):
         error = ("not_started", last or "it could not be started")
     elif outcome.exit_code != 0 and error is None:
-        how = "was ended" if outcome.exit_code is None else f"ended with exit code {outcome.exit_code}"
+        how = f"ended with exit code {outcome.exit_code}"
+        if outcome.exit_code is None:
+            how = "was ended"
         error = ("execution_failed", last or f"{title} {how}")
     elif called and error is None and result is None:
         error = ("execution_failed", f"it ended without a result, or with one of more than {MAX_RESULT:,} bytes")
     elif not called and outcome.stdout_truncated:
         error = ("output_too_long", f"it printed more than is kept; leave large output as files in {BLOBS_OUT}")
-    done = f"{title} completed in {outcome.duration_ms} ms."
-    summary = done if error is None else " ".join(error[1].split())[:MAX_SUMMARY] or error[0]
-    return Run(new_run_id(), summary, None if error else output, blobs, logs[-_MAX_LOGS:], error)
+    summary = f"{title} completed in {outcome.duration_ms} ms."
+    if error is not None:
+        summary, output = " ".join(error[1].split())[:MAX_SUMMARY] or error[0], None
+    return Run(new_run_id(), summary, output, blobs, logs[-_MAX_LOGS:], error)
 
 
 def _returned(result: bytes | None) -> tuple[Json, tuple[str, str] | None]:

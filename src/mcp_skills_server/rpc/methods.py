@@ -38,7 +38,7 @@ from mcp_skills_server.dialects.skills_protocol import (
     Listing,
 )
 from mcp_skills_server.errors import RequestError, StaleFileError, clipped
-from mcp_skills_server.format import cursors, media, versions
+from mcp_skills_server.format import cursors, media
 from mcp_skills_server.format import manifest as manifests
 from mcp_skills_server.format.cursors import portion
 from mcp_skills_server.format.manifest import SKILL_TOML, Findings, Manifest
@@ -64,7 +64,7 @@ _MOST_LOGGED: Final = 10_000
 _findings: Final[WeakKeyDictionary[Skill, Findings]] = WeakKeyDictionary()
 """What was read in the manifest of a skill."""
 
-Key: TypeAlias = tuple[str, versions.Key]
+Key: TypeAlias = tuple[str, manifests.Key]
 """What a list is sorted by: the name, then the version, older ones first."""
 
 _LOAD_PATIENCE_S: Final = 60.0
@@ -121,10 +121,15 @@ class Catalogue:
         self, namespace: str | None, after: Key | None, size: int
     ) -> tuple[list[SkillVersion], SkillVersion | None]:
         """Up to `size` entries behind a key, and the last of them if there are more."""
-        entries = self._ordered if namespace is None else self._by_namespace.get(namespace, [])
-        start = 0 if after is None else bisect_right(entries, after, key=lambda entry: entry.key)
+        entries, start = self._ordered, 0
+        if namespace is not None:
+            entries = self._by_namespace.get(namespace, [])
+        if after is not None:
+            start = bisect_right(entries, after, key=lambda entry: entry.key)
         chosen = entries[start : start + size]
-        return chosen, chosen[-1] if start + size < len(entries) else None
+        if start + size < len(entries):
+            return chosen, chosen[-1]
+        return chosen, None
 
     def versions(self, name: str) -> Sequence[SkillVersion]:
         """All versions of a skill, the latest last."""
@@ -147,7 +152,9 @@ class Catalogues:
         self._skill_set = skill_set
         self._lock = threading.Lock()
         self._made: tuple[Snapshot, Catalogue] | None = None
-        self.logged: set[Problem] = set() if logged is None else logged
+        self.logged: set[Problem] = set()
+        if logged is not None:
+            self.logged = logged
         self.problems: tuple[Problem, ...] = ()
 
     def known(self, snapshot: Snapshot) -> Catalogue | None:
@@ -237,11 +244,7 @@ class Methods:
     """
 
     def __init__(
-        self,
-        runtime: Runtime,
-        allow_code: bool = False,
-        blobs: Blobs | None = None,
-        views: Views | None = None,
+        self, runtime: Runtime, allow_code: bool = False, blobs: Blobs | None = None, views: Views | None = None
     ) -> None:
         self._registry = runtime.registry
         self._views = views or Views(runtime.registry)
@@ -295,7 +298,9 @@ class Methods:
     ) -> Result:
         """Answer from the skills as they are, once they were read."""
         request = parse(params)
-        await self._loaded()
+        loaded = self._registry.loaded
+        if not loaded.is_set():
+            await to_thread.run_sync(loaded.wait, _LOAD_PATIENCE_S, abandon_on_cancel=True)
         return await retry_when_stale(self._views.of(client.principal), lambda view: handle(view, request, client))
 
     # Discovery
@@ -306,15 +311,21 @@ class Methods:
         catalogue = await self._catalogue(view)
         page, more = catalogue.page(request.namespace, after, request.limit)
         kept = portion(page, _weight)
-        page, more = (page, more) if len(kept) == len(page) else (kept, kept[-1])
-        cursor = None if more is None else cursors.encode(kind, f"{more.manifest.name} {more.manifest.version.text}")
-        return dialect.skill_list((entry.manifest for entry in page), request.detail, cursor)
+        if len(kept) < len(page):
+            more = kept[-1]
+        cursor = None
+        if more is not None:
+            cursor = cursors.encode(kind, f"{more.manifest.name} {more.manifest.version.text}")
+        return dialect.skill_list((entry.manifest for entry in kept), request.detail, cursor)
 
     async def _describe(self, view: View, request: Description, _client: RpcClient) -> Result:
         entry = await self._find(await self._catalogue(view), request.name, request.version)
-        frontmatter = None if request.detail == "manifest" else entry.frontmatter
-        raw = await self._bytes(view, entry, SKILL_MD) if request.detail == "full" else None
-        content = None if raw is None else raw.decode("utf-8", "replace")
+        frontmatter = content = None
+        if request.detail != "manifest":
+            frontmatter = entry.frontmatter
+        if request.detail == "full":
+            raw = await self._bytes(view, entry, SKILL_MD)
+            content = (raw or b"").decode("utf-8", "replace")
         return dialect.skill_description(entry.manifest, frontmatter, content)
 
     async def _read(self, view: View, request: FileRequest, client: RpcClient) -> Result:
@@ -325,8 +336,10 @@ class Methods:
             raw = await self._bytes(view, entry, request.path)
             if raw is None:
                 message = f"{request.name[:100]} has no file {request.path[:200]!r}"
-                near = nearest(request.path, _paths(entry))
-                raise CallError(printable(f"{message}; nearest: {', '.join(near)}" if near else message), about)
+                near = nearest(request.path, guide.files() if entry.skill is None else entry.skill.files)
+                if near:
+                    message += f"; nearest: {', '.join(near)}"
+                raise CallError(printable(message), about)
             text = media.as_text(raw, media.media_type(request.path))
             if text is None:
                 raise CallError(printable(f"{request.path[:200]!r} is no text, and content is a string"), about)
@@ -377,11 +390,6 @@ class Methods:
 
     # What they share
 
-    async def _loaded(self) -> None:
-        loaded = self._registry.loaded
-        if not loaded.is_set():
-            await to_thread.run_sync(loaded.wait, _LOAD_PATIENCE_S, abandon_on_cancel=True)
-
     async def _catalogue(self, view: View) -> Catalogue:
         catalogues = self.catalogues
         if view.skill_set is not self._registry:
@@ -395,12 +403,16 @@ class Methods:
         if not there:
             # Among thousands of names it takes a while.
             near = await to_thread.run_sync(nearest, name, catalogue.names())
-            hint = f"nearest: {', '.join(near)}" if near else f"{dialect.LIST} shows what there is"
+            hint = f"{dialect.LIST} shows what there is"
+            if near:
+                hint = f"nearest: {', '.join(near)}"
             raise CallError(f"Unknown skill {printable(name[:100])!r}; {hint}", _about(name, version))
-        found = there[-1] if version is None else next((e for e in there if e.manifest.version.text == version), None)
+        if version is None:
+            return there[-1]
+        found = next((each for each in there if each.manifest.version.text == version), None)
         if found is None:
             shown = ", ".join(entry.manifest.version.text for entry in there[-_VERSIONS_SHOWN:])
-            message = f"{name} has no version {str(version)[:100]!r}; there is {shown}"
+            message = f"{name} has no version {version[:100]!r}; there is {shown}"
             raise CallError(printable(message), _about(name, version))
         return found
 
@@ -408,7 +420,9 @@ class Methods:
         """Return the bytes of a file, None if the skill has no such file."""
         if entry.skill is None:
             return guide.files().get(path)
-        return await view.read(entry.skill, path) if path in entry.skill.files else None
+        if path not in entry.skill.files:
+            return None
+        return await view.read(entry.skill, path)
 
 
 def _after(cursor: str | None, kind: str) -> Key | None:
@@ -420,7 +434,7 @@ def _after(cursor: str | None, kind: str) -> Key | None:
     except RequestError:
         found, key = "", ""
     name, _, text = key.partition(" ")
-    version = versions.parse(text)
+    version = manifests.parse_version(text)
     if found != kind or version is None:
         message = f"Invalid cursor {printable(cursor[:100])!r}; use the next_cursor of an earlier page of the same list"
         raise CallError(message)
@@ -429,13 +443,12 @@ def _after(cursor: str | None, kind: str) -> Key | None:
 
 def _about(name: str, version: str | None) -> dict[str, Json]:
     """Return what an error is about."""
-    return {"name": clipped(name)} if version is None else {"name": clipped(name), "version": clipped(version)}
+    about: dict[str, Json] = {"name": clipped(name)}
+    if version is not None:
+        about["version"] = clipped(version)
+    return about
 
 
 def _weight(entry: SkillVersion) -> int:
     """About how many bytes it takes in a list."""
     return _NAMES_BYTES + 6 * len(str(entry.manifest.fields["description"]))
-
-
-def _paths(entry: SkillVersion) -> list[str]:
-    return list(guide.files() if entry.skill is None else entry.skill.files)

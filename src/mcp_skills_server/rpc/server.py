@@ -58,17 +58,24 @@ class Rpc:
             return await self._one(message, owner, principal, address)
         batch = cast(list[Any], message)
         if not batch or len(batch) > MAX_BATCH:
-            reason = f"at most {MAX_BATCH} calls are taken at once" if batch else "the batch is empty"
+            reason = "the batch is empty"
+            if batch:
+                reason = f"at most {MAX_BATCH} calls are taken at once"
             return _error(None, CallError(f"Invalid Request: {reason}", code=INVALID_REQUEST))
         answers: list[bytes] = []
         size = 0
         for each in batch:
             await anyio.lowlevel.checkpoint()  # a batch must not keep the others waiting
-            answer = await self._one(each, owner, principal, address) if size <= MAX_ANSWERS else _over(each)
+            if size > MAX_ANSWERS:
+                answer = _over(each)
+            else:
+                answer = await self._one(each, owner, principal, address)
             if answer is not None:
                 answers.append(answer)
                 size += len(answer)
-        return b"[" + b",".join(answers) + b"]" if answers else None
+        if not answers:
+            return None
+        return b"[" + b",".join(answers) + b"]"
 
     @staticmethod
     def calls_in(raw: bytes) -> int:
@@ -79,7 +86,9 @@ class Rpc:
             message = messages.parse(raw)
         except CallError:
             return 1
-        return max(1, min(len(cast(list[Any], message)), MAX_BATCH)) if isinstance(message, list) else 1
+        if not isinstance(message, list):
+            return 1
+        return max(1, min(len(cast(list[Any], message)), MAX_BATCH))
 
     def too_long(self) -> bytes:
         """Return the answer to a message that was not read to its end."""
@@ -102,7 +111,9 @@ class Rpc:
         except Exception:
             logger.exception("%r failed", call.method[:100], extra=REPEATS)
             answer = _error(call.id, CallError("Internal error", code=INTERNAL_ERROR))
-        return answer if call.answered else None
+        if not call.answered:
+            return None
+        return answer
 
 
 def _error(id_: jsonrpc.Id, error: CallError) -> bytes:

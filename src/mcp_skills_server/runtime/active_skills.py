@@ -182,7 +182,9 @@ class ActiveSkills:
             wanted = {each.path: each for each in needed if each.path not in wanted} | wanted
         count = len(kept.keys() | wanted.keys())
         if count > most:
-            loaded = f" Loaded now: {', '.join(self.names)}." if self._loaded else ""
+            loaded = ""
+            if self._loaded:
+                loaded = f" Loaded now: {', '.join(self.names)}."
             raise RequestError(
                 f"At most {most} skills can be loaded at once, and this would make {count}. Load fewer, or unload "
                 f"some with {runtime.UNLOAD} first.{loaded}"
@@ -198,7 +200,7 @@ class ActiveSkills:
     async def _current(self, of: Runtime, view: View) -> Active:
         """Return what is loaded, as it is now."""
         now: dict[str, tuple[Skill, Loaded]] = {}
-        for path in self._loaded if self._awaited is None else (path for path, _ in self._awaited):
+        for path, _ in self.digests:
             found = view.snapshot.skills.get(path)
             known = self._loaded.get(path) if self._shown_by is of else None
             if known is not None and found is known[0]:
@@ -245,7 +247,9 @@ def _path_of(of: Runtime, active: Active, wanted: str) -> str | None:
         if wanted in {path, loaded.name, loaded.location}:
             return path
     located = of.locate(of.skill_set.snapshot, wanted)
-    return located.path if located is not None and located.path in active else None
+    if located is None or located.path not in active:
+        return None
+    return located.path
 
 
 def _find_all(of: Runtime, snapshot: Snapshot, names: Sequence[str]) -> list[Skill]:

@@ -105,7 +105,9 @@ class Briefing:
         texts = self._current()
         if not active and client in texts.instructions:
             return texts.instructions[client]
-        characters = 0 if client.list_in == "tools" else self.characters(client)
+        characters = self.characters(client)
+        if client.list_in == "tools":
+            characters = 0
         text = runtime.instructions(texts.overview, characters, scripts=self._scripts(), active=active)
         if not active:
             texts.instructions[client] = text
@@ -126,9 +128,12 @@ class Briefing:
         if key not in texts.tools:
             overview = texts.overview
             characters = self.characters(client)
-            if client.list_in == "instructions" if elsewhere is None else scripts:
+            if elsewhere is None:
+                if client.list_in == "instructions":
+                    characters = 0
+            elif scripts:
                 characters = 0
-            elif elsewhere is not None:
+            else:
                 skills = texts.snapshot.skills
                 rest = [each for each in overview.offers if skills[each.path].standing < elsewhere]
                 overview = overview._replace(offers=rest, more=False)
@@ -224,13 +229,17 @@ class Briefing:
     def news(self, since: int) -> str | None:
         """Return one line on what came and went since that moment, None where that is nothing."""
         moved = self._moved - since
-        moves = list(self._moves)[-moved:] if moved > 0 else []
-        balance: dict[str, int] = {}
+        if moved <= 0:
+            return None
+        moves = list(self._moves)[-moved:]
+        balance: Counter[str] = Counter()
         for path, step in moves:
-            balance[path] = balance.get(path, 0) + step
+            balance[path] += step
         added = sum(step > 0 for step in balance.values())
         removed = sum(step < 0 for step in balance.values())
-        return runtime.news(added, removed, uncounted=moved > len(moves)) if added or removed else None
+        if not added and not removed:
+            return None
+        return runtime.news(added, removed, uncounted=moved > len(moves))
 
     def time_of(self, moment: int) -> float:
         """Return when that moment was, in seconds of the wall clock, for another process to find its own moment by."""

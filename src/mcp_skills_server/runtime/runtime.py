@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from copy import copy
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
@@ -19,7 +18,7 @@ from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.uris import SCHEME
 from mcp_skills_server.model import SKILL_MD, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.briefing import Briefing, name_of
-from mcp_skills_server.runtime.session import Session
+from mcp_skills_server.runtime.session import Closing, Session
 from mcp_skills_server.telemetry.events import Events
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class RuntimeSettings(NamedTuple):
     load_dependencies: bool = False
 
 
-class Runtime:
+class Runtime(Closing):
     """Skills for an agent loop of your own: makes sessions, one for each conversation.
 
     A context manager of both kinds. `async with` also reads the skills on entry, in a thread; at the end every work
@@ -145,20 +144,9 @@ class Runtime:
             )
         return self._runs[1]
 
-    def __enter__(self) -> Runtime:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, of: TracebackType | None) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Runtime:
+    async def __aenter__(self) -> Self:
         await self.load()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, of: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     async def load(self) -> None:
         """Read the skills in a thread, unless they are read, so that `session` has nothing to wait for."""
@@ -191,13 +179,6 @@ class Runtime:
         if self.scripts is not None:
             self.scripts.close()
 
-    async def aclose(self) -> None:
-        """The same without holding up an event loop."""
-        from anyio import CancelScope  # late: a server over stdio starts without it
-
-        with CancelScope(shield=True):
-            await in_thread(self.close)
-
     # Which skill is meant
 
     def entries(self, skills: Sequence[Skill], snapshot: Snapshot) -> list[dict[str, Json]]:
@@ -229,7 +210,9 @@ class Runtime:
             if snapshot.named(wanted, Standing.LENIENT):
                 raise  # it names them all
             near = [name_of(skill, snapshot) for skill in self._near(wanted)]
-            hint = f"nearest: {', '.join(near)}" if near else f"{runtime.LIST} shows what there is"
+            hint = f"{runtime.LIST} shows what there is"
+            if near:
+                hint = f"nearest: {', '.join(near)}"
             raise RequestError(f"{error}; {hint}") from None
 
     def _near(self, wanted: str) -> list[Skill]:

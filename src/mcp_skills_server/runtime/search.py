@@ -10,13 +10,12 @@ import math
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
 from itertools import chain, groupby, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog.skill_set import SkillSet
-from mcp_skills_server.model import Skill, Snapshot
+from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime.overlap import grouped
 from mcp_skills_server.runtime.search_index import SENTENCE_WEIGHTS, SearchIndex, Term
 from mcp_skills_server.runtime.search_text import COMMON_WORDS, STOP_WORDS, words_of
@@ -66,8 +65,6 @@ _MOST_HITS: Final = 3_000
 """Occurrences that a question may weigh; its commonest words are dropped first, since they say the least."""
 _COUNTED: Final = _MOST_HITS + 1
 """The bound of a count of occurrences: a word with more is dropped however many it has."""
-_MOST_COUNTED: Final = 1 << 11
-"""Words whose occurrences are known from earlier questions: the commonest are in many, and take longest to count."""
 _FOLLOWED: Final = 6
 """Words of a question that are corrected for typing errors."""
 _SENTENCE: Final = 3
@@ -84,7 +81,6 @@ _WEAKEST_SHARE: Final = 0.3
 """Of the best score. Of the right answers of `bench.search` 97 % are above both."""
 _DISTANT: Final = 0.25
 """The least similarity of a name to a word that is suggested when nothing fits."""
-_T = TypeVar("_T")
 
 
 class Hit(NamedTuple):
@@ -129,27 +125,22 @@ class Search:
             among = None if self._skill_set.permissions is None else self._skill_set.snapshot.skills
             meant = self._embeddings.ranked(query, among)
         most = max(limit, 0)
-        hits = self._ask(
-            lambda indexed: list(
-                islice((hit for hit in indexed.find(query, meant) if accept(hit.skill)), most * _COPIES)
-            )
-        )
+        with self._lock:
+            accepted = (hit for hit in self._current().find(query, meant) if accept(hit.skill))
+            hits = list(islice(accepted, most * _COPIES))
         scores = {hit.skill.path: hit.score for hit in hits}
         found = grouped(hit.skill for hit in hits)
         return [Hit(skill, scores[skill.path], tuple(copies)) for skill, copies in islice(found, most)]
 
     def nearest(self, query: str, limit: int, accept: Callable[[Skill], bool]) -> list[Skill]:
         """Return up to `limit` accepted skills whose names look like words of `query`, which found nothing."""
-        return self._ask(lambda indexed: list(islice(filter(accept, indexed.nearest(query)), max(limit, 0))))
-
-    def _ask(self, question: Callable[[_Indexed], list[_T]]) -> list[_T]:
         with self._lock:
-            return question(self._current())
+            return list(islice(filter(accept, self._current().nearest(query)), max(limit, 0)))
 
     def _current(self) -> _Indexed:
         # Put back once it is whole: what was left half changed is never used, the next question builds it anew.
-        indexed, self._indexed = self._indexed or _Indexed(SearchIndex()), None
-        indexed.follow(self._skill_set.snapshot)
+        indexed, self._indexed = self._indexed or _Indexed(), None
+        indexed.index.follow(self._skill_set.snapshot)
         self._indexed = indexed
         return indexed
 
@@ -157,17 +148,11 @@ class Search:
 class _Indexed:
     """One snapshot, made ready to be asked."""
 
-    def __init__(self, index: SearchIndex) -> None:
-        self.index = index
-        counted = lru_cache(_MOST_COUNTED)
-        self._hits = counted(partial(index.hits, most=_COUNTED))
-        self._opening_hits = counted(partial(index.opening_hits, most=_COUNTED))
+    def __init__(self) -> None:
+        self.index = SearchIndex()
 
-    def follow(self, snapshot: Snapshot) -> None:
-        """Bring the index up to this snapshot."""
-        if self.index.follow(snapshot):
-            self._hits.cache_clear()
-            self._opening_hits.cache_clear()
+    def _hits(self, term: Term) -> int:
+        return self.index.hits(term, _COUNTED)
 
     def find(self, query: str, meant: Sequence[tuple[str, float]] = ()) -> Iterator[Hit]:
         """Yield the skills that are meant, the best first: by their very name, then by their texts.
@@ -189,7 +174,7 @@ class _Indexed:
         terms = [Term(word) for word in dict.fromkeys(words[:_QUERY_WORDS])]
         if len(words) == 1 and len(words[0]) > 1:
             terms.append(Term(words[0], prefix=True))
-        return self.index.ranked(terms, names_only=True) if terms else iter(())
+        return self.index.ranked(terms, names_only=True)
 
     def _by_texts(self, telling: list[str], words: list[str], by_meaning: list[tuple[int, float]]) -> Ranking:
         """Rank by the fields and the concepts of the words, for a sentence also by how bodies begin.
@@ -206,13 +191,15 @@ class _Indexed:
         terms += [term for term in concepts for _ in range(min(meanings[term.word], _MOST_REPEATS))]
         if terms and not is_sentence:
             found = self.index.ranked(terms)
-            return fused(found, iter(by_meaning), _WEIGHT) if by_meaning else found
+            if not by_meaning:
+                return found
+            return fused(found, iter(by_meaning), _WEIGHT)
         scores: defaultdict[int, float] = defaultdict(float)
-        for row, rank in self.index.ranked(terms, weights=SENTENCE_WEIGHTS) if terms else ():
+        for row, rank in self.index.ranked(terms, weights=SENTENCE_WEIGHTS):
             scores[row] += rank
         also = dict.fromkeys([*map(Term, telling), *terms])
-        opening = self._telling({term: self._opening_hits(term) for term in also}, _MOST_HITS // 2)
-        for row, rank in self.index.ranked_by_opening(opening, _MOST_EQUALS) if opening else ():
+        opening = self._telling({term: self.index.opening_hits(term, _COUNTED) for term in also}, _MOST_HITS // 2)
+        for row, rank in self.index.ranked_by_opening(opening, _MOST_EQUALS):
             scores[row] += _OPENING_WEIGHT * rank
         by_words = sorted(scores.items(), key=itemgetter(1))
         if by_meaning:
@@ -227,8 +214,7 @@ class _Indexed:
         words = dict.fromkeys(words_of(query[:_QUERY_LENGTH])[:_QUERY_WORDS])
         telling = [word for word in words if word not in STOP_WORDS]
         alike = [Term(each) for word in telling for each in self.index.descriptions.like(word, _DISTANT)]
-        rows = self.index.ranked(alike, names_only=True) if alike else iter(())
-        return (skill for row, _ in rows for skill in self.index.skills([row]))
+        return (skill for row, _ in self.index.ranked(alike, names_only=True) for skill in self.index.skills([row]))
 
     def _terms(self, words: Sequence[str], unfinished: str) -> list[Term]:
         """Return what to look for: the words, the beginning that the last one may be, and what rare ones mean."""

@@ -88,10 +88,10 @@ class SearchIndex:
         self._skills: dict[int, Skill] = {}
         self._last = 0
 
-    def follow(self, snapshot: Snapshot) -> bool:
-        """Bring the index up to this snapshot, and return whether anything had to be done."""
+    def follow(self, snapshot: Snapshot) -> None:
+        """Bring the index up to this snapshot."""
         if snapshot is self._snapshot:
-            return False
+            return
         old, new = self._snapshot.skills, snapshot.skills
         # In one order in every process, since rows of equal rank come in the order of the index: at first that of the
         # snapshot, later that of the paths, so that no other skill is looked at.
@@ -105,7 +105,6 @@ class SearchIndex:
                 self._put_in(new[path])
         self._db.execute("COMMIT")
         self._snapshot = snapshot
-        return True
 
     def __len__(self) -> int:
         return len(self._skills)
@@ -123,19 +122,23 @@ class SearchIndex:
         return [row for (row,) in self._db.execute("SELECT row FROM names WHERE name = ?", (name,))]
 
     def hits(self, term: Term, most: int) -> int:
-        """Return how many rows have it in a field; counted up to `most`."""
-        query = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
-        return int(self._db.execute(query, (_quoted(term), most)).fetchone()[0])
+        """Return how many rows have the term in a field; counted up to `most`."""
+        return self._count("words", term, most)
 
     def opening_hits(self, term: Term, most: int) -> int:
-        """Return how many rows have it where their bodies begin; counted up to `most`."""
-        query = "SELECT count(*) FROM (SELECT 1 FROM openings WHERE openings MATCH ? LIMIT ?)"
+        """Return how many rows have the term where their bodies begin; counted up to `most`."""
+        return self._count("openings", term, most)
+
+    def _count(self, table: str, term: Term, most: int) -> int:
+        query = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? LIMIT ?)"  # noqa: S608
         return int(self._db.execute(query, (_quoted(term), most)).fetchone()[0])
 
     def ranked(
         self, terms: Sequence[Term], *, names_only: bool = False, weights: Mapping[str, float] = WEIGHTS
     ) -> Iterator[tuple[int, float]]:
         """Return the rows that have any of them in a field with their rank, the lowest and best first."""
+        if not terms:
+            return iter(())
         match = _any_of(terms)
         if names_only:
             match = f"name : ({match})"
@@ -150,6 +153,8 @@ class SearchIndex:
         """Return the rows whose bodies begin with a text that has any of them, at most so many, as `ranked` gives
         them.
         """
+        if not terms:
+            return iter(())
         return self._db.execute(
             "SELECT rowid, bm25(openings) AS rank_ FROM openings WHERE openings MATCH ? ORDER BY rank_ LIMIT ?",
             (_any_of(terms), most),
@@ -187,7 +192,9 @@ def _any_of(terms: Sequence[Term]) -> str:
 
 
 def _quoted(term: Term) -> str:
-    return f'"{term.word}"*' if term.prefix else f'"{term.word}"'
+    if term.prefix:
+        return f'"{term.word}"*'
+    return f'"{term.word}"'
 
 
 def _with_concepts(texts: Texts) -> Texts:

@@ -44,7 +44,9 @@ COMMON_WORDS: Final = _words_in("common_words.txt")
 def _fold(text: str) -> str:
     """Return the text with nothing but folded words and what stands between words in ASCII, which stays as it is."""
     text = text.replace("\0", " ")
-    return text if text.isascii() else _NOT_ASCII.sub(lambda found: _fold_run(found[0]), text)
+    if text.isascii():
+        return text
+    return _NOT_ASCII.sub(lambda found: _fold_run(found[0]), text)
 
 
 @lru_cache(maxsize=512)  # in most texts these are the same few dashes, quotes and accented letters

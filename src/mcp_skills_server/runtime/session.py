@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
 from mcp_skills_server.catalog.threads import in_thread, in_turn
 from mcp_skills_server.catalog.view import View, retry_when_stale
@@ -47,7 +46,34 @@ _MOST_OUTPUT: Final = 16 << 20
 """Bytes of a file that a script left and that is read."""
 
 
-class Session:
+class Closing:
+    """A context manager of both kinds, which closes at the end."""
+
+    def close(self) -> None:
+        """End it. Safe to call twice."""
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        """Close without holding up an event loop."""
+        from anyio import CancelScope  # late: a server over stdio starts without it
+
+        with CancelScope(shield=True):
+            await in_thread(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class Session(Closing):
     """One conversation's state: the loaded skills in order, the latest last, and the work directory of its scripts.
 
     Made by `Runtime.session`. A context manager of both kinds, which closes it at the end.
@@ -79,20 +105,6 @@ class Session:
         self._since = runtime, runtime.briefing.moment if since is None else since  # a moment of these skills
         self._active = ActiveSkills(runtime)
         self._workspace: Workspace | None = None
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, of: TracebackType | None) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Session:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, of: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     @property
     def active_skills(self) -> list[str]:
@@ -166,13 +178,6 @@ class Session:
             self._workspace.close()
             self._workspace = None
 
-    async def aclose(self) -> None:
-        """The same without holding up an event loop."""
-        from anyio import CancelScope  # late: a server over stdio starts without it
-
-        with CancelScope(shield=True):
-            await in_thread(self.close)
-
     # What another process goes on with
 
     @property
@@ -213,7 +218,9 @@ class Session:
             if after is None:
                 break
         shown = portion(offered[:limit], weight)
-        after = shown[-1].path if len(offered) > len(shown) else None
+        after = None
+        if len(offered) > len(shown):
+            after = shown[-1].path
         entries = call.runtime.entries(shown, snapshot)
         return runtime.listing(entries, after, characters=call.settings.result_characters)
 
@@ -230,7 +237,7 @@ class Session:
             tags = Counter(str(tag) for skill in offered for tag in tags_of(skill.frontmatter))
             groups = Counter(skill.path.partition("/")[0] for skill in offered if "/" in skill.path)
             advice = runtime.nothing_fits([name_of(skill, snapshot) for skill in near], _common(tags), _common(groups))
-            note = advice if note is None else f"{advice}\n{note}"
+            note = "\n".join(filter(None, (advice, note)))
         found = portion([hit.skill for hit in hits], weight)
         entries = call.runtime.entries(found, snapshot)
         for entry, hit in zip(entries, hits, strict=False):
@@ -335,7 +342,9 @@ class Session:
     # What they share
 
     def _chosen(self, snapshot: Snapshot, given: Mapping[str, Any], call: _Request) -> Skill:
-        reminder = "" if self._hosted else f', and give the "{runtime.SESSION}" that it returned'
+        reminder = ""
+        if not self._hosted:
+            reminder = f', and give the "{runtime.SESSION}" that it returned'
         return chosen(call.runtime, call.active, snapshot, given.get("skill"), reminder=reminder)
 
     def _receipt(
@@ -356,8 +365,9 @@ class Session:
         if known is not call.runtime:
             self._since = call.runtime, call.runtime.briefing.moment
             return None
-        # Where an orchestrator puts the instructions at the top of each call, they are never old.
-        return None if self._hosted else known.briefing.news(moment)
+        if self._hosted:  # the instructions at the top of each call are never old
+            return None
+        return known.briefing.news(moment)
 
 
 class _Request(NamedTuple):

@@ -203,7 +203,9 @@ class SharedSessions(Sessions):
 
 def _owner(owner: str | None) -> str:
     """Return what stands in a record for an owner."""
-    return "" if owner is None else sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()
+    if owner is None:
+        return ""
+    return sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def sharing(store: RecordStore, share: int | None = None) -> Callable[[Runtime], Sessions]:

@@ -31,14 +31,20 @@ def path_in(skill: Skill, wanted: str, paths: Sequence[str], below: str = "") ->
     if located.startswith(f"{skill.path}/") and located[len(skill.path) + 1 :] in paths:
         return located[len(skill.path) + 1 :]
     below_it = plain.rstrip("/") + "/"
-    inside = [path for path in paths if path.startswith(below_it)]
-    close = [] if inside else nearest(plain, paths, _SUGGESTED)
-    near = inside or close or list(paths)
-    shown = ", ".join(near[:_SHOWN_PATHS]) + (" ..." if len(near) > _SHOWN_PATHS else "")
-    lead = "nearest" if close else "there is"
-    kind = f"file below {below}" if below else "file"
-    problem = "is a directory" if inside else f"is no {kind} of the skill {skill.name}"
-    raise RequestError(f"{wanted[:200]!r} {problem}; " + (f"{lead}: {shown}" if near else f"it has no {kind}"))
+    kind = "file"
+    if below:
+        kind = f"file below {below}"
+    problem, lead, near = f"is no {kind} of the skill {skill.name}", "there is", list(paths)
+    if inside := [path for path in paths if path.startswith(below_it)]:
+        problem, near = "is a directory", inside
+    elif close := nearest(plain, paths, _SUGGESTED):
+        lead, near = "nearest", close
+    if not near:
+        raise RequestError(f"{wanted[:200]!r} {problem}; it has no {kind}")
+    shown = ", ".join(near[:_SHOWN_PATHS])
+    if len(near) > _SHOWN_PATHS:
+        shown += " ..."
+    raise RequestError(f"{wanted[:200]!r} {problem}; {lead}: {shown}")
 
 
 @cache
@@ -64,4 +70,6 @@ def invalid_arguments(tool: str, given: Mapping[str, Any]) -> str | None:
     text: str = error.message
     if len(text) > _MOST_SHOWN:  # what was given comes first in it, what is wrong with that comes last
         text = f"... {text[-_MOST_SHOWN // 2 :]} ({error.validator}: {str(error.validator_value)[: _MOST_SHOWN // 2]})"
-    return f"{f'Argument {place}: ' if place else ''}{text}. {tool} takes: {taken}"
+    if place:
+        text = f"Argument {place}: {text}"
+    return f"{text}. {tool} takes: {taken}"

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mcp_skills_server.errors import REPEATS, RequestError, clipped
 from mcp_skills_server.model import printable
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
 _CONNECTIONS: Final = 16
 _WHOLE_S: Final = 2 * ANSWER_S
 """The timeout of one use of Redis, however slowly its bytes come."""
-_QUIET_S: Final = 5.0
-"""After so long without a message the subscription is asked whether it lives."""
+_QUIET: Final = 5
+"""After so many seconds without a message the subscription is asked whether it lives."""
 _SOONEST_S: Final = 0.25
 _LATEST_S: Final = 5.0
 """Between two tries. The pause doubles for as long as Redis does not answer for `_STEADY_S`."""
@@ -61,24 +60,18 @@ class Listener(Protocol):
 
 
 class Link:
-    """The way to Redis.
-
-    Args:
-        settings: where it is.
-    """
+    """The way to Redis."""
 
     def __init__(self, settings: RedisSettings) -> None:
         self.settings: Final = settings
         self._lock = threading.Lock()
         self._trouble = ""
         """Why Redis cannot be used, for the operator; empty while it can."""
-        self._refusals: set[str] = set()
         self._client: tuple[asyncio.AbstractEventLoop, Redis] | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._publisher: Any = None
-        self._suspect: asyncio.Event | None = None
-        """Set when a use got no answer, and when the link ends."""
         self._stopped = False
 
     @property
@@ -97,12 +90,8 @@ class Link:
 
     # Use
 
-    async def use(self, what: str, work: Callable[[Redis], Awaitable[_T]]) -> _T:
-        """Run `work` with a client of Redis, within two seconds.
-
-        Args:
-            what: its purpose, for the log.
-            work: gets the client.
+    async def run(self, what: str, script: str, keys: Sequence[str], given: Sequence[Any]) -> Any:
+        """Run a Lua script within two seconds, and return what it returns. `what` is its purpose, for the log.
 
         Raises:
             SharedError: Redis does not answer, or refuses it.
@@ -113,27 +102,18 @@ class Link:
             await asyncio.to_thread(import_module, "redis.asyncio")
         from redis.exceptions import ResponseError
 
-        try:
-            async with asyncio.timeout(_WHOLE_S):
-                result = await work(self._client_here())
-        except ResponseError as error:
-            self._note_refusal(what, error)
-            raise SharedError(REFUSED) from None
-        except SharedError:
-            raise
-        except Exception as error:  # what does not speak the protocol may raise anything
-            self._failed(error)
-            raise SharedError(AWAY) from None
-        if what in self._refusals:
-            self._refusals.discard(what)
-            logger.warning("%s: takes %s again", self.settings.shown, what, extra=REPEATS)
-        return result
-
-    def _client_here(self) -> Redis:
         loop = asyncio.get_running_loop()
         if self._client is None or self._client[0] is not loop:
             self._client = loop, self.settings.client(_CONNECTIONS)
-        return self._client[1]
+        try:
+            async with asyncio.timeout(_WHOLE_S):
+                return await self._client[1].register_script(script)(keys, given)
+        except ResponseError as error:
+            self._log_refusal(what, error)
+            raise SharedError(REFUSED) from None
+        except Exception as error:  # what does not speak the protocol may raise anything
+            self._failed(error)
+            raise SharedError(AWAY) from None
 
     async def aclose(self) -> None:
         """Close the connections of the event loop that runs now."""
@@ -141,10 +121,8 @@ class Link:
             await self._client[1].aclose()
             self._client = None
 
-    def _note_refusal(self, what: str, error: Exception) -> None:
-        if what not in self._refusals:
-            self._refusals.add(what)
-            logger.warning("%s: refuses %s: %s", self.settings.shown, what, _line(error), extra=REPEATS)
+    def _log_refusal(self, what: str, error: Exception) -> None:
+        logger.warning("%s: refuses %s: %s", self.settings.shown, what, _line(error), extra=REPEATS)
 
     def _failed(self, error: BaseException) -> None:
         with self._lock:
@@ -156,8 +134,6 @@ class Link:
             self.settings.shown,
             self._trouble,
         )
-        if self._suspect is not None:
-            self.soon(self._suspect.set)
 
     def _answers(self) -> None:
         with self._lock:
@@ -177,8 +153,8 @@ class Link:
     def stop(self) -> None:
         """Listen no more."""
         self._stopped = True
-        if self._suspect is not None:
-            self.soon(self._suspect.set)
+        if self._watching is not None:
+            self.soon(self._watching.cancel)
         if self._thread is not None:
             self._thread.join(_STOP_S)
 
@@ -200,38 +176,33 @@ class Link:
                 async with asyncio.timeout(_WHOLE_S):
                     await self._publisher.publish(self.key("look"), message)
             except ResponseError as error:
-                self._note_refusal("a call to look again", error)
+                self._log_refusal("a call to look again", error)
             except Exception as error:
                 self._failed(error)
 
     async def _watch(self, listener: Listener) -> None:
-        self._loop, self._suspect = asyncio.get_running_loop(), (suspect := asyncio.Event())
-        client: Any = self.settings.client(3)  # one to subscribe, two to publish
+        self._loop, self._watching = asyncio.get_running_loop(), asyncio.current_task()
+        client: Any = self.settings.client(3)  # one connection to subscribe, two to publish
         self._publisher = client
         pause, missed = _SOONEST_S, False
-        while not self._stopped:
-            began = self._loop.time()
-            pubsub = client.pubsub()
-            try:
-                suspect.clear()
-                await self._subscribe(pubsub)
-                self._answers()
-                if missed:
-                    listener.returned()
+        try:
+            while not self._stopped:
                 began = self._loop.time()
-                await self._listen(pubsub, listener, suspect)
-            except Exception as error:  # whatever it is that answers there
-                self._failed(error)
-            finally:
-                with suppress(Exception):
-                    async with asyncio.timeout(ANSWER_S):
-                        await pubsub.aclose()
-            missed = True
-            if self._stopped:
-                break
-            pause = _SOONEST_S if self._loop.time() - began > _STEADY_S else min(pause * 2, _LATEST_S)
-            await asyncio.sleep(pause)
-        await self._end(client)
+                try:
+                    async with client.pubsub() as pubsub:
+                        await self._listen(pubsub, listener, missed=missed)
+                except Exception as error:  # whatever it is that answers there
+                    self._failed(error)
+                missed = True
+                if self._loop.time() - began > _STEADY_S:
+                    pause = _SOONEST_S
+                else:
+                    pause = min(pause * 2, _LATEST_S)
+                await asyncio.sleep(pause)
+        except asyncio.CancelledError:
+            pass  # by `stop`
+        finally:
+            await self._end(client)
 
     async def _end(self, client: Redis) -> None:
         """Cancel the other tasks, then close the connections: a task that loses one would open another."""
@@ -243,38 +214,32 @@ class Link:
         with suppress(Exception):
             await client.aclose()
 
-    async def _subscribe(self, pubsub: Any) -> None:
+    async def _listen(self, pubsub: Any, listener: Listener, *, missed: bool) -> None:
+        """Dispatch messages until the connection ends, or a use of Redis gets no answer and a ping neither."""
         async with asyncio.timeout(_WHOLE_S):
             await pubsub.subscribe(self.key("look"))
             while (message := await pubsub.get_message(timeout=ANSWER_S)) is None or message["type"] != "subscribe":
                 continue
-
-    async def _listen(self, pubsub: Any, listener: Listener, suspect: asyncio.Event) -> None:
-        """Dispatch messages until the connection ends or a use of Redis gets no answer."""
-        reading = asyncio.ensure_future(self._read(pubsub, listener))
-        doubting = asyncio.ensure_future(suspect.wait())
-        try:
-            await asyncio.wait({reading, doubting}, return_when=asyncio.FIRST_COMPLETED)
-            if reading.done():
-                reading.result()
-        finally:
-            for each in (reading, doubting):
-                each.cancel()
-            await asyncio.gather(reading, doubting, return_exceptions=True)
-
-    async def _read(self, pubsub: Any, listener: Listener) -> None:
-        asked = False
+        self._answers()
+        if missed:
+            listener.returned()
+        quiet, is_asked = 0, False
         while True:
-            message: dict[str, Any] | None = await pubsub.get_message(timeout=ANSWER_S if asked else _QUIET_S)
-            if message is None:
-                if asked:
-                    raise TimeoutError
-                await pubsub.ping()
-                asked = True
-                continue
-            asked = False
-            if message["type"] == "message":
-                listener.heard(message["data"])
+            message = await pubsub.get_message(timeout=ANSWER_S)
+            if message is not None:
+                quiet, is_asked = 0, False
+                if self._trouble:
+                    self._answers()
+                    listener.returned()
+                if message["type"] == "message":
+                    listener.heard(message["data"])
+            elif is_asked:
+                raise TimeoutError
+            else:
+                quiet += 1
+                if self._trouble or quiet >= _QUIET:
+                    await pubsub.ping()
+                    is_asked = True
 
 
 def _line(error: BaseException) -> str:

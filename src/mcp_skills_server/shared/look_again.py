@@ -12,6 +12,7 @@ import logging
 import secrets
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final, Literal, TypeAlias, cast
 
 from mcp_skills_server.errors import REPEATS
@@ -53,11 +54,11 @@ class LookAgain:
         self._link = link
         self._us = secrets.token_hex(8)
         self._state = state
-        self._looks: dict[Where, _Paced] = {
-            where: _Paced(lambda work=work: asyncio.to_thread(self._looked, work), _LOOK_S)
-            for where, work in look.items()
-        }
-        self._says: dict[tuple[Where, bool], _Paced] = {}
+        self._looks: dict[str, _Throttled] = {}
+        for where, work in look.items():
+            in_thread: Callable[[], Awaitable[object]] = partial(asyncio.to_thread, partial(self._look, work))
+            self._looks[where] = _Throttled(in_thread, _LOOK_S)
+        self._says: dict[tuple[Where, bool], _Throttled] = {}
         self._lookers: set[int] = set()
         """The threads that look because another replica said so."""
 
@@ -77,22 +78,20 @@ class LookAgain:
     def say(self, where: Where, *, whatever: bool = False) -> None:
         """Have the other replicas look, from any thread; returns at once, and is lost where Redis does not answer.
 
-        Args:
-            where: at what.
-            whatever: also those that serve what is served here.
+        With `whatever`, those look too that serve what is served here.
         """
         self._link.soon(self._say, where, whatever)
 
     def _say(self, where: Where, whatever: bool) -> None:
-        paced = self._says.get((where, whatever))
-        if paced is None:
+        if (where, whatever) not in self._says:
+            self._says[where, whatever] = _Throttled(partial(self._publish, where, whatever), _SAY_S)
+        self._says[where, whatever].ask()
 
-            def publish() -> Awaitable[None]:
-                state = "" if whatever or where != SOURCES else self._state()
-                return self._link.publish(json.dumps({"look": where, "from": self._us, "state": state}))
-
-            paced = self._says[where, whatever] = _Paced(publish, _SAY_S)
-        paced.ask()
+    async def _publish(self, where: Where, whatever: bool) -> None:
+        state = ""
+        if where == SOURCES and not whatever:
+            state = self._state()
+        await self._link.publish(json.dumps({"look": where, "from": self._us, "state": state}))
 
     def heard(self, message: bytes) -> None:
         """Look, if this is from another replica and says so."""
@@ -104,19 +103,18 @@ class LookAgain:
                 self._link.settings.prefix,
                 extra=REPEATS,
             )
-        elif said["from"] != self._us:
-            looks = {str(where): paced for where, paced in self._looks.items()}.get(said["look"])
-            same = said["look"] == SOURCES and bool(said["state"]) and said["state"] == self._state()
-            if looks is not None and not same:
-                looks.ask()
+            return
+        is_known = said["look"] == SOURCES and bool(said["state"]) and said["state"] == self._state()
+        if said["from"] != self._us and said["look"] in self._looks and not is_known:
+            self._looks[said["look"]].ask()
 
     def returned(self) -> None:
         """Look everywhere, and have the others do so: messages were lost meanwhile."""
-        for where, paced in self._looks.items():
-            paced.ask()
-            self._say(where, False)
+        for where, throttled in self._looks.items():
+            throttled.ask()
+            self._say(cast("Where", where), False)
 
-    def _looked(self, work: Callable[[], object]) -> None:
+    def _look(self, work: Callable[[], object]) -> None:
         self._lookers.add(threading.get_ident())
         try:
             work()
@@ -124,12 +122,10 @@ class LookAgain:
             self._lookers.discard(threading.get_ident())
 
 
-class _Paced:
+class _Throttled:
     """Work that is done at once when it is asked for, and not again before a pause is over. For one event loop.
 
-    Args:
-        work: what is done.
-        pause_s: the shortest pause; it is four times as long as the work where that is more.
+    The pause is at least `pause_s`, and four times as long as the work took.
     """
 
     def __init__(self, work: Callable[[], Awaitable[object]], pause_s: float) -> None:
@@ -165,10 +161,6 @@ def _parsed(message: bytes) -> dict[str, str] | None:
         return None
     try:
         said = json.loads(message)
-    except (ValueError, RecursionError):
+        return {key: str(said[key]) for key in _FIELDS}
+    except (ValueError, RecursionError, TypeError, KeyError):
         return None
-    if not isinstance(said, dict):
-        return None
-    fields = cast("dict[str, object]", said)
-    out = {key: text for key in _FIELDS if isinstance(text := fields.get(key), str)}
-    return out if len(out) == len(_FIELDS) else None

@@ -8,12 +8,9 @@ replicas need not agree on the time.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from mcp_skills_server.shared.link import ChangedMeanwhileError, FullError, Link, SharedError
-
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
 
 MOST_BYTES: Final = 16 << 10
 """Of one record. A longer one is neither written nor read."""
@@ -119,11 +116,8 @@ class Records:
             SharedError: it cannot be read now.
         """
         member, keys = self._keys(name, group)
-
-        async def read(client: Redis) -> Any:
-            return await client.register_script(_READ)(keys, [MOST_BYTES, self._ttl_ms, member])
-
-        found = await self._link.use(f"a reading of a {self._kind}", read)
+        given = [MOST_BYTES, self._ttl_ms, member]
+        found = await self._link.run(f"a reading of a {self._kind}", _READ, keys, given)
         if not isinstance(found, bytes):
             return None
         try:
@@ -149,14 +143,14 @@ class Records:
         if len(raw) > MOST_BYTES:
             raise SharedError(f"this {self._kind} is too long to be shared between replicas; load fewer skills")
         member, keys = self._keys(name, group)
-        before = "" if replaces is None else hashlib.sha1(replaces.encode(), usedforsecurity=False).hexdigest()
-        share = self._whole if group is None else self._share
+        before = ""
+        if replaces is not None:
+            before = hashlib.sha1(replaces.encode(), usedforsecurity=False).hexdigest()
+        share = self._share
+        if group is None:
+            share = self._whole
         given = [raw, before, self._ttl_ms, member, self._link.key(self._kind, ""), share, self._whole]
-
-        async def write(client: Redis) -> Any:
-            return await client.register_script(_WRITE)(keys, given)
-
-        done = await self._link.use(f"a writing of a {self._kind}", write)
+        done = await self._link.run(f"a writing of a {self._kind}", _WRITE, keys, given)
         if done == b"changed":
             raise ChangedMeanwhileError(f"the {self._kind} was changed through another replica meanwhile; call again")
         if done == b"full":
@@ -169,49 +163,29 @@ class Records:
             SharedError: it cannot be deleted now.
         """
         member, keys = self._keys(name, group)
-
-        async def delete(client: Redis) -> Any:
-            return await client.register_script(_DELETE)(keys, [member])
-
-        await self._link.use(f"an end of a {self._kind}", delete)
+        await self._link.run(f"an end of a {self._kind}", _DELETE, keys, [member])
 
 
 class SharedBucket:
-    """Token buckets of one kind, one for each name. A full bucket takes no memory.
+    """Token buckets of one kind such as "requests", one for each name, of this size and refill rate.
 
-    Args:
-        link: the way to Redis.
-        kind: the unit, for the keys and the log, such as "requests".
-        most: the size of a bucket.
-        per_second: the refill rate.
+    A full bucket takes no memory.
     """
 
     def __init__(self, link: Link, kind: str, *, most: float, per_second: float) -> None:
-        if most <= 0 or per_second <= 0:
-            raise ValueError("a bucket needs a size and a rate above 0")
         self._link = link
         self._kind = kind
         self._given = [repr(float(most)), repr(float(per_second))]
 
     async def take(self, name: str, amount: float = 1) -> float:
-        """Take this amount from the bucket of this name, or nothing.
-
-        Args:
-            name: any text.
-            amount: at most the size of the bucket.
-
-        Returns:
-            0 if it was taken, else the seconds until the bucket has enough.
+        """Take this amount from the bucket of this name and return 0; else the seconds until it has enough.
 
         Raises:
             SharedError: Redis cannot be used now.
         """
         key = self._link.key("bucket", self._kind, hashed(name))
-
-        async def take(client: Redis) -> Any:
-            return await client.register_script(_TAKE)([key], [*self._given, repr(float(amount))])
-
-        return float(await self._link.use(f"a count of {self._kind}", take))
+        given = [*self._given, repr(float(amount))]
+        return float(await self._link.run(f"a count of {self._kind}", _TAKE, [key], given))
 
 
 def hashed(text: str) -> str:

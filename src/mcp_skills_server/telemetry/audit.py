@@ -68,7 +68,7 @@ class AuditLog:
         """Write every event of a server from now on."""
         events.subscribe(self.take)
         if self._required:
-            events.record_before_reads(self.take)
+            events.before_reads = self.take
 
     @property
     def state(self) -> str:
@@ -88,7 +88,12 @@ class AuditLog:
             NotRecordedError: it cannot be written, and it is a run or an answer that is about to begin.
         """
         left_out = self._left_out(event)
-        lines = [] if left_out is None else [*_lines(event, left_out, recorded=self._recorded_at_end)]
+        if left_out is None:
+            return
+        recorded = _RECORDED
+        if self._required and event.outcome != "begun":
+            recorded = _RECORDED - {"load", "read"}  # which were recorded before
+        lines = [*_lines(event, left_out, recorded)]
         if not lines:
             return
         is_begun = event.outcome == "begun"
@@ -112,11 +117,6 @@ class AuditLog:
             if self._trouble:
                 self._trouble = ""
                 logger.warning("%s: the audit log is written again; %s lines were lost", self._file, f"{self.lost:,}")
-
-    @property
-    def _recorded_at_end(self) -> frozenset[str]:
-        """Return the uses that are recorded when a request is over."""
-        return _RECORDED - {"load", "read"} if self._required else _RECORDED
 
     def _left_out(self, event: Event) -> int | None:
         """Return how many lines like this one were left out before it; None if it is left out too.
@@ -154,7 +154,9 @@ class AuditLog:
                 raise
             os.close(self._descriptor)
             self._descriptor = opened
-        whole = b"\n" + lines if self._is_torn else lines
+        whole = lines
+        if self._is_torn:
+            whole = b"\n" + lines
         written = os.write(self._descriptor, whole)
         while 0 < written < len(whole):
             self._is_torn = True
@@ -175,7 +177,7 @@ def _lines(event: Event, left_out: int, recorded: Collection[str]) -> Iterable[b
         yield _line(event, "admit", None)
         return
     for use in event.uses:
-        if use.action in (_RECORDED if event.outcome == "begun" else recorded):
+        if use.action in recorded:
             yield _line(event, use.action, use)
 
 

@@ -136,13 +136,15 @@ class Events:
     """The events of one server.
 
     Attributes:
+        before_reads: called before the bytes of a file are answered, with an event whose outcome is "begun"; the
+            request is refused where it raises NotRecordedError.
         keeps_questions: whether events hold the words of searches.
         wants_traces: whether events hold where a request belongs in a trace.
     """
 
     def __init__(self) -> None:
         self._readers: dict[object, Reader] = {}
-        self._before_reads: Reader | None = None
+        self.before_reads: Reader | None = None
         self.keeps_questions = False
         self.wants_traces = False
 
@@ -172,13 +174,6 @@ class Events:
         self._readers[token] = reader
         return lambda: self._readers.pop(token, None) and None
 
-    def record_before_reads(self, reader: Reader) -> None:
-        """Have `reader` called before the bytes of a file are answered, with an event whose outcome is "begun".
-
-        It may raise NotRecordedError, and then the request is refused.
-        """
-        self._before_reads = reader
-
     def emit(self, event: Event) -> None:
         """Hand an event to every reader.
 
@@ -202,15 +197,6 @@ class Events:
         """Emit an event for a proposal that a reviewer decided on: on the page, or where there is no address."""
         about = time.time(), PAGE if address else COMMAND, use.action, "ok", reviewer, address
         self.emit(Event(*about, uses=(use,), request=request_id.get(), label=label, proposer=proposer))
-
-    def emit_before_read(self, make: Callable[[], Event]) -> None:
-        """Hand the event of a file that is about to be answered to the reader that must have it before.
-
-        Raises:
-            NotRecordedError: the reader cannot take it.
-        """
-        if self._before_reads is not None:
-            self._before_reads(make())
 
     def emit_changes(self, changes: Changes) -> None:
         """Emit an event for each skill that differs."""
@@ -257,11 +243,6 @@ class Request:
         code: of the error of JSON-RPC that answers it.
     """
 
-    __slots__ = (
-        "_began", "_bytes", "_call", "_found", "_label", "_server", "_started", "_token", "_trace", "_uses", "_who",
-        "code", "outcome",
-    )  # fmt: skip
-
     def __init__(
         self,
         protocol: str,
@@ -303,10 +284,12 @@ class Request:
 
     def searched(self, question: str, found: int) -> None:
         """So many skills were found."""
-        self._found = found, clipped(question) if self._server.keeps_questions else ""
+        if not self._server.keeps_questions:
+            question = ""
+        self._found = found, clipped(question)
 
-    def begin_again(self) -> None:
-        """The work starts from its beginning; what was read so far does not count."""
+    def forget(self) -> None:
+        """What was read so far does not count: the work begins again."""
         self._uses.clear()
         self._bytes = 0
 
@@ -316,15 +299,12 @@ class Request:
         Raises:
             NotRecordedError: they must not.
         """
-        self._server.emit_before_read(lambda: self._event("begun", (use,)))
+        if self._server.before_reads is not None:
+            self._server.before_reads(self._event("begun", (use,)))
         self.add(*use, size)
 
     def start(self, *uses: Use) -> None:
-        """A run is about to start, for which this is done with skills.
-
-        Raises:
-            NotRecordedError: it must not.
-        """
+        """A run is about to start, for which this is done with skills; it must not where NotRecordedError is raised."""
         for use in uses:
             self.add(*use)
         self._server.emit(self._event("begun", uses))
@@ -379,11 +359,8 @@ def concerns(skills: Iterable[Skill]) -> None:
 def runs(skill: str, file: str, digest: str, *, laid_out: Mapping[str, str] | None = None) -> None:
     """A file of a skill is about to be started, or with "" as the skill what came with a call.
 
-    Args:
-        skill: the skill path.
-        file: the path of what is started.
-        digest: over all files that are laid out for it.
-        laid_out: skills whose files are beside it for it to read: by path the digest over all of them.
+    `digest` is over all files that are laid out for it; `laid_out` has the skills beside it that it may read, and the
+    digest over all files of each.
 
     Raises:
         NotRecordedError: it must not be started, because it cannot be recorded.
@@ -423,13 +400,15 @@ def begins_again() -> None:
     """The current request is answered anew, because a file changed while it was read."""
     request = _current.get()
     if request is not None:
-        request.begin_again()
+        request.forget()
 
 
 def _digest(skill: Skill) -> str:
-    """Of its SKILL.md, which a skill that cannot be used need not have."""
+    """Return that of its SKILL.md, which a skill that cannot be used need not have."""
     file = skill.files.get(SKILL_MD)
-    return (file.digest if file is not None else None) or ""
+    if file is None:
+        return ""
+    return file.digest or ""
 
 
 def _outcome_of(error: BaseException) -> Outcome:

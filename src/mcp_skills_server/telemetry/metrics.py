@@ -10,6 +10,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Final, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -57,50 +58,32 @@ class Metrics:
         self.registry.register(_Now(gauges))
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
-        self._operations = Histogram(
+        histogram = partial(Histogram, buckets=_SECONDS, registry=self.registry)
+        counter = partial(Counter, registry=self.registry)
+        self._operations = histogram(
             "mcp_server_operation_duration_seconds",
             "Seconds from a request of MCP to its answer.",
             ("mcp_method_name", "error_type"),
-            buckets=_SECONDS,
-            registry=self.registry,
         )
-        self._others = Histogram(
+        self._others = histogram(
             "skills_operation_duration_seconds",
             "Seconds from a request of another protocol to its answer.",
             ("protocol", "method", "error_type"),
-            buckets=_SECONDS,
-            registry=self.registry,
         )
-        self._uses = Counter(
+        self._uses = counter(
             "skills_uses",
             "How often a skill was loaded, a file of it read, a script of it run, or it was dropped unused.",
             ("action", "skill"),
-            registry=self.registry,
         )
-        self._searches = Counter(
-            "skills_searches",
-            "Searches for skills, and those that found none.",
-            ("result",),
-            registry=self.registry,
-        )
+        self._searches = counter("skills_searches", "Searches for skills, and those that found none.", ("result",))
         for result in ("found", "nothing"):
             self._searches.labels(result)
-        self._bytes = Counter("skills_read_bytes", "Bytes of skill files that were read.", registry=self.registry)
-        self._refused = Counter(
-            "skills_refused_requests",
-            "Requests that were refused before any protocol.",
-            ("reason",),
-            registry=self.registry,
+        self._bytes = counter("skills_read_bytes", "Bytes of skill files that were read.")
+        self._refused = counter(
+            "skills_refused_requests", "Requests that were refused before any protocol.", ("reason",)
         )
-        self._changes = Counter(
-            "skills_catalogue_changes",
-            "Skills that appeared, changed or vanished.",
-            ("change",),
-            registry=self.registry,
-        )
-        self._proposals = Counter(
-            "skills_proposals", "Skills that were proposed, approved or rejected.", ("action",), registry=self.registry
-        )
+        self._changes = counter("skills_catalogue_changes", "Skills that appeared, changed or vanished.", ("change",))
+        self._proposals = counter("skills_proposals", "Skills that were proposed, approved or rejected.", ("action",))
         self._skills: set[str] = set()
 
     def start(self, events: Events) -> None:
@@ -120,8 +103,12 @@ class Metrics:
                 if use.action == "run":  # the rest is counted at the end
                     self._uses.labels(use.action, self._known(use.skill)).inc()
             return
-        error = "" if event.outcome == "ok" else event.outcome
-        method = event.method if event.method in self._methods else _OTHER
+        error: str = event.outcome
+        method = event.method
+        if error == "ok":
+            error = ""
+        if method not in self._methods:
+            method = _OTHER
         seconds = event.milliseconds / 1000
         if event.protocol == "mcp":
             self._operations.labels(method, error).observe(seconds)
@@ -141,9 +128,7 @@ class Metrics:
             self._bytes.inc(event.bytes)
 
     def written(self, accept: str) -> tuple[bytes, str]:
-        """Return what Prometheus scrapes, and its Content-Type, as an Accept header wants it. Blocks for
-        milliseconds.
-        """
+        """Return what Prometheus scrapes, and its Content-Type, as an Accept header wants it. Blocks for a while."""
         encoder, content_type = choose_encoder(accept)
         return encoder(self.registry), content_type
 
@@ -158,11 +143,7 @@ class Metrics:
 def show_at(metrics: Metrics, host: str, port: int, admits: Callable[[str], bool]) -> None:
     """Show them at an address of their own, from a thread, until the process ends.
 
-    Args:
-        metrics: what is shown.
-        host: the address to listen on.
-        port: the port to listen on.
-        admits: judges the Host header, so that no foreign page reads them by DNS rebinding.
+    `admits` judges the Host header, so that no foreign page reads them by DNS rebinding.
 
     Raises:
         OSError: the address cannot be listened on.
@@ -187,7 +168,8 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def __init__(self, host: str, port: int) -> None:
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        if ":" in host:
+            self.address_family = socket.AF_INET6
         super().__init__((host, port), _Handler)
 
 

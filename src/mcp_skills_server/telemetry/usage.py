@@ -30,9 +30,7 @@ _MOST_HOSTS: Final = 1000
 class Usage:
     """Counts what happens, and writes it once a second.
 
-    Args:
-        store: where to.
-        questions: keep the text of searches that found nothing.
+    With `questions`, the text of searches that found nothing is kept.
 
     Attributes:
         lost: uses that were not counted since the start, because too many waited.
@@ -42,16 +40,13 @@ class Usage:
         self._store = store
         self._keeps_questions = questions
         self._lock = threading.Lock()
-        self._waiting: dict[Count, Sum] = {}
-        self._questions: dict[str, int] = {}
-        self._labels: dict[str, str] = {}
-        self._hosts: tuple[int, set[str]] = 0, set()
-        self._dropped = 0
-        self.lost = 0
+        self._waiting = Batch()
         self._unstored: Batch | None = None
         """A batch that could not be stored and is tried again."""
-        self._came: set[str] = set()
-        self._gone: set[str] = set()
+        self._day = 0
+        self._hosts: set[str] = set()
+        self._dropped = 0
+        self.lost = 0
         self._stopping = threading.Event()
         self._fails = False
         """Whether the log has a line of it that nothing can be written."""
@@ -72,9 +67,7 @@ class Usage:
     def serves(self, changes: Changes) -> None:
         """Note what is served; a listener of the registry."""
         with self._lock:
-            gone, came = changes.before.keys() - changes.after.keys(), changes.after.keys()
-            self._came = (self._came - gone) | came
-            self._gone = (self._gone - came) | gone
+            self._waiting.served |= dict.fromkeys(changes.before, False) | dict.fromkeys(changes.after, True)
 
     def take(self, event: Event) -> None:
         """Count an event."""
@@ -83,28 +76,34 @@ class Usage:
                 self._count(event)
 
     def _count(self, event: Event) -> None:
-        if event.principal and event.label and len(self._labels) < _MOST_WAITING:
-            self._labels[event.principal] = event.label
+        labels, questions = self._waiting.labels, self._waiting.questions
+        if event.principal and event.label and len(labels) < _MOST_WAITING:
+            labels[event.principal] = event.label
         about = event.principal or "", self._known(event.host or "", day_of(event.time)), event.protocol
         for use in event.uses:
-            if (
-                use.action
-                and use.action not in PROPOSING
-                and event.outcome == ("begun" if use.action == "run" else "ok")
-            ):
+            counted_at = "ok"
+            if use.action == "run":
+                counted_at = "begun"
+            if use.action and use.action not in PROPOSING and event.outcome == counted_at:
                 self._add(event.time, use.action, use.skill, use.digest, about)
-        if event.found is not None:
-            self._add(event.time, "search" if event.found else "empty", "", "", about)
-            if self._keeps_questions and event.found == 0 and event.question:
-                self._ask(event.question)
+        if event.found is None:
+            return
+        if event.found:
+            self._add(event.time, "search", "", "", about)
+            return
+        self._add(event.time, "empty", "", "", about)
+        text = event.question
+        if self._keeps_questions and text and (text in questions or len(questions) < _MOST_WAITING):
+            questions[text] = questions.get(text, 0) + 1
 
     def _add(self, moment: float, action: str, skill: str, digest: str, about: tuple[str, str, str]) -> None:
+        counts = self._waiting.counts
         count = Count(day_of(moment), action, skill, digest, *about)
-        known = self._waiting.get(count)
+        known = counts.get(count)
         if known is not None:
-            self._waiting[count] = Sum(known.times + 1, max(known.last, moment))
-        elif len(self._waiting) < _MOST_WAITING:
-            self._waiting[count] = Sum(1, moment)
+            counts[count] = Sum(known.times + 1, max(known.last, moment))
+        elif len(counts) < _MOST_WAITING:
+            counts[count] = Sum(1, moment)
         else:
             if not self._dropped:
                 logger.error(
@@ -118,35 +117,22 @@ class Usage:
     @property
     def waiting(self) -> int:
         """Return how many different counts wait to be written."""
-        waiting, unstored = len(self._waiting), self._unstored
-        if unstored is not None:
-            waiting += len(unstored.counts)
-        return waiting
+        with self._lock:
+            return sum(len(each.counts) for each in (self._waiting, self._unstored) if each is not None)
 
     def _known(self, host: str, today: int) -> str:
-        day, hosts = self._hosts
-        if day != today:
-            hosts = set[str]()
-            self._hosts = today, hosts
-        if host not in hosts:
-            if len(hosts) >= _MOST_HOSTS:
+        if self._day != today:
+            self._day = today
+            self._hosts.clear()
+        if host not in self._hosts:
+            if len(self._hosts) >= _MOST_HOSTS:
                 return OTHER
-            hosts.add(host)
+            self._hosts.add(host)
         return host
-
-    def _ask(self, text: str) -> None:
-        if text in self._questions or len(self._questions) < _MOST_WAITING:
-            self._questions[text] = self._questions.get(text, 0) + 1
 
     def flush(self) -> None:
         """Write what waits. Where that fails, it waits on."""
-        with self._lock:
-            came, self._came = self._came, set()
-            gone, self._gone = self._gone, set()
         try:
-            if came or gone:
-                self._store.serve(came, gone)
-                came, gone = set[str](), set[str]()
             while (batch := self._next()) is not None:
                 self._store.add(batch)
                 self._unstored = None
@@ -154,9 +140,6 @@ class Usage:
             if not self._fails:
                 logger.error("%s: uses cannot be counted (%s); requests go on", self._store.name, error)
                 self._fails = True
-            with self._lock:
-                self._came |= came - self._gone
-                self._gone |= gone - self._came
             return
         if self._fails or self._dropped:
             with self._lock:
@@ -167,14 +150,10 @@ class Usage:
 
     def _next(self) -> Batch | None:
         """Return the batch that is to be stored, None if nothing waits."""
-        if self._unstored is None:
-            with self._lock:
-                waiting, self._waiting = self._waiting, {}
-                questions, self._questions = self._questions, {}
-                labels, self._labels = self._labels, {}
-            if waiting or questions or labels:
-                self._unstored = Batch(waiting, questions, labels)
-        return self._unstored
+        with self._lock:
+            if self._unstored is None and self._waiting != Batch():
+                self._unstored, self._waiting = self._waiting, Batch()
+            return self._unstored
 
     def _write_on(self, end: Callable[[], None]) -> None:
         while not self._stopping.wait(_EVERY_S):

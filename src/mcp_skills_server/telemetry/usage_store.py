@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from mcp_skills_server.errors import SkillsServerError, UsageError
@@ -77,18 +76,21 @@ class Sum(NamedTuple):
     last: float
 
 
-class Batch(NamedTuple):
+@dataclass(slots=True)
+class Batch:
     """Counts that are stored in one transaction.
 
     Attributes:
         counts: what happened.
         questions: what was asked when nothing was found, and how often.
         labels: what issuers call principals, for people.
+        served: skills that are served from now on, and those that no longer are.
     """
 
-    counts: Mapping[Count, Sum]
-    questions: Mapping[str, int]
-    labels: Mapping[str, str] = MappingProxyType({})
+    counts: dict[Count, Sum] = field(default_factory=dict[Count, Sum])
+    questions: dict[str, int] = field(default_factory=dict[str, int])
+    labels: dict[str, str] = field(default_factory=dict[str, str])
+    served: dict[str, bool] = field(default_factory=dict[str, bool])
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,11 @@ class UsageStore:
         """Add to the counts, in one transaction, and forget what is older than is kept."""
         rows = [(*count, *found) for count, found in batch.counts.items()]
         now = self._now()
+        gone = [(now, skill) for skill, is_served in batch.served.items() if not is_served]
+        came = [(skill, now) for skill, is_served in batch.served.items() if is_served]
         with self._writing() as connection:
+            connection.executemany("UPDATE served SET gone = ? WHERE skill = ?", gone)
+            connection.executemany("INSERT INTO served VALUES (?, ?, NULL) ON CONFLICT DO UPDATE SET gone = NULL", came)
             connection.executemany(
                 "INSERT INTO used VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
                 "times = times + excluded.times, last = max(last, excluded.last)",
@@ -189,16 +195,6 @@ class UsageStore:
             connection.execute(
                 "DELETE FROM questions WHERE text IN (SELECT text FROM questions ORDER BY last DESC LIMIT -1 OFFSET ?)",
                 (_MOST_QUESTIONS,),
-            )
-
-    def serve(self, came: Iterable[str], gone: Iterable[str] = ()) -> None:
-        """Note which skills are served from now on and which no longer are."""
-        now = self._now()
-        with self._writing() as connection:
-            connection.executemany("UPDATE served SET gone = ? WHERE skill = ?", [(now, each) for each in gone])
-            connection.executemany(
-                "INSERT INTO served VALUES (?, ?, NULL) ON CONFLICT DO UPDATE SET gone = NULL",
-                [(each, now) for each in came],
             )
 
     def report(self, by: By = "skill", days: int = 30) -> Report:
@@ -230,9 +226,12 @@ class UsageStore:
             spread[name][day - first] = times
         lines: list[Line] = []
         for name, loads, reads, runs, dropped, last, versions in used:
-            known = versions if by == "skill" else 0
-            line = Line(name, loads, reads, runs, dropped, last or None, tuple(spread[name]), known)
-            lines.append(replace(line, label=labels.get(name, "")))
+            line = Line(
+                name, loads, reads, runs, dropped, last or None, tuple(spread[name]), label=labels.get(name, "")
+            )
+            if by == "skill":
+                line = replace(line, versions=versions)
+            lines.append(line)
         lines.sort(key=lambda each: (-(each.loads + each.reads + each.runs), each.name))
         lines += [Line(name, days=(0,) * days) for (name,) in served if name not in spread]
         return Report(tuple(lines), found + empty, empty, tuple(questions))

@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 from starlette.types import Scope, Send
 
-from mcp_skills_server.access.admission import Admission, RefusedError, ScopeError, UnavailableError
+from mcp_skills_server.access.principal import Admission, RefusedError, ScopeError, UnavailableError
 from mcp_skills_server.access.tokens import Token, at, find
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.web.rates import send_error

@@ -27,49 +27,27 @@ PATIENCE_S = 60.0
 GIB, MIB = 1 << 30, 1 << 20
 
 
-class Disk:
-    """Stands for the clock, the room on the disk and the walk over a tree, and counts the walks."""
+def test_the_disk_is_looked_at_each_time_but_a_tree_that_takes_long_to_walk_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """11.18: at a look in two seconds, a run reached 716 MiB against 256."""
+    now, walks, cost = 0.0, 0, 0.0
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.free, self.walks, self.cost = 0.0, 100 * GIB, 0, 0.0
-        monkeypatch.setattr(limits, "_free", lambda _: self.free)
-        monkeypatch.setattr(limits, "exceeds", self.walk)
-        monkeypatch.setattr(limits.time, "monotonic", lambda: self.now)
-
-    def walk(self, tops: Any, most: int) -> bool:
-        self.walks += 1
-        self.now += self.cost
+    def walk(_tops: Any, _most: int) -> bool:
+        nonlocal walks, now
+        walks += 1
+        now += cost
         return False
 
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    return Disk(monkeypatch)
-
-
-def looks(disk: Disk, run: Usage, count: int, grown: int) -> int:
-    """How many walks so many looks lead to, at which the disk has lost `grown` bytes each."""
-    before = disk.walks
-    for _ in range(count):
-        disk.now += 0.05
-        disk.free -= grown
-        assert run.over([]) is None
-    return disk.walks - before
-
-
-def test_the_disk_is_looked_at_more_often_the_faster_it_fills(disk: Disk) -> None:
-    """11.18: at a look in two seconds, a run reached 716 MiB against 256."""
-    run = Usage(["/x"], 256 * MIB, GIB)
-    looks(disk, run, 1, 0)
-    assert looks(disk, run, 200, 0) <= 11  # ten seconds
-    assert looks(disk, run, 200, MIB) in range(10, 14)
-    assert looks(disk, run, 100, 17 * MIB) == 100
-
-
-def test_a_tree_that_takes_long_to_walk_is_not_walked_all_the_time(disk: Disk) -> None:
-    run = Usage(["/x"], 256 * MIB, GIB)
-    disk.cost = 0.1
-    assert looks(disk, run, 70, 17 * MIB) in range(8, 16)
+    monkeypatch.setattr(limits, "exceeds", walk)
+    monkeypatch.setattr(limits.time, "monotonic", lambda: now)
+    for length, most in ((0.0, 70), (0.1, 5)):
+        cost = length
+        run, walks = Usage(["/x"], 256 * MIB, GIB), 0
+        for _ in range(70):
+            now += 0.05
+            assert run.over([]) is None
+        assert walks in range(most - 2, most + 1)
 
 
 @LINUX

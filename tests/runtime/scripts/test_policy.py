@@ -67,11 +67,6 @@ def policy(registry: Registry, origins: Iterable[str], file: str | None = None) 
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 

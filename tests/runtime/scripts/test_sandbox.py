@@ -31,11 +31,6 @@ DEADLINE = 20.0
 BOXED = pytest.mark.needs_program("bwrap")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
     return zoo.opened(zoo.build(tmp_path_factory.mktemp("skills")))

@@ -8,7 +8,7 @@ from typing import Any
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Event, Use
 from mcp_skills_server.telemetry.metrics import Metrics
-from mcp_skills_server.web.ui.activity import MOST_CLIENTS, MOST_RUNS, Activity
+from mcp_skills_server.web.ui.pages.operation import MOST_CLIENTS, MOST_RUNS, Activity
 from programs import LOOSE, loose
 from web.http_wire import client
 from web.ui.serving import get, page_serving, words

@@ -11,7 +11,7 @@ import pytest
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.telemetry.events import Event, Use
-from mcp_skills_server.web.ui.pages import live
+from mcp_skills_server.web.ui.pages import operation
 from web.http_wire import Server, client
 from web.test_grants import ANN, BOB, configure
 from web.ui.serving import get, page_serving, words
@@ -124,6 +124,6 @@ def test_a_skill_that_the_viewer_has_not_is_not_named_by_its_runs(place: Path) -
         use = Use("run", skill, f"scripts/{skill.partition('/')[0]}.py", "")
         begun = Event(time=1, protocol="mcp", method="tools/call", outcome="begun", uses=(use,))
         look.site.activity.take(begun)
-    page = words(bytes(anyio.run(live.runs, None, look).body).decode())
+    page = words(bytes(anyio.run(operation.runs, None, look).body).decode())
     assert "tea" in page and "finance" not in page and page.count("of a skill that you may not read") == 1
     assert "code that came with the call" in page

@@ -20,15 +20,8 @@ from catalog.forest import loaded, plant, skill_md
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.runtime.quota import QuotaError
-from mcp_skills_server.web.ui import live
-from mcp_skills_server.web.ui.live import (
-    KEPT,
-    MOST_DIFFERENCES,
-    ChangeStream,
-    Live,
-    SkillDifference,
-)
-from mcp_skills_server.web.ui.pages import live as page
+from mcp_skills_server.web.ui.pages import live
+from mcp_skills_server.web.ui.pages.live import MOST_KEPT, MOST_SHOWN, Change, ChangeStream, Live
 from web.http_wire import Server
 from web.ui.serving import get, page_serving, words
 from web.ui.views import look_at
@@ -39,9 +32,14 @@ async def always() -> bool:
     return True
 
 
-def came(*paths: str) -> tuple[SkillDifference, ...]:
+def came(*paths: str) -> tuple[Change, ...]:
     """What a scan finds that has these skills for the first time."""
-    return tuple(SkillDifference("appeared", path, path) for path in paths)
+    return tuple(Change("appeared", path) for path in paths)
+
+
+def bare(change: Change) -> Change:
+    """A change without when it was found."""
+    return change._replace(number=0, time=0.0)
 
 
 def reading(path: str) -> SkillSet:
@@ -75,12 +73,12 @@ def test_each_change_is_kept_with_what_it_is_whenever_somebody_looks_first(tmp_p
     shutil.rmtree(tmp_path / "two")
     registry.refresh()
     latest = kept.latest(registry)
-    assert [each.what for each in latest] == [
-        SkillDifference("vanished", "two", "two"),
-        SkillDifference("appeared", "three", "other"),
-        SkillDifference("changed", "one", "one", ("a.txt",)),
+    assert [bare(each) for each in latest] == [
+        Change("vanished", "two"),
+        Change("appeared", "three"),
+        Change("changed", "one", ("a.txt",)),
     ]
-    assert [each.number for each in latest] == sorted({each.number for each in latest}, reverse=True)
+    assert latest[0].number > latest[1].number == latest[2].number > 0
 
 
 @pytest.mark.parametrize("others", [0, 40])
@@ -98,12 +96,12 @@ def test_files_of_a_skill_inside_are_that_ones_alone(tmp_path: Path, others: int
     write(**{"a/b/c.txt": "e", "a/b.txt": "b"})
     shutil.rmtree(tmp_path / "a" / "b")
     registry.refresh()
-    found = [each.what for each in reversed(kept.latest(registry)) if each.what.path.startswith("a")]
+    found = [bare(each) for each in reversed(kept.latest(registry)) if each.path.startswith("a")]
     assert found == [
-        SkillDifference("changed", "a/b", "b", ("c.txt",)),
-        SkillDifference("changed", "a", "a", ("b.txt",)),
-        SkillDifference("changed", "a/b", "b", ("c.txt",)),
-        SkillDifference("vanished", "a/b", "b"),
+        Change("changed", "a/b", ("c.txt",)),
+        Change("changed", "a", ("b.txt",)),
+        Change("changed", "a/b", ("c.txt",)),
+        Change("vanished", "a/b"),
     ]
 
 
@@ -111,7 +109,7 @@ def test_never_more_are_kept_than_so_many_and_numbers_only_grow() -> None:
     kept, seen = Live(), 0
     mine, other = reading("mine"), reading("other")
     for _ in range(3):
-        kept.note(came("mine", *(f"skill-{number:04}" for number in range(MOST_DIFFERENCES - 2)), "other"))
+        kept.note(came("mine", *(f"skill-{number:04}" for number in range(MOST_KEPT - 2)), "other"))
         assert len(kept.latest(mine)) == 1 and kept.latest(mine)[0].number == kept.number(mine) > seen
         assert kept.number(other) == kept.number(mine), "it tells how many others there were"
         seen = kept.number(mine)
@@ -121,9 +119,9 @@ def test_a_set_of_skills_has_what_is_about_them_and_no_more_than_so_many() -> No
     kept, mine = Live(), reading("mine")
     kept.note(came("other"))
     assert (kept.latest(mine), kept.number(mine)) == ([], 0)
-    for _ in range(KEPT + 1):
+    for _ in range(MOST_SHOWN + 1):
         kept.note(came("mine"))
-    assert len(kept.latest(mine)) == KEPT and {each.what.path for each in kept.latest(mine)} == {"mine"}
+    assert len(kept.latest(mine)) == MOST_SHOWN and {each.path for each in kept.latest(mine)} == {"mine"}
 
 
 # Streams
@@ -136,7 +134,7 @@ async def rest(lines: AsyncGenerator[str]) -> list[str]:
 
 async def opened(kept: Live, skills: SkillSet, owner: str = "a") -> tuple[ChangeStream, AsyncGenerator[str]]:
     stream = kept.open(skills, owner, kept.number(skills), always)
-    lines = stream.lines()
+    lines = stream.lines
     assert (await anext(lines)).startswith("retry:")
     return stream, lines
 
@@ -210,7 +208,7 @@ def test_who_opens_too_many_loses_his_oldest_and_nobody_elses(tmp_path: Path) ->
         assert await rest(oldest) == ["event: replaced\ndata: 1\n\n"]
         assert len(kept) == 3 and not others.is_replaced and not any(stream.is_replaced for stream, _ in mine)
         for stream in (others, *(stream for stream, _ in mine)):
-            stream.close()
+            kept.release(stream)
         assert len(kept) == 0
 
     anyio.run(follow)
@@ -235,7 +233,7 @@ def test_a_stream_ends_when_its_viewer_may_not_look_any_more(tmp_path: Path) -> 
         async def stays() -> bool:
             return may
 
-        lines = kept.open(registry, "a", 0, stays).lines()
+        lines = kept.open(registry, "a", 0, stays).lines
         await anext(lines)
         may = False
         kept.note(came("secret"))
@@ -285,23 +283,18 @@ def following(server: Server, **headers: str) -> Iterator[Following]:
         yield made
 
 
-def test_a_change_is_heard_and_then_found(tmp_path: Path) -> None:
+def test_two_hundred_open_pages_are_served_and_all_hear_of_a_change(tmp_path: Path) -> None:
     write_skill(tmp_path / "one")
-    with page_serving(tmp_path) as server, following(server) as stream:
-        assert stream.reply.status == 200 and stream.reply.headers["Cache-Control"] == "no-store"
+    with page_serving(tmp_path) as server, ExitStack() as stack:
+        assert server.send("HEAD", "/ui/live/events").status == 200, "it holds no stream"
+        streams = [stack.enter_context(following(server)) for _ in range(200)]
+        assert {each.reply.status for each in streams} == {200}
+        assert {each.reply.headers["Cache-Control"] for each in streams} == {"no-store"}
         assert "Nothing has changed." in words(get(server, "/ui/live"))
-        write_skill(tmp_path / "two")
-        assert stream.event() == "change"
-        page = get(server, "/ui/live?part=1")
-        assert "appeared" in words(page) and "two" in words(page) and b"<html" not in page.body
-
-
-def test_what_is_left_out_says_so(tmp_path: Path) -> None:
-    write_skill(tmp_path / "one")
-    with page_serving(tmp_path) as server, following(server) as stream:
         write_skill(tmp_path / "two", name="other")
-        assert stream.event() == "change"
-        assert "appeared two left out" in words(get(server, "/ui/live?part=1"))
+        assert {each.event() for each in streams} == {"change"}
+        page = get(server, "/ui/live?part=1")
+        assert "appeared two left out" in words(page) and b"<html" not in page.body
 
 
 def test_streams_end_with_the_server(tmp_path: Path) -> None:
@@ -326,24 +319,9 @@ def test_whoever_leaves_gives_the_place_back(tmp_path: Path) -> None:
 
     async def ask() -> None:
         scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b"", "client": None}
-        response = await page.events(Request(scope), look)
+        response = await live.events(Request(scope), look)
         with anyio.fail_after(DEADLINE):
             await response(scope, leave, lambda _: anyio.lowlevel.checkpoint())
 
     anyio.run(ask)
     assert left and len(look.site.live) == 0
-
-
-def test_what_only_looks_at_the_head_holds_no_stream(tmp_path: Path) -> None:
-    write_skill(tmp_path / "one")
-    with page_serving(tmp_path) as server:
-        assert server.send("HEAD", "/ui/live/events").status == 200
-
-
-def test_two_hundred_open_pages_are_served_and_all_hear_of_a_change(tmp_path: Path) -> None:
-    write_skill(tmp_path / "one")
-    with page_serving(tmp_path) as server, ExitStack() as stack:
-        streams = [stack.enter_context(following(server)) for _ in range(200)]
-        assert {each.reply.status for each in streams} == {200}
-        write_skill(tmp_path / "two")
-        assert {each.event() for each in streams} == {"change"}

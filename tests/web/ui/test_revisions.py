@@ -9,8 +9,8 @@ from time import monotonic
 import pytest
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.web.ui import revisions
-from mcp_skills_server.web.ui.revisions import Revisions, SkillRevision
+from mcp_skills_server.web.ui.pages import history
+from mcp_skills_server.web.ui.pages.history import Revisions, SkillRevision
 from wire import DEADLINE, write_skill
 
 
@@ -44,12 +44,12 @@ def test_each_change_is_one_difference_the_newest_first(tmp_path: Path) -> None:
 
 def wait_until_read(found: Revisions, path: str) -> None:
     until = monotonic() + DEADLINE
-    while path not in found._states:
+    while path not in found._kept:
         assert monotonic() < until
 
 
 def test_what_was_not_kept_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(revisions, "_MOST_KEPT", 0)
+    monkeypatch.setattr(history, "_MOST_KEPT", 0)
     write_skill(tmp_path / "a", body="one\n", old_md="x")
     write_skill(tmp_path / "a" / "inner")
     with Registry([tmp_path]) as registry:
@@ -79,7 +79,7 @@ def test_a_skill_inside_of_another_is_no_part_of_its_history(tmp_path: Path) -> 
 
 
 def test_only_so_many_changes_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(revisions, "_MOST_REVISIONS", 2)
+    monkeypatch.setattr(history, "_MOST_REVISIONS", 2)
     write_skill(tmp_path / "a", body="0\n")
     with Registry([tmp_path]) as registry:
         found = Revisions(registry)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +13,10 @@ from playwright.sync_api import Browser, expect
 from starlette.requests import Request
 
 from mcp_skills_server.telemetry.usage_store import Batch, By, Count, Line, Report, Sum, UsageStore, day_of
-from mcp_skills_server.web.ui.look import UsageReports
-from mcp_skills_server.web.ui.pages import usage
+from mcp_skills_server.web.ui.pages import operation
 from web.http_wire import Server, client
 from web.test_grants import ANN, BOB, configure
-from web.ui.chromium import browser, looking, needs_chromium
+from web.ui.chromium import looking, needs_chromium
 from web.ui.serving import get, own_page, page_serving, words
 from web.ui.test_grants import ADMIN, GRANTS
 from web.ui.views import look_at
@@ -84,25 +82,16 @@ def test_no_more_than_so_many_are_shown_the_most_used_first(tmp_path: Path) -> N
             return Report(tuple(Line(f"{by}-{number:04}", loads=9_000 - number) for number in range(5_000)), 0, 0, ())
 
     look, counts = look_at(tmp_path), Counts(str(tmp_path / "usage.db"))
-    look = replace(look, site=replace(look.site, usage=UsageReports(counts)), sees_others=True)
+    look = replace(look, site=replace(look.site, usage=operation.UsageReports(counts)), sees_others=True)
     request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""})
-    page = words(bytes(anyio.run(usage.page, request, look).body).decode())
+    page = words(bytes(anyio.run(operation.usage, request, look).body).decode())
     for by in ("principal", "host"):
-        assert page.count(f"{by}-") == usage.MOST_OTHERS
+        assert page.count(f"{by}-") == operation.MOST_OTHERS
         assert page.index(f"{by}-0000 9,000") < page.index(f"{by}-0001 8,999") < page.index(f"{by}-0099 8,901")
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with browser() as made:
-        yield made
-
-
 @needs_chromium
-@pytest.mark.parametrize("colours", ["light", "dark"])
-def test_the_tables_are_read_by_anybody_on_any_screen_and_without_a_script(
-    chromium: Browser, place: Path, colours: str
-) -> None:
+def test_the_tables_are_read_by_anybody_on_any_screen_and_without_a_script(chromium: Browser, place: Path) -> None:
     now = time.time()
     who = {"token:ann": "<b>editor</b>" * 20, "user:" + "x" * 300: "a" * 200, "": ""}
     counts = {
@@ -111,7 +100,7 @@ def test_the_tables_are_read_by_anybody_on_any_screen_and_without_a_script(
     }
     UsageStore(str(place / "usage.db")).add(Batch(counts, {}))
     given = (place / "skills", "--usage", f"sqlite:{place / 'usage.db'}")
-    options = {"color_scheme": colours, "viewport": {"width": 320, "height": 600}}
+    options = {"color_scheme": "dark", "viewport": {"width": 320, "height": 600}}
     with own_page(*given) as address, looking(chromium, **options) as seen:
         page = seen.page
         page.goto(address)

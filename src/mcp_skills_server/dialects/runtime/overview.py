@@ -27,6 +27,7 @@ from mcp_skills_server.dialects.runtime.words import (
     even,
     one_line,
 )
+from mcp_skills_server.errors import plural
 from mcp_skills_server.format.markup import around, contained, element, escaped
 
 CHARACTERS: Final = 4_000
@@ -96,20 +97,17 @@ def instructions(overview: Overview, characters: int, *, scripts: bool, active: 
     if not overview and not active:
         return ""
     head = _head(overview, scripts=scripts)
-    shown = available(overview, characters - len(head) - 2)
-    parts = [head, shown] if shown else [head]
+    parts = [head, available(overview, characters - len(head) - 2)]
     if active:
-        bodies = [
-            element(
-                "skill",
-                {"name": each.name} | ({} if each.origin is None else {"origin": each.origin}),
-                each.instructions,
-            )
-            for each in active
-        ]
+        bodies: list[str] = []
+        for each in active:
+            attributes = {"name": each.name}
+            if each.origin is not None:
+                attributes["origin"] = each.origin
+            bodies.append(element("skill", attributes, each.instructions))
         parts.append("These skills are loaded. Where two of them conflict, the later one counts.")
         parts.append(around("active_skills", {}, bodies))
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, parts))
 
 
 def in_instructions(overview: Overview, characters: int, *, scripts: bool) -> Shown:
@@ -120,14 +118,14 @@ def in_instructions(overview: Overview, characters: int, *, scripts: bool) -> Sh
 
 
 def _head(overview: Overview, *, scripts: bool) -> str:
-    run = f"; one runs its scripts with {RUN}" if scripts else ""
-    return f"{lead(overview)}\n\n{_RULE} A loaded skill tells how to go on{run}."
+    text = f"{lead(overview)}\n\n{_RULE} A loaded skill tells how to go on"
+    if scripts:
+        text += f"; one runs its scripts with {RUN}"
+    return f"{text}."
 
 
 def lead(overview: Overview) -> str:
-    """Return one line with all that a model needs: how many skills there are, and which tool finds, loads and reads
-    them.
-    """
+    """Return one line with all that a model needs: the number of skills, and the tools to find, load and read them."""
     return (
         f"{counted(overview)} here, with instructions for particular tasks: {SEARCH} finds skills for a task, {LOAD} "
         f"loads them by name, {READ} reads their files. Search and load before you begin a task that may have one."
@@ -136,10 +134,9 @@ def lead(overview: Overview) -> str:
 
 def counted(overview: Overview) -> str:
     """Return how many skills there are, in words."""
-    count = len(overview.offers)
-    if not count:
+    if not overview.offers:
         return "Skills"
-    text = f"{count:,} skill{'' if count == 1 else 's'}"
+    text = plural(len(overview.offers), "skill")
     return f"More than {text}" if overview.more else text
 
 
@@ -152,7 +149,9 @@ def available(overview: Overview, budget: int) -> str:
 def _between_tags(overview: Overview, budget: int) -> Shown:
     budget -= len(f"<{_TAG}>\n\n</{_TAG}>")
     whole = _elements(overview, budget)
-    return within(overview, budget, escaped) if whole is None else Shown(whole)
+    if whole is None:
+        return within(overview, budget, escaped)
+    return Shown(whole)
 
 
 def within(overview: Overview, budget: int, spell: Callable[[str], str] = contained) -> Shown:
@@ -195,7 +194,9 @@ def _part(description: str, most: int) -> str:
     if len(description) <= most:
         return description
     part = clipped(trigger_first(description), most)
-    return part if len(part) >= _LEAST_DESCRIPTION else ""
+    if len(part) < _LEAST_DESCRIPTION:
+        return ""
+    return part
 
 
 def _chosen(overview: Overview, names: Sequence[str], descriptions: Sequence[str], budget: int) -> Mapping[int, str]:
@@ -221,7 +222,7 @@ def trigger_first(description: str) -> str:
     """Return a description of one line with the sentence first that says when to use the skill."""
     sentences = [each for each in _SENTENCE.split(description) if each]
     place = next((at for at, each in enumerate(sentences) if _TRIGGER.search(each)), 0)
-    return " ".join([sentences[place], *sentences[:place], *sentences[place + 1 :]]) if sentences else description
+    return " ".join([*sentences[place : place + 1], *sentences[:place], *sentences[place + 1 :]])
 
 
 def shown_part(overview: Overview, shown: Shown, position: int) -> str:
@@ -251,8 +252,8 @@ def groups(places: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
     shared = _shared(folders)
     found: dict[str, list[int]] = {}
     for position, (root, _) in enumerate(places):
-        own = folders[position][shared:]
-        found.setdefault(own[0] if own else root, []).append(position)
+        label = next(iter(folders[position][shared:]), root)
+        found.setdefault(label, []).append(position)
     largest = sorted(found.items(), key=lambda group: (-len(group[1]), group[0]))[:_MOST_GROUPS]
     for _, positions in largest:
         positions.sort(key=lambda position: (crc32(places[position][1].encode("utf-8", "replace")), position))
@@ -260,9 +261,7 @@ def groups(places: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
 
 
 def turns(found: Mapping[str, Sequence[int]]) -> Iterator[int]:
-    """Yield the positions in these groups in the order in which skills are named where not all fit: of each group in
-    turn.
-    """
+    """Yield the positions of each group in turn: the order in which skills are named where not all fit."""
     for step in range(max(map(len, found.values()), default=0)):
         yield from (positions[step] for positions in found.values() if step < len(positions))
 
@@ -272,9 +271,10 @@ def loading(overview: Overview, characters: int) -> str:
 
     It stands alone, because some hosts show no instructions: the advice first, then the skills.
     """
-    head = _loading_head(overview)
-    shown = in_loading(overview, characters)
-    return f"{head}\n{shown.text}" if shown.text else head.rpartition("\n\n")[0]
+    head, shown = _loading_head(overview), in_loading(overview, characters)
+    if not shown.text:
+        return head.rpartition("\n\n")[0]
+    return f"{head}\n{shown.text}"
 
 
 def in_loading(overview: Overview, characters: int) -> Shown:
@@ -311,14 +311,17 @@ def _grouped(offers: Sequence[Offer], budget: int, spell: Callable[[str], str]) 
     rest = len(offers)
     heads: dict[str, str] = {}
     for label, positions in found.items():
-        head = f"- {spell(clipped(one_line(label), _LONGEST_LABEL) or _NO_FOLDER)} ({len(positions):,}): "
-        head = head if len(found) > 1 else ""
+        head = ""
+        if len(found) > 1:
+            head = f"- {spell(clipped(one_line(label), _LONGEST_LABEL) or _NO_FOLDER)} ({len(positions):,}): "
         if len(head) + len(_DOTS) + 1 > budget - len(_OTHERS) - len(f"{rest:,}"):
             break
         heads[label] = head
         budget -= len(head) + len(_DOTS) + 1
         rest -= len(positions)
-    last = f"{_OTHERS}{rest:,}" if rest and heads else ""
+    last = ""
+    if rest and heads:
+        last = f"{_OTHERS}{rest:,}"
     budget -= len(last)
     named: dict[str, list[int]] = {label: [] for label in heads}
     of = {position: label for label in heads for position in found[label]}
@@ -335,11 +338,14 @@ def _grouped(offers: Sequence[Offer], budget: int, spell: Callable[[str], str]) 
             open_ones.discard(label)
             if not open_ones:
                 break
-    lines = [_SOME] if budget >= 0 else []
+    lines: list[str] = []
+    if budget >= 0:
+        lines.append(_SOME)
     for label, head in heads.items():
         names = [spell(one_line(offers[position].name)) for position in sorted(named[label])]
-        left = [_DOTS] if len(names) < len(found[label]) else []
-        lines.append(head + ", ".join([*names, *left]))
+        if len(names) < len(found[label]):
+            names.append(_DOTS)
+        lines.append(head + ", ".join(names))
     return Shown("\n".join(lines) + last, {position for each in named.values() for position in each})
 
 

@@ -59,14 +59,16 @@ def receipt(
         shows: where the client's model looks. The instructions stand there alone, so that no host carries them twice.
         note: one line more, for the model.
     """
-    shown = {each.name: each for each in _cut(fresh, characters)} if bodies else dict[str, Loaded]()
-    structure: dict[str, Json] = {
-        "active_skills": [
-            _receipt_entry(shown.get(each.name, each), shows != "text" and each.name in shown) for each in active
-        ]
-    }
+    shown: dict[str, Loaded] = {}
+    if bodies:
+        shown = {each.name: each for each in _cut(fresh, characters)}
+    in_structure = shows != "text"
+    entries = [_receipt_entry(shown.get(each.name, each), in_structure and each.name in shown) for each in active]
+    structure: dict[str, Json] = {"active_skills": entries}
     names = contained(", ".join(one_line(each.name) for each in active)) or "none"
-    lines = [f"Active skills: {names}." + (" Where two conflict, the later one counts." if len(active) > 1 else "")]
+    lines = [f"Active skills: {names}."]
+    if len(active) > 1:
+        lines[0] += " Where two conflict, the later one counts."
     if session is not None:
         structure = {SESSION: session, **structure}
         lines[0] += f' Session: {session} (give it as "{SESSION}" to the skills tools).'
@@ -75,20 +77,19 @@ def receipt(
     elif bodies:
         lines += [_with_files(each) for each in shown.values()]
     elif fresh:
-        lines += [
-            contained(f"The skill {one_line(each.name)} has problems: {'; '.join(each.problems)}")
-            for each in fresh
-            if each.problems
-        ]
+        for each in fresh:
+            if each.problems:
+                lines.append(contained(f"The skill {one_line(each.name)} has problems: {'; '.join(each.problems)}"))
         lines.append("Their instructions stand at the top from now on.")
     return noted(lines, structure, note, "\n\n")
 
 
 def news(added: int, removed: int, *, uncounted: bool = False) -> str:
-    """That the skills have changed since the model was shown them; `uncounted`: by more than this."""
+    """Say that the skills have changed since the model was shown them; `uncounted`: by more than this."""
     counts = [f"{count:,} {what}" for count, what in ((added, "added"), (removed, "removed")) if count]
-    more = " or more" if uncounted else ""
-    shown = f"{' and '.join(counts)}{more}"
+    shown = " and ".join(counts)
+    if uncounted:
+        shown += " or more"
     return f"The skills have changed since this session began: {shown}. {LIST} shows what there is now."
 
 
@@ -134,9 +135,8 @@ def text_file(
         note += f"; line {start} is cut after {most_characters} characters"
         go_on = f"go on with start_line={start}, start_character={cut}"
         return _part(first[:most_characters], f"[{note}; {go_on}]")
-    last = min(count, start - 1 + most_lines) if most_lines is not None else count
-    part, end = [first], start
-    size = len(first)
+    last = min(count, start - 1 + (most_lines or count))
+    part, end, size = [first], start, len(first)
     while end < last and size + len(lines[end].removesuffix("\n")) <= most_characters:
         part.append(lines[end])
         size += len(lines[end])
@@ -160,13 +160,8 @@ def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> T
     `target` is its URI, None where `resources/read` does not serve it.
     """
     kind = media.media_type(path) or "application/octet-stream"
-    shown = ""
-    if kind in _IMAGES:
-        shown = "image"
-    elif kind.startswith("audio/"):
-        shown = "audio"
-    if shown and len(raw) <= most_bytes:
-        block: Json = {"type": shown, "data": b64encode(raw).decode("ascii"), "mimeType": kind}
+    if len(raw) <= most_bytes and _is_shown(kind):
+        block: Json = {"type": kind.partition("/")[0], "data": b64encode(raw).decode("ascii"), "mimeType": kind}
         return _result(f"{path} ({kind}, {len(raw):,} bytes)", more=[block])  # some hosts show their model text alone
     text = f"{path} is no text ({kind}, {len(raw)} bytes)"
     if target is None:
@@ -175,18 +170,21 @@ def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> T
     return _result(f"{text}. It can be fetched as the resource {target}.", more=[link])
 
 
+def _is_shown(kind: str) -> bool:
+    """Tell whether hosts hand a model content of this media type as a picture or as sound."""
+    return kind in _IMAGES or kind.startswith("audio/")
+
+
 def made_file(path: str, raw: bytes, most_bytes: int) -> ToolResult:
-    """Return the answer of reading a file without text that a script left: a picture or sound, or its bytes in
-    base64.
-    """
+    """Return the answer of reading a file that a script left and that is no text: shown, or its bytes in base64."""
     kind = media.media_type(path) or "application/octet-stream"
-    if kind in _IMAGES or kind.startswith("audio/") or len(raw) > most_bytes:
-        if len(raw) <= most_bytes:
-            return binary_file(path, None, raw, most_bytes)
+    if len(raw) > most_bytes:
         return failure(
             f"{path} is no text ({kind}, {len(raw):,} bytes), and of such files at most {most_bytes:,} bytes are "
             "returned; let a script make it smaller, or in parts"
         )
+    if _is_shown(kind):
+        return binary_file(path, None, raw, most_bytes)
     resource: Json = {
         "uri": "workspace://" + quote(path.removeprefix(WORKSPACE.rstrip("/"))),
         "mimeType": kind,
@@ -198,32 +196,38 @@ def made_file(path: str, raw: bytes, most_bytes: int) -> ToolResult:
 def outcome(run: Mapping[str, Json]) -> ToolResult:
     """Return the answer of running a script. One that failed is marked as an error too; its exit code says which."""
     code = run["exit_code"]
-    ended = "was stopped by the server" if code is None else f"ended with exit code {code}"
-    state = "was stopped at the time limit" if run["timed_out"] else ended
+    if run["timed_out"]:
+        state = "was stopped at the time limit"
+    elif code is None:
+        state = "was stopped by the server"
+    else:
+        state = f"ended with exit code {code}"
     parts = [f"{run['path']} {state} after {run['duration_ms']} ms."]
     for stream in ("stdout", "stderr"):
-        cut = " (cut)" if run[f"{stream}_truncated"] else ""
-        parts.append(element(stream, {}, str(run[stream])) + cut if run[stream] else f"{stream} is empty.")
-    where = f"user {run['user']}" if run.get("user") is not None else "the server's user"
-    boxed = "without a sandbox" if run["sandbox"] == "none" else f"in a sandbox ({run['sandbox']})"
-    gaps = run.get("sandbox_gaps")
-    parts.append(
-        f"It ran {boxed}, as {where}."
-        + (f" Gaps: {'; '.join(map(str, gaps))}." if isinstance(gaps, list) and gaps else "")
-    )
-    parts += _left_files(run)
-    out = _result("\n".join(parts), {**run})
-    return out if code == 0 else {**out, "isError": True}
-
-
-def _left_files(run: Mapping[str, Json]) -> list[str]:
+        if not run[stream]:
+            parts.append(f"{stream} is empty.")
+            continue
+        parts.append(element(stream, {}, str(run[stream])))
+        if run[f"{stream}_truncated"]:
+            parts[-1] += " (cut)"
+    where, boxed, gaps = "the server's user", "without a sandbox", run.get("sandbox_gaps")
+    if run.get("user") is not None:
+        where = f"user {run['user']}"
+    if run["sandbox"] != "none":
+        boxed = f"in a sandbox ({run['sandbox']})"
+    parts.append(f"It ran {boxed}, as {where}.")
+    if isinstance(gaps, list) and gaps:
+        parts[-1] += f" Gaps: {'; '.join(map(str, gaps))}."
     files, more = run.get("files"), run.get("files_not_shown")
-    if not isinstance(files, list) or not files:
-        return []
-    names = [str(each["path"]) for each in files if isinstance(each, dict)]
-    return [
-        f"New or changed files, to be read with {READ}: {', '.join(names)}" + (f" and {more} more." if more else ".")
-    ]
+    if isinstance(files, list) and files:
+        names = [str(each["path"]) for each in files if isinstance(each, dict)]
+        if more:
+            names[-1] += f" and {more} more"
+        parts.append(f"New or changed files, to be read with {READ}: {', '.join(names)}.")
+    out = _result("\n".join(parts), {**run})
+    if code != 0:
+        out["isError"] = True
+    return out
 
 
 def failure(message: str) -> ToolResult:
@@ -243,7 +247,7 @@ def proposal_kept(proposal: dict[str, Json]) -> ToolResult:
 def proposals_listed(proposals: Sequence[dict[str, Json]]) -> ToolResult:
     """Return the proposals of a caller, the newest first."""
     lines = [
-        f"{each['id']} {each['name']}: {each['state']}" + (f", {each['message']}" if each.get("message") else "")
+        ", ".join(map(str, filter(None, (f"{each['id']} {each['name']}: {each['state']}", each.get("message")))))
         for each in proposals
     ]
     return _result("\n".join(lines) or "You have proposed nothing here.", {"proposals": [*proposals]})
@@ -316,13 +320,15 @@ def _receipt_entry(loaded: Loaded, with_body: bool) -> Json:
 
 def _with_files(loaded: Loaded) -> str:
     attributes = {"name": loaded.name, "location": loaded.location, "root_dir": loaded.root_dir}
-    attributes |= {} if loaded.origin is None else {"origin": loaded.origin}  # S40-48
+    if loaded.origin is not None:
+        attributes["origin"] = loaded.origin  # S40-48
     parts = [element("skill", attributes, loaded.instructions)]
     if loaded.files:
         shown = [printable(path) for path in loaded.files[:_MOST_FILES]]  # a name may hold a line break
         cut = len(loaded.files) - len(shown)
-        files = "\n".join((*shown, *([f"({cut} more are not shown)"] if cut else ())))  # ASG-28
-        parts.append(element("skill_files", {"skill": loaded.name}, files))
+        if cut:
+            shown.append(f"({cut} more are not shown)")  # ASG-28
+        parts.append(element("skill_files", {"skill": loaded.name}, "\n".join(shown)))
     if loaded.problems:
         parts.append(element("skill_problems", {"skill": loaded.name}, "\n".join(loaded.problems)))
     return "\n".join(parts)
@@ -335,10 +341,10 @@ def listing(
     characters: int = CHARACTERS,
     note: str | None = None,
 ) -> ToolResult:
-    """Return the answer of the listing and of the search. Descriptions that together are too long are cut to one
-    length.
+    """Return the answer of the listing and of the search.
 
-    A description that another skill before it has is not repeated, but said to be the same.
+    Descriptions that together are longer than `characters` are cut to one length. One that a skill before it has is
+    not repeated, but said to be the same.
 
     Args:
         entries: what `entry` made of each skill.
@@ -360,13 +366,7 @@ def listing(
 
 
 def nothing_fits(near: Sequence[str], tags: Sequence[str] = (), groups: Sequence[str] = ()) -> str:
-    """Return what a model reads whose question found nothing.
-
-    Args:
-        near: names of skills that look like words of the question.
-        tags: those of the most skills.
-        groups: folders with the most skills.
-    """
+    """Advise a model whose question found nothing, with the nearest names, and the commonest tags and folders."""
     advice = [f"Try other keywords, in the language of the skills; {LIST} goes through all of them."]
     for what, names in (("Nearest names", near), ("Tags", tags), ("Groups", groups)):
         if names:
@@ -402,16 +402,19 @@ def _without_repeats(entries: Sequence[Mapping[str, Json]]) -> list[str]:
     for each in entries:
         description, name = str(each["description"]), str(each["name"])
         repeat = f"The same description as {first.setdefault(description, name)}."
-        out.append(repeat if first[description] != name and len(repeat) < len(description) else description)
+        if first[description] != name and len(repeat) < len(description):
+            description = repeat
+        out.append(description)
     return out
 
 
 def _listed(shown: Mapping[str, Json]) -> str:
-    # Before the description, which could end with the same words.
-    origin = f" [from {shown['origin']}]" if "origin" in shown else ""
-    text = f"- {one_line(str(shown['name']))}{origin}: {one_line(str(shown['description']))}"
-    copies = shown.get("also_at")
-    text += f" [also at {', '.join(map(str, copies))}]" if isinstance(copies, list) else ""
-    found = shown.get("problems")
-    text += f" [has problems: {'; '.join(map(str, found))}]" if isinstance(found, list) else ""
+    text = f"- {one_line(str(shown['name']))}"
+    if "origin" in shown:
+        text += f" [from {shown['origin']}]"  # before the description, which could end with the same words
+    text += f": {one_line(str(shown['description']))}"
+    for key, words, between in (("also_at", "also at", ", "), ("problems", "has problems:", "; ")):
+        found = shown.get(key)
+        if isinstance(found, list):
+            text += f" [{words} {between.join(map(str, found))}]"
     return contained(text)

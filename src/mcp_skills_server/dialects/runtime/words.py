@@ -157,9 +157,7 @@ def problems(skill: Skill) -> tuple[str, ...]:
 
 
 def unseen(frontmatter: Mapping[str, Json], instructions: str) -> tuple[str, ...]:
-    """Return what to say of characters that a reader of the skill does not see: the texts themselves stay as they
-    are.
-    """
+    """Return what to say of characters that a reader of the skill does not see. The texts stay as they are."""
     remark = hidden.remark(instructions, *hidden.texts(dict(frontmatter)))
     return (f"it holds {remark}",) if remark else ()
 
@@ -180,10 +178,9 @@ def one_line(text: str) -> str:
 
 
 def even(lengths: Iterable[int], budget: int) -> int:
-    """Return how long each of these may be, the same for all, so that together they fit: what short ones leave, long
-    ones get.
+    """Return the one length to which these are cut so that together they fit: max-min fair.
 
-    The greatest length where all of them fit.
+    Long ones get what short ones leave. It is the greatest length where all of them fit.
     """
     ordered = sorted(lengths)
     for index, length in enumerate(ordered):

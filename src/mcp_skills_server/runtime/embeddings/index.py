@@ -142,7 +142,9 @@ class Embeddings:
         known = {path: digest for path, (digest, _) in self._known.items()}
         digests = {path: digest for path, digest in digests.items() if known.get(path) != digest}
         model = self._embedder.key
-        kept = {} if self._index is None else self._index.vectors(model, digests.values())
+        kept: Mapping[bytes, bytes] = {}
+        if self._index is not None:
+            kept = self._index.vectors(model, digests.values())
         if len({self._length, *map(len, kept.values())} - {0}) > 1:
             self._forget(model)
             raise EmbeddingError("the kept vectors are not of one length, so all are made anew")

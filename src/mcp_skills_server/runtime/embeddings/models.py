@@ -107,9 +107,11 @@ class Endpoint:
         self._tls = parts.scheme == "https"
         self._host, self._port = parts.hostname or "", parts.port
         path = parts.path.rstrip("/")
-        self._path = (path if path.endswith("/embeddings") else f"{path}/embeddings") + (
-            f"?{parts.query}" * bool(parts.query)
-        )
+        if not path.endswith("/embeddings"):
+            path += "/embeddings"
+        if parts.query:
+            path += f"?{parts.query}"
+        self._path = path
         self._model = model
         self._secret = secret
 
@@ -128,7 +130,9 @@ class Endpoint:
         try:
             raw = self._post(body, headers, timeout_s)
         except (OSError, UnicodeError, http.client.HTTPException) as error:
-            reason = "no answer in time" if isinstance(error, TimeoutError) else clipped(_line(error))
+            reason = clipped(_line(error))
+            if isinstance(error, TimeoutError):
+                reason = "no answer in time"
             raise EmbeddingError(f"{self._host}: {reason}") from None
         try:
             return _unit(_rows(json.loads(raw)), len(texts))

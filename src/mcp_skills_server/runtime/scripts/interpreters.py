@@ -174,4 +174,6 @@ def _libraries(program: str) -> tuple[str, ...]:
     """Return the program, and if it is a package of npm the folder that it shares with what it depends on."""
     real = os.path.realpath(program)
     before, folder, _ = real.partition(f"{os.sep}node_modules{os.sep}")
-    return (program, before + folder.rstrip(os.sep)) if folder else (program,)
+    if not folder:
+        return (program,)
+    return program, before + folder.rstrip(os.sep)

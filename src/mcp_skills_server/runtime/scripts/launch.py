@@ -95,7 +95,9 @@ def _leave_keys() -> str | None:
     if libc.syscall(ctypes.c_long(number), ctypes.c_long(_JOIN_SESSION_KEYRING), ctypes.c_long(0)) >= 0:
         return None
     wrong = ctypes.get_errno()
-    return None if wrong in (errno.ENOSYS, errno.EPERM, errno.EACCES) else os.strerror(wrong)
+    if wrong in (errno.ENOSYS, errno.EPERM, errno.EACCES):
+        return None
+    return os.strerror(wrong)
 
 
 def _offer_to_the_oom_killer() -> None:

@@ -1,14 +1,12 @@
 """Limits of runs: concurrency with a share for each owner, and memory and disk for each run.
 
-The kernel's limits of a process do not count shared memory, and none counts a whole run. So a run is measured often:
-its memory each time; its disk when the disk has lost space since, and at least once a second. A run can exceed a limit
-by what it takes between two measurements.
+The kernel's limits of a process do not count shared memory, and none counts a whole run. So a run is measured often. It
+can exceed a limit by what it takes between two measurements.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import time
 from collections import Counter
@@ -23,11 +21,8 @@ from mcp_skills_server.runtime.quota import Owner, QuotaError
 from mcp_skills_server.runtime.scripts.processes import entries, lines
 from mcp_skills_server.runtime.scripts.workspace import MOST_FILES, exceeds
 
-_AT_LEAST_S: Final = 1.0
-_SHARE: Final = 16
-"""The disk is measured when it has lost this part of a run's limit."""
-_PAUSE: Final = 3
-"""The pause after a measurement is at least so many times its length."""
+_PAUSE: Final = 10
+"""The pause after a measurement of the disk, as a factor of its length: a large tree is not walked all the time."""
 _SPARE: Final = 8
 """The part of the memory limit that the programs around a script may add."""
 
@@ -103,35 +98,26 @@ class Usage:
         self._tops = tops
         self._disk_bytes = disk_bytes
         self._memory_bytes = memory_bytes + memory_bytes // _SPARE
-        self._free = _free(tops)
-        self._due = self._soonest = time.monotonic()
+        self._due = time.monotonic()
 
     def over(self, processes: Iterable[int]) -> str | None:
         """Return in words which limit the run with these processes exceeds, or None."""
         pids = list(processes)
         if _memory(pids, self._memory_bytes) > self._memory_bytes:
             return f"its processes took more than {self._memory_bytes:,} bytes of memory"
-        if self._is_due() and self._is_full(pids):
+        if time.monotonic() >= self._due and self._is_full(pids):
             return (
                 f"its files took more than {self._disk_bytes:,} bytes, were more than {MOST_FILES:,}, or could not be "
                 "measured"
             )
         return None
 
-    def _is_due(self) -> bool:
-        now = time.monotonic()
-        if now >= self._due:
-            return True
-        return now >= self._soonest and self._free - _free(self._tops) > self._disk_bytes // _SHARE
-
     def _is_full(self, pids: Iterable[int]) -> bool:
         begun = time.monotonic()
-        self._free = _free(self._tops)
         left = self._disk_bytes - _nameless(pids, self._tops)
         full = left < 0 or exceeds(self._tops, left)
         ended = time.monotonic()
-        self._soonest = ended + _PAUSE * (ended - begun)
-        self._due = max(ended + _AT_LEAST_S, self._soonest)
+        self._due = ended + _PAUSE * (ended - begun)
         return full
 
 
@@ -178,10 +164,3 @@ def _mapped(pid: int) -> Iterator[tuple[int, int, int]]:
             span, _, _, disk, inode = line.split()[:5]
             (begin, end), (major, minor) = span.split("-"), disk.split(":")
             yield os.makedev(int(major, 16), int(minor, 16)), int(inode), int(end, 16) - int(begin, 16)
-
-
-def _free(tops: Sequence[str]) -> int:
-    for top in tops:
-        with suppress(OSError):
-            return shutil.disk_usage(top).free
-    return 0

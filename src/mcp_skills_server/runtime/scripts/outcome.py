@@ -72,8 +72,14 @@ def outcome_of(
 
     `files` are those that it left, and how many more there are.
     """
-    between = "\n" if remarks and ended.stderr and not ended.stderr.endswith("\n") else ""
-    owner = None if sandbox is None else sandbox.user
+    between = ""
+    if remarks and ended.stderr and not ended.stderr.endswith("\n"):
+        between = "\n"
+    user, kind, gaps = None, "none", ()
+    if sandbox is not None:
+        user, kind, gaps = sandbox.user, "bubblewrap", sandbox.gaps
+    if user is None and hasattr(os, "geteuid"):
+        user = os.geteuid()
     return Outcome(
         path,
         ended.exit_code,
@@ -83,9 +89,9 @@ def outcome_of(
         ended.timed_out,
         ended.stdout_truncated,
         ended.stderr_truncated,
-        "none" if sandbox is None else "bubblewrap",
-        _user() if owner is None else owner,
-        () if sandbox is None else sandbox.gaps,
+        kind,
+        user,
+        gaps,
         *files,
     )
 
@@ -129,7 +135,3 @@ def advice(stderr: str, *, network_closed: bool) -> list[str]:
 
 def _first(found: re.Match[str]) -> str:
     return next(each for each in found.groups() if each)
-
-
-def _user() -> int | None:
-    return os.geteuid() if hasattr(os, "geteuid") else None

@@ -88,7 +88,8 @@ class Directory:
             found = os.fstat(file)
             if is_plain(found) and found.st_size <= most:
                 raw = opened.read(most + 1)
-                return raw if len(raw) <= most else None
+                if len(raw) <= most:
+                    return raw
         return None
 
 
@@ -148,7 +149,9 @@ def read(top: str, path: str, most: int) -> bytes:
                 f"{shown!r} has {found.st_size:,} bytes, and at most {most:,} are read; let a script make it shorter"
             )
         if found is not None:
-            kind = "a directory" if stat.S_ISDIR(found.st_mode) else "a link, or no plain file with one name"
+            kind = "a link, or no plain file with one name"
+            if stat.S_ISDIR(found.st_mode):
+                kind = "a directory"
             raise RequestError(f"{shown!r} is {kind}, and only plain files of the work directory are read")
     raise RequestError(f"The work directory has no file {shown!r}")
 

@@ -128,11 +128,13 @@ class ExecutionPolicy:
 
     def _declared(self, skill: Skill | None, given: Mapping[str, str]) -> Mapping[str, str]:
         """Return those of the skill's secrets that it declares: no other one is its script's."""
-        file = None if skill is None else skill.files.get(SKILL_TOML)
-        if not given or skill is None or file is None:
+        if not given or skill is None or SKILL_TOML not in skill.files:
             return {}
-        found = manifests.read(self._registry.read(file), skill.frontmatter, skill.path, skill.files).manifest
-        return {} if found is None else {name: given[name] for name in found.secrets if name in given}
+        raw = self._registry.read(skill.files[SKILL_TOML])
+        found = manifests.read(raw, skill.frontmatter, skill.path, skill.files).manifest
+        if found is None:
+            return {}
+        return {name: given[name] for name in found.secrets if name in given}
 
     def _check_source(self, skill: Skill) -> None:
         root = self._registry.roots[skill.root]
@@ -166,7 +168,9 @@ class ExecutionPolicy:
         if any(each.digest == digest for each in known):
             return
         before = next((each for each in reversed(known) if each.skill == skill.path), None)
-        state = "was never approved" if before is None else f"changed since it was approved on {before.day}"
+        state = "was never approved"
+        if before is not None:
+            state = f"changed since it was approved on {before.day}"
         self._report(skill, digest, state)
         raise RunRefusedError(
             f"The scripts of {name} are not run: it comes from {printable(shown)} and {state}. Whoever runs this "

@@ -264,12 +264,7 @@ class _Run:
         """All of its processes have been killed."""
 
     async def follow(
-        self,
-        streams: Sequence[Capture],
-        timeout_s: float,
-        beat_s: float,
-        beat: Beat,
-        progress: Progress | None,
+        self, streams: Sequence[Capture], timeout_s: float, beat_s: float, beat: Beat, progress: Progress | None
     ) -> None:
         """Wait for its end, or end it."""
         wanted = False
@@ -383,15 +378,12 @@ class ProcessTree:
 
     def terminate_group(self) -> None:
         """Ask the program and its group to end."""
-        _signal_group(self._pid, signal.SIGTERM)
-        _signal_group(self._pid, signal.SIGCONT)  # a stopped process handles no other signal
+        _signal_group(self._pid, signal.SIGTERM, signal.SIGCONT)  # a stopped process handles no other signal
 
     def terminate_inside(self) -> None:
         """Ask all but the program itself: a sandbox's own process would end at once and take the script with it."""
-        for pid in having(TOKEN, self._token):
-            if pid != self._pid:
-                _signal([pid], signal.SIGTERM)
-                _signal([pid], signal.SIGCONT)
+        inside = [pid for pid in having(TOKEN, self._token) if pid != self._pid]
+        _signal(inside, signal.SIGTERM, signal.SIGCONT)
 
     def kill(self) -> None:
         """Kill all that is found until nothing is. Blocks."""
@@ -401,7 +393,9 @@ class ProcessTree:
         # A process that is being replaced by `exec` shows no environment for a moment: one look is not enough.
         while clear < 2:
             found = list(having(TOKEN, self._token))
-            clear = 0 if found else clear + 1
+            clear += 1
+            if found:
+                clear = 0
             _signal(found, signal.SIGKILL)
             if time.monotonic() > deadline:
                 logger.warning("processes of a script do not end although they were killed: %s", found)
@@ -409,16 +403,17 @@ class ProcessTree:
             time.sleep(0.005)
 
 
-def _signal_group(group: int, number: int) -> None:
-    if not _WINDOWS:
+def _signal_group(group: int, *numbers: int) -> None:
+    for number in numbers:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(group, number)
 
 
-def _signal(pids: Iterable[int], number: int) -> None:
+def _signal(pids: Iterable[int], *numbers: int) -> None:
     for pid in pids:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
+        for number in numbers:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
 
 
 def entries(directory: str) -> list[str]:
@@ -460,6 +455,6 @@ def family(pid: int) -> Iterator[int]:
 def having(variable: str, value: str) -> Iterator[int]:
     """Yield the processes whose environment has this variable, as far as this user may see."""
     mark = f"{variable}={value}".encode()
-    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+    for name in entries("/proc"):
         if name.isdigit() and mark in content(f"/proc/{name}/environ"):
             yield int(name)

@@ -67,6 +67,7 @@ _PROCESSES: Final = 64
 _OPEN_FILES: Final = 64
 """Kernel buffers of sockets belong to no process, so no limit counts them; few sockets in few processes hold little."""
 _CPU_SPARE_S: Final = 5
+_WINDOWS_NEEDS: Final = ("SYSTEMROOT", "PATHEXT", "COMSPEC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ class Scripts:
         """Return a new private work directory, for one session."""
         box = self._sandbox()
         path = os.path.join(self._directory(), f"session-{secrets.token_hex(8)}")
-        made = Workspace(path, self._workspaces.discard, None if box is None else box.user)
+        made = Workspace(path, self._workspaces.discard, _user_of(box))
         self._workspaces.add(made)
         return made
 
@@ -220,14 +221,9 @@ class Scripts:
             RequestError: the call must be changed, or be tried again later; the message says how.
             StaleFileError: a file of a skill changed; scan it again and call again. The script was not started.
         """
-        declared: list[str] = []
-        if skill is None:
-            request = self._request_of_written(path, skills or {}, args, timeout_s)
-        else:
-            request = self._request(skill, path, args, directory or skill.name, timeout_s)
-            declared = declared_env(skill.frontmatter)
+        declared = declared_env(skill.frontmatter if skill is not None else {})
         request = replace(
-            request,
+            self._request(skill, path, args, timeout_s, directory=directory, skills=skills),
             env=checked_env(env or {}, (*declared, *self._allowed_env)),
             workdir=checked_text(workdir, "workdir"),
             launcher=launcher,
@@ -240,7 +236,7 @@ class Scripts:
     def explain(self, skill: Skill, path: str, workspace: Workspace, args: Sequence[str] = ()) -> Explained:
         """Return what `run` would execute, and what it may see; raises as `run` does. Blocks; nothing is executed."""
         box = self._sandbox()
-        request = self._allowed(self._request(skill, path, args, skill.name, None))
+        request = self._allowed(self._request(skill, path, args))
         directory = RunDirectory(os.path.join(self._directory(), f"run-{secrets.token_hex(8)}"))
         workspace.enter()
         try:
@@ -250,19 +246,25 @@ class Scripts:
         return Explained(command, box, request.network, self._settings.folders)
 
     def _request(
-        self, skill: Skill, path: str, args: Sequence[str], directory: str, timeout_s: float | None
+        self,
+        skill: Skill | None,
+        path: str,
+        args: Sequence[str],
+        timeout_s: float | None = None,
+        *,
+        directory: str | None = None,
+        skills: Mapping[str, Skill] | None = None,
     ) -> _Request:
-        within = directory if _DIRECTORY_NAME.fullmatch(directory) else "skill"
-        file = _file(skill, path)
-        return _Request({within: skill}, within, path, file, checked_args(args), self._checked_timeout(timeout_s))
-
-    def _request_of_written(
-        self, path: str, skills: Mapping[str, Skill], args: Sequence[str], timeout_s: float | None
-    ) -> _Request:
-        for name in skills:
+        within, file = "", None
+        if skill is not None:
+            within, file = directory or skill.name, _file(skill, path)
+            if not _DIRECTORY_NAME.fullmatch(within):
+                within = "skill"
+            skills = {within: skill}
+        for name in skills or ():
             if not _DIRECTORY_NAME.fullmatch(name):
                 raise RequestError(f"No directory can have the name {printable(name[:200])!r}; leave the skill out")
-        return _Request(skills, "", path, None, checked_args(args), self._checked_timeout(timeout_s))
+        return _Request(skills or {}, within, path, file, checked_args(args), self._checked_timeout(timeout_s))
 
     async def _run(self, request: _Request, workspace: Workspace, progress: Progress | None, owner: Owner) -> Outcome:
         box = self._sandbox()
@@ -328,9 +330,7 @@ class Scripts:
     def _command(self, request: _Request, workspace: Workspace, directory: RunDirectory) -> Command:
         """Put everything on the disk and say what is to be executed. Blocks."""
         bubblewrap = self._sandbox()
-        owner = None
-        if bubblewrap is not None:
-            owner = bubblewrap.user
+        owner = _user_of(bubblewrap)
         interpreter = self._interpreters.choose(request.path, lambda: self._head(request.file))
         workdir = workspace.prepare(request.workdir)
         if request.fill is not None:
@@ -347,11 +347,14 @@ class Scripts:
             box, calls = bubblewrap.box(view), bubblewrap.calls
             skills, work, temporary = sandbox.SKILLS, sandbox.WORKSPACE, sandbox.TEMPORARY
             path = sandbox.PATH if not interpreter.argv else _path_with(interpreter.argv[0])
-        home = os.path.join(skills, request.within) if request.within else skills
-        script = os.path.join(home if request.within else work, *request.path.split("/"))
-        launched = () if request.launcher is None else (os.path.join(work, request.launcher),)
-        needed = ("SYSTEMROOT", "PATHEXT", "COMSPEC") if os.name == "nt" else ()
-        platform = {name: os.environ[name] for name in needed if name in os.environ}
+        home, script = skills, os.path.join(work, *request.path.split("/"))
+        if request.within:
+            home = os.path.join(skills, request.within)
+            script = os.path.join(home, *request.path.split("/"))
+        launched: list[str] = []
+        if request.launcher is not None:
+            launched.append(os.path.join(work, request.launcher))
+        platform = {name: os.environ[name] for name in _WINDOWS_NEEDS if os.name == "nt" and name in os.environ}
         env = {
             **platform,
             "PATH": path or os.defpath,
@@ -371,9 +374,7 @@ class Scripts:
     def _limits(self, timeout_s: float, owner: int | None) -> dict[str, int]:
         # Processor time counts every thread, so that eight threads may use eight seconds in one; it is for what
         # escapes the time limit. Address space would stop runtimes that reserve much and use little (V8, Go).
-        user = {} if owner is None else {"USER": owner}
-        return {
-            **user,
+        limits = {
             "CPU": math.ceil(timeout_s + _CPU_SPARE_S) * (os.cpu_count() or 1),
             "DATA": self._settings.memory_bytes,
             "FSIZE": self._settings.file_bytes,
@@ -382,6 +383,9 @@ class Scripts:
             "MSGQUEUE": 0,
             "NPROC": _PROCESSES,
         }
+        if owner is not None:
+            limits["USER"] = owner
+        return limits
 
     def _allowed(self, request: _Request) -> _Request:
         """Return the run with what the policy gives to it. Blocks."""
@@ -410,9 +414,11 @@ class Scripts:
         return files, workspace.leave(self._settings.workspace_bytes)
 
     def _log(self, request: _Request, ended: Ended) -> None:
-        skill = request.skills.get(request.within)
-        whose = "a call" if skill is None else skill.path
-        how = "ended by the server" if ended.exit_code is None else f"exit code {ended.exit_code}"
+        whose, how = "a call", f"exit code {ended.exit_code}"
+        if request.within:
+            whose = request.skills[request.within].path
+        if ended.exit_code is None:
+            how = "ended by the server"
         logger.info("ran %s of %s: %s, %d ms", request.path, whose, how, ended.duration_ms)
 
     def _directory(self) -> str:
@@ -434,8 +440,11 @@ def _file(skill: Skill, path: str) -> SkillFile:
     file = skill.files.get(path)
     if file is None:
         there = [each for each in skill.files if each.startswith("scripts/")]
-        more = f" and {len(there) - _NAMES_SHOWN} more" if len(there) > _NAMES_SHOWN else ""
-        hint = f"its scripts are {', '.join(there[:_NAMES_SHOWN])}{more}" if there else "it has no scripts"
+        hint = "it has no scripts"
+        if there:
+            hint = f"its scripts are {', '.join(there[:_NAMES_SHOWN])}"
+        if len(there) > _NAMES_SHOWN:
+            hint += f" and {len(there) - _NAMES_SHOWN} more"
         raise RequestError(f"The skill {skill.name} has no file {printable(path[:200])!r}; {printable(hint)}")
     return file
 
@@ -443,4 +452,11 @@ def _file(skill: Skill, path: str) -> SkillFile:
 def _path_with(program: str) -> str:
     """Return the sandbox's PATH, with the program's directory before it if it is not there."""
     directory = os.path.dirname(program)
-    return sandbox.PATH if directory in sandbox.PATH.split(":") else f"{directory}:{sandbox.PATH}"
+    if directory in sandbox.PATH.split(":"):
+        return sandbox.PATH
+    return f"{directory}:{sandbox.PATH}"
+
+
+def _user_of(box: Bubblewrap | None) -> int | None:
+    """Return the user who runs scripts in this sandbox; None for this process's own."""
+    return None if box is None else box.user

@@ -39,31 +39,12 @@ _AS_ROOT: Final = "scripts are root to the kernel, which calls them nobody, beca
 _NO_FILTER: Final = "no filter of system calls: keys of the kernel are shared, and shared memory is not bounded"
 _PLACES: Final = ("skills", "work", "tmp", "shm")
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
-_ETC: Final = (  # all of it public: no directory that also holds private keys, such as /etc/ssl as a whole
-    "alternatives",
-    "ca-certificates",
-    "crypto-policies",
-    "group",
-    "host.conf",
-    "hosts",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "localtime",
-    "mime.types",
-    "nsswitch.conf",
-    "passwd",
-    "pki/ca-trust",
-    "pki/tls/cert.pem",
-    "pki/tls/certs",
-    "pki/tls/openssl.cnf",
-    "protocols",
-    "resolv.conf",
-    "services",
-    "ssl/cert.pem",
-    "ssl/certs",
-    "ssl/openssl.cnf",
-)
+_ETC: Final = """
+    alternatives ca-certificates crypto-policies group host.conf hosts ld.so.cache ld.so.conf ld.so.conf.d localtime
+    mime.types nsswitch.conf passwd pki/ca-trust pki/tls/cert.pem pki/tls/certs pki/tls/openssl.cnf protocols
+    resolv.conf services ssl/cert.pem ssl/certs ssl/openssl.cnf
+"""
+"""All of it public: no directory that also holds private keys, such as /etc/ssl as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +77,7 @@ class Bubblewrap:
     """
 
     def __init__(
-        self,
-        program: str,
-        *,
-        folders: Sequence[str],
-        dropper: str | None = None,
-        calls: bytes | None = None,
+        self, program: str, *, folders: Sequence[str], dropper: str | None = None, calls: bytes | None = None
     ) -> None:
         self._program = program
         self._dropper = dropper
@@ -116,17 +92,16 @@ class Bubblewrap:
     @property
     def gaps(self) -> tuple[str, ...]:
         """What of a whole sandbox is missing on this machine, in words."""
-        as_root = self._dropper is None and is_root()
-        found = {_AS_ROOT: as_root, _NO_FILTER: self.calls is None}
-        return tuple(words for words, missing in found.items() if missing)
+        found: list[str] = []
+        if self._dropper is None and is_root():
+            found.append(_AS_ROOT)
+        if self.calls is None:
+            found.append(_NO_FILTER)
+        return tuple(found)
 
     def box(self, view: View) -> Callable[[int, int | None], list[str]]:
         """Return what makes the words before a command, of the descriptor to report on and that of `calls`, if any."""
-
-        def words(status: int, calls: int | None) -> list[str]:
-            return [*self._words(view), "--json-status-fd", str(status), *_filter(calls), "--", *self._drop()]
-
-        return words
+        return lambda status, calls: [*self._words(view, calls), "--json-status-fd", str(status), *self._drop()]
 
     def trouble(self) -> str | None:
         """Try it out: why it does not work here, or None."""
@@ -134,7 +109,9 @@ class Bubblewrap:
             code, stderr = self._try(f": > {WORKSPACE}/trial")
         except OSError as error:
             return error.strerror or str(error)
-        return (stderr.strip().splitlines() or [f"it ended with {code}"])[-1] if code else None
+        if not code:
+            return None
+        return (stderr.strip().splitlines() or [f"it ended with {code}"])[-1]
 
     def locked(self) -> list[str]:
         """Return those of its folders that a script cannot write to, as far as that can be known."""
@@ -151,30 +128,34 @@ class Bubblewrap:
             for place in (work, temporary, shared):
                 make_directory(place, self.user)
             with piped(self.calls) as calls:
-                words = [*self._words(View(skills, work, temporary, shared)), *_filter(calls), "--", *self._drop()]
-                inner = ["/bin/sh", "-c", shell, "sh", *args]
-                done = ask([*words, *inner], env={"PATH": PATH}, pass_fds=() if calls is None else (calls,))
+                words = [*self._words(View(skills, work, temporary, shared), calls), *self._drop()]
+                passed = [each for each in (calls,) if each is not None]
+                done = ask([*words, "/bin/sh", "-c", shell, "sh", *args], env={"PATH": PATH}, pass_fds=passed)
             return done.returncode, done.stderr
 
     def _drop(self) -> list[str]:
-        """Return what goes right before the program: it becomes `nobody`, and can never be anything else."""
+        """Return what goes right before the program: it becomes `nobody` for good, where bubblewrap starts as root."""
         if self._dropper is None:
-            return []
+            return ["--"]
         user = [f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
-        return [self._dropper, *user, "--inh-caps=-all", "--bounding-set=-all", "--"]
+        return ["--", self._dropper, *user, "--inh-caps=-all", "--bounding-set=-all", "--"]
 
-    def _words(self, view: View) -> list[str]:
+    def _words(self, view: View, calls: int | None) -> list[str]:
         words = [self._program, "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]
-        words += [*([] if view.network else ["--unshare-net"]), "--cap-drop", "ALL"]
+        if not view.network:
+            words.append("--unshare-net")
+        words += ["--cap-drop", "ALL"]
         if self._dropper is None:
             words += ["--unshare-user", "--uid", str(_NOBODY), "--gid", str(_NOBODY)]
         else:
             words += [word for each in _NEEDED_TO_DROP for word in ("--cap-add", each)]
         words += ["--die-with-parent", "--new-session"]
-        for place in filter(os.path.exists, (*_SYSTEM, *(f"/etc/{name}" for name in _ETC))):
+        for place in filter(os.path.exists, (*_SYSTEM, *(f"/etc/{name}" for name in _ETC.split()))):
             # Where /bin is a link to /usr/bin, it is so inside.
-            linked = place in _SYSTEM and os.path.islink(place)
-            words += ["--symlink", os.readlink(place), place] if linked else _read_only(place)
+            if place in _SYSTEM and os.path.islink(place):
+                words += ["--symlink", os.readlink(place), place]
+            else:
+                words += _read_only(place)
         words += ["--proc", "/proc", "--remount-ro", "/proc"]
         words += ["--dev", "/dev", "--bind", view.shared, "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108
         words += ["--bind", view.temporary, TEMPORARY]
@@ -183,7 +164,10 @@ class Bubblewrap:
         for folder in self._folders:
             words += [*_way(folder), "--bind", folder, folder]
         words += ["--bind", view.work, WORKSPACE, "--ro-bind", view.skills, SKILLS]
-        return [*words, "--remount-ro", "/", "--chdir", view.workdir]
+        words += ["--remount-ro", "/", "--chdir", view.workdir]
+        if calls is not None:
+            words += ["--seccomp", str(calls)]
+        return words
 
 
 def choose(mode: Mode, *, network: bool, folders: Sequence[str]) -> Bubblewrap | None:
@@ -223,7 +207,9 @@ def program_of(mode: Mode, folders: Sequence[str]) -> str | None:
 
 
 def _missing(why: str) -> UsageError:
-    instead = "run the server as another user" if is_root() else "give --sandbox off to run them with all your rights"
+    instead = "give --sandbox off to run them with all your rights"
+    if is_root():
+        instead = "run the server as another user"
     return UsageError(f"scripts need a sandbox, but {why}; install bubblewrap so that it works, or {instead}")
 
 
@@ -237,22 +223,25 @@ def _droppers() -> list[str | None]:
 
 def _report(sandbox: Bubblewrap, why: str, *, network: bool, folders: Sequence[str]) -> None:
     """Log which it is. `why` is what kept the server from a better way."""
-    within = f"scripts run in a sandbox of bubblewrap, {'with' if network else 'without'} network"
     if sandbox.user is None and is_root() and folders:
         raise UsageError(
             f"scripts would be root in {folders[0]}, for they cannot become another user: {why}; correct that, or run "
             "the server as another user"
         )
-    logger.info("%s%s", within, "" if sandbox.user is None else f", as user {sandbox.user}")
+    how, whom = "without", "the server's user"
+    if network:
+        how = "with"
+    if sandbox.user is None:
+        logger.info("scripts run in a sandbox of bubblewrap, %s network", how)
+    else:
+        whom = f"user {sandbox.user}"
+        logger.info("scripts run in a sandbox of bubblewrap, %s network, as %s", how, whom)
     for gap in sandbox.gaps:
-        logger.warning("the sandbox of scripts has a gap: %s (%s)", gap, why if gap == _AS_ROOT else _filterless(why))
+        if gap == _NO_FILTER and system_calls.program() is None:
+            why = "none is known for this kind of machine"
+        logger.warning("the sandbox of scripts has a gap: %s (%s)", gap, why)
     for folder in sandbox.locked():
-        whom = "the server's user" if sandbox.user is None else f"user {sandbox.user}"
         logger.warning("scripts run as %s, which cannot write to %s; make it that user's if they should", whom, folder)
-
-
-def _filterless(why: str) -> str:
-    return why if system_calls.program() is not None else "none is known for this kind of machine"
 
 
 def is_off_forbidden() -> bool:
@@ -277,10 +266,6 @@ def _folder(folder: str) -> str:
     if path == TEMPORARY:
         raise UsageError(f"{folder}: the sandbox has its own {TEMPORARY}; give a folder in it, or another one")
     return path
-
-
-def _filter(calls: int | None) -> list[str]:
-    return [] if calls is None else ["--seccomp", str(calls)]
 
 
 def _read_only(place: str) -> list[str]:

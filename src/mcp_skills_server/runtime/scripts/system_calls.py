@@ -18,7 +18,7 @@ import struct
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 NEWEST: Final = 456
 """The last number that was looked at when the table was written (futex_requeue, Linux 6.7)."""
@@ -47,70 +47,39 @@ _SET_DUMPABLE: Final = 4
 _SOCKETS: Final = (0, 1, 2, 10, 16)
 """AF_UNSPEC, AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK."""
 
-_REFUSED: Final[Mapping[str, tuple[int | None, int | None]]] = {
-    "acct": (163, 89),
-    "add_key": (248, 217),
-    "adjtimex": (159, 171),
-    "bpf": (321, 280),
-    "clock_adjtime": (305, 266),
-    "clock_settime": (227, 112),
-    "delete_module": (176, 106),
-    "fanotify_init": (300, 262),
-    "finit_module": (313, 273),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fsopen": (430, 430),
-    "fspick": (433, 433),
-    "init_module": (175, 105),
-    "ioperm": (173, None),
-    "iopl": (172, None),
-    "kcmp": (312, 272),
-    "kexec_file_load": (320, 294),
-    "kexec_load": (246, 104),
-    "keyctl": (250, 219),
-    "lookup_dcookie": (212, 18),
-    "mount": (165, 40),
-    "mount_setattr": (442, 442),
-    "move_mount": (429, 429),
-    "name_to_handle_at": (303, 264),
-    "nfsservctl": (180, 42),
-    "open_by_handle_at": (304, 265),
-    "open_tree": (428, 428),
-    "perf_event_open": (298, 241),
-    "pidfd_getfd": (438, 438),
-    "pivot_root": (155, 41),
-    "process_madvise": (440, 440),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "ptrace": (101, 117),
-    "quotactl": (179, 60),
-    "quotactl_fd": (443, 443),
-    "reboot": (169, 142),
-    "request_key": (249, 218),
-    "setdomainname": (171, 162),
-    "sethostname": (170, 161),
-    "setns": (308, 268),
-    "settimeofday": (164, 170),
-    "swapoff": (168, 225),
-    "swapon": (167, 224),
-    "syslog": (103, 116),
-    "umount2": (166, 39),
-    "uselib": (134, None),
-    "userfaultfd": (323, 282),
-    "vhangup": (153, 58),
-}
-"""Calls that fail with EPERM: their numbers on x86-64 and on 64-bit ARM."""
-_ABSENT: Final[Mapping[str, tuple[int | None, int | None]]] = {
-    "clone3": (435, 435),  # its flags lie in memory, where no filter sees them; programs go on with `clone`
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "io_uring_setup": (425, 425),
-    "memfd_create": (319, 279),
-    "memfd_secret": (447, 447),
-    "msgget": (68, 186),
-    "shmget": (29, 194),
-}
-"""Calls that fail with ENOSYS, so that programs take the other way that they have."""
+_Table: TypeAlias = Mapping[str, tuple[int | None, int | None]]
+
+
+def _table(text: str) -> _Table:
+    """Return the numbers on x86-64 and on 64-bit ARM by name, "-" where a processor has no such call."""
+    words = text.split()
+    numbers = [int(word) if word.isdigit() else None for word in words]
+    return {words[at]: (numbers[at + 1], numbers[at + 2]) for at in range(0, len(words), 3)}
+
+
+_REFUSED: Final = _table("""
+    acct 163 89                 add_key 248 217             adjtimex 159 171            bpf 321 280
+    clock_adjtime 305 266       clock_settime 227 112       delete_module 176 106       fanotify_init 300 262
+    finit_module 313 273        fsconfig 431 431            fsmount 432 432             fsopen 430 430
+    fspick 433 433              init_module 175 105         ioperm 173 -                iopl 172 -
+    kcmp 312 272                kexec_file_load 320 294     kexec_load 246 104          keyctl 250 219
+    lookup_dcookie 212 18       mount 165 40                mount_setattr 442 442       move_mount 429 429
+    name_to_handle_at 303 264   nfsservctl 180 42           open_by_handle_at 304 265   open_tree 428 428
+    perf_event_open 298 241     pidfd_getfd 438 438         pivot_root 155 41           process_madvise 440 440
+    process_vm_readv 310 270    process_vm_writev 311 271   ptrace 101 117              quotactl 179 60
+    quotactl_fd 443 443         reboot 169 142              request_key 249 218         setdomainname 171 162
+    sethostname 170 161         setns 308 268               settimeofday 164 170        swapoff 168 225
+    swapon 167 224              syslog 103 116              umount2 166 39              uselib 134 -
+    userfaultfd 323 282         vhangup 153 58
+""")
+"""Calls that fail with EPERM."""
+_ABSENT: Final = _table("""
+    clone3 435 435              io_uring_enter 426 426      io_uring_register 427 427   io_uring_setup 425 425
+    memfd_create 319 279        memfd_secret 447 447        msgget 68 186               shmget 29 194
+""")
+"""Calls that fail with ENOSYS, so that programs take the other way that they have: the flags of `clone3` lie in memory,
+where no filter sees them, and programs go on with `clone`.
+"""
 _CLONE: Final = (56, 220)
 _UNSHARE: Final = (272, 97)
 _IOCTL: Final = (16, 29)
@@ -145,7 +114,9 @@ def program(machine: str | None = None) -> bytes | None:
             return None
         machine = platform.machine()
     here = ARCHITECTURES.get(machine)
-    return None if here is None else b"".join(_instructions(here))
+    if here is None:
+        return None
+    return b"".join(_instructions(here))
 
 
 def _instructions(here: Architecture) -> list[bytes]:
@@ -155,7 +126,8 @@ def _instructions(here: Architecture) -> list[bytes]:
     for calls, answer in ((_REFUSED, refuse), (_ABSENT, absent)):
         for of in calls.values():
             number = of[here.column]
-            out += [] if number is None else _when(_EQUAL, number, answer)
+            if number is not None:
+                out += _when(_EQUAL, number, answer)
     out += _looked_at(_CLONE[here.column], 0, _when(_ANY_BIT, _NEW_NAMESPACES, refuse))
     out += _looked_at(_UNSHARE[here.column], 0, _when(_ANY_BIT, _NEW_NAMESPACES | _NEW_TIME, refuse))
     typing = [each for number in _TERMINAL_INPUT for each in _when(_EQUAL, number, refuse)]

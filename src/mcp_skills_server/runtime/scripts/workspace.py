@@ -245,8 +245,10 @@ def _bytes(entry: os.DirEntry[str]) -> int:
         return 0
     if stat.S_ISDIR(found.st_mode):
         return 0
-    blocks: int | None = getattr(found, "st_blocks", None)  # what a file with holes really takes
-    return (found.st_size if blocks is None else blocks * 512) // max(found.st_nlink, 1)
+    size = found.st_size
+    if hasattr(found, "st_blocks"):
+        size = found.st_blocks * 512  # what a file with holes really takes
+    return size // max(found.st_nlink, 1)
 
 
 def discard(top: str) -> None:

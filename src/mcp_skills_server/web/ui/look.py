@@ -3,70 +3,36 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import quote, urlencode
 
 from starlette.responses import HTMLResponse, Response
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.view import View
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.dialects import runtime
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.sources.git.history import Histories
-from mcp_skills_server.telemetry.usage_store import By, Line, Report, UsageStore
-from mcp_skills_server.web.ui.activity import Activity
-from mcp_skills_server.web.ui.live import Live
-from mcp_skills_server.web.ui.revisions import Revisions
+from mcp_skills_server.telemetry.usage_store import Line
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
     from mcp_skills_server.sources.mirrors import SourceState
+    from mcp_skills_server.web.ui.pages.history import Revisions
+    from mcp_skills_server.web.ui.pages.live import Live
+    from mcp_skills_server.web.ui.pages.operation import Activity, UsageReports
 
 BASE: Final = "/ui"
 """Below which path all of it lies, as routes see it."""
 prefix: Final[ContextVar[str]] = ContextVar("prefix", default="")
 """The prefix of `BASE` in the addresses that the viewer's browser knows."""
-USAGE_DAYS: Final = 30
-_USAGE_S: Final = 5.0
-"""For so long a report is good enough."""
-
-
-class UsageReports:
-    """The reports of the counts, not made anew for every page.
-
-    Args:
-        counts: None where nothing is counted.
-    """
-
-    def __init__(self, counts: UsageStore | None) -> None:
-        self._counts = counts
-        self._made: dict[By, tuple[float, Report | None]] = {}
-
-    @property
-    def are_kept(self) -> bool:
-        """Tell whether anything is counted."""
-        return self._counts is not None
-
-    def read(self, by: By = "skill") -> Report | None:
-        """Return a report, None where there is none. Reads a file."""
-        if self._counts is None:
-            return None
-        made, found = self._made.get(by, (-_USAGE_S, None))
-        if time.monotonic() - made >= _USAGE_S:
-            try:
-                found = self._counts.report(by, USAGE_DAYS)
-            except UsageError:
-                found = None
-            self._made[by] = time.monotonic(), found
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +40,9 @@ class PageContext:
     """The context that all viewers share.
 
     Attributes:
-        templates: the templates.
-        settings: what clients of MCP are shown.
         sources: the state of each root that is fetched.
-        usage: the counts of uses.
-        revisions: what has changed since the start.
         local: whether the page is one person's own, on this machine alone: then it may name folders of the disk.
         open: whether the page needs no sign-in.
-        live: the changes, and who follows them.
-        activity: the latest runs and clients.
         histories: what git knows of the skills of repositories that are fetched.
     """
 
@@ -91,11 +51,21 @@ class PageContext:
     sources: Callable[[], Sequence[SourceState]]
     usage: UsageReports
     revisions: Revisions
-    local: bool = False
-    open: bool = True
-    live: Live = field(default_factory=Live)
-    activity: Activity = field(default_factory=Activity)
+    local: bool
+    open: bool
+    live: Live
+    activity: Activity
     histories: Histories = field(default_factory=Histories)
+
+
+class Argument(NamedTuple):
+    """A field of a form for an argument of a skill or a tool, with what was given for it; no choices allow any text."""
+
+    name: str
+    words: str
+    is_required: bool
+    value: str
+    choices: Sequence[str] = ()
 
 
 async def _always() -> bool:
@@ -107,10 +77,9 @@ class Look:
     """The context in which one request of a viewer is answered.
 
     Attributes:
-        site: what all viewers have in common.
         runtime: of the skills that the viewer may read.
         view: these skills, bound once.
-        principal: who looks; None where no proof is required.
+        principal: the viewer; None where no proof is required.
         is_admin: whether the viewer may see what is for the operator.
         sees_others: whether the viewer may see who else there is, and what they do.
         nav: the views that the viewer may open: address and title.
@@ -155,14 +124,18 @@ class Look:
         Reads a file.
         """
         report = self.site.usage.read()
-        return (
-            None if report is None else {each.name: each for each in report.lines if each.name in self.snapshot.skills}
-        )
+        if report is None:
+            return None
+        return {each.name: each for each in report.lines if each.name in self.snapshot.skills}
 
     def may_read(self, path: str) -> bool:
         """Tell whether the viewer may know of the skill of this path, although it may be gone."""
         permissions = self.runtime.skill_set.permissions
         return permissions is None or permissions.reads(path)
+
+    def offers(self, skill: Skill) -> bool:
+        """Tell whether a model is offered a skill that the viewer may read."""
+        return runtime.is_offered(skill) and skill.path in self.snapshot.skills
 
     def page(self, template: str, status: int = 200, **values: object) -> Response:
         """Return the response that a template makes of these values, which find the look itself under `look`."""
@@ -172,7 +145,25 @@ class Look:
 def start_of(query: Mapping[str, str]) -> int:
     """Return from which number on an address wants a list; 0 where it says nothing that makes sense."""
     start = query.get("from", "")
-    return int(start) if start.isascii() and start.isdigit() and len(start) < 7 else 0
+    if start.isascii() and start.isdigit() and len(start) < 7:
+        return int(start)
+    return 0
+
+
+def choice_of(query: Mapping[str, str], field: str, choices: Collection[str], default: str = "") -> str:
+    """Return the choice that an address names; the default where it names none."""
+    named = query.get(field, "")
+    if named in choices:
+        return named
+    return default
+
+
+def list_address(view: str, fields: Mapping[str, str], start: int = 0) -> str:
+    """Return the address of the part of a list that begins at a number, with these conditions."""
+    given = {key: value.encode("utf-8", "replace") for key, value in fields.items() if value}
+    if start:
+        given["from"] = b"%d" % start
+    return f"{base()}/{view}?{urlencode(given)}".rstrip("?")
 
 
 def base() -> str:
@@ -180,22 +171,26 @@ def base() -> str:
     return prefix.get() + BASE
 
 
-def skill_address(skill: Skill | str, view: str = "skills") -> str:
-    """Return the address of a view about one skill."""
-    return f"{base()}/{view}/{quote(skill if isinstance(skill, str) else skill.path)}"
+def skill_address(path: str, view: str = "skills") -> str:
+    """Return the address of a view about the skill of this path."""
+    return f"{base()}/{view}/{quote(path)}"
 
 
-def file_address(skill: Skill | str, file: str, view: str = "files") -> str:
-    """Return the address of a view about one file of a skill."""
-    return f"{skill_address(skill, view)}?file={quote(file)}"
+def file_address(path: str, file: str, view: str = "files") -> str:
+    """Return the address of a view about one file of the skill of this path."""
+    return f"{skill_address(path, view)}?file={quote(file)}"
 
 
 def source_name(look: Look, root: int) -> str:
     """Return the name of a root: its origin or its folder. Only the operator sees whole paths of the disk."""
     found = look.runtime.registry.roots[root]
     if found.origin is not None:
-        return found.origin if look.site.local else identity.shown_origin(found.origin)
-    return found.shown if look.site.local else os.path.basename(found.path) or "folder"
+        if look.site.local:
+            return found.origin
+        return identity.shown_origin(found.origin)
+    if look.site.local:
+        return found.shown
+    return os.path.basename(found.path) or "folder"
 
 
 def reason_left_out(skill: Skill) -> Problem | None:

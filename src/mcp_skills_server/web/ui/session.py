@@ -12,28 +12,26 @@ import hmac
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from cryptography.fernet import Fernet, InvalidToken
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mcp_skills_server.access.admission import Admission
-from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.principal import Admission, Principal
 from mcp_skills_server.access.tokens import find
 from mcp_skills_server.errors import RequestError, SkillsServerError
-from mcp_skills_server.runtime.shared_sessions import RecordStore
 from mcp_skills_server.web.bearer import Refusal, admission
 from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.rates import FailedAuthentications
 from mcp_skills_server.web.ui.look import base
 
-CALLBACK: Final = "/oauth/callback"
-"""Where an issuer sends people back to."""
+if TYPE_CHECKING:
+    from mcp_skills_server.shared.records import Records
+
 _COOKIE: Final = "skills-ui"
 _IDLE_S: Final = 12 * 3600.0
 _MOST: Final = 10_000
@@ -41,22 +39,11 @@ _MOST_OF_ONE: Final = 50
 """Sessions of one principal; then its oldest goes."""
 
 
-class SignInError(SkillsServerError):
-    """Signing in failed. The message is for the person who tried."""
-
-
-class NotBegunError(SignInError):
-    """An answer of an issuer reached a browser that was not sent there, which any foreign page can cause."""
-
-
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """A person who may look at the page.
+    """A person who may look at the page, with what was proved; None where no proof is required, and on one's own page.
 
-    Attributes:
-        admission: what was proved; None where no proof is required, and on one's own page.
-        is_of_token: whether it was a token of the operator, which can be taken away.
-        credential: the token that was proved; "" where there was none.
+    A token of the operator, `is_of_token`, can be taken away.
     """
 
     admission: Admission | None = None
@@ -66,21 +53,21 @@ class Viewer:
     @property
     def principal(self) -> Principal | None:
         """Return the principal that was proved; None for none."""
-        return None if self.admission is None else self.admission.principal
+        if self.admission is None:
+            return None
+        return self.admission.principal
+
+    @property
+    def key(self) -> str | None:
+        """Return the key of the principal; None for none."""
+        if self.admission is None:
+            return None
+        return self.admission.principal.key
 
 
-@dataclass(frozen=True, slots=True)
-class _ViewerSession:
+class _ViewerSession(NamedTuple):
     viewer: Viewer
     used: float
-
-
-class SessionStore(RecordStore, Protocol):
-    """Sessions that all replicas see. What fails is a `RequestError`."""
-
-    async def delete(self, name: str, group: str | None) -> None:
-        """Delete the text of this name."""
-        ...
 
 
 class Viewers:
@@ -90,36 +77,27 @@ class Viewers:
         policy: whose tokens are taken.
         once: SHA-256 of what lets the first who brings it in, for the page of one person; None for a server.
         failures: counts what is brought and is wrong, with what fails elsewhere.
-        now: seconds of a clock that never goes back.
         store: shares sessions with other replicas; None where there are none.
+
+    Attributes:
+        is_private: whether the page is one person's own, opened by an address that lets in once.
     """
 
     def __init__(
-        self,
-        policy: Policy,
-        once: bytes | None = None,
-        failures: FailedAuthentications | None = None,
-        now: Callable[[], float] = time.monotonic,
-        store: SessionStore | None = None,
+        self, policy: Policy, once: bytes | None, failures: FailedAuthentications, store: Records | None
     ) -> None:
-        self._store = store
         self._policy = policy
         self._once = once
-        self._private = once is not None
-        self._failures = failures or FailedAuthentications()
-        self._now = now
+        self._failures = failures
+        self._store = store
+        self.is_private = once is not None
         self._sessions: OrderedDict[bytes, _ViewerSession] = OrderedDict()
         """By the hash of the id, the one used longest ago first."""
 
     @property
     def is_open(self) -> bool:
         """Tell whether the page needs no sign-in."""
-        return self._policy.is_open and not self._private
-
-    @property
-    def is_private(self) -> bool:
-        """Tell whether the page is one person's own, opened by an address that lets in once."""
-        return self._private
+        return self._policy.is_open and not self.is_private
 
     @property
     def takes_tokens(self) -> bool:
@@ -130,30 +108,34 @@ class Viewers:
         """Return the viewer; None if signing in comes first. With `renew` it counts as a use of the session."""
         if self.is_open:
             return Viewer()
-        if "authorization" in request.headers and not self._private:
+        if "authorization" in request.headers and not self.is_private:
             found = await admission(request.scope, self._policy.tokens, self._policy.oauth)
-            return None if isinstance(found, Refusal) else Viewer(found)
+            if isinstance(found, Refusal):
+                return None
+            return Viewer(found)
         led = request.headers.get("sec-fetch-mode", "navigate") == "navigate"
         if not led and is_of_other_page(request):
             return None
         cookie = request.cookies.get(_cookie(request), "")
         await self._synchronise(cookie)
         key = _hashed(cookie)
-        session, now = self._sessions.get(key), self._now()
+        session, now = self._sessions.get(key), time.monotonic()
         if session is None:
             return None
         if now - session.used > _IDLE_S or not self._holds(session.viewer):
             del self._sessions[key]
             return None
         if renew:
-            self._sessions[key] = replace(session, used=now)
+            self._sessions[key] = _ViewerSession(session.viewer, now)
             self._sessions.move_to_end(key)
         return session.viewer
 
     def by_token(self, secret: str) -> Viewer | None:
         """Return the viewer that a token of the operator stands for; None for an unknown or expired token."""
         token = find(self._policy.tokens, secret)
-        return None if token is None or token.expires <= time.time() else Viewer(token.admission, True, secret)
+        if token is None or token.expires <= time.time():
+            return None
+        return Viewer(token.admission, True, secret)
 
     def by_first_use(self, secret: str) -> Viewer | None:
         """Return the viewer for a one-time secret, which is used up by that; None for a wrong one."""
@@ -195,12 +177,12 @@ class Viewers:
             response.delete_cookie(_cookie(request), path=base(), httponly=True, samesite="strict")
 
     def _add(self, cookie: str, viewer: Viewer) -> None:
-        of_viewer = [key for key, each in self._sessions.items() if _key(each.viewer) == _key(viewer)]
+        of_viewer = [key for key, each in self._sessions.items() if each.viewer.key == viewer.key]
         for key in of_viewer[: max(0, len(of_viewer) + 1 - _MOST_OF_ONE)]:
             del self._sessions[key]
         while len(self._sessions) >= _MOST:
             self._sessions.popitem(last=False)
-        self._sessions[_hashed(cookie)] = _ViewerSession(replace(viewer, credential=""), self._now())
+        self._sessions[_hashed(cookie)] = _ViewerSession(replace(viewer, credential=""), time.monotonic())
 
     async def _synchronise(self, cookie: str) -> None:
         """Take over the session that another replica began, and drop the one that another replica ended."""
@@ -246,12 +228,7 @@ def is_of_own_page(request: Request) -> bool:
     if origin is None:
         return site is not None
     parts = urlsplit(origin)
-    return parts.scheme in {"http", "https"} and parts.netloc.lower() == _named(request).lower()
-
-
-def _named(request: Request) -> str:
-    """Return host and port as the browser asked for them."""
-    return request.headers.get("host", "")
+    return parts.scheme in {"http", "https"} and parts.netloc.lower() == request.headers.get("host", "").lower()
 
 
 def is_of_other_page(request: Request) -> bool:
@@ -262,17 +239,15 @@ def is_of_other_page(request: Request) -> bool:
     return request.headers.get("sec-fetch-site") in {"cross-site", "same-site"}
 
 
-def _key(viewer: Viewer) -> str | None:
-    return None if viewer.principal is None else viewer.principal.key
-
-
 def _cookie(request: Request) -> str:
     """Return the cookie's name. Browsers do not tell ports of a host apart, and a person may have two servers.
 
     The port is the one that the browser asked for: replicas behind one address may listen on different ports.
     """
-    port = _named(request).rpartition(":")[2]
-    return f"{_COOKIE}-{port}" if port.isdecimal() else _COOKIE
+    port = request.headers.get("host", "").rpartition(":")[2]
+    if port.isdecimal():
+        return f"{_COOKIE}-{port}"
+    return _COOKIE
 
 
 def _cipher(cookie: str) -> Fernet:

@@ -1,31 +1,173 @@
-"""The history of one skill: what changed since the server started, and what git knows of its folder."""
+"""The history of one skill: its changes since the server started, as differences of text files, and what git knows.
+
+What a skill was before is known only where its files were kept: a thread reads them once after the start, and again
+when they change, within a bound. A difference beyond it names files, and shows no lines.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import queue
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import nested_in
-from mcp_skills_server.model import Skill
+from mcp_skills_server.errors import SkillsServerError
+from mcp_skills_server.format import media
+from mcp_skills_server.model import Changes, Skill, SkillFile, Standing
+from mcp_skills_server.provenance.difference import Difference, Files, compare
 from mcp_skills_server.sources.git.history import Commit, History, pathspecs, read_log, working_copy
 from mcp_skills_server.sources.git.program import Git
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.ui.look import Look
 from mcp_skills_server.web.ui.pages.skill import skill_of
 
+logger = logging.getLogger(__name__)
+
+_MOST_KEPT: Final = 32 << 20
+"""Bytes of all files that are kept to be compared."""
+_MOST_OF_ONE: Final = 256 << 10
+"""Bytes of one file that is kept."""
+_MOST_REVISIONS: Final = 20
+_MOST_SKILLS: Final = 1_000
+"""Revisions of one skill, and skills that have some, that are remembered."""
+_MOST_LINES: Final = 500
+_PAUSE_EVERY: Final = 50
+
+
+class SkillRevision(NamedTuple):
+    """One change of a skill: when it was seen, in seconds since 1970, and its difference, cut where it is long."""
+
+    time: float
+    kind: str
+    first: Sequence[str]
+    lines: Sequence[str]
+    is_whole: bool
+
+
+class _Kept(NamedTuple):
+    files: Files
+    size: int
+
+
+class Revisions:
+    """Remembers the changes of a registry's skills."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        """The texts of each skill as they were last seen, with their bytes."""
+        self._size = 0
+        self._found: OrderedDict[str, deque[SkillRevision]] = OrderedDict()
+        self._changes: queue.SimpleQueue[tuple[float, Changes]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Follow the registry from now on, in a thread that ends with the process."""
+        self._registry.subscribe(lambda changes: self._changes.put((time.time(), changes)))
+        threading.Thread(target=self._follow, name="skills-revisions", daemon=True).start()
+
+    def of(self, path: str) -> list[SkillRevision]:
+        """Return the changes of a skill, the newest first."""
+        with self._lock:
+            return [*reversed(self._found.get(path, ()))]
+
+    def _follow(self) -> None:
+        self._registry.loaded.wait()
+        begun = self._registry.snapshot
+        for number, path in enumerate(begun.paths(Standing.LENIENT)):
+            if self._size >= _MOST_KEPT:
+                break
+            self._keep(path, self._read(begun.skills[path]))
+            if number % _PAUSE_EVERY == 0:
+                time.sleep(0.01)  # background work yields
+        while True:
+            when, changes = self._changes.get()
+            came = changes.after.items()
+            if not changes.before and all(begun.skills.get(path) is skill for path, skill in came):
+                continue  # the first scan
+            for path in sorted({*changes.before, *changes.after}):
+                try:
+                    self._note(when, path, changes.before.get(path), changes.after.get(path))
+                except Exception:  # a bug here must not end what follows
+                    logger.exception("a change of %s could not be compared", path)
+
+    def _note(self, when: float, path: str, before: Skill | None, after: Skill | None) -> None:
+        kept, now = self._drop(path), None
+        if after is not None:
+            now = self._read(after)
+            self._keep(path, now)
+        if kept is not None or before is None:
+            found = compare(path, kept, now)
+        elif after is None:
+            found = Difference(path, "removed", (), ())
+        else:
+            found = Difference(path, "changed", (), tuple(self._names(before, after)))
+        if found is None:
+            return
+        lines, is_whole = found.rest[:_MOST_LINES], len(found.rest) <= _MOST_LINES
+        revision = SkillRevision(when, found.kind, found.first[:_MOST_LINES], lines, is_whole)
+        with self._lock:
+            self._found.setdefault(path, deque(maxlen=_MOST_REVISIONS)).append(revision)
+            self._found.move_to_end(path)
+            if len(self._found) > _MOST_SKILLS:
+                self._found.popitem(last=False)
+
+    def _drop(self, path: str) -> Files | None:
+        kept = self._kept.pop(path, None)
+        if kept is None:
+            return None
+        self._size -= kept.size
+        return kept.files
+
+    def _keep(self, path: str, files: Files) -> None:
+        size = sum(len(raw) for raw, _ in files.values())
+        self._size += size
+        self._kept[path] = _Kept(files, size)
+        while self._size > _MOST_KEPT:
+            self._size -= self._kept.popitem(last=False)[1].size
+
+    def _read(self, skill: Skill) -> Files:
+        """Read the text files of a skill that are not too large; other files are represented by their digests."""
+        out: dict[str, tuple[bytes, bool]] = {}
+        for path, file in self._own_files(skill).items():
+            try:
+                if file.size <= _MOST_OF_ONE and media.is_text(media.media_type(path)):
+                    raw = self._registry.read(file)
+                else:
+                    raw = f"\0{file.digest}".encode()
+            except (SkillsServerError, OSError):
+                continue  # it changes again; the next look has it
+            out[path] = raw, file.executable
+        return out
+
+    def _names(self, before: Skill, after: Skill) -> Iterator[str]:
+        old, new = self._own_files(before), self._own_files(after)
+        for path in sorted(old.keys() | new.keys()):
+            if path not in old:
+                yield f"file added: {path}"
+            elif path not in new:
+                yield f"file removed: {path}"
+            elif new[path] is not old[path]:
+                yield f"file changed: {path}"
+
+    def _own_files(self, skill: Skill) -> dict[str, SkillFile]:
+        """Return the files of a skill without those of nested skills, which may have other readers."""
+        nested = tuple(f"{each}/" for each in nested_in(self._registry.snapshot, skill))
+        return {path: file for path, file in skill.files.items() if not path.startswith(nested)}
+
 
 def commits(folder: str, root: str, without: Sequence[str] = ()) -> list[Commit]:
-    """Return the last commits that touched a folder, the newest first; none without git. Blocks.
-
-    Args:
-        folder: absolute path in `root`, with links resolved.
-        root: absolute path of the root that is served, with links resolved.
-        without: folders in `folder` that do not count.
-    """
+    """Return the last commits that touched a folder of a root, but those `without` it; none without git. Blocks."""
     top = working_copy(Path(root))
     if top is None or not Path(folder).is_relative_to(top):
         return []

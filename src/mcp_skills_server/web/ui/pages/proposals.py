@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
-from functools import partial
-from typing import Final
+from itertools import zip_longest
+from typing import Final, NamedTuple
 
 from anyio import to_thread
 from starlette.exceptions import HTTPException
@@ -20,12 +19,12 @@ from mcp_skills_server.format import frontmatter
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.proposals import approval
 from mcp_skills_server.proposals.intake import trial
-from mcp_skills_server.proposals.proposal import LOCAL, Proposal
 from mcp_skills_server.proposals.review import Review, review, root_of
-from mcp_skills_server.proposals.store import ProposalStore
+from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files
 from mcp_skills_server.runtime.search import Search
 from mcp_skills_server.runtime.search_index import NoFullTextError
+from mcp_skills_server.server.callers import address
 from mcp_skills_server.telemetry.events import Use
 from mcp_skills_server.web.ui.look import Look, without_folders
 from mcp_skills_server.web.ui.render import render
@@ -37,30 +36,16 @@ _MOST_MESSAGE: Final = 1_000
 _NONE: Final = "There is no such proposal, or it is not yours to review."
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One row of two texts side by side.
-
-    Attributes:
-        kind: "same", "changed", or "gap" for lines that are left out, of which `left` tells the number.
-        left: the line that is served; None where there is none.
-        right: the line that is proposed, likewise.
-    """
+class Side(NamedTuple):
+    """A line that is served beside the one that is proposed: "same", "changed", or "gap" for lines left out."""
 
     kind: str
-    left: str | None = None
-    right: str | None = None
+    left: str | None
+    right: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class FileSides:
-    """A file of a proposal beside the one that is served.
-
-    Attributes:
-        path: its path in the skill.
-        kind: "added", "changed" or "removed".
-        rows: its lines.
-    """
+class FileSides(NamedTuple):
+    """A file that is "added", "changed" or "removed", beside the one that is served."""
 
     path: str
     kind: str
@@ -76,18 +61,19 @@ async def page(_: Request, look: Look) -> Response:
 
 async def one(request: Request, look: Look) -> Response:
     """Return one proposal with all that a reviewer needs."""
-    proposal = await to_thread.run_sync(_found, look, request.path_params["id"])
-    return await to_thread.run_sync(_one, look, proposal)
+    return await to_thread.run_sync(_one, look, request.path_params["id"])
 
 
-async def decide(look: Look, id_: str, fields: Mapping[str, str], address: str | None) -> None:
-    """Approve or reject a proposal, as a form says.
+async def decide(request: Request, look: Look, fields: Mapping[str, str]) -> str:
+    """Approve or reject a proposal, as a form says. Returns where to go.
 
     Raises:
         HTTPException: there is none that the viewer may review.
         RequestError: it cannot be decided so.
     """
-    await to_thread.run_sync(partial(_decide, look, id_, fields, address))
+    id_ = request.path_params["id"]
+    await to_thread.run_sync(_decide, look, id_, fields, address(request.scope))
+    return f"/proposals/{id_}"
 
 
 def may_review(look: Look, name: str | None = None) -> bool:
@@ -97,7 +83,9 @@ def may_review(look: Look, name: str | None = None) -> bool:
         return look.site.settings.proposals is not None
     if permissions is None or look.principal is None:
         return False
-    return permissions.may_any("review") if name is None else permissions.may("review", name)
+    if name is None:
+        return permissions.may_any("review")
+    return permissions.may("review", name)
 
 
 def _own(look: Look) -> list[Proposal]:
@@ -121,10 +109,10 @@ def _found(look: Look, id_: str) -> Proposal:
     return proposal
 
 
-def _one(look: Look, proposal: Proposal) -> Response:
-    registry = look.runtime.registry
+def _one(look: Look, id_: str) -> Response:
+    registry, proposal = look.runtime.registry, _found(look, id_)
     found = review(registry, _store(look), proposal)
-    manifest = found.after.get(SKILL_MD, (b"", False))[0]
+    manifest, _ = found.after.get(SKILL_MD, (b"", False))
     return look.page(
         "proposal.html",
         proposal=proposal,
@@ -132,19 +120,21 @@ def _one(look: Look, proposal: Proposal) -> Response:
         problems=[without_folders(look, each) for each in found.problems],
         files=list(sides(found.before, found.after)),
         rendered=render(frontmatter.parse(manifest).body or "", proposal.name, found.after.keys(), SKILL_MD),
-        queries=queries(registry, found) if proposal.state == "pending" else [],
+        queries=queries(registry, found),
         is_own=look.principal is not None and look.principal.key == proposal.principal,
     )
 
 
-def _decide(look: Look, id_: str, fields: Mapping[str, str], address: str | None) -> None:
-    proposal, store = _found(look, id_), _store(look)
-    who = look.principal
-    reviewer = LOCAL if who is None else who.key
+def _decide(look: Look, id_: str, fields: Mapping[str, str], client: str | None) -> None:
+    proposal, store, registry = _found(look, id_), _store(look), look.runtime.registry
+    reviewer = named = LOCAL
+    label = ""
+    if look.principal is not None:
+        reviewer, named, label = look.principal.key, look.principal.id, look.principal.label
     message = fields.get("message", "").strip()[:_MOST_MESSAGE]
     decision = fields.get("decision")
     if decision == "approve":
-        registry, scripts = look.runtime.registry, "scripts" in fields
+        scripts = "scripts" in fields
         approval.approve(registry, store, proposal.id, reviewer=reviewer, message=message, scripts=scripts)
     elif decision == "reject":
         approval.reject(store, proposal.id, reviewer=reviewer, message=message)
@@ -153,55 +143,57 @@ def _decide(look: Look, id_: str, fields: Mapping[str, str], address: str | None
     look.runtime.events.emit_decision(
         Use(decision, proposal.name, proposal.id, proposal.base),
         proposer=proposal.principal,
-        reviewer=reviewer if who is None else who.id,
-        label="" if who is None else who.label,
-        address=address,
+        reviewer=named,
+        label=label,
+        address=client,
     )
 
 
 def sides(before: Files, after: Files) -> Iterator[FileSides]:
     """Yield the text files that differ, line beside line."""
     for path in sorted(before.keys() | after.keys()):
-        old, new = before.get(path), after.get(path)
-        if old is not None and new is not None and old[0] == new[0]:
-            continue
+        (old, _), (new, _) = before.get(path, (b"", False)), after.get(path, (b"", False))
         kind = "changed"
-        if old is None or new is None:
-            kind = "added" if old is None else "removed"
+        if path not in before:
+            kind = "added"
+        elif path not in after:
+            kind = "removed"
+        elif old == new:
+            continue
         yield FileSides(path, kind, list(_rows(_lines(old), _lines(new))))
 
 
-def _lines(file: tuple[bytes, bool] | None) -> list[str]:
-    return [] if file is None else file[0].decode("utf-8", "replace").splitlines()
+def _lines(raw: bytes) -> list[str]:
+    return raw.decode("utf-8", "replace").splitlines()
 
 
 def _rows(left: Sequence[str], right: Sequence[str]) -> Iterator[Side]:
     for group in SequenceMatcher(None, left, right, autojunk=False).get_grouped_opcodes(_AROUND):
         if group[0][1]:
-            yield Side("gap", f"from line {group[0][1] + 1:,}")
+            yield Side("gap", f"from line {group[0][1] + 1:,}", None)
         for tag, start, stop, first, last in group:
-            for number in range(max(stop - start, last - first)):
-                yield Side(
-                    "same" if tag == "equal" else "changed",
-                    left[start + number] if start + number < stop else None,
-                    right[first + number] if first + number < last else None,
-                )
+            kind = "same"
+            if tag != "equal":
+                kind = "changed"
+            for served, proposed in zip_longest(left[start:stop], right[first:last]):
+                yield Side(kind, served, proposed)
 
 
 def queries(registry: Registry, found: Review) -> list[tuple[CaseResult | None, CaseResult]]:
-    """Return how the queries of the skill's own trigger set come out now, if it is there, and with the proposal.
+    """Return how the queries of a pending skill's own trigger set come out now, if it is there, and with the proposal.
 
     Reads all skills anew.
     """
-    root = root_of(registry, found.proposal)
-    with trial(found.proposal.name, root, found.after) as alone:
+    name = found.proposal.name
+    if found.proposal.state != "pending":
+        return []
+    with trial(name, root_of(registry, found.proposal), found.after) as alone:
         others = [each.path for each in registry.roots]
         with Registry([alone.roots[0].path, *others], registry.limits) as merged:
-            skill = merged.snapshot.skills.get(found.proposal.name)
+            skill, now = merged.snapshot.skills.get(name), registry.snapshot.skills.get(name)
             if skill is None:
                 return []
             cases = own_cases(merged.read, skill, str)[0][:_MOST_QUERIES]
-            now = registry.snapshot.skills.get(found.proposal.name)
             try:
                 after = evaluate(cases, RankingJudge(Search(merged, None)), merged.snapshot)
                 if now is None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
-from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
 from mcp_skills_server.authoring.context import HOSTS
-from mcp_skills_server.authoring.tokens import estimated
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.runtime.session import Session
-from mcp_skills_server.web.ui.look import Look
+from mcp_skills_server.web.ui.look import Argument, Look, choice_of
 
 TOOLS: Final = (runtime.SEARCH, runtime.LOAD, runtime.READ, runtime.LIST)
 """The tools that leave nothing behind."""
@@ -25,86 +22,49 @@ _LONGEST: Final = 4_000
 _MOST_SHOWN: Final = 200_000
 
 
-@dataclass(frozen=True, slots=True)
-class ToolArgument:
-    """An argument of a tool, with what was given for it.
-
-    Attributes:
-        name: of the argument.
-        words: what it is.
-        is_required: whether the tool needs it.
-        choices: the only values that it may have; none for any.
-        value: as it was given.
-    """
-
-    name: str
-    words: str
-    is_required: bool
-    choices: Sequence[str]
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The result of a call.
-
-    Attributes:
-        call: the arguments as JSON.
-        raw: the result as JSON, as it is sent.
-        text: what of it a model reads where its host shows the text.
-        is_error: whether the model has to do something else.
-    """
+class Answer(NamedTuple):
+    """A call and its result, as JSON, and the text of it that a model reads where its host shows text."""
 
     call: str
     raw: str
     text: str
     is_error: bool
 
-    @property
-    def tokens(self) -> int:
-        """Estimate the tokens of the text."""
-        return estimated(self.text)
-
 
 async def page(request: Request, look: Look) -> Response:
     """Return the view, with the answer where a tool is called."""
-    query = request.query_params
-    tool = query.get("tool", "")
-    tool = tool if tool in TOOLS else TOOLS[0]
-    host = query.get("host", "")
-    host = host if host in HOSTS else next(iter(HOSTS))
-    arguments = arguments_of(tool, query)
-    answer = None
-    if "call" in query and query.get("tool") in TOOLS and look.site.settings.tools:
-        answer = await _call(
-            look, tool, {each.name: each.value for each in arguments if each.value}, HOSTS[host].client
+    query, answer = request.query_params, None
+    tool, host = choice_of(query, "tool", TOOLS, TOOLS[0]), choice_of(query, "host", HOSTS, next(iter(HOSTS)))
+    schema: Any = runtime.argument_schemas()[tool]
+    arguments = [
+        Argument(
+            name,
+            str(rules.get("description", "")),
+            name in schema.get("required", ()),
+            query.get(f"arg.{name}", "")[:_LONGEST].strip(),
+            rules.get("enum", ()),
         )
+        for name, rules in schema["properties"].items()
+        if name not in _HIDDEN
+    ]
+    if "call" in query and query.get("tool") == tool and look.site.settings.tools:
+        given = {
+            each.name: _value(each.value, schema["properties"][each.name].get("type"))
+            for each in arguments
+            if each.value
+        }
+        answer = await _call(look, tool, given, HOSTS[host].client)
     return look.page(
         "tools.html", tools=TOOLS, tool=tool, hosts=[*HOSTS], host=host, arguments=arguments, answer=answer
     )
 
 
-def arguments_of(tool: str, given: QueryParams) -> list[ToolArgument]:
-    """Return the arguments that a tool takes from a model."""
-    schema: Any = runtime.argument_schemas()[tool]
-    found: list[ToolArgument] = []
-    for name, rules in schema["properties"].items():
-        if name not in _HIDDEN:
-            words, required = str(rules.get("description", "")), name in schema.get("required", ())
-            value = given.get(f"arg.{name}", "")[:_LONGEST].strip()
-            found.append(ToolArgument(name, words, required, rules.get("enum", ()), value))
-    return found
-
-
-async def _call(look: Look, tool: str, given: Mapping[str, str], client: str) -> Answer:
+async def _call(look: Look, tool: str, arguments: Mapping[str, Any], client: str) -> Answer:
     """Call a tool in a session of its own; a file is read of a skill that is loaded first, as a model does."""
-    schema: Any = runtime.argument_schemas()[tool]
-    properties = schema["properties"]
-    arguments: dict[str, Any] = {name: _value(value, properties[name].get("type")) for name, value in given.items()}
     async with Session(look.runtime, hosted=False) as session:
         if tool == runtime.READ and "skill" in arguments:
             await session.call(runtime.LOAD, {"names": [arguments["skill"]]}, client=client, of=look.runtime)
-        result = await session.call(tool, arguments, client=client, of=look.runtime)
+        result = await session.call(tool, dict(arguments), client=client, of=look.runtime)
     text = "\n".join(str(block.get("text", "")) for block in result["content"])
     raw = json.dumps(result, ensure_ascii=False, indent=2)
     called = json.dumps({"name": tool, "arguments": arguments}, ensure_ascii=False)

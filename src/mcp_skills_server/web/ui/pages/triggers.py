@@ -6,18 +6,17 @@ For one skill it also checks a set of prompts, and on one's own page keeps them 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+from urllib.parse import urlencode
 
 from anyio import to_thread
+from starlette.datastructures import QueryParams
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mcp_skills_server.authoring.evaluation import own_cases
-from mcp_skills_server.authoring.trigger_sets import TriggerCase, encode_cases
-from mcp_skills_server.dialects import runtime
+from mcp_skills_server.authoring.evaluation import TriggerCase, encode_cases, own_cases
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import EVALS, Skill
@@ -45,8 +44,7 @@ _UNWANTED: Final = "-"
 """Before a prompt for which the skill should not be loaded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
+class Ranked(NamedTuple):
     """A place in the ranking.
 
     Attributes:
@@ -66,30 +64,16 @@ class Ranked:
     near: Sequence[Overlap]
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedPrompt:
-    """A prompt of a trigger set, and how it comes out.
-
-    Attributes:
-        case: the prompt, and whether the skill should be loaded for it.
-        passed: whether that is so.
-        words: the place of the skill, and by how much.
-    """
+class CheckedPrompt(NamedTuple):
+    """A prompt of a trigger set, whether it comes out as expected, and in words the place of the skill."""
 
     case: TriggerCase
     passed: bool
     words: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """What a prompt finds.
-
-    Attributes:
-        places: the best first.
-        nearest: where nothing fits, skills whose names look like words of the prompt.
-        trouble: why nothing could be searched, "" where it could.
-    """
+class Ranking(NamedTuple):
+    """What a prompt finds, the best first, or skills whose names look like words of it, or why nothing was searched."""
 
     places: Sequence[Ranked] = ()
     nearest: Sequence[Skill] = ()
@@ -98,14 +82,18 @@ class Ranking:
 
 async def page(request: Request, look: Look) -> Response:
     """Return the view, with the ranking where there is a prompt, and the check where there is a skill."""
-    query = request.query_params
+    return await to_thread.run_sync(_page, request.query_params, look)
+
+
+def _page(query: QueryParams, look: Look) -> Response:
     prompt = query.get("prompt", "").strip()[:LONGEST]
-    ranking = await to_thread.run_sync(rank, look, prompt) if prompt else Ranking()
     skill = look.snapshot.skills.get(query.get("skill", ""))
-    lines, checked = "", list[CheckedPrompt]()
+    ranking, lines, checked = Ranking(), "", list[CheckedPrompt]()
+    if prompt:
+        ranking = rank(look, prompt)
     if skill is not None:
-        lines = query.get("prompts") or await to_thread.run_sync(_own_prompts, look, skill)
-        checked = await to_thread.run_sync(check, look, skill, cases_of(lines))
+        lines = query.get("prompts") or _own_prompts(look, skill)
+        checked = check(look, skill, cases_of(lines))
     return look.page(
         "triggers.html",
         prompt=prompt,
@@ -120,12 +108,15 @@ async def page(request: Request, look: Look) -> Response:
     )
 
 
-async def keep(look: Look, fields: Mapping[str, str]) -> None:
-    """Write the prompts of a form into the trigger set of its skill, on one's own page alone.
+async def keep(_: Request, look: Look, fields: Mapping[str, str]) -> str:
+    """Write the prompts of a form into the trigger set of its skill, on one's own page alone. Returns where to go.
 
     Raises:
+        HTTPException: this is no page of one's own.
         RequestError: they cannot be kept.
     """
+    if not look.site.local:
+        raise HTTPException(403, "Queries are kept on one's own page alone ('ui').")
     skill = look.snapshot.skills.get(fields.get("skill", ""))
     if skill is None or not _may_keep(look, skill):
         raise RequestError("Queries are kept in skills of your own folders alone.")
@@ -133,6 +124,7 @@ async def keep(look: Look, fields: Mapping[str, str]) -> None:
     if not cases:
         raise RequestError("There is no query.")
     await to_thread.run_sync(_write, Path(look.runtime.registry.place(skill)), encode_cases(cases))
+    return f"/try?{urlencode({**fields, 'kept': 1})}#set"
 
 
 def _write(folder: Path, raw: bytes) -> None:
@@ -164,16 +156,17 @@ def cases_of(lines: str) -> list[TriggerCase]:
 def _own_prompts(look: Look, skill: Skill) -> str:
     """Return the cases of a skill's own trigger set as lines."""
     cases, _ = own_cases(look.runtime.registry.read, skill, str)
-    return "\n".join(f"{'' if each.should_trigger else '- '}{each.query}" for _, each in cases[:_MOST_PROMPTS])
+    marks = {True: "", False: f"{_UNWANTED} "}
+    return "\n".join(f"{marks[each.should_trigger]}{each.query}" for _, each in cases[:_MOST_PROMPTS])
 
 
 def check(look: Look, skill: Skill, cases: Sequence[TriggerCase]) -> list[CheckedPrompt]:
     """Return how the ranking of `skills_search` takes these prompts."""
-    search, offered = look.runtime.searches.of(look.runtime.skill_set), partial(_is_offered, look)
+    search = look.runtime.searches.of(look.runtime.skill_set)
     found: list[CheckedPrompt] = []
     for case in cases:
         try:
-            hits = search.scored(case.query, MOST, offered, by_meaning=True)
+            hits = search.scored(case.query, MOST, look.offers, by_meaning=True)
         except NoFullTextError as error:
             return [CheckedPrompt(case, False, str(error))]
         place = next((at for at, hit in enumerate(hits) if hit.skill.path == skill.path), None)
@@ -183,8 +176,10 @@ def check(look: Look, skill: Skill, cases: Sequence[TriggerCase]) -> list[Checke
 
 def _in_words(hits: Sequence[Hit], place: int | None) -> str:
     """Return the place of a skill among hits in words, and the one that is close or before it."""
+    if not hits:
+        return "nothing is found"
     if place is None:
-        return f"not found; first is {hits[0].skill.name}" if hits else "nothing is found"
+        return f"not found; first is {hits[0].skill.name}"
     if place:
         return f"place {place + 1}, behind {hits[0].skill.name}"
     if len(hits) == 1 or not _is_close(hits[0], hits[1]):
@@ -198,29 +193,25 @@ def _is_close(first: Hit, second: Hit) -> bool:
 
 def rank(look: Look, prompt: str) -> Ranking:
     """Return the ranking that `skills_search` has for these words. It may ask the embeddings, and take two seconds."""
-    search, offered = look.runtime.searches.of(look.runtime.skill_set), partial(_is_offered, look)
+    search = look.runtime.searches.of(look.runtime.skill_set)
     try:
-        hits = search.scored(prompt, MOST, offered, by_meaning=True)
+        hits = search.scored(prompt, MOST, look.offers, by_meaning=True)
         if not hits:
-            return Ranking(nearest=search.nearest(prompt, _NEIGHBOURS, offered))
+            return Ranking(nearest=search.nearest(prompt, _NEIGHBOURS, look.offers))
         best = max((hit.score for hit in hits if hit.score is not None), default=0.0)
-        found = [hit.skill for hit in hits]
+        first = [hit.skill for hit in hits[:_COMPARED]]
         places: list[Ranked] = []
         for place, hit in enumerate(hits):
-            near: list[Overlap] = []
-            if place < _COMPARED:
-                alike = search.find(hit.skill.description or hit.skill.name, _NEIGHBOURS, offered)
-                candidates = dict.fromkeys([*found[:_COMPARED], *alike])
-                near = [each for each in overlaps(hit.skill, candidates) if each.share >= _LEAST][:_SHOWN]
-            share = 1.0
+            share, near, words = 1.0, list[Overlap](), _in_words(hits, 0)
             if hit.score is not None:
-                share = max(0.0, hit.score / best) if best > 0 else 0.0
-            words = f"{share:.0%} of the best" if place else _in_words(hits, 0)
+                share = max(0.0, hit.score) / (best or 1.0)
+            if place:
+                words = f"{share:.0%} of the best"
+            if place < _COMPARED:
+                alike = search.find(hit.skill.description or hit.skill.name, _NEIGHBOURS, look.offers)
+                candidates = overlaps(hit.skill, dict.fromkeys([*first, *alike]))
+                near = [each for each in candidates if each.share >= _LEAST][:_SHOWN]
             places.append(Ranked(hit.skill, hit.score, share, words, reasons(hit.skill, prompt), near))
     except NoFullTextError as error:
         return Ranking(trouble=str(error))
     return Ranking(places)
-
-
-def _is_offered(look: Look, skill: Skill) -> bool:
-    return runtime.is_offered(skill) and skill.path in look.snapshot.skills

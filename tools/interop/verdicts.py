@@ -1,12 +1,50 @@
-"""What is expected not to pass, and what checks come to beside it. Pure."""
+"""What the referees looked at, each check by itself, and how that compares with what is expected. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tools.interop.checks import Check
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that a referee looked at."""
+
+    scenario: str
+    id: str
+    status: str
+    message: str = ""
+
+    @property
+    def good(self) -> bool:
+        return self.status in {"SUCCESS", "INFO"}
+
+
+def parse_checks(scenario: str, raw: object) -> list[Check]:
+    """The checks of a `checks.json`, or of a client of ours, which write the same.
+
+    Raises:
+        ValueError: it is not a list of checks, or an empty one.
+    """
+    if not isinstance(raw, list) or not raw:
+        raise ValueError(f"{scenario}: no checks")
+    out: list[Check] = []
+    for each in raw:
+        if not isinstance(each, dict) or not isinstance(each.get("id"), str) or not isinstance(each.get("status"), str):
+            raise ValueError(f"{scenario}: not a check: {each!r:.200}")
+        out.append(Check(scenario, each["id"], each["status"], str(each.get("errorMessage") or "")))
+    return out
+
+
+def all_there(scenario: str, checks: Iterable[Check], wanted: Mapping[str, int]) -> Check:
+    """Whether a client saw as many skills, files and so on as there are, by the first word of its checks."""
+    kinds = Counter(check.id.split(" ", 1)[0] for check in checks)
+    seen, there = (", ".join(f"{count[kind]} x {kind}" for kind in wanted) for count in (kinds, wanted))
+    if seen == there:
+        return Check(scenario, "all there", "SUCCESS")
+    return Check(scenario, "all there", "FAILURE", f"{seen}; there is {there}")
+
 
 Baseline = Mapping[tuple[str, str, str], str]
 """(suite, scenario, check) -> the reason why it is expected not to pass."""

@@ -1,10 +1,11 @@
-"""Zip archives, read: stored and deflated members that fill the archive without a gap, as its directory has them."""
+"""Zip archives: stored and deflated members that fill the archive without a gap, as its directory has them."""
 
 from __future__ import annotations
 
 import stat
 import struct
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,20 +13,22 @@ from mcp_skills_server.format.archive.tree import ArchiveRefusedError, Tree, Unp
 from mcp_skills_server.format.excerpts import quoted
 
 LOCAL: Final = b"PK\3\4"
-CENTRAL: Final = b"PK\1\2"
+_CENTRAL: Final = b"PK\1\2"
 END: Final = b"PK\5\6"
 _DESCRIPTOR: Final = b"PK\7\10"
-LOCAL_HEAD: Final = struct.Struct("<4s5H3L2H")
-CENTRAL_HEAD: Final = struct.Struct("<4s6H3L5H2L")
-END_RECORD: Final = struct.Struct("<4s4H2LH")
+_LOCAL_HEAD: Final = struct.Struct("<4s5H3L2H")
+_CENTRAL_HEAD: Final = struct.Struct("<4s6H3L5H2L")
+_END_RECORD: Final = struct.Struct("<4s4H2LH")
 _ENCRYPTED: Final = 0x1 | 0x40 | 0x2000
 _STREAMED: Final = 0x8
-STORED: Final = 0
+_UTF8: Final = 0x800
+_1980: Final = 1 << 5 | 1
+_STORED: Final = 0
 _DEFLATED: Final = 8
-UNIX: Final = 3
+_UNIX: Final = 3
 _DARWIN: Final = 19
-MOST_MEMBERS: Final = 0xFFFF
-MOST_BYTES: Final = 0xFFFFFFFF
+_MOST_MEMBERS: Final = 0xFFFF
+_MOST_BYTES: Final = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +79,10 @@ def read_zip(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
 def _central_directory(raw: bytes, tree: Tree) -> tuple[int, list[_Member]]:
     """Return where the central directory begins, and its members. It must lie right before its end record."""
     at = _end_record(raw)
-    _, disk, first_disk, here, count, size, start, _ = END_RECORD.unpack_from(raw, at)
+    _, disk, first_disk, here, count, size, start, _ = _END_RECORD.unpack_from(raw, at)
     if disk or first_disk or here != count:
         raise ArchiveRefusedError("the archive is one part of several")
-    if count == MOST_MEMBERS or MOST_BYTES in {size, start}:
+    if count == _MOST_MEMBERS or _MOST_BYTES in {size, start}:
         raise ArchiveRefusedError("the archive is in the zip64 format, which no skill needs")
     if start + size != at:
         raise ArchiveRefusedError("the archive is damaged, or bytes stand before or between its members")
@@ -87,15 +90,15 @@ def _central_directory(raw: bytes, tree: Tree) -> tuple[int, list[_Member]]:
     place = start
     while place < at:
         tree.count()
-        if at - place < CENTRAL_HEAD.size or raw[place : place + 4] != CENTRAL:
+        if at - place < _CENTRAL_HEAD.size or raw[place : place + 4] != _CENTRAL:
             raise ArchiveRefusedError("the archive is damaged: its directory cannot be read")
-        head = CENTRAL_HEAD.unpack_from(raw, place)
+        head = _CENTRAL_HEAD.unpack_from(raw, place)
         made, flags, method, crc, packed, full, name_size = head[1], *head[3:5], *head[7:11]
-        place += CENTRAL_HEAD.size
+        place += _CENTRAL_HEAD.size
         system, attributes = made >> 8, head[15]
         mode = attributes >> 16
         # A link is a link whatever system claims to have made it; the other bits count on systems that have them.
-        mode = mode if system in {UNIX, _DARWIN} or stat.S_ISLNK(mode) else 0
+        mode = mode if system in {_UNIX, _DARWIN} or stat.S_ISLNK(mode) else 0
         member = _Member(raw[place : place + name_size], flags, method, crc, packed, full, mode, head[16])
         _check_member(member)
         members.append(member)
@@ -109,8 +112,10 @@ def _end_record(raw: bytes) -> int:
     """Return the offset of the end record, whose comment ends where the bytes end."""
     found: list[int] = []
     at = len(raw)
-    while (at := raw.rfind(END, max(0, len(raw) - END_RECORD.size - 0xFFFF), at)) >= 0:
-        if len(raw) - at >= END_RECORD.size and at + END_RECORD.size + END_RECORD.unpack_from(raw, at)[7] == len(raw):
+    while (at := raw.rfind(END, max(0, len(raw) - _END_RECORD.size - 0xFFFF), at)) >= 0:
+        if len(raw) - at >= _END_RECORD.size and at + _END_RECORD.size + _END_RECORD.unpack_from(raw, at)[7] == len(
+            raw
+        ):
             found.append(at)
     if not found:
         raise ArchiveRefusedError("the archive is truncated, or data follows its end")
@@ -122,9 +127,9 @@ def _end_record(raw: bytes) -> int:
 def _check_member(member: _Member) -> None:
     if member.flags & _ENCRYPTED:
         raise ArchiveRefusedError(f"{member.shown} is encrypted")
-    if member.method not in {STORED, _DEFLATED}:
+    if member.method not in {_STORED, _DEFLATED}:
         raise ArchiveRefusedError(f"{member.shown} is compressed by a method other than deflate ({member.method})")
-    if MOST_BYTES in {member.packed, member.size, member.offset}:
+    if _MOST_BYTES in {member.packed, member.size, member.offset}:
         raise ArchiveRefusedError("the archive is in the zip64 format, which no skill needs")
 
 
@@ -151,10 +156,10 @@ def _contents(raw: bytes, start: int, members: list[_Member]) -> list[tuple[int,
 
 def _content_begin(raw: bytes, start: int, member: _Member) -> int:
     """Return where the content begins, when the member's own header says what the directory says."""
-    if member.offset + LOCAL_HEAD.size > start:
+    if member.offset + _LOCAL_HEAD.size > start:
         raise ArchiveRefusedError(f"the archive is damaged: {member.shown} has no header of its own")
-    head = LOCAL_HEAD.unpack_from(raw, member.offset)
-    name_at = member.offset + LOCAL_HEAD.size
+    head = _LOCAL_HEAD.unpack_from(raw, member.offset)
+    name_at = member.offset + _LOCAL_HEAD.size
     same = head[0] == LOCAL and head[2:4] == (member.flags, member.method)
     same = same and raw[name_at : name_at + head[9]] == member.name
     described = (member.crc, member.packed, member.size)
@@ -177,7 +182,7 @@ def _descriptor_size(raw: bytes, start: int, member: _Member, at: int) -> int:
 
 def _extract(raw: bytes, member: _Member, begin: int, end: int) -> bytes:
     content = memoryview(raw)[begin:end]
-    if member.method == STORED:
+    if member.method == _STORED:
         out = bytes(content)
         whole = True
     else:
@@ -190,3 +195,29 @@ def _extract(raw: bytes, member: _Member, begin: int, end: int) -> bytes:
     if not whole or len(out) != member.size or zlib.crc32(out) != member.crc:
         raise ArchiveRefusedError(f"the archive is damaged: {member.shown} is not what its size or checksum says")
     return out
+
+
+# Writing
+
+
+def write_zip(members: Iterable[tuple[str, tuple[bytes, bool]]]) -> bytes:
+    """Return these files as a `.zip`.
+
+    Raises:
+        ArchiveRefusedError: they are too large for the format.
+    """
+    parts: list[bytes] = []
+    central: list[bytes] = []
+    offset = 0
+    for path, (raw, executable) in members:
+        name = path.encode()
+        mode = stat.S_IFREG | (0o755 if executable else 0o644)
+        shared = (20, _UTF8, _STORED, 0, _1980, zlib.crc32(raw), len(raw), len(raw), len(name), 0)
+        if offset + len(raw) + len(name) + _LOCAL_HEAD.size >= _MOST_BYTES or len(central) + 1 >= _MOST_MEMBERS:
+            raise ArchiveRefusedError("the skill is too large for a .zip of 65,534 files and 4 GiB")
+        central.append(_CENTRAL_HEAD.pack(_CENTRAL, _UNIX << 8 | 20, *shared, 0, 0, 0, mode << 16, offset) + name)
+        parts += [_LOCAL_HEAD.pack(LOCAL, *shared) + name, raw]
+        offset += _LOCAL_HEAD.size + len(name) + len(raw)
+    size = sum(map(len, central))
+    end = _END_RECORD.pack(END, 0, 0, len(central), len(central), size, offset, 0)
+    return b"".join((*parts, *central, end))

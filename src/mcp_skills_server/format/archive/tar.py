@@ -1,19 +1,28 @@
-"""Tar archives, read: ustar, v7, GNU long names and PAX names, out of a gzip stream that is unpacked in pieces."""
+"""Tar archives: read as ustar, v7, GNU and PAX out of a gzip stream that is unpacked in pieces; written as ustar."""
 
 from __future__ import annotations
 
 import re
 import stat
+import struct
 import zlib
+from collections.abc import Iterable
 from typing import Final
 
-from mcp_skills_server.format.archive.tree import ArchiveRefusedError, Tree, UnpackLimits, check_ratio, decoded
+from mcp_skills_server.format.archive.tree import (
+    ArchiveRefusedError,
+    Tree,
+    UnpackLimits,
+    check_ratio,
+    decoded,
+)
 from mcp_skills_server.format.excerpts import quoted
 
-BLOCK: Final = 512
-ZEROS: Final = bytes(BLOCK)
+_BLOCK: Final = 512
+_ZEROS: Final = bytes(_BLOCK)
 _MAX_PADDING: Final = 1 << 20
 _PIECE: Final = 1 << 16
+_MAX_OCTAL: Final = 8**11
 _LINKS: Final = {b"1": "hard link", b"2": "symbolic link", b"K": "link"}
 _DEVICES: Final = {b"3": "device", b"4": "device", b"6": "named pipe"}
 
@@ -50,9 +59,6 @@ class _Inflated:
 
     def read(self, size: int) -> bytes:
         """Return the next `size` bytes, all of them."""
-        if size <= len(self._left):  # as nearly always
-            found, self._left = self._left[:size], self._left[size:]
-            return bytes(found)
         parts: list[memoryview] = []
         missing = size
         while missing:
@@ -85,13 +91,13 @@ def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
     stream = _Inflated(raw, limits)
     name: str | None = None  # what an extension header gives the member after it
     size: int | None = None
-    while (head := stream.read(BLOCK)) != ZEROS:
+    while (head := stream.read(_BLOCK)) != _ZEROS:
         tree.count()
         kind, own_name, own_size, mode = _parse_head(head)
         shown = name or own_name
         if kind in {b"x", b"g", b"L"}:
             tree.count_header(own_size)
-            content = stream.read(own_size + -own_size % BLOCK)[:own_size]
+            content = stream.read(own_size + -own_size % _BLOCK)[:own_size]
             if kind == b"L":
                 name = decoded(content.rstrip(b"\0"))
                 continue
@@ -123,18 +129,18 @@ def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
             raise ArchiveRefusedError(f"the file {quoted(shown)} has the name of a directory")
         tree.admit(path, length)
         content = stream.read(length)
-        stream.read(-length % BLOCK)
+        stream.read(-length % _BLOCK)
         tree.fill(path, content, bool(mode & stat.S_IXUSR))
     if name is not None or size is not None:
         raise ArchiveRefusedError("the archive is damaged: a header stands before no member")
-    if stream.read(BLOCK) != ZEROS:
+    if stream.read(_BLOCK) != _ZEROS:
         raise ArchiveRefusedError("data follows the end of the tar")
     stream.finish()
 
 
 def _parse_head(head: bytes) -> tuple[bytes, str, int, int]:
     """(type, name, size, mode) of a header block whose checksum is right."""
-    if _octal(head[148:156]) != _sum(head) - sum(head[148:156]) + 8 * 32:
+    if _octal(head[148:156]) != sum(head) - sum(head[148:156]) + 8 * 32:
         raise ArchiveRefusedError("the archive is damaged: the checksum of a tar header is wrong")
     name = head[:100].split(b"\0", 1)[0]
     if head[257:263] == b"ustar\0":  # GNU's own variant keeps other things there
@@ -143,12 +149,6 @@ def _parse_head(head: bytes) -> tuple[bytes, str, int, int]:
     kind = head[156:157]
     # Not refused yet where it is no UTF-8: beside a long name it is cut anywhere, also within a character.
     return kind, name.decode("utf-8", "surrogateescape"), _octal(head[124:136]), _octal(head[100:108])
-
-
-def _sum(block: bytes) -> int:
-    """Return the sum of 512 bytes. Half of Adler-32 is one more than that, which of 256 bytes never wraps."""
-    half = BLOCK // 2
-    return (zlib.adler32(block[:half]) & 0xFFFF) + (zlib.adler32(block[half:]) & 0xFFFF) - 2
 
 
 def _octal(field: bytes) -> int:
@@ -184,3 +184,75 @@ def _pax_fields(raw: bytes) -> dict[str, str]:
             fields[key.decode()] = decoded(value)
         at = end
     return fields
+
+
+# Writing
+
+
+def fits_ustar(path: str, size: int) -> bool:
+    """Tell whether ustar can hold a file."""
+    return _ustar_head(path, size, executable=False) is not None
+
+
+def write_tar(members: Iterable[tuple[str, tuple[bytes, bool]]]) -> bytes:
+    """Return these files as a `.tar.gz`. A name that ustar cannot hold stands in a PAX header before its member.
+
+    Raises:
+        ArchiveRefusedError: a file is too large for the format.
+    """
+    parts: list[bytes] = []
+    for path, (raw, executable) in members:
+        head = _ustar_head(path, len(raw), executable)
+        if head is None:
+            record = _pax_record("path", path)
+            extended = _ustar_head("PaxHeader", len(record), executable=False, kind=b"x")
+            head = _ustar_head("named-before", len(raw), executable)
+            if head is None or extended is None:
+                raise ArchiveRefusedError(f"a file of {len(raw)} bytes is too large for a .tar.gz")
+            parts += [extended, *_padded(record)]
+        parts += [head, *_padded(raw)]
+    return _gzip(b"".join((*parts, _ZEROS, _ZEROS)))
+
+
+def _pax_record(key: str, value: str) -> bytes:
+    """Return a record of a PAX header, which begins with its own length."""
+    rest = f" {key}={value}\n".encode()
+    length = len(rest)
+    while len(str(length)) + len(rest) != length:
+        length = len(str(length)) + len(rest)
+    return str(length).encode() + rest
+
+
+def _ustar_head(path: str, size: int, executable: bool, kind: bytes = b"0") -> bytes | None:
+    """Return the header block of a regular file, or None where ustar cannot hold it."""
+    if not path.isascii() or size >= _MAX_OCTAL:
+        return None
+    prefix, name = b"", path.encode("ascii")
+    if len(name) > 100:
+        cut = name.find(b"/", len(name) - 101)
+        if not 0 < cut <= 155:
+            return None
+        prefix, name = name[:cut], name[cut + 1 :]
+    head = struct.pack(
+        "100s8s8s8s12s12s8sc100s8s32s32s8s8s155s12x",
+        *(name, b"%07o" % (0o755 if executable else 0o644), b"0000000", b"0000000"),
+        *(b"%011o" % size, b"%011o" % 0, b" " * 8, kind, b"", b"ustar\x0000"),
+        *(b"", b"", b"0000000", b"0000000", prefix),
+    )
+    return head[:148] + b"%06o\0 " % sum(head) + head[156:]
+
+
+def _padded(raw: bytes) -> tuple[bytes, bytes]:
+    return raw, bytes(-len(raw) % _BLOCK)
+
+
+def _gzip(raw: bytes) -> bytes:
+    """Return a gzip member without time or name, of stored blocks."""
+    view = memoryview(raw)
+    parts: list[bytes | memoryview] = [b"\x1f\x8b\x08\0\0\0\0\0\0\xff"]
+    for start in range(0, len(raw), 0xFFFF):
+        block = view[start : start + 0xFFFF]
+        last = start + 0xFFFF >= len(raw)
+        parts += [struct.pack("<BHH", last, len(block), len(block) ^ 0xFFFF), block]
+    parts.append(struct.pack("<LL", zlib.crc32(raw), len(raw) & 0xFFFFFFFF))
+    return b"".join(parts)

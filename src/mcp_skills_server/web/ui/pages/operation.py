@@ -1,0 +1,250 @@
+"""The operation of the server: where the skills come from, which are used, and what runs and who asks right now.
+
+Runs and clients come from events. A bounded number of each is kept in memory, and only where there is a page to show
+them. No event has anything of what was said or answered.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from anyio import to_thread
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.model import Standing
+from mcp_skills_server.telemetry.events import CATALOGUE, Event, Use
+from mcp_skills_server.telemetry.usage_store import By, Line, Report, UsageStore
+from mcp_skills_server.web.ui.look import Look, list_address, source_name, start_of
+
+if TYPE_CHECKING:
+    from mcp_skills_server.sources.mirrors import SourceState
+
+PART: Final = 100
+"""Skills on one part."""
+MOST_OTHERS: Final = 100
+"""Principals that are shown, and host programs."""
+_DAYS: Final = 30
+_GOOD_S: Final = 5.0
+"""For so long a report is good enough."""
+MOST_RUNS: Final = 500
+MOST_CLIENTS: Final = 500
+UNFINISHED: Final = "begun"
+"""The outcome of a run that goes on."""
+
+
+# Sources
+
+
+class SourceRow(NamedTuple):
+    """One root, with its skills that the viewer may see, and what went wrong at the last look; "" for nothing.
+
+    A folder, which is watched, has no state.
+    """
+
+    name: str
+    revision: str
+    skills: int
+    left_out: int
+    state: SourceState | None
+    trouble: str
+
+
+async def sources(_: Request, look: Look) -> Response:
+    """Return the view."""
+    return look.page("sources.html", rows=source_rows(look))
+
+
+def source_rows(look: Look) -> list[SourceRow]:
+    """Return the roots that the viewer has a skill of; all of them for who may see what the operator sees."""
+    states = {each.name: each for each in look.site.sources()}
+    lost = {each.path: each.message for each in look.runtime.registry.snapshot.problems if each.code == "root-missing"}
+    counts = Counter(skill.root for skill in look.snapshot.skills.values())
+    left_out = Counter(s.root for s in look.snapshot.skills.values() if s.standing < Standing.VALID)
+    out: list[SourceRow] = []
+    for root in look.runtime.registry.roots:
+        if not counts[root.index] and not look.is_admin:
+            continue
+        state, revision, trouble = states.get(root.origin or ""), root.revision, lost.get(root.shown)
+        if state is not None:
+            revision, trouble = state.revision or revision, state.trouble
+        if trouble and not look.is_admin:
+            trouble = "It could not be read at the last look; what was read before is served."
+        name = source_name(look, root.index)
+        out.append(SourceRow(name, revision, counts[root.index], left_out[root.index], state, trouble or ""))
+    return out
+
+
+# Usage
+
+
+class UsageReports:
+    """The reports of the counts, not made anew for every page."""
+
+    def __init__(self, counts: UsageStore | None) -> None:
+        self._counts = counts
+        self._made: dict[By, tuple[float, Report | None]] = {}
+
+    @property
+    def are_kept(self) -> bool:
+        """Tell whether anything is counted."""
+        return self._counts is not None
+
+    def read(self, by: By = "skill") -> Report | None:
+        """Return a report, None where there is none. Reads a file."""
+        if self._counts is None:
+            return None
+        made, found = self._made.get(by, (-_GOOD_S, None))
+        if time.monotonic() - made >= _GOOD_S:
+            found = None
+            with suppress(UsageError):
+                found = self._counts.report(by, _DAYS)
+            self._made[by] = time.monotonic(), found
+        return found
+
+
+class _CountTable(NamedTuple):
+    """What was counted by something else than skills; `nameless` is what a line without a name is called."""
+
+    by: By
+    column: str
+    nameless: str
+    lines: Sequence[Line]
+
+
+async def usage(request: Request, look: Look) -> Response:
+    """Return the view. Other users' searches and uses may tell of skills that the viewer may not read."""
+    return await to_thread.run_sync(_usage, look, start_of(request.query_params))
+
+
+def _usage(look: Look, first: int) -> Response:
+    report = look.site.usage.read()
+    lines, searches = _lines(look, report), None
+    if look.is_admin:
+        searches = report
+    return look.page(
+        "usage.html",
+        lines=lines[first : first + PART],
+        total=len(lines),
+        never=sum(1 for each in lines if each.last is None),
+        days=_DAYS,
+        counts=look.site.usage.are_kept,
+        others=_others(look),
+        most=MOST_OTHERS,
+        searches=searches,
+        start=first,
+        part=PART,
+        more=len(lines) > first + PART,
+        address=partial(list_address, "usage", {}),
+    )
+
+
+def _others(look: Look) -> list[_CountTable]:
+    """Return what was counted by principal and by host program, for who may know of them."""
+    if not look.sees_others:
+        return []
+    found: list[_CountTable] = []
+    kinds: tuple[tuple[By, str, str], ...] = (
+        ("principal", "Principal", "anybody"),
+        ("host", "Host program", "did not say"),
+    )
+    for by, column, nameless in kinds:
+        report = look.site.usage.read(by)
+        if report is not None:
+            found.append(_CountTable(by, column, nameless, report.lines[:MOST_OTHERS]))
+    return found
+
+
+def _lines(look: Look, report: Report | None) -> list[Line]:
+    """Return what was counted of each skill of the viewer, the most used first, then the unused ones."""
+    skills, counted = look.snapshot.skills, list[Line]()
+    if report is not None:
+        counted = [each for each in report.lines if each.name in skills]
+    known = {each.name for each in counted}
+    return counted + [Line(path) for path in look.snapshot.paths(Standing.LENIENT) if path not in known]
+
+
+# Runs and clients
+
+
+class ScriptRun(NamedTuple):
+    """A started script and the request for it. The skill is "" for code that came with a call."""
+
+    event: Event
+    started: Use
+
+
+class ActiveClient(NamedTuple):
+    """A client that asked something: its last request, the time of the first, and how many there were."""
+
+    event: Event
+    first: float
+    requests: int
+    refused: int
+
+
+class Activity:
+    """The latest runs and clients. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: OrderedDict[Any, ScriptRun] = OrderedDict()
+        self._clients: OrderedDict[Any, ActiveClient] = OrderedDict()
+
+    def take(self, event: Event) -> None:
+        """Keep what an event tells."""
+        if event.protocol == CATALOGUE:
+            return
+        kept = event._replace(uses=(), question="")
+        with self._lock:
+            for use in event.uses:
+                if use.action == "run":
+                    self._note_run(kept, use)
+            if event.outcome != UNFINISHED:
+                self._note_client(kept)
+
+    def runs(self) -> list[ScriptRun]:
+        """Return the latest runs, the last one first."""
+        with self._lock:
+            return [*reversed(self._runs.values())]
+
+    def clients(self) -> list[ActiveClient]:
+        """Return the latest clients, the one that asked last first."""
+        with self._lock:
+            return [*reversed(self._clients.values())]
+
+    def _note_run(self, event: Event, started: Use) -> None:
+        # A request has two events, when it starts a run and at its end; both say when it began.
+        request = event.time, event.protocol, event.method, event.principal, event.address, started
+        if request not in self._runs or event.outcome != UNFINISHED:
+            self._runs[request] = ScriptRun(event, started)
+        if len(self._runs) > MOST_RUNS:
+            self._runs.popitem(last=False)
+
+    def _note_client(self, event: Event) -> None:
+        who = event.principal, event.address, event.host, event.protocol, event.era
+        known = self._clients.pop(who, ActiveClient(event, event.time, 0, 0))
+        refused = known.refused + (event.outcome not in {"ok", "cancelled"})
+        self._clients[who] = ActiveClient(event, known.first, known.requests + 1, refused)
+        if len(self._clients) > MOST_CLIENTS:
+            self._clients.popitem(last=False)
+
+
+async def runs(_: Request, look: Look) -> Response:
+    """Return the latest runs. A skill that the viewer may not read is not named."""
+    found = await to_thread.run_sync(look.site.activity.runs)
+    skills = {each.started.skill for each in found}
+    readable = {each for each in skills if not each or look.may_read(each)}
+    return look.page("runs.html", runs=found, readable=readable)
+
+
+async def clients(_: Request, look: Look) -> Response:
+    """Return the latest clients."""
+    return look.page("clients.html", clients=await to_thread.run_sync(look.site.activity.clients))

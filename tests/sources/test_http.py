@@ -103,7 +103,7 @@ def test_a_name_server_that_stalls() -> None:
         await anyio.sleep_forever()
         return []
 
-    with pytest.raises(UnreachableError, match="did not answer"):
+    with pytest.raises(UnreachableError, match=r"did not answer|took longer"):
         get("https://skills.example/a", resolver=resolver)
 
 

@@ -117,9 +117,11 @@ class Publication:
     def _make(self) -> Edition:
         picked = self._pick()
         for _ in range(_TRIES - 1):
+            if not picked.stale:
+                break
             for error in picked.stale:
                 self.registry.rescan(error)
-            picked = self._pick() if picked.stale else picked
+            picked = self._pick()
         self._settled = not picked.stale
         skills = picked.skills
         older = wellknown.choose_0_1(each.skill for each in skills.values())
@@ -157,8 +159,12 @@ class Publication:
         return picked
 
     def _before(self, skill: Skill) -> Published | None:
-        found = self.latest.skills.get(skill.name) if self.latest else None
-        return found if found and found.skill.path == skill.path else None
+        if self.latest is None:
+            return None
+        found = self.latest.skills.get(skill.name)
+        if found is None or found.skill.path != skill.path:
+            return None
+        return found
 
     def _pack(self, skill: Skill) -> Published | str:
         """Pack a skill and set it aside, or return why it cannot be published."""
@@ -201,11 +207,12 @@ class Publication:
 
     def file(self, edition: Edition, name: str, path: str) -> Published | None:
         """Return the skill of discovery 0.1.0 with this file, of this edition or a recent one."""
-        found = edition.skills.get(name) if name in edition.older else None
-        if found is not None and path in found.skill.files:
-            return found
+        if name in edition.older and path in edition.skills[name].skill.files:
+            return edition.skills[name]
         former = self._artifacts.former(name)
-        return former if former is not None and path in former.skill.files else None
+        if former is None or path not in former.skill.files:
+            return None
+        return former
 
     def read(self, published: Published, path: str) -> bytes:
         """Read the bytes that a file had when its skill was published, or raise KeyError if it is not kept any more."""

@@ -91,7 +91,9 @@ class Archive:
         return raw
 
     def _unpack(self, revision: Revision) -> FetchReport:
-        raw = self._read() if revision.content is None else revision.content
+        raw = revision.content
+        if raw is None:
+            raw = self._read()
         if hashlib.sha256(raw).hexdigest() != revision.digest:
             raise UnreachableError("cannot be unpacked (it changed meanwhile)")
         files = archive.unpack(raw, LIMITS)

@@ -272,7 +272,9 @@ class HttpClient:
         proxy = self._proxies.get(parts.scheme) or self._proxies.get("all") or ""
         if not proxy or proxy_bypass(parts.netloc):
             return ""
-        return proxy if "://" in proxy else f"http://{proxy}"
+        if "://" not in proxy:
+            return f"http://{proxy}"
+        return proxy
 
 
 class _PinningBackend(httpcore2.AsyncNetworkBackend):
@@ -357,8 +359,9 @@ class Downloader:
                 )
             if not self._trust.private:
                 raise UnacceptableError(f"{shown(url)} leads to this machine; --allow-private allows it")
-        headers = dict(self._trust.headers) if there == self._home else {}
-        return Hop(self._trust.private, headers)
+        if there != self._home:
+            return Hop(self._trust.private)
+        return Hop(self._trust.private, dict(self._trust.headers))
 
 
 async def resolve(host: str, port: int) -> list[str]:
@@ -402,9 +405,11 @@ def check_status(response: Response, wanted: Collection[int], reason: str = "") 
 def check_now(response: Response) -> None:
     """Raise UnreachableError for a status that asks to come again."""
     if response.status in _NOT_NOW or response.status >= 500:
+        status = f"status {response.status}"
         wait = caching.retry_after_s(response.headers, time.time())
-        later = "" if wait is None else f", come again in {wait:.0f} s"
-        raise UnreachableError(f"{shown(response.url)} does not answer now (status {response.status}{later})")
+        if wait is not None:
+            status += f", come again in {wait:.0f} s"
+        raise UnreachableError(f"{shown(response.url)} does not answer now ({status})")
 
 
 def _joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
@@ -427,7 +432,9 @@ def _proxy_of(given: str) -> httpcore2.Proxy:
         )
     if parts.scheme.startswith("socks") and find_spec("socksio") is None:
         raise UsageError("the proxy of the environment is SOCKS, which needs the package socksio")
-    auth = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
+    auth = None
+    if parts.username:
+        auth = unquote(parts.username), unquote(parts.password or "")
     return httpcore2.Proxy(httpcore2.URL(scheme=parts.scheme, host=parts.hostname, port=port, target="/"), auth=auth)
 
 

@@ -255,12 +255,14 @@ class Follower:
         return report.is_complete
 
     def _log_changes(self, report: FetchReport, before: str, now: str) -> None:
-        is_another = before not in {"", now}
-        if report.changes or is_another:
-            was = f" (was {_short(before)})" if is_another else ""
-            rest = "" if report.is_complete else "; the rest is still to come"
-            changes = report.changes or "no skill is another"
-            logger.info("%s: fetched %s%s: %s%s", self.name, _short(now), was, changes, rest)
+        revisions, changes = _short(now), report.changes
+        if before not in {"", now}:
+            revisions = f"{revisions} (was {_short(before)})"
+            changes = changes or "no skill is another"
+        if changes and not report.is_complete:
+            changes = f"{changes}; the rest is still to come"
+        if changes:
+            logger.info("%s: fetched %s: %s", self.name, revisions, changes)
 
     def _report(self, lines: tuple[str, ...], problems: tuple[Problem, ...]) -> None:
         """Report what is wrong, once for as long as it stays the same."""

@@ -163,7 +163,9 @@ class Repository:
         self._tidy(len(tip.commit))
         self._filters = self._filters_at_all
         # Of a whole repository most files are those of skills, and one request brings them with the commit.
-        without = _WITHOUT_LARGE if not self._address.folder and self._depth == 1 else _WITHOUT_BLOBS
+        without = _WITHOUT_BLOBS
+        if not self._address.folder and self._depth == 1:
+            without = _WITHOUT_LARGE
         shallow = (f"--depth={self._depth}", without, REMOTE)
         with self._said():
             try:

@@ -107,8 +107,8 @@ class GitFolder(Polled):
             return report
         try:
             with FetchedFolder.opened(self._folder) as folder:
-                known = read_index(self._folder, self.origin)
-                return self._update(folder, tip, known.body if known else "")
+                known = read_index(self._folder, self.origin) or IndexRecord(self.origin, self.origin)
+                return self._update(folder, tip, known.body)
         except SourceError:
             raise
         except OSError as error:

@@ -139,7 +139,10 @@ class RegistryClient:
             )
 
         has_own = any(name.lower() == "authorization" for name, _ in self._trust.headers)
-        found = await send(None if has_own else await self._access.header(self._ask_for_token))
+        admitted = None
+        if not has_own:
+            admitted = await self._access.header(self._ask_for_token)
+        found = await send(admitted)
         if found.status == 401 and wellknown.origin(found.url) == self._home and not has_own:
             admitted = await self._access.admit(found.headers.get("www-authenticate", ""), self._ask_for_token)
             if admitted is not None:
@@ -176,9 +179,10 @@ class RegistryClient:
         return Hop(self._trust.private)
 
     def _denied(self, response: Response) -> str:
-        trouble = f"; {self._access.trouble}" if self._access.trouble else ""
         hint = f"'docker login {self._reference.registry}' stores a user name and a password"
-        return f"{shown(response.url)} asks for permission (status {response.status}); {hint}{trouble}"
+        if self._access.trouble:
+            hint += f"; {self._access.trouble}"
+        return f"{shown(response.url)} asks for permission (status {response.status}); {hint}"
 
     async def _absent(self) -> AbsentError:
         """Return the error for a manifest that is not there; it names tags that are."""
@@ -204,8 +208,9 @@ def _reason(body: bytes) -> str:
         code: object = json.loads(body)["errors"][0]["code"]
     except (ValueError, RecursionError, KeyError, IndexError, TypeError):
         return ""
-    plain = isinstance(code, str) and code.isascii() and code.replace("_", "").isalnum() and len(code) <= 40
-    return f" ({code})" if plain else ""
+    if isinstance(code, str) and code.isascii() and code.replace("_", "").isalnum() and len(code) <= 40:
+        return f" ({code})"
+    return ""
 
 
 def _verified(raw: bytes, said: str | None, url: str) -> str:

@@ -41,9 +41,12 @@ class OciReference:
 
     def __str__(self) -> str:
         spelled = next(spelled for spelled, scheme in _SCHEMES.items() if scheme == self.scheme)
-        tag = f":{self.tag}" if self.tag else ""
-        digest = f"@{self.digest}" if self.digest else ""
-        return f"{spelled}{self.registry}/{self.repository}{tag}{digest}"
+        text = f"{spelled}{self.registry}/{self.repository}"
+        if self.tag:
+            text += f":{self.tag}"
+        if self.digest:
+            text += f"@{self.digest}"
+        return text
 
     @property
     def wanted(self) -> str:
@@ -53,9 +56,12 @@ class OciReference:
     @property
     def base(self) -> str:
         """The address of the repository in the registry's API."""
-        hub = self.registry.lower() == _HUB
-        name = f"library/{self.repository}" if hub and "/" not in self.repository else self.repository
-        return f"{self.scheme}://{_HUB_API if hub else self.registry}/v2/{name}"
+        registry, name = self.registry, self.repository
+        if registry.lower() == _HUB:
+            registry = _HUB_API
+            if "/" not in name:
+                name = f"library/{name}"
+        return f"{self.scheme}://{registry}/v2/{name}"
 
     @property
     def host(self) -> str:

@@ -393,3 +393,16 @@ def test_many_clients_at_once_are_all_answered(server: Server, era: Era) -> None
 def test_other_methods_are_not_allowed(server: Server, method: str) -> None:
     reply = server.send(method, headers={"Accept": BOTH})
     assert reply.status == 405 and "POST" in reply.headers["Allow"]
+
+
+def test_streams_that_ask_for_more_than_can_be_kept_are_refused_and_cost_nothing() -> None:
+    with http_serving(FIXTURES) as server, client(server, "modern") as asked:
+        asked.request("skills/list")
+        before = server.resident()
+        wanted = {"notifications": {"resourceSubscriptions": ["x" * 1_000_000]}, "_meta": MODERN_META}
+        body = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "subscriptions/listen", "params": wanted}).encode()
+        headers = {**asked.headers(), "Mcp-Method": "subscriptions/listen"}
+        assert headers["MCP-Protocol-Version"] == VERSIONS["modern"]
+        for _ in range(40):
+            assert server.send(body=body, headers=headers).error == (400, -32602, 7)
+        assert server.resident() - before < 20 << 20

@@ -1,16 +1,22 @@
-"""Requests beyond the rate of who makes them are answered 429, and all others are handed on."""
+"""Rates, and requests at work at once: beyond a rate is 429, and beyond the limit at work is a turn later."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import anyio
+import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.server.callers import PRINCIPAL
+from mcp_skills_server.web import rates
 from mcp_skills_server.web.rates import MORE, FailedAuthentications, RequestLimits
 
+MANY = 32
+AT_ONCE = 60
 ANN, BOB = Principal("token", "ann"), Principal("token", "bob")
 
 
@@ -19,7 +25,7 @@ def scope(principal: Principal | None = None, address: str = "192.0.2.1", path: 
     return found if principal is None else {**found, PRINCIPAL: principal}
 
 
-def statuses(rates: Rates, *asked: dict[str, Any], calls: int = 1) -> list[int]:
+def statuses(limits: Rates, *asked: dict[str, Any], calls: int = 1) -> list[int]:
     """How each of these is answered; each has so many calls."""
     out: list[int] = []
 
@@ -32,7 +38,7 @@ def statuses(rates: Rates, *asked: dict[str, Any], calls: int = 1) -> list[int]:
             out.append(message["status"])
 
     async def main() -> None:
-        rate = RequestLimits(app, rates)
+        rate = RequestLimits(app, limits)
         for each in asked:
             await rate(each, send, send)
 
@@ -41,9 +47,9 @@ def statuses(rates: Rates, *asked: dict[str, Any], calls: int = 1) -> list[int]:
 
 
 def test_beyond_the_rate_of_a_principal_is_429_and_another_one_goes_on() -> None:
-    rates = Rates(QuotaSettings(requests_per_minute=2))
+    limits = Rates(QuotaSettings(requests_per_minute=2))
     asked = [scope(ANN), scope(ANN), scope(ANN), scope(BOB), scope(ANN, path="/readyz")]
-    assert statuses(rates, *asked) == [200, 200, 429, 200, 200]
+    assert statuses(limits, *asked) == [200, 200, 429, 200, 200]
 
 
 def test_the_calls_of_a_batch_are_as_many_requests() -> None:
@@ -51,11 +57,146 @@ def test_the_calls_of_a_batch_are_as_many_requests() -> None:
 
 
 def test_failed_authentications_of_an_address_are_one_count_and_not_of_its_requests() -> None:
-    rates = Rates(QuotaSettings(requests_per_minute=1, failed_authentications_per_minute=2))
+    limits = Rates(QuotaSettings(requests_per_minute=1, failed_authentications_per_minute=2))
     one, other = scope(), scope(address="192.0.2.2")
-    doors = FailedAuthentications(rates), FailedAuthentications(rates)
+    doors = FailedAuthentications(limits), FailedAuthentications(limits)
     assert [door.count(one) for door in doors] == [0, 0]
     assert doors[0].count(one) > 0 and doors[1].count(other) == 0
-    assert statuses(rates, one) == [200]
-    rates.replace(QuotaSettings(failed_authentications_per_minute=None))
+    assert statuses(limits, one) == [200]
+    limits.replace(QuotaSettings(failed_authentications_per_minute=None))
     assert doors[0].count(one) == 0
+
+
+# At work at once
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Asked:
+    """An application that notes whose requests begin and how many of one client are at work; each takes a few turns."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.most: dict[str, int] = {}
+        self.limit = RequestLimits(self._answer, Rates(QuotaSettings(requests_per_minute=None)))
+        self._at_work: dict[str, int] = {}
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        who = scope["client"][0] if scope["client"] else ""
+        self.begun.append(who)
+        self._at_work[who] = self._at_work.get(who, 0) + 1
+        self.most[who] = max(self.most.get(who, 0), self._at_work[who])
+        try:
+            for _ in range(3):
+                await asyncio.sleep(0)
+            if scope.get("stays"):
+                await asyncio.get_running_loop().create_future()
+        finally:
+            self._at_work[who] -= 1
+
+    def ask(self, address: str | None, **more: Any) -> asyncio.Task[Any]:
+        scope = {"type": "http", "path": "/mcp", "client": (address, 1) if address else None, **more}
+        return asyncio.create_task(self.limit(scope, None, None))  # type: ignore[arg-type]
+
+
+@pytest.mark.anyio
+async def test_many_of_one_wait_for_each_other_and_another_comes_in_between() -> None:
+    asked = Asked()
+    flood = [asked.ask("192.0.2.1") for _ in range(MANY)]
+    await asyncio.gather(*flood, asked.ask("192.0.2.2"))
+    assert asked.most == {"192.0.2.1": 2, "192.0.2.2": 1}
+    assert asked.begun.index("192.0.2.2") <= 2
+    assert len(asked.begun) == MANY + 1
+
+
+@pytest.mark.anyio
+async def test_one_that_is_cancelled_keeps_nobody_waiting() -> None:
+    asked = Asked()
+    tasks = [asked.ask("192.0.2.1") for _ in range(MANY)]
+    await asyncio.sleep(0)
+    for each in tasks[1:-1]:
+        each.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.gather(*(asked.ask("192.0.2.1") for _ in range(MANY)))
+    assert asked.most == {"192.0.2.1": 2}
+    assert len(asked.begun) == MANY + 3  # the first two, and the last
+
+
+@pytest.mark.anyio
+async def test_one_that_takes_long_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "_LONG_S", 0.01)
+    asked = Asked()
+    streams = [asked.ask("192.0.2.1", stays=True) for _ in range(4)]
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(asked.ask("192.0.2.1") for _ in range(MANY)))
+    for each in streams:
+        each.cancel()
+    await asyncio.gather(*streams, return_exceptions=True)
+    asked.most.clear()
+    await asyncio.gather(*(asked.ask("192.0.2.1") for _ in range(MANY)))
+    assert asked.most == {"192.0.2.1": 2}
+
+
+@pytest.mark.anyio
+async def test_who_cannot_be_distinguished_waits_for_nobody() -> None:
+    asked = Asked()
+    await asyncio.gather(*(asked.ask(None) for _ in range(MANY)))
+    assert asked.most == {"": MANY}
+
+
+# Refused again and again
+
+
+class Refused:
+    """Requests of one address that are over a quota, and what they are answered."""
+
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+        self.left = asyncio.Event()
+        self.asked = asyncio.Event()
+        self._rates = Rates(QuotaSettings())
+
+    async def again(self, address: str = "192.0.2.1") -> None:
+        async def receive() -> Message:
+            self.asked.set()
+            await self.left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            self.sent.append(message)
+
+        scope: dict[str, Any] = {"type": "http", "method": "POST", "client": (address, 1)}
+        await rates.refuse_in_time(scope, receive, send, self._rates, quota="x", most=1, wait=1.0)
+
+    @property
+    def answers(self) -> int:
+        return sum(each.get("status") == 429 for each in self.sent)
+
+
+@pytest.mark.anyio
+async def test_the_first_are_answered_at_once_and_then_it_is_waited_for() -> None:
+    refused = Refused()
+    for _ in range(AT_ONCE):
+        await refused.again()
+    assert refused.answers == AT_ONCE and not refused.asked.is_set()
+    one = asyncio.create_task(refused.again())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert refused.asked.is_set() and refused.answers == AT_ONCE and not one.done()
+    await refused.again("192.0.2.2")  # whom it does not concern
+    assert refused.answers == AT_ONCE + 1
+    refused.left.set()  # nobody is there to be answered
+    await one
+    assert refused.answers == AT_ONCE + 1
+
+
+@pytest.mark.anyio
+async def test_it_comes_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "_HELD_S", 0)
+    refused = Refused()
+    for _ in range(AT_ONCE + 1):
+        await refused.again()
+    assert refused.asked.is_set() and refused.answers == AT_ONCE + 1

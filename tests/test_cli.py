@@ -143,6 +143,8 @@ def test_list_tells_of_what_is_not_served(tmp_path: Path) -> None:
     assert (seen["good"]["served"], seen["good"]["problems"]) == (True, 0)
     assert (seen["torn"]["served"], seen["torn"]["problems"]) == (False, 1)
     assert "(not served)" in run("list", tmp_path).stdout
+    done = run("show", tmp_path, "torn")
+    assert done.returncode == 0 and "frontmatter-missing" in done.stdout
 
 
 def test_show_tells_one_skill_whole() -> None:
@@ -153,12 +155,6 @@ def test_show_tells_one_skill_whole() -> None:
     assert seen["instructions"].startswith("# ")
     assert {each["path"] for each in seen["files"]} >= {"SKILL.md"}
     assert all(each["digest"].startswith("sha256:") for each in seen["files"])
-
-
-def test_show_tells_what_is_wrong_with_a_skill_that_cannot_be_read(tmp_path: Path) -> None:
-    write_skill(tmp_path / "torn").joinpath("SKILL.md").write_text("nothing")
-    done = run("show", tmp_path, "torn")
-    assert done.returncode == 0 and "frontmatter-missing" in done.stdout
 
 
 def test_the_fixtures_are_clean_even_strictly() -> None:
@@ -189,13 +185,6 @@ def test_validate_annotates_for_github(tmp_path: Path) -> None:
     assert done.returncode == 1
     (line,) = done.stdout.splitlines()
     assert line.startswith(f"::error file={tmp_path}/bad%2C%25name/SKILL.md,line=2,title=name-mismatch::the name is")
-
-
-def test_warnings_fail_only_when_strict(tmp_path: Path) -> None:
-    skill = write_skill(tmp_path / "linked", body="# T\n\nSee [more](references/more.md).\n")
-    assert run("validate", skill).returncode == 0
-    done = run("validate", skill, "--strict")
-    assert done.returncode == 1 and "[reference-missing]" in done.stdout
 
 
 def test_limits_are_options(tmp_path: Path) -> None:
@@ -449,7 +438,7 @@ CLOSED = "import os, sys; os.close(int(sys.argv[1])); os.execv(sys.executable, [
 
 @pytest.mark.skipif(sys.platform == "win32", reason="descriptors of POSIX")
 @pytest.mark.parametrize("closed", [0, 1, 2])
-@pytest.mark.parametrize("command", ["serve", "rpc", "list"])
+@pytest.mark.parametrize("command", ["serve", "list"])
 def test_a_standard_stream_that_the_parent_closed_is_an_empty_one(command: str, closed: int) -> None:
     module = ["-m", "mcp_skills_server", command, str(FIXTURES)]
     done = subprocess.run(
@@ -507,10 +496,8 @@ def test_a_table_on_a_terminal_is_as_wide_as_it_and_has_colours(
     assert len(lines) == 3 and max(map(len, lines)) == 90
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
-@pytest.mark.parametrize(
-    "arguments", [["list"], ["list", "--format", "json"], ["validate"], ["validate", "--format", "json"]], ids=" ".join
-)
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+@pytest.mark.parametrize("arguments", [["list"], ["validate", "--format", "json"]], ids=" ".join)
 def test_output_in_any_encoding_is_written_and_json_stays_json(
     tmp_path: Path, encoding: str, arguments: list[str]
 ) -> None:

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.authoring.trigger_sets import read_cases
+from mcp_skills_server.authoring.evaluation import read_cases
 from mcp_skills_server.cli import cli
 from mcp_skills_server.errors import UsageError
 from tables import each_row

@@ -29,7 +29,7 @@ def watching(*roots: Path, limits: Limits | None = None, **options: Any) -> Iter
         yield registry, reported
     finally:
         watcher.stop(DEADLINE)
-        assert not [thread for thread in watcher._threads if thread.is_alive()]
+        assert watcher._thread is not None and not watcher._thread.is_alive()
 
 
 def serves(*paths: str) -> Callable[[Registry], bool]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from catalog.forest import plant, whole
+from catalog.forest import loaded, plant, skill_md, whole
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import StaleFileError
@@ -59,7 +58,9 @@ def test_read_goes_on_when_the_system_gives_less_at_once(tmp_path: Path, monkeyp
     assert disk.read(str(tmp_path), file_at(tmp_path, "file")) == b"hello"
 
 
-def test_a_file_that_grows_while_it_is_read_is_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_grows_while_it_is_read_has_the_digest_of_what_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant(tmp_path, {"file": "hello"})
     file, real = file_at(tmp_path, "file"), os.read
 
@@ -69,8 +70,8 @@ def test_a_file_that_grows_while_it_is_read_is_stale(tmp_path: Path, monkeypatch
         return real(descriptor, size)
 
     monkeypatch.setattr(os, "read", read)
-    with pytest.raises(StaleFileError):
-        disk.read(str(tmp_path), file)
+    assert disk.ingest(str(tmp_path), "file", file, 100) == b"hello"
+    assert (file.size, file.digest) == (5, disk.digest_of(b"hello"))
 
 
 def test_a_file_on_a_failing_disk_is_stale_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,26 +114,41 @@ def saved_by_an_editor(top: Path) -> None:
 
 @pytest.mark.requirement("X-5")
 @each_row(
-    "change",
+    ("change", "scanned"),
     [
-        lambda top: (top / "d/file").unlink(),
-        lambda top: (top / "d/file").write_text("longer than before"),
-        shutil.rmtree,
-        saved_by_an_editor,
-        replaced_by_link,
-        directory_replaced_by_link,
-        replaced_by_fifo,
-        replaced_by_directory,
+        (lambda top: (top / "d/file").unlink(), None),
+        (lambda top: (top / "d/file").write_text("longer than before"), b"longer than before"),
+        (shutil.rmtree, None),
+        (saved_by_an_editor, b"other"),
+        (replaced_by_link, None),
+        (directory_replaced_by_link, None),
+        (replaced_by_fifo, None),
+        (replaced_by_directory, None),
     ],
 )
-def test_whatever_is_no_longer_the_scanned_file_is_stale(tmp_path: Path, change: Callable[[Path], None]) -> None:
-    """A foreign file is never read, not even one of the same size behind a link; a fifo never blocks."""
-    plant(tmp_path / "outside", {"file": "hello"})
-    plant(tmp_path, {"secret": "hello", "root/d/file": "hello"})
-    file = file_at(tmp_path / "root", "d/file")
-    change(tmp_path / "root")
+def test_whatever_is_no_longer_the_scanned_file_is_stale(
+    tmp_path: Path, change: Callable[[Path], None], scanned: bytes | None
+) -> None:
+    """A foreign file is never read, not even one of the same size behind a link; a fifo never blocks.
+
+    A scan that comes to it now has the file of now, if there is one.
+    """
+    plant(tmp_path / "outside", {"file": "alien"})
+    plant(tmp_path, {"secret": "alien", "root/a/SKILL.md": skill_md("a"), "root/a/d/file": "hello"})
+    root = tmp_path / "root/a"
+    registry, walked = loaded(tmp_path / "root"), file_at(root, "d/file")
+    file = registry.snapshot.skills["a"].files["d/file"]
+    assert registry.read(file) == b"hello"
+    change(root)
     with pytest.raises(StaleFileError):
-        disk.read(str(tmp_path / "root"), file)
+        registry.read(file)
+    if scanned is not None:
+        assert disk.ingest(str(root), "d/file", walked, 100) == scanned
+        assert (walked.size, walked.digest) == (len(scanned), disk.digest_of(scanned))
+        return
+    with pytest.raises(StaleFileError):
+        disk.ingest(str(root), "d/file", walked, 100)
+    assert not walked.digest
 
 
 def test_a_rewrite_that_keeps_size_and_time_has_another_signature(tmp_path: Path) -> None:
@@ -161,20 +177,6 @@ def test_only_a_file_that_has_been_quiet_is_settled(tmp_path: Path) -> None:
     changed = os.lstat(tmp_path / "file")
     assert not disk.file_from(changed, 0, "file", ahead + 2_000_000_000).mtime_reliable
     assert disk.file_from(changed, 0, "file", ahead + 2_000_000_001).mtime_reliable
-
-
-def test_looking_again_finds_what_now_lies_there_but_nothing_behind_a_link(tmp_path: Path) -> None:
-    plant(tmp_path / "outside", {"file": "foreign"})
-    root = plant(tmp_path / "root", {"d/file": "hello"})
-    file = file_at(root, "d/file")
-    (root / "d/file").write_text("hello again")
-    again = disk.look_again(str(root), file, file.location)
-    assert again is not None and again.size == 11 and again.location == "d/file"
-    (root / "d").rename(root / "e")
-    assert disk.look_again(str(root), file, file.location) is None
-    (root / "d").symlink_to(tmp_path / "outside")
-    assert disk.look_again(str(root), file, file.location) is None
-    assert stat.S_ISLNK(disk.look(str(root), "d").st_mode)  # type: ignore[union-attr]
 
 
 @pytest.mark.requirement("X-5")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from catalog.forest import DEADLINE, Told, codes, loaded, plant, served, skill_md, skills
-from mcp_skills_server.catalog import grace
-from mcp_skills_server.catalog.grace import GracePeriod
+from mcp_skills_server.catalog import root_index
+from mcp_skills_server.catalog.root_index import GracePeriod
 from mcp_skills_server.model import SKILL_MD
 from tables import each_row
 
@@ -20,7 +20,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr(grace.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(root_index.time, "monotonic", lambda: self.now)
 
 
 def test_a_state_counts_when_it_has_lasted(monkeypatch: pytest.MonkeyPatch) -> None:

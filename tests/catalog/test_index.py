@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from catalog.following import serves
 from catalog.forest import DEADLINE, LONG_AGO, Told, loaded, plant, skill_md, skills, together, view
 from catalog.unsafe_files import a_link, folder_writable_by_others, writable_by_others
-from mcp_skills_server.catalog import disk, scan
+from mcp_skills_server.catalog import disk, reading
 from mcp_skills_server.catalog.index import Index, StoredSkills, encode
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
@@ -57,13 +57,13 @@ def index(tmp_path: Path) -> Index:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The places of all files that are opened to be read."""
     opened: list[str] = []
-    real = disk.read
+    real = disk.ingest
 
-    def note(root_path: str, file: Any) -> bytes:
+    def note(root_path: str, location: str, file: Any, most_bytes: int) -> bytes:
         opened.append(file.location)
-        return real(root_path, file)
+        return real(root_path, location, file, most_bytes)
 
-    monkeypatch.setattr(disk, "read", note)
+    monkeypatch.setattr(disk, "ingest", note)
     return opened
 
 
@@ -79,14 +79,11 @@ def settle(top: Path) -> Path:
     return top
 
 
-def start(top: Path, index: Index, *, prove: bool = True, limits: Limits | None = None) -> Registry:
-    """What a process does: load, compute the digests, leave the index."""
+def start(top: Path, index: Index, *, limits: Limits | None = None) -> Registry:
+    """What a process does: load, leave the index."""
     registry = Registry([top], limits, quiet_s=0, index=index)
     registry.load()
-    if prove:
-        for skill in registry.snapshot.skills.values():
-            registry.hash_files(skill)
-    registry.keep_index(lambda: False)
+    registry.keep_index()
     return registry
 
 
@@ -133,7 +130,7 @@ def test_a_rewrite_that_keeps_size_and_time_is_read(top: Path, index: Index) -> 
     place.write_bytes(b"other")
     os.utime(place, (LONG_AGO, LONG_AGO))
     again = start(top, index)
-    assert again.digest(again.snapshot.skills["one"].files["notes.md"]) == disk.digest_of(b"other")
+    assert again.snapshot.skills["one"].files["notes.md"].digest == disk.digest_of(b"other")
 
 
 def test_files_too_young_for_their_signature_are_not_kept(
@@ -142,7 +139,7 @@ def test_files_too_young_for_their_signature_are_not_kept(
     monkeypatch.setattr(disk, "_SETTLED_NS", 10**18)
     start(top, index)
     read.clear()
-    start(top, index, prove=False)
+    start(top, index)
     assert "one/SKILL.md" in read
 
 
@@ -152,7 +149,7 @@ def test_a_clock_that_was_set_back_makes_files_young_again(
     start(top, index)
     monkeypatch.setattr(disk, "_SETTLED_NS", 10**18)
     read.clear()
-    start(top, index, prove=False)
+    start(top, index)
     assert "one/SKILL.md" in read
 
 
@@ -177,7 +174,7 @@ def test_a_false_digest_serves_no_byte_and_is_put_right(top: Path, index: Index)
         again.read(file)
     again.rescan(stale.value)
     file = again.snapshot.skills["one"].files["notes.md"]
-    assert (again.read(file), again.digest(file)) == (b"notes", true)
+    assert (again.read(file), file.digest) == (b"notes", true)
 
 
 def cut(path: Path) -> None:
@@ -232,7 +229,7 @@ def test_an_index_that_must_not_be_used_is_built_anew_with_one_line(
     assert view(again) == view(loaded(top))
     if spoil is not folder_writable_by_others:  # only its owner can say that it is his alone
         read.clear()
-        start(top, Index(index.path.parent, least=1), prove=False)
+        start(top, Index(index.path.parent, least=1))
         assert read == []
 
 
@@ -287,7 +284,7 @@ def test_an_index_of_another_user_is_not_used(top: Path, index: Index, read: lis
     index.close()
     os.chown(index.path, 65534, 65534)
     read.clear()
-    start(top, index, prove=False)
+    start(top, index)
     assert "one/SKILL.md" in read
 
 
@@ -321,7 +318,7 @@ def test_two_processes_leave_a_whole_index(top: Path, index: Index, read: list[s
     """Both write while both read; whatever is found there in the end is whole."""
     together(*(lambda: [start(top, index) for _ in range(5)] and None for _ in range(2)))
     read.clear()
-    start(top, index, prove=False)
+    start(top, index)
     assert read == []
 
 
@@ -334,10 +331,10 @@ def test_an_edit_writes_the_row_of_its_skill_alone(top: Path, index: Index, monk
         "save",
         lambda path, changed, *rest: written.append([each.path for each in changed]) or save(path, changed, *rest),
     )
-    registry.keep_index(lambda: False)
+    registry.keep_index()
     edited = plant(top / "one", {"SKILL.md": skill_md("one", "version: 2")})
     registry.refresh([str(edited)])
-    registry.keep_index(lambda: False)
+    registry.keep_index()
     assert written == [["one"]]
 
 
@@ -349,14 +346,6 @@ def test_a_skill_that_is_gone_leaves_no_row(top: Path, index: Index) -> None:
     assert stored is not None and "one" not in stored and "group/two" in stored
 
 
-def test_a_pause_that_says_stop_leaves_what_was_there(top: Path, index: Index) -> None:
-    registry = Registry([top], index=index)
-    registry.load()
-    registry.keep_index(lambda: True)
-    stored = index.skills(str(top))
-    assert stored is None or len(stored) <= 100
-
-
 def test_a_watcher_leaves_the_index_and_the_next_one_begins_with_it(
     top: Path, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,8 +355,8 @@ def test_a_watcher_leaves_the_index_and_the_next_one_begins_with_it(
     monkeypatch.setattr(index, "save", lambda *arguments: save(*arguments) and written.set())
     with Watcher(Registry([top], index=index)):
         assert written.wait(DEADLINE)
-    real = scan.read_skill_md
-    monkeypatch.setattr(scan, "read_skill_md", lambda raw, name: parsed.append(raw) or real(raw, name))
+    real = reading.read_skill_md
+    monkeypatch.setattr(reading, "read_skill_md", lambda raw, name: parsed.append(raw) or real(raw, name))
     again = Registry([top], index=index)
     told = Told(again)
     with Watcher(again):

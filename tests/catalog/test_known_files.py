@@ -14,10 +14,9 @@ from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SkillFile, Standing
 
 
-def test_a_touch_is_silent_once_the_digest_is_known(tmp_path: Path) -> None:
+def test_a_touch_is_silent(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a") | {"a/ref.md": "x"}))
     kept = registry.snapshot.skills["a"]
-    registry.hash_files(kept)
     for path in ("a/ref.md", "a/SKILL.md"):
         os.utime(tmp_path / path, (1, 1))
         assert not registry.refresh([str(tmp_path / path)])
@@ -30,7 +29,6 @@ def test_a_touch_is_silent_once_the_digest_is_known(tmp_path: Path) -> None:
 
 def test_a_rewrite_that_keeps_size_and_time_is_noticed(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a") | {"a/ref.md": "hello"}))
-    registry.hash_files(registry.snapshot.skills["a"])
     found = (tmp_path / "a/ref.md").stat()
     (tmp_path / "a/.tmp").write_text("other")
     os.utime(tmp_path / "a/.tmp", ns=(found.st_atime_ns, found.st_mtime_ns))
@@ -47,7 +45,6 @@ def same_signature_rewrite(place: Path, file: SkillFile, raw: bytes) -> None:
 def test_a_rewrite_under_the_same_signature_of_a_young_file_is_caught_by_the_next_scan(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a") | {"a/ref.md": "hello"}))
     file = registry.snapshot.skills["a"].files["ref.md"]
-    registry.digest(file)
     same_signature_rewrite(tmp_path / "a/ref.md", file, b"other")
     assert not file.mtime_reliable
     assert registry.refresh().files == {("a", "ref.md")}
@@ -75,20 +72,18 @@ def test_a_settled_tree_is_scanned_again_without_opening_a_file(
     monkeypatch.setattr(disk, "_SETTLED_NS", -1_000_000_000_000)
     age(tmp_path)
     registry = loaded(tmp_path)
-    for skill in registry.snapshot.skills.values():
-        registry.hash_files(skill)
 
     def never(*_: object) -> bytes:
         raise AssertionError("a file was read")
 
-    monkeypatch.setattr(disk, "read", never)
+    monkeypatch.setattr(disk, "ingest", never)
     assert not registry.refresh()
 
 
 def test_a_rewrite_under_the_same_signature_is_caught_by_the_read_and_recovered_from(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a") | {"a/ref.md": "hello"}))
     file = registry.snapshot.skills["a"].files["ref.md"]
-    assert registry.digest(file) == digest_of(b"hello")
+    assert file.digest == digest_of(b"hello")
     same_signature_rewrite(tmp_path / "a/ref.md", file, b"other")
     with pytest.raises(StaleFileError) as raised:
         registry.read(file)

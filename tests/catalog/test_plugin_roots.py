@@ -13,8 +13,7 @@ from forkserver import run
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.remembered import remembered
-from mcp_skills_server.catalog.roots import Limits, open_roots
+from mcp_skills_server.catalog.roots import open_roots
 from mcp_skills_server.errors import UsageError
 from tables import each_row
 from wire import COMMAND, serving, write_skill
@@ -44,8 +43,8 @@ def test_its_name_is_the_namespace_and_only_its_skills_are_served(
     monkeypatch.setattr(disk, "_SETTLED_NS", 0)
     kept = Registry([tmp_path / "p"], index=index)
     kept.load()
-    kept.keep_index(lambda: False)
-    before = remembered(kept.roots, Limits(), index)
+    kept.keep_index()
+    before = kept.remembered()
     assert before is not None and set(before.skills) == {"acme/one", "acme/two"}
 
 

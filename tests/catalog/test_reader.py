@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import DEADLINE, codes, loaded, plant, served, skill_md, skills, together
-from mcp_skills_server.catalog import disk, reader
+from catalog.forest import codes, loaded, plant, served, skill_md, skills, together
+from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.disk import digest_of
-from mcp_skills_server.catalog.reader import BoundedCache
-from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SkillFile
@@ -26,7 +24,7 @@ def test_read_gives_the_exact_bytes_and_the_digest_is_theirs(tmp_path: Path, raw
     registry = loaded(plant(tmp_path, skills("a") | {"a/file": raw}))
     file = registry.snapshot.skills["a"].files["file"]
     assert registry.read(file) == raw
-    assert file.digest == registry.digest(file) == digest_of(raw) and file.size == len(raw)
+    assert file.digest == digest_of(raw) and file.size == len(raw)
 
 
 @pytest.mark.requirement("X-5")
@@ -41,61 +39,19 @@ def test_a_directory_swapped_for_a_link_is_stale_and_never_the_foreign_bytes(tmp
     assert served(registry) == [] and codes(registry) == ["link-outside"]
 
 
-def test_of_two_first_readers_of_different_bytes_one_is_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both read before either has named the digest; only one of them can be right."""
-    both = threading.Barrier(2)
-
-    class Racing(SkillFile):
-        @property  # type: ignore[override]
-        def digest(self) -> str | None:
-            known = self.__dict__.get("digest")
-            if known is None and not getattr(here, "waited", False):
-                here.waited = True
-                both.wait(DEADLINE)
-            return known
-
-        @digest.setter
-        def digest(self, value: str | None) -> None:
-            self.__dict__["digest"] = value
-
-    here, bytes_of = threading.local(), iter((b"hello", b"other"))
-    monkeypatch.setattr(disk, "read", lambda *_: next(bytes_of))
-    registry = Registry([tmp_path])
-    file, got = Racing(0, "file", 5, (), True), list[bytes | StaleFileError]()
-
-    def read() -> None:
-        try:
-            got.append(registry.read(file))
-        except StaleFileError as stale:
-            got.append(stale)
-
-    together(read, read)
-    right = [raw for raw in got if isinstance(raw, bytes)]
-    assert len(got) == 2 and [digest_of(raw) for raw in right] == [file.digest]
-
-
 def test_of_a_skill_over_a_limit_no_more_is_read_than_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {"a/model.bin": "x" * 1000} | {f"a/{number}": "y" * 100 for number in range(9)}
-    registry = loaded(plant(tmp_path, skills("a") | files), limits=Limits(bytes=500))
-    real, sizes = disk.read, list[int]()
+    real, sizes = disk.ingest, list[int]()
 
-    def read(root_path: str, file: SkillFile) -> bytes:
+    def ingest(root_path: str, location: str, file: SkillFile, most_bytes: int) -> bytes:
         sizes.append(file.size)
-        return real(root_path, file)
+        return real(root_path, location, file, most_bytes)
 
-    monkeypatch.setattr(disk, "read", read)
-    registry.hash_files(registry.snapshot.skills["a"])
+    monkeypatch.setattr(disk, "ingest", ingest)
+    loaded(plant(tmp_path, skills("a") | files), limits=Limits(bytes=500))
     assert 0 < sum(sizes) <= 500
-
-
-def test_proving_passes_over_what_is_gone(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a") | {"a/b": "x", "a/c": "x"}))
-    skill = registry.snapshot.skills["a"]
-    (tmp_path / "a/b").unlink()
-    registry.hash_files(skill)
-    assert skill.files["b"].digest is None and skill.files["c"].digest == digest_of(b"x")
 
 
 @pytest.mark.requirement("S76-7")
@@ -103,11 +59,10 @@ def test_a_body_is_lf_text_with_the_files_that_it_links_to(tmp_path: Path) -> No
     text = skill_md("a", body="See [the guide](ref.md), `run.sh` and [nothing](none.md).").replace("\n", "\r\n")
     registry = loaded(plant(tmp_path, {"a/SKILL.md": text, "a/ref.md": "x", "a/run.sh": "x"}))
     skill = registry.snapshot.skills["a"]
-    assert not registry.has_body(skill)
     body = registry.body(skill)
     assert body.text == "See [the guide](ref.md), `run.sh` and [nothing](none.md)."
     assert dict(body.linked) == {"ref.md": "the guide", "run.sh": ""}
-    assert registry.has_body(skill) and registry.body(skill) is body
+    assert registry.body(skill) is body
     file = skill.files["SKILL.md"]
     right = file.digest
     file.digest = "sha256:" + "0" * 64
@@ -117,20 +72,6 @@ def test_a_body_is_lf_text_with_the_files_that_it_links_to(tmp_path: Path) -> No
     (tmp_path / "a/SKILL.md").write_text("other")
     with pytest.raises(StaleFileError):
         registry.body(skill)
-
-
-def test_the_bodies_that_are_kept_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "_KEPT", 3)
-    registry = loaded(plant(tmp_path, skills(*(f"s{number}" for number in range(9)))))
-    found = list(registry.snapshot.skills.values())
-    for skill in found:
-        registry.body(skill)
-    assert [registry.has_body(skill) for skill in found] == [False] * 6 + [True] * 3
-    monkeypatch.setattr(reader, "_KEPT_SIZE", 0)
-    registry = loaded(tmp_path)
-    found = list(registry.snapshot.skills.values())
-    assert registry.body(found[0]).text == "Do it."
-    assert not any(registry.has_body(skill) for skill in found)
 
 
 @pytest.mark.requirement("S40-18", "X-1")
@@ -163,17 +104,6 @@ def test_what_read_returns_always_has_the_digest_of_its_entry(tmp_path: Path) ->
     together(write, read, read)
     registry.refresh()
     assert registry.read(registry.snapshot.skills["a"].files["ref.md"]) == place.read_bytes()
-
-
-def test_kept_values_are_bounded_in_number_and_size() -> None:
-    subject: BoundedCache[int, str] = BoundedCache(3, 10, lambda text: text)
-    for number in range(5):
-        subject.put(number, "ab")
-    assert [subject.get(number) for number in range(5)] == [None, None, "ab", "ab", "ab"]
-    subject.put(9, "x" * 8)
-    assert (len(subject), 3 in subject, 4 in subject) == (2, False, True)
-    subject.put(10, "x" * 11)
-    assert len(subject) == 0
 
 
 @pytest.mark.requirement("X-5")

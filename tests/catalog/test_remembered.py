@@ -11,7 +11,6 @@ from catalog.forest import plant, skill_md
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.remembered import remembered
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.model import Standing
 
@@ -26,7 +25,7 @@ def kept(index: Index, root: Path, limits: Limits | None = None) -> Registry:
     """A registry whose skills the index has from now on."""
     registry = Registry([root], limits, index=index)
     registry.load()
-    registry.keep_index(lambda: False)
+    registry.keep_index()
     return registry
 
 
@@ -34,14 +33,14 @@ def test_it_is_what_the_scan_found(tmp_path: Path) -> None:
     files = {f"{name}/SKILL.md": skill_md(name.rpartition("/")[2]) for name in ("a", "team/b", "team/deep/c")}
     root, index = plant(tmp_path / "skills", files | {"odd/SKILL.md": "no frontmatter"}), Index(tmp_path / "index", 1)
     registry = kept(index, root)
-    found = remembered(registry.roots, registry.limits, index)
+    found = registry.remembered()
     assert found is not None
     assert {path: (each.name, each.standing) for path, each in found.skills.items()} == {
         path: (each.name, each.standing) for path, each in registry.snapshot.skills.items()
     }
     assert found.skills["odd"].standing is Standing.UNUSABLE
     shutil.rmtree(root / "a")
-    assert remembered(registry.roots, registry.limits, index) is not None, "the disk is not asked"
+    assert registry.remembered() is not None, "the disk is not asked"
 
 
 def test_only_what_these_limits_look_for_is_shown(tmp_path: Path) -> None:
@@ -49,7 +48,7 @@ def test_only_what_these_limits_look_for_is_shown(tmp_path: Path) -> None:
     root, index = plant(tmp_path / "skills", files), Index(tmp_path / "index", 1)
     registry = kept(index, root, Limits(hidden=True))
     assert len(registry.snapshot.skills) == 3
-    found = remembered(registry.roots, Limits(depth=1), index)
+    found = Registry([root], Limits(depth=1), index=index).remembered()
     assert found is not None and [*found.skills] == ["a"]
 
 
@@ -57,5 +56,5 @@ def test_a_root_that_was_never_seen_makes_it_unknown(tmp_path: Path) -> None:
     one, other = (plant(tmp_path / name, {"a/SKILL.md": skill_md("a")}) for name in ("one", "other"))
     index = Index(tmp_path / "index", 1)
     kept(index, one)
-    assert remembered(Registry([one, other]).roots, Limits(), index) is None
-    assert remembered(Registry([one]).roots, Limits(), None) is None
+    assert Registry([one, other], index=index).remembered() is None
+    assert Registry([one]).remembered() is None

@@ -6,13 +6,14 @@ import errno
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from catalog.forest import as_nobody, codes, loaded, plant, served, skill_md, skills
-from mcp_skills_server.catalog import disk, scan, tree
+from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SkillFile, Standing
@@ -239,15 +240,26 @@ def test_a_skill_md_that_could_not_be_read_once_is_tried_again(tmp_path: Path, m
     plant(tmp_path, skills("one"))
     with monkeypatch.context() as patch:
 
-        def fail(root: str, file: SkillFile) -> bytes:
-            raise StaleFileError(file.location, "Too many open files")
+        def fail(_root: str, location: str, *_: object) -> bytes:
+            raise StaleFileError(location, "Input/output error")
 
-        patch.setattr(disk, "read", fail)
+        patch.setattr(disk, "ingest", fail)
         registry = loaded(tmp_path)
         assert codes(registry) == ["unreadable"]
         assert not registry.refresh()
     assert registry.refresh()
     assert served(registry) == ["one"]
+
+
+def before_it_is_read(monkeypatch: pytest.MonkeyPatch, change: Callable[[str], object]) -> None:
+    """Have `change` called with the place of each file that a walk found, just before the scan reads it."""
+    real = disk.ingest
+
+    def ingest(root_path: str, location: str, file: SkillFile, most_bytes: int) -> bytes:
+        change(file.location)
+        return real(root_path, location, file, most_bytes)
+
+    monkeypatch.setattr(disk, "ingest", ingest)
 
 
 @pytest.mark.requirement("X-5")
@@ -256,15 +268,13 @@ def test_a_directory_swapped_for_a_link_during_the_scan_never_shows_foreign_byte
 ) -> None:
     root = plant(tmp_path / "root", skills("one", "two"))
     plant(tmp_path / "outside", {"SKILL.md": skill_md("one", "secret: key")})
-    real = disk.read
 
-    def swap(root_path: str, file: SkillFile) -> bytes:
-        if file.location == "one/SKILL.md" and not (root / "one").is_symlink():
+    def swap(location: str) -> None:
+        if location == "one/SKILL.md" and not (root / "one").is_symlink():
             shutil.rmtree(root / "one")
             (root / "one").symlink_to(tmp_path / "outside")
-        return real(root_path, file)
 
-    monkeypatch.setattr(disk, "read", swap)
+    before_it_is_read(monkeypatch, swap)
     registry = loaded(root)
     assert served(registry) == ["two"]
     assert "secret" not in registry.snapshot.skills["one"].frontmatter
@@ -272,40 +282,42 @@ def test_a_directory_swapped_for_a_link_during_the_scan_never_shows_foreign_byte
         registry.read(registry.snapshot.skills["one"].files["SKILL.md"])
 
 
-def test_a_skill_md_that_changes_during_the_scan_is_read_as_it_is_now(
+def test_a_file_that_changes_during_the_scan_is_read_as_it_is_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant(tmp_path, skills("one") | {"two/README.md": skill_md("two")})
+    plant(tmp_path, skills("one") | {"two/README.md": skill_md("two"), "one/ref.md": "x"})
     (tmp_path / "two/SKILL.md").symlink_to("README.md")
-    real, edited = disk.read, set[str]()
 
-    def edit(root_path: str, file: SkillFile) -> bytes:
-        if file.location not in edited:
-            edited.add(file.location)
-            with (tmp_path / file.location).open("a") as other:
-                other.write("More.\n")
-        return real(root_path, file)
+    def edit(location: str) -> None:
+        with (tmp_path / location).open("a") as other:
+            other.write("More.\n")
 
-    monkeypatch.setattr(disk, "read", edit)
+    before_it_is_read(monkeypatch, edit)
     registry = loaded(tmp_path)
     assert served(registry) == ["one", "two"]
     for skill in registry.snapshot.skills.values():
-        assert registry.read(skill.files["SKILL.md"]).endswith(b"More.\n")
+        for file in skill.files.values():
+            assert registry.read(file).endswith(b"More.\n")
 
 
-def test_a_skill_md_that_never_holds_still_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(tmp_path, skills("one", "two"))
-    real = disk.read
-
-    def edit(root_path: str, file: SkillFile) -> bytes:
-        if file.location == "one/SKILL.md":
-            with (tmp_path / file.location).open("a") as other:
-                other.write("More.\n")
-        return real(root_path, file)
-
-    monkeypatch.setattr(disk, "read", edit)
-    registry = loaded(tmp_path)
-    assert served(registry) == ["two"] and codes(registry) == ["unreadable"]
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="nobody else to be")
+def test_a_file_that_cannot_be_read_is_left_out_of_the_digests_and_tried_when_that_changes(
+    open_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plant(open_path, skills("a") | {"a/ref.md": "x"})
+    (open_path / "a/ref.md").chmod(0)
+    with as_nobody(open_path):
+        registry = loaded(open_path)
+        assert not registry.refresh()
+        skill = registry.snapshot.skills["a"]
+        assert [*skill.digests] == ["SKILL.md"] and served(registry) == ["a"]
+        with pytest.raises(StaleFileError, match="Permission denied"):
+            registry.read(skill.files["ref.md"])
+        assert [each.code for each in registry.problems()] == ["unreadable"]
+    assert caplog.messages == [f"a file of a skill is not served: Permission denied: {open_path}/a/ref.md"]
+    (open_path / "a/ref.md").chmod(0o644)
+    assert registry.refresh().files == {("a", "ref.md")}
+    assert [*registry.snapshot.skills["a"].digests] == ["SKILL.md", "ref.md"]
 
 
 def test_a_place_is_shown_as_the_operator_wrote_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,10 +326,6 @@ def test_a_place_is_shown_as_the_operator_wrote_the_root(tmp_path: Path, monkeyp
     registry = loaded(Path("skills"))
     assert [problem.path for problem in registry.checks.survey(registry.snapshot).problems] == ["skills/one/SKILL.md"]
     assert Root(0, "/x", "y", "/x").show("") == "y"
-
-
-def test_the_digest_is_that_of_the_raw_bytes() -> None:
-    assert scan.digest_of(b"") == "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
 def test_the_headings_of_the_body_are_read(tmp_path: Path) -> None:

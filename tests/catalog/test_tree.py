@@ -147,7 +147,7 @@ def test_walking_leaves_no_descriptor_open(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"), disk.open_directory(str(tmp_path), "a/nowhere/c"):
         pass
     with pytest.raises(StaleFileError):
-        disk.read(str(tmp_path), SkillFile(0, "a/b/c/file.md", 1, "", True))
+        disk.read(str(tmp_path), SkillFile(0, "a/b/c/file.md", 2, "", True))
     assert len(os.listdir("/proc/self/fd")) == before
 
 

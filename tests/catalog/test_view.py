@@ -1,15 +1,14 @@
-"""What a view gives a handler on the last try, and before it."""
+"""A request is answered from one snapshot, and once more from the next one where a file has changed."""
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import anyio
 import pytest
 
 from catalog.forest import loaded, plant, skill_md, skills
-from mcp_skills_server.catalog.view import View, is_hashed, retry_when_stale
+from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.errors import StaleFileError, UnreadableError
 
 
@@ -17,10 +16,10 @@ def test_a_file_that_stays_unreadable_refuses_the_request_with_a_line_in_the_log
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     registry = loaded(plant(tmp_path, skills("a")))
-    tries: list[bool] = []
+    tries: list[View] = []
 
     async def handler(view: View) -> None:
-        tries.append(view.last_try)
+        tries.append(view)
         raise StaleFileError(str(tmp_path / "a/SKILL.md"), "Permission denied")
 
     async def ask() -> None:
@@ -28,7 +27,7 @@ def test_a_file_that_stays_unreadable_refuses_the_request_with_a_line_in_the_log
 
     with pytest.raises(UnreadableError, match="cannot be read; try again"):
         anyio.run(ask)
-    assert tries == [False] * 4 + [True]
+    assert len(tries) == 2
     assert caplog.messages == [f"cannot be read: Permission denied: {tmp_path / 'a/SKILL.md'}"]
 
 
@@ -48,13 +47,3 @@ def test_a_handler_is_called_again_with_the_new_snapshot(tmp_path: Path) -> None
 
     assert anyio.run(ask) == "New and longer."
     assert [view.snapshot is before for view in seen] == [True, False]
-
-
-def test_files_are_hashed_off_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = loaded(plant(tmp_path, skills(*"abcd")))
-    threads: set[threading.Thread] = set()
-    real = registry.hash_files
-    monkeypatch.setattr(registry, "hash_files", lambda skill: threads.add(threading.current_thread()) or real(skill))
-    found = list(registry.snapshot.skills.values())
-    anyio.run(View(registry).hash_files, found)
-    assert all(map(is_hashed, found)) and threading.main_thread() not in threads

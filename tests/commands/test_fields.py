@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from mcp_skills_server.cli import COMMANDS, cli
+from mcp_skills_server.commands.features.table import FEATURES
 from mcp_skills_server.commands.fields import Grouped, Options, flag, many, option, switch, takes, traits_of
 from tables import each_row
 
@@ -62,6 +63,9 @@ def test_each_field_has_the_type_of_its_option(name: str) -> None:
     assert command.callback is not None
     kind = get_type_hints(inspect.unwrap(command.callback)).get("options")
     hints = {"heading": str} if kind is None else get_type_hints(kind)  # a command may have no option
+    if name == "serve":
+        for feature in FEATURES:
+            hints |= get_type_hints(feature.options_class)
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             assert parameter.name is not None

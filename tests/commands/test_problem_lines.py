@@ -22,9 +22,15 @@ def of(skill: str, count: int, code: str = "link-outside", folder: str = "top") 
     return [problem(code, "it is one").at(f"{folder}/{skill}/d/{number:05}", skill) for number in range(count)]
 
 
-@each_row("count", [0, 1, MOST, MOST + 1])
-def test_a_few_are_all_there(count: int) -> None:
-    assert list(shortened(of("a", count))) == of("a", count)
+@each_row(
+    "few",
+    [
+        *(of("a", count) for count in (0, 1, MOST, MOST + 1)),
+        [*of("a", MOST), *of("b", MOST), *of("a", MOST, "file-irregular")],
+    ],
+)
+def test_a_few_of_each_skill_and_kind_are_all_there(few: list[Problem]) -> None:
+    assert list(shortened(few)) == few
 
 
 def test_of_many_the_first_stand_there_and_the_count_of_the_others_in_their_place() -> None:
@@ -35,14 +41,6 @@ def test_of_many_the_first_stand_there_and_the_count_of_the_others_in_their_plac
         "top/a/d: warning: 39,980 more problems of this kind; '--format json' shows each [link-outside]"
     )
     assert rest.skill == "a"
-
-
-def test_each_skill_and_each_kind_counts_by_itself() -> None:
-    given = [*of("a", MOST), *of("b", MOST), *of("a", MOST, "file-irregular")]
-    assert list(shortened(given)) == given
-
-
-def test_of_places_with_nothing_in_common_there_is_a_line_too() -> None:
     *_, rest = shortened([*of("", 30), *of("", 30, folder="/other")])
     assert rest.path == "." and rest.message.startswith("40 more ")
 

@@ -16,8 +16,7 @@ from mcp_skills_server.commands.opening import proposals_at
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.proposals.intake import propose
-from mcp_skills_server.proposals.proposal import Proposal
-from mcp_skills_server.proposals.store import ProposalStore
+from mcp_skills_server.proposals.store import Proposal, ProposalStore
 from proposals.test_intake import DRAFT, base_of, manifest
 from wire import write_skill
 

@@ -218,16 +218,14 @@ def test_a_variable_that_nobody_reads_is_a_warning_with_the_nearest(tmp_path: Pa
         assert server.stderr.count("there is no such variable") == 1
 
 
-def reloader_of(
-    file: Path, *, events: Events | None = None, request_level: int = logging.DEBUG
-) -> tuple[Reloader, Tokens, Views]:
+def reloader_of(file: Path) -> tuple[Reloader, Tokens, Views]:
     """What follows this file of a server that has not begun."""
     context = serve.make_context("serve", ["--config", str(file)])
     configuration = configuration_of(context)
     assert configuration is not None and configuration.grants is not None
     tokens = Tokens(read_token_file(context.params["token_file"]).checked())
     views = Views(Registry([file.parent / "skills"]), Grants(configuration.grants, local=False))
-    reloader = Reloader(context, views, None, tokens, events=events, request_level=request_level)
+    reloader = Reloader(context, views, None, tokens)
     return reloader, tokens, views
 
 
@@ -257,31 +255,24 @@ def test_tokens_and_grants_come_into_force_together(tmp_path: Path) -> None:
     assert states == []  # nothing is new
 
 
-@pytest.mark.parametrize("before", ["warning", "info"])
-def test_requests_are_logged_once_also_where_this_module_is_silent(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, before: str
-) -> None:
-    """As in a worker, whose supervisor says for it what was read."""
+def test_requests_are_logged_once_the_file_has_the_level(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_skill(tmp_path / "skills" / "one")
     file = tmp_path / "c.toml"
     text = "roots = ['skills']\ntoken-file = 'tokens'\nlog-level = '{}'\n[[grant]]\nwho = ['*']\nskills = ['**']\n"
     replace(tmp_path / "tokens", f"a={OLD}\n")
-    replace(file, text.format(before))
-    caplog.set_level(logging.CRITICAL, "mcp_skills_server.commands.reloading")
-    caplog.set_level(before.upper())
-    caplog.set_level(before.upper(), "mcp_skills_server")
+    replace(file, text.format("warning"))
+    caplog.set_level("WARNING", "mcp_skills_server")
+    caplog.handler.setLevel(logging.DEBUG)
     events = Events()
-    if before == "info":
-        log_requests(events, logging.INFO)
-    reloader, _, _ = reloader_of(file, events=events, request_level=logging.INFO)
-    for level in ("debug", before, "debug"):
+    log_requests(events, logging.INFO)
+    reloader, _, _ = reloader_of(file)
+    for level in ("debug", "warning", "debug"):
         replace(file, text.format(level))
         reloader.reload()
-    caplog.clear()
-    caplog.handler.setLevel(logging.DEBUG)
-    with events.serving(), observe("mcp", "skills/get"):
-        pass
-    assert len([each for each in caplog.messages if "skills/get" in each]) == 1
+        caplog.clear()
+        with events.serving(), observe("mcp", "skills/get"):
+            pass
+        assert len(caplog.messages) == (level == "debug")
 
 
 def test_a_change_of_the_issuer_is_one_line_and_waits_for_the_next_start(

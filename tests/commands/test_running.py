@@ -13,8 +13,8 @@ import pytest
 from catalog.forest import plant, skills
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.commands.opening import make_watcher
 from mcp_skills_server.commands.options import WatchOptions
-from mcp_skills_server.commands.running import make_watcher
 from tables import each_row
 from wire import DEADLINE
 

@@ -20,7 +20,6 @@ from tools.hosts.model import (
     Turn,
     read_request,
     serving,
-    write_answer,
 )
 
 from wire import DEADLINE
@@ -100,63 +99,6 @@ def test_a_request_is_read(api: Api) -> None:
     assert list(seen.results) == ["RESULT"]
     group = "mcp__skills" if api == "responses" else None
     assert list(seen.tools) == [Tool("mcp__skills__skills_load", "LOADS", group)]
-
-
-def events(raw: bytes) -> list[tuple[str, Any]]:
-    out: list[tuple[str, Any]] = []
-    for block in raw.decode().strip().split("\n\n"):
-        fields = dict(line.split(": ", 1) for line in block.split("\n"))
-        data = fields["data"]
-        out.append((fields.get("event", ""), data if data == "[DONE]" else json.loads(data)))
-    return out
-
-
-@EVERY_API
-def test_a_call_is_streamed_as_its_api_has_it(api: Api) -> None:
-    kind, raw = write_answer(api, PATHS[api], BODIES[api], CALL, 7)
-    assert kind == "text/event-stream"
-    said = events(raw)
-    if api == "anthropic":
-        assert [name for name, _ in said] == [
-            "message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta",
-            "message_stop",
-        ]  # fmt: skip
-        assert all(name == data["type"] for name, data in said)
-        assert said[1][1]["content_block"]["name"] == "skills_load"
-        assert json.loads(said[2][1]["delta"]["partial_json"]) == CALL.arguments
-        assert said[4][1]["delta"]["stop_reason"] == "tool_use"
-    elif api == "responses":
-        assert said[0][0] == "response.created" and said[-1][0] == "response.completed"
-        item = next(data["item"] for name, data in said if name == "response.output_item.done")
-        assert (item["type"], item["name"], json.loads(item["arguments"])) == (
-            "function_call",
-            "skills_load",
-            CALL.arguments,
-        )
-        assert said[-1][1]["response"]["output"] == [item] and said[-1][1]["response"]["status"] == "completed"
-    elif api == "chat":
-        assert said[-1] == ("", "[DONE]") and said[-2][1]["choices"][0]["finish_reason"] == "tool_calls"
-        function = said[0][1]["choices"][0]["delta"]["tool_calls"][0]["function"]
-        assert (function["name"], json.loads(function["arguments"])) == ("skills_load", CALL.arguments)
-    else:
-        assert said[0][1]["candidates"][0]["content"]["parts"] == [
-            {"functionCall": {"name": "skills_load", "args": CALL.arguments}}
-        ]
-
-
-@EVERY_API
-def test_words_end_a_conversation(api: Api) -> None:
-    path = PATHS[api].replace("streamGenerateContent?alt=sse", "generateContent")
-    kind, raw = write_answer(api, path, {}, Turn("Farewell"), 7)
-    assert kind == "application/json" and "Farewell" in raw.decode()
-    said = json.loads(raw)
-    ends: dict[Api, Any] = {
-        "anthropic": said.get("stop_reason") == "end_turn",
-        "responses": said.get("status") == "completed",
-        "chat": "choices" in said and said["choices"][0]["finish_reason"] == "stop",
-        "gemini": "candidates" in said and said["candidates"][0]["finishReason"] == "STOP",
-    }
-    assert ends[api]
 
 
 def test_a_deferred_tool_is_there_when_a_search_brought_it() -> None:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from mcp_skills_server.cli import cli
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.hosts import edit, jsontext
-from mcp_skills_server.hosts.table import HOSTS, FilePlace, Host, Platform, location
+from mcp_skills_server.hosts.table import HOSTS, Host, Platform, location
 from tables import each_row
 
 
@@ -79,7 +79,7 @@ def test_claude_desktop_as_a_packaged_application(tmp_path: Path) -> None:
 
 
 def test_a_new_host_is_one_row(tmp_path: Path) -> None:
-    row = Host("Other", "jsonc", "servers", (FilePlace("home", (".other", "mcp.json")),))
+    row = Host("Other", user=("home/.other/mcp.json",), form="jsonc", section="servers")
     assert location(row, Platform.of("linux", tmp_path, tmp_path, {})) == tmp_path / ".other" / "mcp.json"
     command = ["/bin/mcp-skills-server"]
     raw = edit.install(

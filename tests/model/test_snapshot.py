@@ -234,12 +234,6 @@ def test_what_was_remembered_does_not_outlive_its_truth(changed: Skill):
     assert new.find((changed.path, SKILL_MD), Standing.UNUSABLE) == (changed, SKILL_MD)
 
 
-def test_an_edit_carries_over_what_still_holds():
-    old = snapshot(skill("a"), skill("b"))
-    paths = old.paths(Standing.VALID)
-    assert old.replacing({"a": skill("a")}, (), ()).paths(Standing.VALID) is paths
-
-
 # Finding
 
 
@@ -368,21 +362,6 @@ def test_children_of_a_prefix_are_those_that_every_path_gives(skills: dict[str, 
     }
     if not held:
         assert set(Snapshot(skills).children(tuple(segments), Standing.VALID) or ()) == below
-
-
-def test_a_snapshot_knows_where_it_differs_from_those_that_it_came_from() -> None:
-    first = Snapshot({path: skill(path) for path in ("a", "b", "c")})
-    second = first.replacing({"a": skill("a")}, (), ())
-    third = second.replacing({"d": skill("d")}, ("b",), ())
-    assert set(third.differing(second)) == set(third.differing_since(second.token) or ()) == {"b", "d"}
-    assert third.differing_since(object()) is None
-    assert set(third.differing(first)) == {"a", "b", "d"}
-    assert set(third.differing(Snapshot(dict(first.skills)))) == {"a", "b", "d"}
-    last = third
-    for _ in range(20):
-        last = last.replacing({"c": skill("c")}, (), ())
-    assert set(last.differing(first)) == {"a", "b", "c", "d"}
-    assert not last.differing(last)
 
 
 def test_a_change_of_many_skills_is_as_one_of_few() -> None:

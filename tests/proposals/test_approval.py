@@ -17,9 +17,8 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.proposals import approval
 from mcp_skills_server.proposals.intake import propose
-from mcp_skills_server.proposals.proposal import LOCAL, Proposal
 from mcp_skills_server.proposals.review import review
-from mcp_skills_server.proposals.store import ProposalStore
+from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from proposals.test_intake import DRAFT, base_of, manifest
 from wire import write_skill
 
@@ -77,7 +76,7 @@ def test_a_change_is_written_whole_and_what_it_leaves_alone_stays(
     }
     assert (place / "references" / "to").is_symlink() and names(place.parent) == ["coffee"]
     assert registry.read(registry.snapshot.skills["coffee"].files["references/new.md"]) == b"new\n"
-    assert set(store.before(decided)) == {SKILL_MD, "references/guide.md"}, "the history"
+    assert set(store.files(decided, "before")) == {SKILL_MD, "references/guide.md"}, "the history"
     assert review(registry, store, decided).difference is not None
     with pytest.raises(RequestError, match="approved already, by token:bob"):
         approval.approve(registry, store, made.id, reviewer=LOCAL)

@@ -15,8 +15,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.proposals.intake import MOST_BYTES, MOST_FILES, MOST_LINES, propose
-from mcp_skills_server.proposals.proposal import Proposal, ProposalError, decode, encode
-from mcp_skills_server.proposals.store import MOST_OF_ONE, ProposalStore
+from mcp_skills_server.proposals.store import MOST_OF_ONE, Proposal, ProposalError, ProposalStore, decode, encode
 from tables import each_row
 from wire import write_skill
 
@@ -42,7 +41,7 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
 
 
 def base_of(registry: Registry, path: str) -> str:
-    return registry.digest(registry.snapshot.skills[path].files[SKILL_MD])
+    return registry.snapshot.skills[path].files[SKILL_MD].digest
 
 
 def test_a_new_skill_is_kept_and_is_no_skill(registry: Registry, store: ProposalStore) -> None:

@@ -38,9 +38,7 @@ def test_a_server_over_stdio_imports_no_sdk() -> None:
 def test_a_start_over_known_folders_loads_nothing_that_reads_a_skill(tmp_path: Path) -> None:
     registry = Registry([FIXTURES], index=Index(tmp_path / "index", least=1))
     registry.load()
-    for skill in registry.snapshot.skills.values():
-        registry.hash_files(skill)
-    registry.keep_index(lambda: False)
+    registry.keep_index()
     assert loaded("--cache-dir", str(tmp_path)) & LATE <= {"sqlite3"}, "which the index is read with"
 
 

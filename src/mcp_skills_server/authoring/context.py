@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.dialects.runtime import Offer
@@ -23,8 +22,7 @@ _FIRST_LINE: Final = 247
 _NAME: Final = re.compile(r"[^\s,;:<>\"']+")
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(NamedTuple):
     """The way a host shows a server to its model.
 
     Attributes:
@@ -54,15 +52,8 @@ HOSTS: Final = {
 """By the name of `--host`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShownText:
-    """A text that a model is shown.
-
-    Attributes:
-        title: what it is.
-        text: all that the model sees of it.
-        cut: characters that were sent and that the host leaves out.
-    """
+class ShownText(NamedTuple):
+    """A text that a model is shown: all that it sees, and how many characters that were sent the host leaves out."""
 
     title: str
     text: str
@@ -80,7 +71,9 @@ def unasked(runtime: Runtime, host: Host) -> list[ShownText]:
     texts: list[ShownText] = []
     instructions = briefing.instructions(client=client)
     if host.instructions != "none" and instructions:
-        shown = instructions if host.instructions == "all" else _first_line(instructions)
+        shown = instructions
+        if host.instructions == "first line":
+            shown = _first_line(instructions)
         texts.append(_text("Instructions of the server", shown, instructions, host.text_characters))
     tools = briefing.tools(handles=True, client=client)
     if host.tools == "all":
@@ -110,7 +103,9 @@ async def loaded(runtime: Runtime, host: Host, skill: Skill) -> ShownText:
 
 def _first_line(text: str) -> str:
     line = text.partition("\n")[0]
-    return line if len(line) <= _FIRST_LINE else f"{line[:_FIRST_LINE]}..."
+    if len(line) > _FIRST_LINE:
+        return f"{line[:_FIRST_LINE]}..."
+    return line
 
 
 def _text(title: str, shown: str, sent: str, most: int | None) -> ShownText:

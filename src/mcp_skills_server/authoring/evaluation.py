@@ -1,14 +1,18 @@
-"""Trigger evaluation: judge the cases of trigger sets, and report hits, misses and false triggers."""
+"""Trigger evaluation: the prompts for which a model should load a skill, judged, with hits, misses and false triggers.
+
+Two formats of the field are read. A trigger set is a JSON array of `{"query": ..., "should_trigger": true}`, as
+skill-creator writes it. `evals.json` is `{"skill_name": ..., "evals": [{"prompt": ...}]}`, of which each prompt should
+trigger the skill.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol, cast
 from xml.etree import ElementTree
 
-from mcp_skills_server.authoring.trigger_sets import TriggerCase, read_cases
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.errors import StaleFileError, UsageError
 from mcp_skills_server.model import EVALS, Skill, SkillFile, Snapshot, printable
@@ -17,16 +21,90 @@ from mcp_skills_server.runtime.search_text import reasons
 
 PLACES: Final = 5
 """Places of a ranking that count for hit@5."""
+_MOST_CASES: Final = 10_000
+_LONGEST: Final = 10_000
+"""Characters of a query."""
+
+
+class TriggerCase(NamedTuple):
+    """A prompt, whether it should have a model load a skill, and what the file calls the skill; "" for nothing."""
+
+    query: str
+    should_trigger: bool
+    skill: str = ""
+
+
+def read_cases(raw: bytes, place: str) -> list[TriggerCase]:
+    """Return the cases of a file, which messages call `place`.
+
+    Raises:
+        UsageError: it is none of the two formats. The message says what is wrong, and where.
+    """
+    try:
+        found: Any = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{place}: cannot be read as JSON ({error})") from None
+    if isinstance(found, dict) and "evals" in found:
+        evals = cast("dict[str, Any]", found)
+        name = str(evals.get("skill_name") or "")
+        entries = [{"skill_name": name, **each, "should_trigger": True} for each in _entries(evals["evals"], place)]
+        return [_case(entry, "prompt", f"{place}: evals[{at}]") for at, entry in enumerate(entries)]
+    if isinstance(found, list):
+        return [_case(entry, "query", f"{place}: entry {at}") for at, entry in enumerate(_entries(found, place))]
+    raise UsageError(f'{place}: holds no trigger set; write [{{"query": "...", "should_trigger": true}}]')
+
+
+def encode_cases(cases: Iterable[TriggerCase]) -> bytes:
+    """Return these cases as the JSON of a trigger set."""
+    entries = [{"query": each.query, "should_trigger": each.should_trigger} for each in cases]
+    return (json.dumps(entries, ensure_ascii=False, indent=2) + "\n").encode("utf-8", "replace")
+
+
+def _entries(found: Any, place: str) -> list[dict[str, Any]]:
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in cast("list[Any]", found)):
+        raise UsageError(f"{place}: is no list of objects")
+    entries = cast("list[dict[str, Any]]", found)
+    if len(entries) > _MOST_CASES:
+        raise UsageError(f"{place}: has {len(entries):,} cases, at most {_MOST_CASES:,} are read; split the file")
+    return entries
+
+
+def _case(entry: Mapping[str, Any], key: str, place: str) -> TriggerCase:
+    query, expected = entry.get(key), entry.get("should_trigger")
+    if not isinstance(query, str) or not query.strip():
+        raise UsageError(f"{place} has no text {key!r}")
+    if len(query) > _LONGEST:
+        raise UsageError(f"{place}: its {key!r} has {len(query):,} characters, at most {_LONGEST:,} are allowed")
+    if not isinstance(expected, bool):
+        raise UsageError(f'{place} does not say whether it should trigger; add "should_trigger": true or false')
+    named = entry.get("skill") or entry.get("skill_name") or ""
+    return TriggerCase(query.strip(), expected, str(named))
+
+
+def own_cases(
+    read: Callable[[SkillFile], bytes], skill: Skill, show: Callable[[str], str]
+) -> tuple[list[tuple[Skill, TriggerCase]], list[str]]:
+    """Return the cases in the folder `evals` of a skill, and why a JSON file there holds none.
+
+    `show` returns the place of a file, from the root, for messages.
+    """
+    found: list[tuple[Skill, TriggerCase]] = []
+    troubles: list[str] = []
+    for path, file in skill.files.items():
+        name = path.removeprefix(EVALS)
+        if name == path or "/" in name or not name.endswith(".json"):
+            continue
+        try:
+            found += [(skill, case) for case in read_cases(read(file), show(file.location))]
+        except UsageError as error:
+            troubles.append(str(error))
+        except StaleFileError as error:
+            troubles.append(f"{show(file.location)}: cannot be read ({error.reason or 'it changed'})")
+    return found, troubles
 
 
 class Judge(Protocol):
-    """Decides which skills a prompt calls for.
-
-    Attributes:
-        runs: how often each prompt is judged.
-        concurrency: how many prompts may be judged at once.
-        ranks: whether the choice is a ranking, of which the first place alone is a trigger.
-    """
+    """Decides which skills a prompt calls for. Of a choice that `ranks`, the first place alone is a trigger."""
 
     runs: int
     concurrency: int
@@ -56,15 +134,11 @@ class RankingJudge:
         return [hit.skill.path for hit in self.ranked(query)]
 
 
-@dataclass(frozen=True, slots=True)
-class CaseResult:
+class CaseResult(NamedTuple):
     """How one case was judged.
 
     Attributes:
-        skill: the skill that the case is about.
-        case: the prompt and what is expected.
         triggers: how many of the runs chose the skill.
-        runs: how often it was judged.
         passed: whether that is what is expected.
         rank: the place of the skill in the first run, from 1; None where it was not chosen.
         winner: the path of another skill that was chosen first in the first run, "" where there was none.
@@ -80,22 +154,28 @@ class CaseResult:
     winner: str
     words: Sequence[str]
 
-    @property
-    def trigger_rate(self) -> float:
-        """The share of runs that chose the skill."""
-        return self.triggers / self.runs
+    def as_json(self) -> dict[str, Any]:
+        """Return the result with the fields of skill-creator's runner, and more."""
+        return {
+            "skill_name": self.skill.name,
+            "path": self.skill.path,
+            "query": self.case.query,
+            "should_trigger": self.case.should_trigger,
+            "trigger_rate": self.triggers / self.runs,
+            "triggers": self.triggers,
+            "runs": self.runs,
+            "pass": self.passed,
+            "rank": self.rank,
+            "winner": self.winner or None,
+            "words": list(self.words),
+        }
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(NamedTuple):
     """The results of some cases together.
 
-    Attributes:
-        total: how many cases there are.
-        passed: how many came out as expected.
-        hit_at_1: the share of prompts that should trigger and put the skill in the first place; None without any.
-        hit_at_5: the same for the first five places.
-        false_triggers: how many prompts triggered the skill that should not.
+    `hit_at_1` is the share of prompts that should trigger and put the skill in the first place, `hit_at_5` the same for
+    the first five places; None without such a prompt.
     """
 
     total: int
@@ -106,8 +186,10 @@ class Summary:
 
     @property
     def pass_rate(self) -> float:
-        """The share of cases that came out as expected."""
-        return self.passed / self.total if self.total else 1.0
+        """The share of cases that came out as expected; all of them where there is none."""
+        if not self.total:
+            return 1.0
+        return self.passed / self.total
 
     def as_json(self) -> dict[str, Any]:
         """Return the summary with the names that skill-creator's runner uses, and ours."""
@@ -115,8 +197,8 @@ class Summary:
             "total": self.total,
             "passed": self.passed,
             "failed": self.total - self.passed,
-            "hit_at_1": _rounded(self.hit_at_1),
-            "hit_at_5": _rounded(self.hit_at_5),
+            "hit_at_1": self.hit_at_1 and round(self.hit_at_1, 4),
+            "hit_at_5": self.hit_at_5 and round(self.hit_at_5, 4),
             "false_triggers": self.false_triggers,
         }
 
@@ -128,34 +210,30 @@ def evaluate(
     threshold: float = 0.5,
     tick: Callable[[], object] = lambda: None,
 ) -> list[CaseResult]:
-    """Judge all cases, and return the results in the same order.
+    """Judge all cases, each with the skill that it is about, and return the results in the same order.
 
-    Args:
-        cases: each with the skill that it is about.
-        judge: decides which skills a prompt calls for.
-        snapshot: the skills there are.
-        threshold: the share of runs from which on a prompt triggers a skill.
-        tick: called after each case, in any thread.
+    A prompt triggers a skill that at least `threshold` of the runs chose. `tick` is called after each case, in any
+    thread.
     """
 
     def result(pair: tuple[Skill, TriggerCase]) -> CaseResult:
         skill, case = pair
         chosen = [judge.choose(case.query, run) for run in range(judge.runs)]
-        triggers = sum(skill.path in (each[:1] if judge.ranks else each) for each in chosen)
-        first = chosen[0]
-        winner = first[0] if first else ""
-        decided = snapshot.skills.get(winner)
+        first, triggering = chosen[0], chosen
+        if judge.ranks:
+            triggering = [each[:1] for each in chosen]
+        triggers = sum(skill.path in each for each in triggering)
+        passed = (triggers / judge.runs >= threshold) == case.should_trigger
+        rank, winner, words = None, "", list[str]()
+        if skill.path in first:
+            rank = first.index(skill.path) + 1
+        if first and first[0] != skill.path:
+            winner = first[0]
+        if first and first[0] in snapshot.skills:
+            found = reasons(snapshot.skills[first[0]], case.query)
+            words = list(dict.fromkeys(word for _, each in found for word in each))
         tick()
-        return CaseResult(
-            skill,
-            case,
-            triggers,
-            judge.runs,
-            (triggers / judge.runs >= threshold) == case.should_trigger,
-            first.index(skill.path) + 1 if skill.path in first else None,
-            "" if winner == skill.path else winner,
-            [] if decided is None else _words(decided, case.query),
-        )
+        return CaseResult(skill, case, triggers, judge.runs, passed, rank, winner, words)
 
     if judge.concurrency == 1:
         return [result(each) for each in cases]
@@ -163,41 +241,15 @@ def evaluate(
         return list(threads.map(result, cases))
 
 
-def own_cases(
-    read: Callable[[SkillFile], bytes], skill: Skill, show: Callable[[str], str]
-) -> tuple[list[tuple[Skill, TriggerCase]], list[str]]:
-    """Return the cases in the folder `evals` of a skill, and why a JSON file there holds none.
-
-    Args:
-        read: returns the bytes of a file.
-        skill: the skill.
-        show: returns the place of a file, from the root, for messages.
-    """
-    found: list[tuple[Skill, TriggerCase]] = []
-    troubles: list[str] = []
-    for path, file in skill.files.items():
-        name = path.removeprefix(EVALS)
-        if name == path or "/" in name or not name.endswith(".json"):
-            continue
-        try:
-            found += [(skill, case) for case in read_cases(read(file), show(file.location))]
-        except UsageError as error:
-            troubles.append(str(error))
-        except StaleFileError as error:
-            troubles.append(f"{show(file.location)}: cannot be read ({error.reason or 'it changed'})")
-    return found, troubles
-
-
-def summary(results: Iterable[CaseResult]) -> Summary:
+def summary(results: Sequence[CaseResult]) -> Summary:
     """Return what these results come to."""
-    found = list(results)
-    ranks = [each.rank for each in found if each.case.should_trigger]
-
-    def share(most: int) -> float | None:
-        return sum(rank is not None and rank <= most for rank in ranks) / len(ranks) if ranks else None
-
-    missed = sum(not each.passed for each in found if not each.case.should_trigger)
-    return Summary(len(found), sum(each.passed for each in found), share(1), share(PLACES), missed)
+    ranks = [each.rank for each in results if each.case.should_trigger]
+    hit_at_1 = hit_at_5 = None
+    if ranks:
+        hit_at_1 = ranks.count(1) / len(ranks)
+        hit_at_5 = sum(rank is not None and rank <= PLACES for rank in ranks) / len(ranks)
+    false_triggers = sum(not each.passed for each in results if not each.case.should_trigger)
+    return Summary(len(results), sum(each.passed for each in results), hit_at_1, hit_at_5, false_triggers)
 
 
 def by_skill(results: Iterable[CaseResult]) -> Mapping[str, list[CaseResult]]:
@@ -208,38 +260,15 @@ def by_skill(results: Iterable[CaseResult]) -> Mapping[str, list[CaseResult]]:
     return out
 
 
-def _words(skill: Skill, query: str) -> list[str]:
-    return list(dict.fromkeys(word for _, words in reasons(skill, query) for word in words))
-
-
-def _rounded(share: float | None) -> float | None:
-    return None if share is None else round(share, 4)
-
-
 def as_json(results: Sequence[CaseResult]) -> dict[str, Any]:
     """Return all results for programs: `results` and `summary` have the fields of skill-creator's runner, and more."""
+    skills: list[dict[str, Any]] = []
+    for path, found in by_skill(results).items():
+        skill, totals = found[0].skill, summary(found).as_json()
+        skills.append({"skill_name": skill.name, "path": path, "description": skill.description, "summary": totals})
     return {
-        "skills": [
-            {"skill_name": found[0].skill.name, "path": path, "description": found[0].skill.description}
-            | {"summary": summary(found).as_json()}
-            for path, found in by_skill(results).items()
-        ],
-        "results": [
-            {
-                "skill_name": each.skill.name,
-                "path": each.skill.path,
-                "query": each.case.query,
-                "should_trigger": each.case.should_trigger,
-                "trigger_rate": each.trigger_rate,
-                "triggers": each.triggers,
-                "runs": each.runs,
-                "pass": each.passed,
-                "rank": each.rank,
-                "winner": each.winner or None,
-                "words": list(each.words),
-            }
-            for each in results
-        ],
+        "skills": skills,
+        "results": [each.as_json() for each in results],
         "summary": summary(results).as_json(),
     }
 
@@ -262,10 +291,15 @@ def as_junit(results: Sequence[CaseResult]) -> str:
 
 def why(result: CaseResult) -> str:
     """Return why a case failed, in a sentence."""
-    words = f" by the words {', '.join(result.words)}" if result.words else ""
+    words = ""
+    if result.words:
+        words = f" by the words {', '.join(result.words)}"
     if not result.case.should_trigger:
         return f"it triggers the skill and should not{words}"
+    if result.winner and result.rank:
+        return f"{result.winner} comes first{words}; the skill is in place {result.rank}"
     if result.winner:
-        place = f"the skill is in place {result.rank}" if result.rank else "the skill is not among those chosen"
-        return f"{result.winner} comes first{words}; {place}"
-    return "no skill is chosen" if result.rank is None else f"chosen in {result.triggers} of {result.runs} runs"
+        return f"{result.winner} comes first{words}; the skill is not among those chosen"
+    if result.rank:
+        return f"chosen in {result.triggers} of {result.runs} runs"
+    return "no skill is chosen"

@@ -1,27 +1,39 @@
-"""Programs that an author names on the command line: judges and scanners. No shell runs them."""
+"""Programs that an author names on the command line: judges of prompts and scanners of folders. No shell runs them.
+
+One run of a judge answers one prompt. It reads a JSON object from stdin: `query`, `catalogue` (the text that a host
+shows its model) and `skills` (`name`, `path` and `description` of each). It prints the names of the skills that it
+would load: a JSON array, an object `{"skills": [...], "cost_usd": 0.001}`, or a name a line. Nothing printed means that
+it would load none. The findings of a scanner are read from SARIF 2.1.0.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Collection, Sequence
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import unquote, urlsplit
 
+from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.errors import UsageError, clipped
-from mcp_skills_server.model import printable
+from mcp_skills_server.model import Problem, Severity, Skill, printable
+
+_OUTPUT: Final = "{output}"
+_SCAN_S: Final = 600.0
+_NO_FAILURE: Final = (0, 1)
+"""With 1 a scanner says that it found something."""
+_LEVELS: Final[dict[str, Severity]] = {"error": "error", "warning": "warning", "note": "note", "none": "note"}
 
 
-def words_of_command(option: str, command: str) -> list[str]:
-    """Return a command as a list of words, the first of which is the path of the program.
-
-    Args:
-        option: the option that names it, for messages.
-        command: the program with its arguments, in the quoting of a shell.
-
-    Raises:
-        UsageError: a quotation mark is not closed, or there is no such program.
-    """
+def _words_of_command(option: str, command: str) -> list[str]:
+    """Return a command as a list of words, the first of which is the path of the program."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -32,18 +44,8 @@ def words_of_command(option: str, command: str) -> list[str]:
     return [program, *words[1:]]
 
 
-def run_program(words: Sequence[str], timeout_s: float, given: bytes = b"", *, fine: Collection[int] = (0,)) -> bytes:
-    """Run a program and return what it writes to stdout.
-
-    Args:
-        words: the program and its arguments.
-        timeout_s: its time limit.
-        given: its stdin.
-        fine: the exit codes that are no failure.
-
-    Raises:
-        UsageError: it cannot be started, takes too long, or ends with another exit code.
-    """
+def _run(words: Sequence[str], timeout_s: float, given: bytes = b"", *, fine: Collection[int] = (0,)) -> bytes:
+    """Run a program and return what it writes to stdout; `fine` are the exit codes that are no failure."""
     name = printable(os.path.basename(words[0]))
     try:
         ended = subprocess.run(words, input=given, capture_output=True, timeout=timeout_s, check=False)  # noqa: S603
@@ -55,3 +57,157 @@ def run_program(words: Sequence[str], timeout_s: float, given: bytes = b"", *, f
         lines = ended.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing on stderr"]
         raise UsageError(f"{name} ended with {ended.returncode}: {clipped(printable(lines[-1]))}")
     return ended.stdout
+
+
+class CommandJudge:
+    """Judges by a program.
+
+    Args:
+        command: the program with its arguments, in the quoting of a shell.
+        catalogue: the text that a host shows its model.
+        skills: the skills that may be chosen.
+        runs: how often each prompt is judged.
+        concurrency: how many runs there may be at once.
+        timeout_s: how long one run may take.
+        answers: keeps answers between processes; None keeps none.
+
+    Attributes:
+        cost_usd: what the runs of this process have cost, as far as the program says so.
+        asked: how many runs of the program there were; the other answers were kept ones.
+
+    Raises:
+        UsageError: there is no such program.
+    """
+
+    ranks = False
+
+    def __init__(
+        self,
+        command: str,
+        catalogue: str,
+        skills: Sequence[Skill],
+        *,
+        runs: int,
+        concurrency: int,
+        timeout_s: float,
+        answers: Index | None,
+    ) -> None:
+        self.runs = runs
+        self.concurrency = concurrency
+        self.cost_usd = 0.0
+        self.asked = 0
+        self._words = _words_of_command("--judge", command)
+        self._timeout_s = timeout_s
+        self._answers = answers
+        self._lock = threading.Lock()
+        self._paths = {name: each.path for each in skills for name in (each.name, each.path)}
+        listed = [{"name": each.name, "path": each.path, "description": each.description} for each in skills]
+        self._shown = {"catalogue": catalogue, "skills": listed}
+        mark = hashlib.sha256(json.dumps([self._words, self._shown]).encode())
+        for each in self._words:
+            if os.path.isfile(each):  # a judge that was edited judges anew
+                with open(each, "rb") as file:
+                    mark.update(hashlib.file_digest(file, "sha256").digest())
+        self._mark = mark.digest()
+
+    def choose(self, query: str, run: int) -> Sequence[str]:
+        """Return the paths of the skills that the program would load.
+
+        Raises:
+            UsageError: it failed, took too long, or printed something else.
+        """
+        key = hashlib.sha256(self._mark + json.dumps([query, run]).encode()).digest()
+        output = None
+        if self._answers is not None:
+            output = self._answers.answer(key)
+        is_new = output is None
+        if output is None:
+            given = json.dumps({"query": query, **self._shown}).encode()
+            output = _run(self._words, self._timeout_s, given).decode(errors="replace")
+        names, cost = _parsed(output)
+        if is_new:
+            with self._lock:
+                self.asked += 1
+                self.cost_usd += cost
+            if self._answers is not None:
+                self._answers.keep_answer(key, output)
+        return [self._paths[name] for name in names if name in self._paths]
+
+
+def _parsed(output: str) -> tuple[list[str], float]:
+    """Return the names that a judge printed, and what the run cost."""
+    text = output.strip()
+    if not text.startswith(("[", "{")):
+        return [line.strip() for line in text.splitlines() if line.strip()], 0.0
+    try:
+        found: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the judge printed what is no JSON ({error}): {clipped(printable(text))}") from None
+    cost = 0.0
+    if isinstance(found, dict):
+        fields = cast("dict[str, Any]", found)
+        found, said = fields.get("skills"), fields.get("cost_usd")
+        if isinstance(said, (int, float)):
+            cost = float(said)
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in cast("list[Any]", found)):
+        raise UsageError(f"the judge printed no list of names: {clipped(printable(text))}")
+    return cast("list[str]", found), cost
+
+
+def scan(command: str, folder: str, show: Callable[[str], str]) -> list[Problem]:
+    """Run a scanner on a folder and return what it finds.
+
+    Args:
+        command: the program with its arguments, in the quoting of a shell. The folder is added at the end; `{output}`
+            stands for a file that it writes SARIF to, else it writes to stdout.
+        folder: the folder, absolute.
+        show: returns a place below the folder as the operator would type it.
+
+    Raises:
+        UsageError: there is no such program, it failed, or what it wrote is no SARIF.
+    """
+    words = _words_of_command("--scanner", command)
+    with tempfile.TemporaryDirectory(prefix="skills-scan-") as scratch:
+        output = Path(scratch, "findings.sarif")
+        words = [each.replace(_OUTPUT, str(output)) for each in words]
+        raw = _run([*words, folder], _SCAN_S, fine=_NO_FAILURE)
+        if output.exists():
+            raw = output.read_bytes()
+    try:
+        return list(_read_sarif(raw, folder, show))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UsageError(f"{os.path.basename(words[0])} wrote what is no SARIF 2.1.0 ({clipped(str(error))})") from None
+
+
+def _read_sarif(raw: bytes, folder: str, show: Callable[[str], str]) -> Iterator[Problem]:
+    """Yield the findings of a SARIF log that are not suppressed there."""
+    log: dict[str, Any] = json.loads(raw)
+    for run in cast("list[dict[str, Any]]", log["runs"]):
+        name = str(run["tool"]["driver"]["name"])
+        for result in cast("list[dict[str, Any]]", run.get("results") or []):
+            if result.get("suppressions"):
+                continue
+            level = _LEVELS.get(str(result.get("level") or "warning"), "warning")
+            code = f"{name}/{result.get('ruleId') or 'finding'}"
+            place, line = _place(result, folder)
+            message = str(result["message"].get("text") or code)
+            yield Problem(code, level, " ".join(message.split()), "", line, show(place))
+
+
+def _place(result: dict[str, Any], folder: str) -> tuple[str, int | None]:
+    """Return where in the folder a finding lies, "" for nowhere in particular, and its line."""
+    locations: list[dict[str, Any]] = result.get("locations") or []
+    if not locations:
+        return "", None
+    physical: dict[str, Any] = locations[0].get("physicalLocation") or {}
+    region: dict[str, Any] = physical.get("region") or {}
+    artifact: dict[str, Any] = physical.get("artifactLocation") or {}
+    line: Any = region.get("startLine")
+    if not isinstance(line, int):
+        line = None
+    path = unquote(urlsplit(str(artifact.get("uri") or "")).path)
+    for base in (folder, os.getcwd()):
+        inside = os.path.relpath(os.path.join(base, path), folder)
+        if not inside.startswith("..") and os.path.lexists(os.path.join(folder, inside)):
+            return inside.replace(os.sep, "/"), line
+    return "", None

@@ -26,7 +26,9 @@ def github(problem: Problem) -> str:
             text = text.replace(character, f"%{ord(character):02X}")
         return text
 
-    line = f",line={problem.line}" if problem.line is not None else ""
+    line = ""
+    if problem.line is not None:
+        line = f",line={problem.line}"
     return (
         f"::{_GITHUB[problem.severity]} file={escaped(problem.path, ':,')}{line},"
         f"title={escaped(problem.code, ':,')}::{escaped(problem.text)}"
@@ -39,7 +41,7 @@ def gitlab(problems: Iterable[Problem]) -> list[dict[str, Any]]:
         {
             "description": each.text,
             "check_name": each.code,
-            "fingerprint": fingerprint(each),
+            "fingerprint": _fingerprint(each),
             "severity": _GITLAB[each.severity],
             "location": {"path": each.path, "lines": {"begin": each.line or 1}},
         }
@@ -48,12 +50,7 @@ def gitlab(problems: Iterable[Problem]) -> list[dict[str, Any]]:
 
 
 def junit(problems: Sequence[Problem], skills: Iterable[str]) -> str:
-    """Return JUnit XML: a case for each skill, which fails where the skill has an error or a warning.
-
-    Args:
-        problems: the findings.
-        skills: the paths of all skills.
-    """
+    """Return JUnit XML: a case for each skill by its path, which fails where the skill has an error or a warning."""
     of_skill: dict[str, list[Problem]] = {path: [] for path in skills}
     for each in problems:
         of_skill.setdefault(each.skill, []).append(each)
@@ -92,7 +89,7 @@ def sarif(
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def fingerprint(problem: Problem) -> str:
+def _fingerprint(problem: Problem) -> str:
     """Return what stays the same for a finding when lines above it are added: it names no line."""
     return hashlib.sha256("\0".join((problem.code, problem.path, problem.message)).encode()).hexdigest()
 
@@ -110,7 +107,7 @@ def _rule(code: str, explained: str) -> dict[str, Any]:
 
 
 def _result(problem: Problem, rule: int, fixed: tuple[str, str] | None) -> dict[str, Any]:
-    artifact = {"uri": _uri(problem.path), "uriBaseId": _ROOT}
+    artifact = {"uri": quote(problem.path.replace("\\", "/").removeprefix("./")), "uriBaseId": _ROOT}
     place: dict[str, Any] = {"artifactLocation": artifact, "region": {"startLine": problem.line or 1}}
     result: dict[str, Any] = {
         "ruleId": problem.code,
@@ -118,7 +115,7 @@ def _result(problem: Problem, rule: int, fixed: tuple[str, str] | None) -> dict[
         "level": problem.severity,
         "message": {"text": problem.text},
         "locations": [{"physicalLocation": place}],
-        "partialFingerprints": {"skillFinding/v1": fingerprint(problem)},
+        "partialFingerprints": {"skillFinding/v1": _fingerprint(problem)},
     }
     if fixed is not None:
         before, after = fixed
@@ -128,7 +125,3 @@ def _result(problem: Problem, rule: int, fixed: tuple[str, str] | None) -> dict[
         changes = [{"artifactLocation": artifact, "replacements": [replacement]}]
         result["fixes"] = [{"description": {"text": problem.hint}, "artifactChanges": changes}]
     return result
-
-
-def _uri(path: str) -> str:
-    return quote(path.replace("\\", "/").removeprefix("./"))

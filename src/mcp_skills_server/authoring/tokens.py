@@ -13,8 +13,9 @@ _ENCODING: Final = "o200k_base"
 
 def estimated(text: str | bytes) -> int:
     """Return about how many tokens a text takes, rounded up."""
-    raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    return estimated_size(len(raw))
+    if isinstance(text, str):
+        text = text.encode("utf-8", "surrogatepass")
+    return estimated_size(len(text))
 
 
 def estimated_size(count: int) -> int:

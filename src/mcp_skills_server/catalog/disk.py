@@ -180,13 +180,11 @@ def ingest(root_path: str, location: str, file: SkillFile, most_bytes: int) -> b
     """
     path = f"{root_path}/{location}"
     try:
-        descriptor = _open_found(root_path, location, file)
+        descriptor, found = _open_found(root_path, location, file)
         try:
-            found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
                 raise StaleFileError(path, "it is too large, or no regular file")
             raw = _read_all(descriptor, found.st_size)
-            later = os.fstat(descriptor)
         finally:
             os.close(descriptor)
     except StaleFileError:
@@ -196,17 +194,18 @@ def ingest(root_path: str, location: str, file: SkillFile, most_bytes: int) -> b
             raise
         raise _stale(path, error) from None
     mark = signature(found)
-    if not mark == file.signature == signature(later) or len(raw) != found.st_size:
+    if mark != file.signature or len(raw) != found.st_size:
         file.size, file.signature, file.mtime_reliable = len(raw), mark, False
     file.digest = digest_of(raw)
     return raw
 
 
-def _open_found(root_path: str, location: str, file: SkillFile) -> int:
+def _open_found(root_path: str, location: str, file: SkillFile) -> tuple[int, os.stat_result]:
     """Open the file that a walk found; one that has changed since is opened anew without following any link."""
     descriptor = os.open(f"{root_path}/{location}", _FILE)
-    if signature(os.fstat(descriptor)) == file.signature:
-        return descriptor
+    found = os.fstat(descriptor)
+    if signature(found) == file.signature:
+        return descriptor, found
     os.close(descriptor)
     parent, _, name = location.rpartition("/")
     with open_directory(root_path, parent) as handle:
@@ -214,10 +213,11 @@ def _open_found(root_path: str, location: str, file: SkillFile) -> int:
             descriptor = os.open(name, _FILE, dir_fd=handle)
         else:
             descriptor = os.open(f"{handle}/{name}", _FILE)
-        if is_foreign(os.fstat(descriptor), handle):
+        found = os.fstat(descriptor)
+        if is_foreign(found, handle):
             os.close(descriptor)
             raise StaleFileError(f"{root_path}/{location}")
-    return descriptor
+    return descriptor, found
 
 
 def _stale(path: str, error: OSError) -> StaleFileError:

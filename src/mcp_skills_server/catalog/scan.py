@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.bundle import ADMIT, DENIED, HARD_LINK, Files, complete, what_opens
@@ -16,38 +16,10 @@ from mcp_skills_server.catalog.index import StoredSkill, StoredSkills
 from mcp_skills_server.catalog.path_index import above, join, within
 from mcp_skills_server.catalog.roots import FolderLink, Limits, Root, link_state
 from mcp_skills_server.catalog.tree import Directory, Entering
-from mcp_skills_server.codes import problem, standing
+from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format.ignored import ENVIRONMENT, is_entered
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
-
-_OPENING: Final = 400
-"""Characters of a body that a search looks at: more is slower and finds no more."""
-
-
-def read_skill_md(raw: bytes, directory: str) -> Reading:
-    """Return what the bytes of a SKILL.md say; `directory` is the name that its name must equal."""
-    # Late: over a tree that an index knows nothing is read, and the rules are a part of a start.
-    from mcp_skills_server.format.frontmatter import parse
-    from mcp_skills_server.format.links import heading, headings
-    from mcp_skills_server.validation.rules import check
-
-    document = parse(raw)
-    problems = (*document.problems, *check(document, directory))
-    if document.frontmatter is None:
-        return Reading({}, None, standing(problems), problems)
-    body = document.body
-    opening = body[:_OPENING].strip()
-    return Reading(document.frontmatter, heading(body), standing(problems), problems, headings(body), opening)
-
-
-def located(reading: Reading, root: Root, directory: str, path: str) -> Reading:
-    """Return the reading with its problems at the SKILL.md of this directory, of the skill with this path."""
-    if not reading.problems:
-        return reading
-    place = root.show(join(directory, SKILL_MD))
-    return reading._replace(problems=tuple(found.at(found.path or place, path) for found in reading.problems))
-
 
 Hold: TypeAlias = Callable[[str, object], bool]
 """Whether to keep, for the moment, what was known of the skill in this directory: its SKILL.md is gone or has become
@@ -259,9 +231,12 @@ class Scan:
         else:
             reading = self._reading(here, manifest, old, stored)
         path = self._path(here, reading)
-        reading = located(reading, self._root, here.path, path)
-        if old is not None and reading.problems and old.reading == reading:
-            reading = old.reading
+        if reading.problems:
+            place = self._root.show(join(here.path, SKILL_MD))
+            problems = tuple(found.at(found.path or place, path) for found in reading.problems)
+            reading = reading._replace(problems=problems)
+            if old is not None and old.reading == reading:
+                reading = old.reading
         origin = self._origin(here.path)
         return Skill(path, self._root.index, here.path, reading, {}, (), reading.standing, origin=origin)
 
@@ -285,7 +260,9 @@ class Scan:
             return Reading({}, None, Standing.UNUSABLE, (problem("unreadable", message),))
         if old is not None and known is not None and self._files.take(manifest) is known:
             return old.reading
-        return read_skill_md(raw, self._directory_name(here))
+        from mcp_skills_server.catalog import reading
+
+        return reading.read_skill_md(raw, self._directory_name(here))
 
     def _path(self, here: Directory, reading: Reading) -> str:
         if here.path:

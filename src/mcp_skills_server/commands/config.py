@@ -145,11 +145,7 @@ def grants(context: click.Context, options: GrantsOptions, who: str) -> None:
 
 
 def _principal(who: str, groups: Sequence[str], configuration: Configuration) -> Principal | None:
-    """Return the principal that a grant names so; None for one that proves nothing.
-
-    Raises:
-        UsageError: there is no such token, or groups are given for who has none.
-    """
+    """Return the principal that a grant names so; None for one that proves nothing."""
     from mcp_skills_server.access.principal import Principal
     from mcp_skills_server.commands.config_file import reader
 

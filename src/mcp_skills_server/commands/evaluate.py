@@ -26,9 +26,8 @@ from mcp_skills_server.errors import RequestError, UsageError, plural
 from mcp_skills_server.model import Skill, Standing
 
 if TYPE_CHECKING:
-    from mcp_skills_server.authoring.evaluation import CaseResult
-    from mcp_skills_server.authoring.judge import CommandJudge
-    from mcp_skills_server.authoring.trigger_sets import TriggerCase
+    from mcp_skills_server.authoring.evaluation import CaseResult, TriggerCase
+    from mcp_skills_server.authoring.programs import CommandJudge
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.skill_set import SkillSet
     from mcp_skills_server.runtime.runtime import Runtime
@@ -120,7 +119,7 @@ def _usable(registry: SkillSet) -> list[Skill]:
 
 
 def _judge(options: EvaluateOptions, runtime: Runtime) -> CommandJudge:
-    from mcp_skills_server.authoring.judge import CommandJudge
+    from mcp_skills_server.authoring.programs import CommandJudge
 
     return CommandJudge(
         options.judge or "",
@@ -147,7 +146,7 @@ def _own_cases(registry: Registry) -> list[tuple[Skill, TriggerCase]]:
 
 
 def _given_cases(registry: Registry, patterns: Sequence[str]) -> list[tuple[Skill, TriggerCase]]:
-    from mcp_skills_server.authoring.trigger_sets import read_cases
+    from mcp_skills_server.authoring.evaluation import read_cases
 
     found: list[tuple[Skill, TriggerCase]] = []
     for pattern in patterns:

@@ -197,6 +197,12 @@ class Grouped(click.Command):
                 formatter.write_dl(records)
 
 
+def values_for(settings: type[Any], options: Options, **more: Any) -> dict[str, Any]:
+    """Return the values of options that have the name of a field of this settings class, and `more` in their place."""
+    names = {each.name for each in fields(settings) if each.init}
+    return {name: value for name, value in vars(options).items() if name in names} | more
+
+
 def traits_of(parameter: click.Parameter) -> Traits:
     """Return the traits of an option, the default ones of an argument."""
     if isinstance(parameter, _Option):

@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import shlex
-import shutil
 from pathlib import Path
 from typing import Final
 
@@ -102,25 +100,12 @@ def _escaped(character: str) -> str:
 
 
 def _create(place: Path, files: dict[str, str]) -> None:
-    from mcp_skills_server.durable import sync_path
+    from mcp_skills_server.durable import write_folder
 
     shown = printable(str(place))
-    taken = UsageError(f"{shown} exists already and stays as it is; choose another name or --directory")
     if os.path.lexists(place):
-        raise taken
-    making = place.with_name(f".{place.name}.{secrets.token_hex(6)}")
+        raise UsageError(f"{shown} exists already and stays as it is; choose another name or --directory")
     try:
-        for path, text in files.items():
-            file = making / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8", newline="")
-        for each in (*making.rglob("*"), making):
-            sync_path(each)  # so that no power cut leaves the skill with empty files
-        if os.path.lexists(place):
-            raise taken
-        making.rename(place)
-        sync_path(place.parent)
+        write_folder(place, {path: (text.encode(), False) for path, text in files.items()})
     except OSError as error:
         raise UsageError(f"{shown} cannot be made: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(making, ignore_errors=True)

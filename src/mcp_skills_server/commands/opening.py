@@ -403,11 +403,7 @@ def _pinned(entries: Mapping[str, LockedSource]) -> tuple[dict[str, Mapping[str,
 
 
 def _placed(before: Mapping[str, LockedSource], locked: Sequence[LockedSource], lock: str) -> dict[str, LockedSource]:
-    """Assign the new entries to the folders that are served. An entry that is gone leaves its folder without a skill.
-
-    Raises:
-        UsageError: a source or a revision has come to stand there that has no folder.
-    """
+    """Assign the new entries to the folders that are served; a folder whose entry is gone keeps no skill."""
     after = {folder: replace(each, skills={}) for folder, each in before.items()}
     free = dict(before)
     for each in sorted(locked, key=lambda each: each not in free.values()):

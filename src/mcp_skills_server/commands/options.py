@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import click
 
@@ -42,7 +43,6 @@ logger = logging.getLogger(__name__)
 _READ: Final = "mcp_skills_server.configuration"
 _WITHOUT_OPTION: Final = frozenset(("MCP_SKILLS_EMBEDDINGS_KEY",))
 """Variables of secrets that have no option, so that no process list shows them."""
-_F = TypeVar("_F", bound=Callable[..., Any])
 _ROOTS: Final = "MCP_SKILLS_ROOTS"
 
 
@@ -72,18 +72,11 @@ class RootType(click.Path):
         return split(rv)
 
 
-def roots(command: _F) -> _F:
-    """Add the argument for the folders, archives, sites and repositories that hold skills."""
-    return _roots(command, required=True, metavar="ROOT...")
-
-
-def roots_or_lock(command: _F) -> _F:
-    """Add the same argument where a lock file may name the roots."""
-    return _roots(command, required=False, metavar="[ROOT...]")
-
-
-def _roots(command: _F, **how: Any) -> _F:
-    return click.argument("roots", nargs=-1, type=RootType(), envvar=_ROOTS, **how)(command)
+_argument = partial(click.argument, "roots", nargs=-1, type=RootType(), envvar=_ROOTS)
+roots: Final = _argument(required=True, metavar="ROOT...")
+"""Adds the argument for the folders, archives, sites and repositories that hold skills."""
+roots_or_lock: Final = _argument(required=False, metavar="[ROOT...]")
+"""Adds the same argument where a lock file may name the roots."""
 
 
 def path_or_none(given: str | None) -> Path | None:
@@ -93,17 +86,6 @@ def path_or_none(given: str | None) -> Path | None:
     if given:
         return Path(given)
     return None
-
-
-def given_or_configured(roots: Sequence[str]) -> Sequence[str]:
-    """Return these roots, or those of MCP_SKILLS_ROOTS or of the configuration file where there are none."""
-    from mcp_skills_server.sources.kinds import split
-
-    if roots:
-        return roots
-    if value := os.environ.get(_ROOTS):
-        return split(value)
-    return (click.get_current_context().default_map or {}).get("roots", ())
 
 
 class LimitOptions(Options):
@@ -292,12 +274,17 @@ def reading() -> Generator[None]:
 
 
 def roots_and_last(arguments: Sequence[str], usage: str) -> tuple[Sequence[str], str]:
-    """Return the roots and the argument behind them; without roots those that `given_or_configured` finds.
+    """Return the roots and the argument behind them; without roots those of MCP_SKILLS_ROOTS or the configuration.
 
     Raises:
         UsageError: there are none. The message is `usage`.
     """
-    roots = given_or_configured(arguments[:-1])
+    from mcp_skills_server.sources.kinds import split
+
+    roots = arguments[:-1]
+    if not roots and (value := os.environ.get(_ROOTS)):
+        roots = split(value)
+    roots = roots or (click.get_current_context().default_map or {}).get("roots", ())
     if not roots:
         raise UsageError(usage)
     return roots, arguments[-1]

@@ -13,15 +13,14 @@ from mcp_skills_server.commands.opening import proposals_at
 from mcp_skills_server.commands.options import ProposalOptions
 from mcp_skills_server.commands.printing import say, say_json, say_lines, say_table
 from mcp_skills_server.errors import RequestError, UsageError
-from mcp_skills_server.proposals.proposal import LOCAL
+from mcp_skills_server.proposals.store import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.proposals.proposal import Proposal
     from mcp_skills_server.proposals.review import Review
-    from mcp_skills_server.proposals.store import ProposalStore
+    from mcp_skills_server.proposals.store import Proposal, ProposalStore
     from mcp_skills_server.telemetry.events import Events
 
 _T = TypeVar("_T")
@@ -95,16 +94,9 @@ def show(options: LookOptions, id_: str) -> None:
     proposal = found.proposal
     texts = {path: raw.decode("utf-8", "replace") for path, raw in store.files(proposal).items()}
     if options.form == "json":
-        say_json(
-            proposal.as_json()
-            | {
-                "files": {**texts, **dict.fromkeys(proposal.removed)},
-                "problems": found.problems,
-                "scripts": found.scripts,
-                "alike": found.alike,
-                "outdated": found.is_outdated,
-            }
-        )
+        about = {key: getattr(found, key) for key in ("problems", "scripts", "alike")}
+        files = {**texts, **dict.fromkeys(proposal.removed)}
+        say_json({**proposal.as_json(), "files": files, **about, "outdated": found.is_outdated})
         return
     kind = "a new skill" if proposal.is_new else "a change"
     say(f"{proposal.id}: {proposal.name}, {kind}, {proposal.state}")

@@ -27,7 +27,7 @@ from mcp_skills_server.model import printable
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.publish.edition import Published
+    from mcp_skills_server.publish.artifacts import Published
     from mcp_skills_server.publish.publication import Publication
     from mcp_skills_server.sources.oci.push import Package, Pushed
     from mcp_skills_server.sources.oci.reference import OciReference
@@ -170,9 +170,6 @@ def _packable(
     """Return the skills that can be packed, by name; None where one cannot and --allow-partial is missing.
 
     Each one left out is reported as `what`, and a refusal by the line `refusal`.
-
-    Raises:
-        UsageError: there is no skill. The message is `empty`.
     """
     from mcp_skills_server.publish.publication import Publication
 

@@ -26,7 +26,6 @@ from mcp_skills_server.commands.options import configuration_of, token_lines_of,
 from mcp_skills_server.commands.printing import and_more
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
-from mcp_skills_server.telemetry.log import log_requests, logs_requests
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
     from mcp_skills_server.commands.opening import OpenedRoots
-    from mcp_skills_server.telemetry.events import Events
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +78,6 @@ class Reloader:
         sources: the roots, whose lock file is read again; None where there are none.
         tokens: those in force, where there may be some.
         rates: those in force, where requests are counted.
-        events: of the server whose requests are logged; None where there are none.
-        request_level: the level at which requests are logged.
     """
 
     def __init__(
@@ -90,10 +86,7 @@ class Reloader:
         views: Views,
         sources: OpenedRoots | None,
         tokens: Tokens | None = None,
-        *,
         rates: Rates | None = None,
-        events: Events | None = None,
-        request_level: int = logging.DEBUG,
     ) -> None:
         self._context = context
         self._sources = sources
@@ -114,9 +107,6 @@ class Reloader:
         self._configuration = configuration_of(context)
         self._tokens = tokens
         self._warned = time.monotonic()  # when they were read
-        self._events = events
-        self._request_level = request_level
-        self._logs_requests = logs_requests(request_level)  # since the start
         self.last = Reload(time.time())
         self._asked: SimpleQueue[None] = SimpleQueue()
         self._seen = self._look()
@@ -195,11 +185,7 @@ class Reloader:
         return now.grants
 
     def _new_tokens(self) -> tuple[list[Token] | None, Sequence[tuple[str, str]]]:
-        """Return the tokens of the file, None if they are those in force, and the lines that are wrong.
-
-        Raises:
-            UsageError: they cannot be read or taken.
-        """
+        """Return the tokens of the file, None if they are those in force, and the lines that are wrong."""
         if self._tokens is None:
             return None, ()
         file = self._value("token_file", self._configuration)
@@ -218,8 +204,6 @@ class Reloader:
     def _take(self, before: Configuration, now: Configuration) -> None:
         if self._value("log_level", before) != (level := self._value("log_level", now)):
             set_level(level)
-            if not self._logs_requests and self._events is not None:
-                self._logs_requests = log_requests(self._events, self._request_level) is not None
         logger.info("%s was read again", now.file)
         mirrors = self._sources and self._sources.mirrors
         if mirrors is not None:

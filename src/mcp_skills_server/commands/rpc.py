@@ -58,7 +58,7 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
         'type {"jsonrpc":"2.0","id":1,"method":"list_skills"}',
         f"mcp-skills-server list {shlex.join(roots)} (what it serves)",
     )
-    reloader = Reloader(context, views, opened, events=runtime.events)
+    reloader = Reloader(context, views, opened)
     reloader.start()
     audit = start_audit(options, runtime.events, stdout_is_free=False)
     on_hangup(reloader.ask, audit and audit.reopen)

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from mcp_skills_server.commands.features.feature import Feature, Server
 from mcp_skills_server.commands.features.table import FEATURES
-from mcp_skills_server.commands.fields import Grouped, takes, traits_of
+from mcp_skills_server.commands.fields import Grouped, takes, traits_of, values_for
 from mcp_skills_server.commands.logs import log_to_stderr, request_level
 from mcp_skills_server.commands.opening import make_views, make_watcher, open_served, proposals_at
 from mcp_skills_server.commands.options import configuration_of, roots_or_lock
@@ -73,11 +73,7 @@ def serve(options: ServeOptions, *of_features: Any, roots: tuple[str, ...]) -> N
 
 
 def _open(roots: tuple[str, ...], options: ServeOptions, features: list[Feature[Any]]) -> Server:
-    """Make the parts of the server, and start its features. The roots are not followed yet.
-
-    Raises:
-        UsageError: the roots cannot be served as the options ask.
-    """
+    """Make the parts of the server, and start its features. The roots are not followed yet."""
     configuration, over_http = configuration_of(click.get_current_context()), options.transport == "http"
     opened = open_served(roots, options, configuration)
     registry = opened.registry
@@ -92,16 +88,8 @@ def _open(roots: tuple[str, ...], options: ServeOptions, features: list[Feature[
     quotas = QuotaSettings()
     if configuration is not None:
         quotas = configuration.quotas
-    settings = Settings(
-        dialect=options.dialect,
-        page_size=options.page_size,
-        prompt_page_size=options.prompt_page_size,
-        tools=options.tools,
-        prompts=options.prompts,
-        prompt_choice=options.prompt_choice,
-        streams=quotas.streams,
-        proposals=proposals_at(options.proposals, [each.path for each in registry.roots]),
-    )
+    proposals = proposals_at(options.proposals, [each.path for each in registry.roots])
+    settings = Settings(**values_for(Settings, options, streams=quotas.streams, proposals=proposals))
     runtime_settings = RuntimeSettings(
         max_loaded=options.max_loaded,
         overview_characters=options.catalog_chars,
@@ -130,7 +118,7 @@ def _open(roots: tuple[str, ...], options: ServeOptions, features: list[Feature[
 def _serve_stdio(server: Server, roots: tuple[str, ...]) -> None:
     context, options = click.get_current_context(), server.options
     _warn_of_unused(context)
-    reloader = Reloader(context, server.views, server.opened, events=server.runtime.events)
+    reloader = Reloader(context, server.views, server.opened)
     reloader.start()
     on_hangup(reloader.ask, *(each.reopen for each in server.features))
     given = shlex.join(roots or ["--lock", str(options.lock)])

@@ -14,8 +14,7 @@ from mcp_skills_server.access.grants import EVERYBODY, LOCAL
 from mcp_skills_server.access.quotas import Rates
 from mcp_skills_server.access.tokens import Tokens
 from mcp_skills_server.commands.features.endpoints import OAuth
-from mcp_skills_server.commands.fields import traits_of, variables_of
-from mcp_skills_server.commands.logs import request_level
+from mcp_skills_server.commands.fields import traits_of, values_for, variables_of
 from mcp_skills_server.commands.options import configuration_of, tokens_of
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import collect_from_now_on, on_hangup
@@ -47,11 +46,7 @@ def serve_over_http(server: Server) -> None:
 
 
 def _http_settings(server: Server) -> tuple[HttpSettings, Reloader]:
-    """Return the settings of HTTP, and what reloads the files.
-
-    Raises:
-        UsageError: the options cannot be served.
-    """
+    """Return the settings of HTTP, and what reloads the files."""
     context, options, sources = click.get_current_context(), server.options, server.opened.mirrors
     for parameter in context.command.params:
         variable, wanted = variables_of(parameter)[0], traits_of(parameter).if_empty
@@ -62,15 +57,7 @@ def _http_settings(server: Server) -> tuple[HttpSettings, Reloader]:
     if not tokens and issuer is None:
         _refuse_principals(configuration_of(context))
     rates = Rates(server.quotas)
-    reloader = server.reloader = Reloader(
-        context,
-        server.views,
-        server.opened,
-        tokens,
-        rates=rates,
-        events=server.runtime.events,
-        request_level=request_level(options.transport),
-    )
+    reloader = server.reloader = Reloader(context, server.views, server.opened, tokens, rates)
     reloader.start()
 
     def states() -> list[str]:
@@ -79,36 +66,25 @@ def _http_settings(server: Server) -> tuple[HttpSettings, Reloader]:
             found.insert(0, reloader.last.line)
         return [each for each in found if each]
 
-    http = HttpSettings(
-        host=options.host,
-        port=options.port,
+    values = values_for(
+        HttpSettings,
+        options,
         policy=make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer),
-        session_idle=options.session_idle,
-        max_sessions=options.max_sessions,
-        max_body=options.max_body,
-        max_connections=options.max_connections,
-        request_timeout=options.request_timeout,
         root_path=checked_prefix(options.root_path),
         proxies=trusted_networks(options.trusted_proxy),
-        keep_alive=options.keep_alive,
-        drain=options.drain,
         quotas=server.quotas,
         rates=rates,
         sessions=partial(Sessions, share=server.quotas.runtime_sessions),
-        allow_empty=options.allow_empty,
         states=states,
     )
+    http = HttpSettings(**values)
     if sources is not None:
         http = replace(http, sites=sources.states, look=sources.look)
     return http, reloader
 
 
 def _refuse_principals(configuration: Configuration | None) -> None:
-    """Refuse grants to principals where no client can authenticate, for there are neither tokens nor an issuer.
-
-    Raises:
-        UsageError: a grant names a principal.
-    """
+    """Refuse grants to principals where no client can authenticate, for there are neither tokens nor an issuer."""
     if configuration is None or configuration.grants is None:
         return
     for grant, line in zip(configuration.grants, configuration.grant_lines, strict=True):

@@ -58,11 +58,7 @@ def new(options: NewTokenOptions, name: str) -> None:
 
 
 def _append(file: Path, line: str) -> None:
-    """Replace a token file by one with this line at its end.
-
-    Raises:
-        UsageError: it cannot be read or written, or a line would be wrong in it.
-    """
+    """Replace a token file by one with this line at its end."""
     from mcp_skills_server.access.tokens import read_token_text, read_tokens
     from mcp_skills_server.durable import replace_file
 

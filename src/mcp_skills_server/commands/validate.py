@@ -125,7 +125,7 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
 
 def _look(registry: Registry, options: ValidateOptions) -> _Report:
     from mcp_skills_server.authoring.notes import notes
-    from mcp_skills_server.authoring.scanner import scan
+    from mcp_skills_server.authoring.programs import scan
 
     passed = report_passed(registry)
     # Each root alone first: what another one hides must be sound too, since it may be served without the other.
@@ -265,11 +265,7 @@ def _corrections(registry: Registry, report: _Report) -> Iterator[_Correction]:
 
 
 def _fix(found: Sequence[_Correction], *, ask: bool) -> bool:
-    """Show the safe corrections and write them; return whether anything was written.
-
-    Raises:
-        UsageError: a file cannot be written.
-    """
+    """Show the safe corrections and write them; return whether anything was written."""
     import difflib
     import sys
 

@@ -1,7 +1,4 @@
-"""Read and replace the configuration files of hosts. Nothing else in this package touches a disk.
-
-A reader of the file sees the old one or the new one, whatever happens. A file that has changed since it was read stays.
-"""
+"""Read and replace the configuration files of hosts: a reader sees the old one or the new one, whatever happens."""
 
 from __future__ import annotations
 
@@ -17,19 +14,13 @@ from typing import Final
 from mcp_skills_server.durable import read_regular, replace_file
 from mcp_skills_server.errors import UsageError
 
-MAX_SIZE: Final = 16 << 20
+_MAX_SIZE: Final = 16 << 20
 _NAME: Final = "name the host's file with --config"
 
 
 @dataclass(frozen=True, slots=True)
 class HostFile:
-    """A configuration as it was found.
-
-    Attributes:
-        target: the file itself, links followed.
-        raw: its bytes, None when it is not there.
-        status: of the file, None when it is not there.
-    """
+    """A configuration as it was found: the file itself, links followed; no bytes and status when it is not there."""
 
     target: Path
     raw: bytes | None
@@ -44,13 +35,13 @@ def read(path: Path) -> HostFile:
     """
     target = Path(os.path.realpath(path))
     try:
-        raw, status = read_regular(target, MAX_SIZE)
+        raw, status = read_regular(target, _MAX_SIZE)
     except FileNotFoundError:
         return HostFile(target, None, None)
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}; {_NAME}") from None
-    if len(raw) > MAX_SIZE:
-        raise UsageError(f"larger than {MAX_SIZE >> 20} MiB; {_NAME}")
+    if len(raw) > _MAX_SIZE:
+        raise UsageError(f"larger than {_MAX_SIZE >> 20} MiB; {_NAME}")
     return HostFile(target, raw, status)
 
 

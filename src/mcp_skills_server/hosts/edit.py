@@ -1,4 +1,4 @@
-"""Add an entry to the bytes of a host's configuration, or remove it. Nothing here touches a disk.
+"""Add an entry to the bytes of a host's configuration, or remove it.
 
 Every edit is checked before it is returned: the new text, parsed, differs from the old one in our entry alone.
 """
@@ -14,7 +14,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.hosts import jsontext, tomltext
 from mcp_skills_server.hosts.table import Host
 
-_BOM: Final = b"\xef\xbb\xbf"
+_BOM: Final = "\ufeff"
 _CORRECT: Final = "correct it there and run the command again"
 _PROGRAM: Final = "mcp-skills-server"
 _OURS: Final = re.compile(r"mcp_skills_server|mcp-skills-server(?:[@\[=<>~!].*)?")
@@ -36,12 +36,7 @@ def entry_for(host: Host, command: Sequence[str], roots: Sequence[str]) -> dict[
 
 
 def remote_entry_for(host: Host, url: str, token_env: str | None) -> dict[str, Any]:
-    """Return an entry that has the host reach the server at `url`.
-
-    Args:
-        host: whose entry.
-        url: the server's MCP endpoint.
-        token_env: the environment variable that holds a bearer token; None for none.
+    """Return an entry that has the host reach the server at `url`, with the token in the variable `token_env`.
 
     Raises:
         UsageError: the host's file has no such entry, or cannot name a variable.
@@ -83,7 +78,7 @@ def install(raw: bytes | None, host: Host, name: str, entry: Mapping[str, Any], 
         new = jsontext.put(text, (host.section, name), dict(entry), host.form)
     wanted = deepcopy(document)
     wanted.setdefault(host.section, {})[name] = {**(old or {}), **entry}
-    return bom + _checked(new, wanted, host)
+    return _checked(bom, new, wanted, host)
 
 
 def uninstall(raw: bytes | None, host: Host, name: str, command: Sequence[str], url: str | None = None) -> bytes | None:
@@ -107,7 +102,7 @@ def uninstall(raw: bytes | None, host: Host, name: str, command: Sequence[str], 
             del wanted[host.section]
     else:
         new = jsontext.drop(text, (host.section, name), host.form)
-    return bom + _checked(new, wanted, host)
+    return _checked(bom, new, wanted, host)
 
 
 def entries_of(raw: bytes | None, host: Host, command: Sequence[str]) -> dict[str, Mapping[str, Any]]:
@@ -142,22 +137,22 @@ def _is_ours(old: object, host: Host, command: Sequence[str], url: str | None) -
     return starts_this_server(words_of(old), command) or (url is not None and url == _url_of(old, host))
 
 
-def _text(raw: bytes | None) -> tuple[bytes, str]:
-    raw = raw or b""
-    bom = b""
-    if raw.startswith(_BOM):
-        bom = _BOM
-    plain = raw[len(bom) :]
+def _text(raw: bytes | None) -> tuple[str, str]:
+    """Return the byte order mark of a file, if it has one, and the rest of its text."""
     try:
-        return bom, plain.decode("utf-8")
+        text = (raw or b"").decode("utf-8")
     except UnicodeDecodeError as error:
-        line = plain.count(b"\n", 0, error.start) + 1
+        line = error.object.count(b"\n", 0, error.start) + 1
         raise UsageError(f"not UTF-8 at line {line}; save it as UTF-8") from None
+    plain = text.removeprefix(_BOM)
+    return text[: len(text) - len(plain)], plain
 
 
 def _read(text: str, host: Host) -> dict[str, Any]:
     try:
-        return tomltext.read(text) if host.form == "toml" else jsontext.read(text, host.form)
+        if host.form == "toml":
+            return tomltext.read(text)
+        return jsontext.read(text, host.form)
     except UsageError as error:
         raise UsageError(f"{error}; {_CORRECT}") from None
 
@@ -169,14 +164,14 @@ def _entries(document: Mapping[str, Any], host: Host) -> Mapping[str, Any]:
     return entries  # pyright: ignore[reportUnknownVariableType]
 
 
-def _checked(new: str, wanted: Mapping[str, Any], host: Host) -> bytes:
+def _checked(bom: str, new: str, wanted: Mapping[str, Any], host: Host) -> bytes:
     try:
         same = _read(new, host) == wanted
     except UsageError:
         same = False
     if not same:
         raise UsageError("it is written in a way that is not edited here; change it by hand, as --print shows")
-    return new.encode("utf-8")
+    return (bom + new).encode("utf-8")
 
 
 def words_of(entry: object) -> list[str]:

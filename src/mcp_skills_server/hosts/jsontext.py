@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn, TypeGuard, cast
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.hosts.table import Form
@@ -18,8 +18,7 @@ from mcp_skills_server.hosts.table import Form
 _STRING: Final = r'"(?:[^"\\]++|\\.)*+(?:"|\Z)'
 _COMMENTS: Final = re.compile(_STRING + r"|//[^\r\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _TRAILING: Final = re.compile(_STRING + r"|,(?=[ \t\r\n]*[}\]])", re.DOTALL)
-_BLANKS: Final = re.compile(r"[ \t\r\n]*")
-_INDENT: Final = re.compile(r"[ \t]*")
+_BLANKS: Final = " \t\r\n"
 _NOT_A_BREAK: Final = re.compile(r"[^\r\n]")
 _REST_OF_LINE: Final = re.compile(r"(?>(?:[ \t]|/\*(?>[^\r\n]*?\*/))*)(?://[^\r\n]*)?(?=[\r\n])")
 _EMPTY_TO_BREAK: Final = re.compile(r"[ \t]*(?=[\r\n]|\Z)")
@@ -31,12 +30,16 @@ def read(text: str, form: Form) -> dict[str, Any]:
     Raises:
         UsageError: it is not JSON of this form, or not an object.
     """
-    return _parse(_blanked(text, form)[0]) if text.strip() else {}
+    if not text.strip():
+        return {}
+    return _parse(_blanked(text, form)[0])
 
 
 def put(text: str, path: Sequence[str], value: object, form: Form) -> str:
-    """The text with `value` at `path`. Of an object that is there, only the members that `value` names change."""
-    document = _JsonText(text if text.strip() else "{}\n", form)
+    """Return the text with `value` at `path`. Of an object that is there, only members that `value` names change."""
+    if not text.strip():
+        text = "{}\n"
+    document = _JsonText(text, form)
     inside = document.at(0)
     for depth, key in enumerate(path):
         member = inside.find(key)
@@ -48,13 +51,14 @@ def put(text: str, path: Sequence[str], value: object, form: Form) -> str:
             inside = document.object_of(member)
             continue
         old = document.value(member)
-        if isinstance(old, dict) and isinstance(value, dict):
-            edited, parts = document.text, cast("dict[str, object]", value)
-            for part, wanted in parts.items():
-                edited = put(edited, (*path, part), wanted, form)
-            return edited
-        return document.text if old == value else document.replace(inside, member, value)
-    return document.text
+        if old == value:
+            return document.text
+        if not isinstance(old, dict) or not _is_object(value):
+            return document.replace(inside, member, value)
+        text = document.text
+        for part, wanted in value.items():
+            text = put(text, (*path, part), wanted, form)
+    return text
 
 
 def drop(text: str, path: Sequence[str], form: Form) -> str:
@@ -72,6 +76,10 @@ def drop(text: str, path: Sequence[str], form: Form) -> str:
 def dump(value: object, indent: str | None = "  ") -> str:
     """Return the value as this program writes JSON."""
     return json.dumps(value, indent=indent, ensure_ascii=False)
+
+
+def _is_object(value: object) -> TypeGuard[dict[str, object]]:
+    return isinstance(value, dict)
 
 
 def _parse(plain: str) -> dict[str, Any]:
@@ -107,17 +115,17 @@ def _blanked(text: str, form: Form) -> tuple[str, list[int]]:
         return _NOT_A_BREAK.sub(" ", token)
 
     def comma(match: re.Match[str]) -> str:
-        before = match.start() - 1
-        while before >= 0 and plain[before] in " \t\r\n":
-            before -= 1
+        before = plain[: match.start()].rstrip(_BLANKS)[-1:]
         # A comma behind no value trails nothing, and the parser is to complain of it.
-        if match[0] != "," or before < 0 or plain[before] in "{[,:":
+        if match[0] != "," or before in {"", "{", "[", ",", ":"}:
             return match[0]
         commas.append(match.start())
         return " "
 
     plain = _COMMENTS.sub(comment, text)
-    return (plain if form == "json-comments" else _TRAILING.sub(comma, plain)), commas
+    if form == "jsonc":
+        plain = _TRAILING.sub(comma, plain)
+    return plain, commas
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +151,7 @@ class _Inside:
         found = [member for member in self.members if member.key == key]
         if len(found) > 1:
             raise UsageError(f"the key {key!r} stands there twice; keep one of the two")
-        return found[0] if found else None
+        return next(iter(found), None)
 
 
 class _JsonText:
@@ -154,29 +162,29 @@ class _JsonText:
         self._plain, self._trailing = _blanked(text, form)
         _parse(self._plain)
         self._decoder = json.JSONDecoder()
-        self._root = self.at(0)
-        self._break = "\r\n" if "\r\n" in text else "\n"
-        first = self._root.members[0] if self._root.members else None
-        self._compact = first is not None and not self._own_line(first)
+        self._break = "\n"
+        if "\r\n" in text:
+            self._break = "\r\n"
         self._unit = "  "
+        first = next(iter(self.at(0).members), None)
         if first is not None and self._own_line(first):
             self._unit = self._indent(first.start) or self._unit
 
     def at(self, place: int) -> _Inside:
         """Return the object that begins at or behind this place."""
         plain, members = self._plain, list[_JsonMember]()
-        opening = self._skip(place)
-        position = self._skip(opening + 1)
+        opening = _behind(_BLANKS, plain, place)
+        position = _behind(_BLANKS, plain, opening + 1)
         while plain[position] != "}":
             key, after = self._decoder.raw_decode(plain, position)
-            value = self._skip(self._skip(after) + 1)
+            value = _behind(_BLANKS, plain, _behind(_BLANKS, plain, after) + 1)
             _, end = self._decoder.raw_decode(plain, value)
-            behind = self._skip(end)
-            comma = behind if plain[behind] == "," else None
-            if comma is None:
-                comma = next((each for each in self._trailing if end <= each < behind), None)
+            next_one = behind = _behind(_BLANKS, plain, end)
+            comma = next((each for each in self._trailing if end <= each < behind), None)
+            if plain[behind] == ",":
+                comma, next_one = behind, _behind(_BLANKS, plain, behind + 1)
             members.append(_JsonMember(key, position, value, end, comma))
-            position = self._skip(behind + 1) if plain[behind] == "," else behind
+            position = next_one
         return _Inside(opening, position, members)
 
     def object_of(self, member: _JsonMember) -> _Inside:
@@ -191,32 +199,30 @@ class _JsonText:
 
     def insert(self, inside: _Inside, key: str, value: object) -> str:
         """Return the text with a new last member."""
-        text, base = self.text, self._indent(inside.opening)
+        text = self.text
         if not inside.members:
-            kept = text[inside.opening + 1 : inside.closing].rstrip(" \t\r\n")
-            if self._compact and not kept:
-                return f"{text[: inside.opening + 1]}{self._on_one_line(key, value)}{text[inside.closing :]}"
+            base = self._indent(inside.opening)
             child = base + self._unit
+            kept = text[inside.opening + 1 : inside.closing].rstrip(_BLANKS)
             new = f"{kept}{self._break}{child}{self._on_lines(key, value, child)}{self._break}{base}"
             return text[: inside.opening + 1] + new + text[inside.closing :]
         first, last = inside.members[0], inside.members[-1]
         if not self._own_line(first):
-            comma = "," if self._tight() else ", "
-            return f"{text[: last.end]}{comma}{self._on_one_line(key, value)}{text[last.end :]}"
+            return f"{text[: last.end]}, {dump({key: value}, None)[1:-1]}{text[last.end :]}"
         child = self._indent(first.start)
-        after = last.end if last.comma is None else last.comma + 1
-        rest = _REST_OF_LINE.match(text, after)
-        place = rest.end() if rest else after
-        before, behind = (",", "") if last.comma is None else ("", ",")
+        place, before, behind = last.end, ",", ""
+        if last.comma is not None:
+            place, before, behind = last.comma + 1, "", ","
+        if rest := _REST_OF_LINE.match(text, place):
+            place = rest.end()
         new = f"{before}{text[last.end : place]}{self._break}{child}{self._on_lines(key, value, child)}{behind}"
         return text[: last.end] + new + text[place:]
 
     def replace(self, inside: _Inside, member: _JsonMember, value: object) -> str:
         """Return the text with another value of a member."""
+        new = dump(value, None)
         if self._own_line(inside.members[0]):
             new = dump(value, self._unit).replace("\n", self._break + self._indent(member.start))
-        else:
-            new = self._one_line(value)
         return self.text[: member.value] + new + self.text[member.end :]
 
     def remove(self, inside: _Inside, key: str) -> str:
@@ -224,63 +230,53 @@ class _JsonText:
         member = inside.find(key)
         if member is None:
             return self.text
-        text, start, end = self.text, member.start, member.end
-        kept = "" if member.comma is None else text[end : member.comma].strip(" \t\r\n") and text[end : member.comma]
+        text, start, end, kept = self.text, member.start, member.end, ""
         if member.comma is not None:
-            end = member.comma + 1
-        blank = start - len(self._indent_before(start))
+            kept, end = text[end : member.comma], member.comma + 1
+            if not kept.strip(_BLANKS):
+                kept = ""
+        blank = self._blanks_before(start)
         rest = _EMPTY_TO_BREAK.match(text, end)
         if kept:
             pass  # a comment stands before the comma
         elif self._own_line(member) and rest:
-            start, end = blank - (2 if text[:blank].endswith("\r\n") else 1), rest.end()
+            start, end = len(text[:blank].removesuffix("\n").removesuffix("\r")), rest.end()
         elif member.comma is not None:
-            end = self._end_of_blanks(end)
+            end = _behind(" \t", text, end)
         else:
             start = blank
         before = text[inside.opening + 1 : start]
         place = inside.members.index(member)
-        previous = inside.members[place - 1].comma if place else None
-        if member.comma is None and previous is not None:
-            cut = previous - inside.opening - 1
-            before = before[:cut] + before[cut + 1 :]
+        if member.comma is None and place:
+            previous = inside.members[place - 1].comma
+            if previous is not None:
+                cut = previous - inside.opening - 1
+                before = before[:cut] + before[cut + 1 :]
         left = before + kept + text[end : inside.closing]
-        return text[: inside.opening + 1] + (left if left.strip(" \t\r\n") else "") + text[inside.closing :]
-
-    def _skip(self, place: int) -> int:
-        match = _BLANKS.match(self._plain, place)
-        return match.end() if match else place
-
-    def _end_of_blanks(self, place: int) -> int:
-        match = _INDENT.match(self.text, place)
-        return match.end() if match else place
+        if not left.strip(_BLANKS):
+            left = ""
+        return text[: inside.opening + 1] + left + text[inside.closing :]
 
     def _own_line(self, member: _JsonMember) -> bool:
         """Tell whether the member is the first on its line."""
-        place = member.start - len(self._indent_before(member.start))
+        place = self._blanks_before(member.start)
         return place > 0 and self.text[place - 1] in "\r\n"
 
-    def _indent_before(self, place: int) -> str:
-        start = place
-        while start > 0 and self.text[start - 1] in " \t":
-            start -= 1
-        return self.text[start:place]
+    def _blanks_before(self, place: int) -> int:
+        """Return where the blanks before this place on its line begin."""
+        return len(self.text[:place].rstrip(" \t"))
 
     def _indent(self, place: int) -> str:
         """Return the blanks that the line of this place begins with."""
         start = max(self.text.rfind("\n", 0, place), self.text.rfind("\r", 0, place)) + 1
-        match = _INDENT.match(self.text, start, place)
-        return match[0] if match else ""
-
-    def _tight(self) -> bool:
-        """Tell whether a document on one line does without blanks."""
-        return bool(self._root.members) and self._plain[self._root.members[0].value - 1] == ":"
+        return self.text[start : min(place, _behind(" \t", self.text, start))]
 
     def _on_lines(self, key: str, value: object, indent: str) -> str:
         return f"{dump(key)}: {dump(value, self._unit)}".replace("\n", self._break + indent)
 
-    def _on_one_line(self, key: str, value: object) -> str:
-        return self._one_line({key: value})[1:-1]
 
-    def _one_line(self, value: object) -> str:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":") if self._tight() else (", ", ": "))
+def _behind(characters: str, text: str, place: int) -> int:
+    """Return the first place from this one on that has none of these characters."""
+    while place < len(text) and text[place] in characters:
+        place += 1
+    return place

@@ -21,7 +21,6 @@ Form = Literal["json", "json-comments", "jsonc", "toml"]
 Shape = Literal["plain", "stdio", "local"]
 """Of an entry. plain: `command` and `args`; stdio: these and `"type": "stdio"`; local: `"type": "local"` and one list,
 `command`, of all the words."""
-Base = Literal["home", "applications", "packages", "claude", "codex", "xdg", "project"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +50,15 @@ class Platform:
         """Return the folders on this `system`, as `sys.platform` names it."""
 
         def folder(variable: str, otherwise: Path) -> Path:
-            return Path(environment[variable]) if environment.get(variable) else otherwise
+            return Path(environment.get(variable) or otherwise)
 
-        packages = None
         xdg = folder("XDG_CONFIG_HOME", home / ".config")
+        applications, packages = xdg, None
         if system == "win32":
             applications = folder("APPDATA", home / "AppData" / "Roaming")
             packages = folder("LOCALAPPDATA", home / "AppData" / "Local") / "Packages"
         elif system == "darwin":
             applications = home / "Library" / "Application Support"
-        else:
-            applications = xdg
         return cls(
             home=home,
             applications=applications,
@@ -71,18 +68,6 @@ class Platform:
             codex=folder("CODEX_HOME", home / ".codex"),
             xdg=xdg,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class FilePlace:
-    """A file below one of the platform's folders. A first part with `*` stands for a folder that is there.
-
-    With `if_there` the place counts only where that file exists.
-    """
-
-    base: Base
-    parts: tuple[str, ...]
-    if_there: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +87,20 @@ class Remote:
     token_key: str | None = None
 
 
+_HTTP: Final = {"type": "http"}
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """One host.
 
     Attributes:
         title: its name as people know it.
+        user: where the user's file may be: the name of a folder of the platform, then the path in it; `*` in the first
+            name stands for a folder that is there. Of several places the first one that is there counts, or the last.
+        project: where a project's file may be, from its folder; nothing where the host knows none.
         form: the grammar of its file.
         section: the key that holds its servers.
-        user: where the user's file may be; the first that applies to the platform counts.
-        project: where a project's file may be, nothing where the host knows none.
         shape: of an entry.
         new: switches that a new entry begins with; of an entry that is there they stay as the user set them.
         trust: what `--trust` adds to an entry, None where the host has no such switch in it.
@@ -121,10 +110,10 @@ class Host:
     """
 
     title: str
-    form: Form
-    section: str
-    user: tuple[FilePlace, ...]
-    project: tuple[FilePlace, ...] = ()
+    user: tuple[str, ...]
+    project: tuple[str, ...] = ()
+    form: Form = "json"
+    section: str = "mcpServers"
     shape: Shape = "plain"
     new: Mapping[str, object] = field(default_factory=dict[str, object])
     trust: Mapping[str, object] | None = None
@@ -136,66 +125,57 @@ class Host:
 _BRACES: Final = re.compile(r"\$\{")
 _VARIABLE: Final = re.compile(r"\$(?:\{|[A-Za-z_])")
 _OPENCODE: Final = re.compile(r"\{(?:env|file):")
-_DESKTOP: Final = "claude_desktop_config.json"
 
 HOSTS: Final[Mapping[str, Host]] = {
     "claude-desktop": Host(
         "Claude Desktop",
-        "json",
-        "mcpServers",
-        (
-            # The installer for Windows makes a packaged application, which sees this folder in place of %APPDATA%.
-            FilePlace("packages", ("Claude_*", "LocalCache", "Roaming", "Claude", _DESKTOP)),
-            FilePlace("applications", ("Claude", _DESKTOP)),
+        # The installer for Windows makes a packaged application, which sees the first folder in place of %APPDATA%.
+        user=(
+            "packages/Claude_*/LocalCache/Roaming/Claude/claude_desktop_config.json",
+            "applications/Claude/claude_desktop_config.json",
         ),
     ),
     "claude-code": Host(
         "Claude Code",
-        "json",
-        "mcpServers",
-        (FilePlace("claude", (".claude.json",)),),
-        project=(FilePlace("project", (".mcp.json",)),),
+        user=("claude/.claude.json",),
+        project=(".mcp.json",),
         shape="stdio",
         expands=_BRACES,
-        remote=Remote(more={"type": "http"}, variable="${VAR}"),
+        remote=Remote(more=_HTTP, variable="${VAR}"),
         native=(".claude/skills",),
     ),
     "cursor": Host(
         "Cursor",
-        "jsonc",
-        "mcpServers",
-        (FilePlace("home", (".cursor", "mcp.json")),),
-        project=(FilePlace("project", (".cursor", "mcp.json")),),
+        user=("home/.cursor/mcp.json",),
+        project=(".cursor/mcp.json",),
+        form="jsonc",
         expands=_BRACES,
         remote=Remote(variable="${env:VAR}"),
         native=(".cursor/skills", ".agents/skills", ".claude/skills", ".codex/skills"),
     ),
     "vscode": Host(
         "VS Code",
-        "jsonc",
-        "servers",
-        (FilePlace("applications", ("Code", "User", "mcp.json")),),
-        project=(FilePlace("project", (".vscode", "mcp.json")),),
+        user=("applications/Code/User/mcp.json",),
+        project=(".vscode/mcp.json",),
+        form="jsonc",
+        section="servers",
         shape="stdio",
         expands=_BRACES,
-        remote=Remote(more={"type": "http"}, variable="${env:VAR}"),
+        remote=Remote(more=_HTTP, variable="${env:VAR}"),
         native=(".github/skills", ".copilot/skills", ".agents/skills", ".claude/skills"),
     ),
     "windsurf": Host(
         "Windsurf",
-        "json",
-        "mcpServers",
-        (FilePlace("home", (".codeium", "windsurf", "mcp_config.json")),),
+        user=("home/.codeium/windsurf/mcp_config.json",),
         expands=_BRACES,
         remote=Remote("serverUrl", variable="${env:VAR}"),
         native=(".codeium/windsurf/skills", ".windsurf/skills"),
     ),
     "gemini-cli": Host(
         "Gemini CLI",
-        "json-comments",
-        "mcpServers",
-        (FilePlace("home", (".gemini", "settings.json")),),
-        project=(FilePlace("project", (".gemini", "settings.json")),),
+        user=("home/.gemini/settings.json",),
+        project=(".gemini/settings.json",),
+        form="json-comments",
         trust={"trust": True},
         expands=_VARIABLE,
         remote=Remote("httpUrl", variable="${VAR}"),
@@ -203,45 +183,32 @@ HOSTS: Final[Mapping[str, Host]] = {
     ),
     "codex": Host(
         "Codex",
-        "toml",
-        "mcp_servers",
-        (FilePlace("codex", ("config.toml",)),),
-        project=(FilePlace("project", (".codex", "config.toml")),),
+        user=("codex/config.toml",),
+        project=(".codex/config.toml",),
+        form="toml",
+        section="mcp_servers",
         remote=Remote(token_key="bearer_token_env_var"),  # noqa: S106 - a key, no secret
         native=(".agents/skills", ".codex/skills"),
     ),
     "opencode": Host(
         "opencode",
-        "jsonc",
-        "mcp",
         # It reads both and the second wins, so an entry in the first could be hidden by one in the second.
-        (
-            FilePlace("xdg", ("opencode", "opencode.jsonc"), if_there=True),
-            FilePlace("xdg", ("opencode", "opencode.json")),
-        ),
-        project=(
-            FilePlace("project", ("opencode.jsonc",), if_there=True),
-            FilePlace("project", ("opencode.json",)),
-        ),
+        user=("xdg/opencode/opencode.jsonc", "xdg/opencode/opencode.json"),
+        project=("opencode.jsonc", "opencode.json"),
+        form="jsonc",
+        section="mcp",
         shape="local",
         new={"enabled": True},
         expands=_OPENCODE,
         remote=Remote(more={"type": "remote"}, variable="{env:VAR}"),
         native=(".config/opencode/skills", ".opencode/skills", ".agents/skills", ".claude/skills"),
     ),
-    "antigravity": Host(
-        "Antigravity",
-        "json",
-        "mcpServers",
-        (FilePlace("home", (".gemini", "config", "mcp_config.json")),),
-        remote=Remote("serverUrl"),
-    ),
+    "antigravity": Host("Antigravity", user=("home/.gemini/config/mcp_config.json",), remote=Remote("serverUrl")),
     "qwen-code": Host(
         "Qwen Code",
-        "json-comments",
-        "mcpServers",
-        (FilePlace("home", (".qwen", "settings.json")),),
-        project=(FilePlace("project", (".qwen", "settings.json")),),
+        user=("home/.qwen/settings.json",),
+        project=(".qwen/settings.json",),
+        form="json-comments",
         trust={"trust": True},
         expands=_VARIABLE,
         remote=Remote("httpUrl", variable="${VAR}"),
@@ -249,53 +216,44 @@ HOSTS: Final[Mapping[str, Host]] = {
     ),
     "copilot-cli": Host(
         "Copilot CLI",
-        "json",
-        "mcpServers",
-        (FilePlace("home", (".copilot", "mcp-config.json")),),
+        user=("home/.copilot/mcp-config.json",),
         shape="stdio",
         new={"tools": ["*"]},
         expands=_BRACES,
-        remote=Remote(more={"type": "http"}, variable="${VAR}"),
+        remote=Remote(more=_HTTP, variable="${VAR}"),
         native=(".copilot/skills", ".github/skills", ".claude/skills"),
     ),
     "cline": Host(
         "Cline",
-        "json",
-        "mcpServers",
-        (FilePlace("home", (".cline", "data", "settings", "cline_mcp_settings.json")),),
+        user=("home/.cline/data/settings/cline_mcp_settings.json",),
         remote=Remote(more={"type": "streamableHttp"}),
         native=(".cline/skills", ".claude/skills"),
     ),
     "kiro": Host(
         "Kiro",
-        "json",
-        "mcpServers",
-        (FilePlace("home", (".kiro", "settings", "mcp.json")),),
-        project=(FilePlace("project", (".kiro", "settings", "mcp.json")),),
+        user=("home/.kiro/settings/mcp.json",),
+        project=(".kiro/settings/mcp.json",),
         expands=_BRACES,
         remote=Remote(variable="${VAR}"),
         native=(".kiro/skills",),
     ),
-    "lm-studio": Host(
-        "LM Studio", "json", "mcpServers", (FilePlace("home", (".lmstudio", "mcp.json")),), remote=Remote()
-    ),
+    "lm-studio": Host("LM Studio", user=("home/.lmstudio/mcp.json",), remote=Remote()),
     "crush": Host(
         "Crush",
-        "json",
-        "mcp",
-        (FilePlace("xdg", ("crush", "crush.json")),),
-        project=(FilePlace("project", ("crush.json",)),),
+        user=("xdg/crush/crush.json",),
+        project=("crush.json",),
+        section="mcp",
         shape="stdio",
         expands=_VARIABLE,
-        remote=Remote(more={"type": "http"}, variable="$VAR"),
+        remote=Remote(more=_HTTP, variable="$VAR"),
         native=(".config/crush/skills", ".crush/skills"),
     ),
     "zed": Host(
         "Zed",
-        "jsonc",
-        "context_servers",
-        (FilePlace("xdg", ("zed", "settings.json")),),
-        project=(FilePlace("project", (".zed", "settings.json")),),
+        user=("xdg/zed/settings.json",),
+        project=(".zed/settings.json",),
+        form="jsonc",
+        section="context_servers",
         remote=Remote(),
     ),
 }
@@ -309,16 +267,18 @@ def location(host: Host, platform: Platform, *, project: bool = False) -> Path:
     """
     if project and not host.project:
         raise UsageError(f"{host.title} has no configuration for a project; leave --project out")
-    for place in host.project if project else host.user:
-        base: Path | None = getattr(platform, place.base)
+    places = [f"project/{each}" for each in host.project] if project else host.user
+    for place in places:
+        name, _, path = place.partition("/")
+        base: Path | None = getattr(platform, name)
         if base is None:
             continue
-        if "*" not in place.parts[0]:
-            path = base.joinpath(*place.parts)
-            if place.if_there and not path.is_file():
-                continue
-            return path
-        found = [folder.joinpath(*place.parts[1:]) for folder in sorted(base.glob(place.parts[0])) if folder.is_dir()]
+        first, _, rest = path.partition("/")
+        if "*" not in first:
+            if place == places[-1] or (base / path).is_file():
+                return base / path
+            continue
+        found = [folder / rest for folder in sorted(base.glob(first)) if folder.is_dir()]
         found = [path for path in found if path.is_file()] or found
         if len(found) > 1:
             raise UsageError(f"{host.title} is there several times, as in {found[0]}; choose a file with --config")

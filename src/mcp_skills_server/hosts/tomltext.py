@@ -33,11 +33,9 @@ def read(text: str) -> dict[str, Any]:
     """
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"not valid TOML: {error}") from None
     except RecursionError:
         raise UsageError("not usable TOML: nested too deeply") from None
-    except ValueError as error:
+    except ValueError as error:  # also a number that is too long
         raise UsageError(f"not valid TOML: {error}") from None
 
 
@@ -59,11 +57,12 @@ def lines_of(text: str) -> dict[tuple[str | int, ...], int]:
             else:
                 if each.kind == "array":
                     tables[each.path] = tables.get(each.path, -1) + 1
-                here = path = tuple(
-                    part
-                    for end in range(1, len(each.path) + 1)
-                    for part in (each.path[end - 1], *([tables[each.path[:end]]] if each.path[:end] in tables else []))
-                )
+                parts: list[str | int] = []
+                for end, part in enumerate(each.path, 1):
+                    parts.append(part)
+                    if each.path[:end] in tables:
+                        parts.append(tables[each.path[:end]])
+                here = path = tuple(parts)
             for end in range(1, len(path) + 1):
                 out.setdefault(path[:end], line)
     except UsageError:  # a value of very many lines: what stands before it has its line
@@ -74,12 +73,16 @@ def lines_of(text: str) -> dict[tuple[str | int, ...], int]:
 def put(text: str, section: str, name: str, value: Mapping[str, object]) -> str:
     """Return the text with these keys in the table `[section.name]`; other keys of the table stay."""
     old = read(text).get(section, {}).get(name)
-    newline = "\r\n" if "\r\n" in text else "\n"
+    newline = "\n"
+    if "\r\n" in text:
+        newline = "\r\n"
     if old is None:
         table = table_of(section, name, value).replace("\n", newline)
         if not text.strip():
             return text + table
-        return f"{text}{newline}{table}" if text.endswith("\n") else f"{text}{newline * 2}{table[: -len(newline)]}"
+        if text.endswith("\n"):
+            return f"{text}{newline}{table}"
+        return f"{text}{newline * 2}{table.removesuffix(newline)}"
     statements = list(_statements(text))
     head = _head_of(statements, (section, name))
     members = {each.path: each for each in _members(statements, head)}
@@ -93,9 +96,10 @@ def put(text: str, section: str, name: str, value: Mapping[str, object]) -> str:
             edits.append((there.start, there.end, line + _tail(text[there.start : there.end])))
         elif key in old:
             raise UsageError(f"{section}.{name}.{key} stands in a form that is not edited here; change it by hand")
+        elif text[head.start : head.end].endswith("\n"):
+            edits.append((head.end, head.end, line + newline))
         else:
-            opened = "" if text[head.start : head.end].endswith("\n") else newline
-            edits.append((head.end, head.end, opened + line + ("" if opened else newline)))
+            edits.append((head.end, head.end, newline + line))
     # From the end, or the places would move; that is why the keys were taken from the end too.
     for start, end, new in sorted(edits, key=lambda each: each[0], reverse=True):
         text = text[:start] + new + text[end:]
@@ -111,13 +115,15 @@ def drop(text: str, section: str, name: str) -> str:
     for position, each in enumerate(statements):
         if each.kind == "table" and each.path[:2] == (section, name):
             start = each.start
-            before = statements[position - 1] if position else None
-            if before is not None and before.kind == "nothing" and not text[before.start : before.end].strip():
+            before = statements[max(position - 1, 0)]
+            if before.kind == "nothing" and not text[before.start : before.end].strip():
                 start = before.start
             cuts.append((start, max([each.end, *(member.end for member in _members(statements, each))])))
     for start, end in reversed(cuts):
         text = text[:start] + text[end:]
-    return text if closed else text.removesuffix("\n").removesuffix("\r")
+    if not closed:
+        text = text.removesuffix("\n").removesuffix("\r")
+    return text
 
 
 def table_of(section: str, name: str, value: Mapping[str, object]) -> str:
@@ -157,8 +163,10 @@ def _statements(text: str) -> Iterator[_Statement]:
                 raise UsageError("a value in it is too long to be edited here; change the file by hand") from None
             continue
         kind = "value"
-        if waiting.lstrip()[0] == "[":
-            kind = "array" if _is_array(parsed) else "table"
+        if waiting.lstrip().startswith("[["):
+            kind = "array"
+        elif waiting.lstrip().startswith("["):
+            kind = "table"
         yield _Statement(kind, _path(parsed), start, end)
         waiting, tries = "", 0
 
@@ -170,13 +178,6 @@ def _path(parsed: Mapping[str, Any]) -> tuple[str, ...]:
         key, value = next(iter(value.items()))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         path.append(str(key))  # pyright: ignore[reportUnknownArgumentType]
     return tuple(path)
-
-
-def _is_array(parsed: Mapping[str, Any]) -> bool:
-    value: Any = parsed
-    while isinstance(value, Mapping) and value:
-        value = next(iter(value.values()))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    return isinstance(value, list)
 
 
 def _head_of(statements: list[_Statement], path: tuple[str, ...]) -> _Statement:
@@ -205,12 +206,16 @@ def _tail(statement: str) -> str:
             place = statement.find("#", place + 1)
         else:
             break
-    body = statement[:place] if place >= 0 else statement
+    body = statement
+    if place >= 0:
+        body = statement[:place]
     return statement[len(body.rstrip()) :]
 
 
 def _key(key: str) -> str:
-    return key if _BARE.fullmatch(key) else _value(key)
+    if _BARE.fullmatch(key):
+        return key
+    return _value(key)
 
 
 def _value(value: object) -> str:

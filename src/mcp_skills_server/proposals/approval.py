@@ -21,8 +21,7 @@ from mcp_skills_server.errors import RequestError, listed
 from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.model import Skill
 from mcp_skills_server.proposals.intake import changed, files_of, place_in
-from mcp_skills_server.proposals.proposal import LOCAL, Proposal
-from mcp_skills_server.proposals.store import ProposalStore
+from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files
 
 _MOVED: Final = "changed since this was proposed; reject it and say so, and its proposer can propose it again"
@@ -40,10 +39,10 @@ def approve(
     """Write a proposal into the root that it is for, and record the decision. Reads and writes files.
 
     Args:
-        registry: has that root, and is looked at anew.
+        registry: has that root, and is scanned anew.
         store: keeps the proposal.
         id_: which one.
-        reviewer: who approves: a principal, who may not approve what is his own, or `LOCAL`, who has the folder.
+        reviewer: a principal, who may not approve what is his own, or `LOCAL`, who has the folder.
         message: what the reviewer says.
         scripts: the reviewer has read the scripts that it brings, and wants them too.
 
@@ -51,9 +50,7 @@ def approve(
         RequestError: it is decided already, is not the reviewer's to approve, or cannot be written.
     """
     with store.locked():
-        proposal = store.get(id_)
-        if proposal.state != "pending":
-            raise RequestError(f"{id_} is {proposal.state} already, by {proposal.reviewer}")
+        proposal = _pending(store, id_)
         if proposal.principal == reviewer != LOCAL:
             raise RequestError(f"{id_} is your own proposal; another person has to approve it")
         written = store.files(proposal)
@@ -65,28 +62,30 @@ def approve(
             )
         registry.refresh()
         root, skill = _target(registry, proposal)
-        before = None if skill is None else files_of(registry, skill)
+        before: Files = {}
+        if skill is not None:
+            before = files_of(registry, skill)
         after = changed(before, written, proposal.removed)
-        if before != after or (skill is not None and proposal.is_new and not _is_same(before, written)):
+        if skill is None or before != after or (proposal.is_new and before.keys() != written.keys()):
             _write(registry, store, proposal, after)
         else:
-            shutil.rmtree(_beside(Path(root.path, place_in(root, proposal.name)), proposal), ignore_errors=True)
+            shutil.rmtree(_beside(_place(root, skill, proposal), proposal), ignore_errors=True)
         decided = store.decide(proposal, "approved", reviewer, message)
     registry.refresh()
     return decided
 
 
 def reject(store: ProposalStore, id_: str, *, reviewer: str, message: str = "") -> Proposal:
-    """Record that a proposal is not wanted.
-
-    Raises:
-        RequestError: there is none, or it is decided already.
-    """
+    """Record that a proposal is not wanted; a `RequestError` tells that it is decided already."""
     with store.locked():
-        proposal = store.get(id_)
-        if proposal.state != "pending":
-            raise RequestError(f"{id_} is {proposal.state} already, by {proposal.reviewer}")
-        return store.decide(proposal, "rejected", reviewer, message)
+        return store.decide(_pending(store, id_), "rejected", reviewer, message)
+
+
+def _pending(store: ProposalStore, id_: str) -> Proposal:
+    proposal = store.get(id_)
+    if proposal.state != "pending":
+        raise RequestError(f"{id_} is {proposal.state} already, by {proposal.reviewer}")
+    return proposal
 
 
 def scripts_in(written: Mapping[str, bytes]) -> list[str]:
@@ -98,10 +97,6 @@ def scripts_in(written: Mapping[str, bytes]) -> list[str]:
     ]
 
 
-def _is_same(before: Files | None, written: Mapping[str, bytes]) -> bool:
-    return {path: raw for path, (raw, _) in (before or {}).items()} == written
-
-
 def _target(registry: Registry, proposal: Proposal) -> tuple[Root, Skill | None]:
     """Return the root that a proposal is for, and the skill that is there by now."""
     for root in registry.roots:
@@ -110,14 +105,17 @@ def _target(registry: Registry, proposal: Proposal) -> tuple[Root, Skill | None]
     raise RequestError(f"{proposal.root} is no folder that is served here; name it by --root")
 
 
-def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: Files) -> None:
-    """Replace the folder of a skill, or make that of a new one.
+def _place(root: Root, skill: Skill | None, proposal: Proposal) -> Path:
+    """Return the folder of the skill, or the one for a new skill."""
+    if skill is None:
+        return Path(root.path, place_in(root, proposal.name))
+    return Path(root.path, skill.directory)
 
-    Raises:
-        RequestError: it cannot be done. The folder is as it was.
-    """
+
+def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: Files) -> None:
+    """Replace the folder of a skill, or make that of a new one. Where it cannot be done, the folder is as it was."""
     root, skill = _target(registry, proposal)
-    place = Path(root.path, place_in(root, proposal.name) if skill is None else skill.directory)
+    place = _place(root, skill, proposal)
     made = _beside(place, proposal)
     discarded = True
     try:
@@ -146,7 +144,9 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
             discarded = True
             raise RequestError(f"{proposal.name} {_MOVED}")
     except OSError as error:
-        rest = "apply it by hand ('proposals show')" if discarded else f"what was there is in {made}; move it back"
+        rest = "apply it by hand ('proposals show')"
+        if not discarded:
+            rest = f"what was there is in {made}; move it back"
         raise RequestError(f"{place}: cannot be replaced ({error.strerror or error}); {rest}") from None
     finally:
         if discarded:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from mcp_skills_server.errors import RequestError, UsageError, listed
-from mcp_skills_server.proposals.proposal import Proposal
+from mcp_skills_server.proposals.store import Proposal
 from mcp_skills_server.sources.git.history import working_copy
 from mcp_skills_server.sources.git.program import Git, GitFailedError
 from mcp_skills_server.sources.source import UnreachableError
@@ -23,10 +23,7 @@ _SECONDS: Final = 20.0
 
 
 class Branches:
-    """The branches `proposals/ID` of a repository.
-
-    Args:
-        roots: folders, of which the first that lies in a working copy counts.
+    """The branches `proposals/ID` of the repository that the first of these roots lies in.
 
     Raises:
         UsageError: none is in a working copy of this user's own.
@@ -41,11 +38,7 @@ class Branches:
         self._git = Git(top / ".git", "", "none")
 
     def add(self, proposal: Proposal, files: Mapping[str, bytes]) -> None:
-        """Commit a proposal to a branch of its own, on what is checked out.
-
-        Raises:
-            RequestError: git refuses it.
-        """
+        """Commit a proposal to a branch of its own, on what is checked out; a `RequestError` tells that git refuses."""
         place = Path(proposal.place)
         if not place.is_relative_to(self._top):
             raise RequestError(f"{proposal.name} is in no working copy of git; tell the user")

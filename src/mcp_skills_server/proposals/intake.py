@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +20,7 @@ from mcp_skills_server.errors import RequestError, StaleFileError, listed, quote
 from mcp_skills_server.format import file_names, hidden, ignored
 from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
 from mcp_skills_server.model import SKILL_MD, Skill
-from mcp_skills_server.proposals.proposal import Proposal
-from mcp_skills_server.proposals.store import ProposalStore
+from mcp_skills_server.proposals.store import Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files, compare
 
 MOST_FILES: Final = 100
@@ -35,16 +35,13 @@ _MOST_SHOWN_LINES: Final = 60
 
 
 def propose(registry: Registry, store: ProposalStore, draft: Proposal, files: Mapping[str, str | None]) -> Proposal:
-    """Prove a proposal and keep it. Reads and writes files.
+    """Prove a proposal and return it as it is kept. Reads and writes files.
 
     Args:
         registry: all skills.
         store: keeps it.
         draft: its `name`, `principal`, `reason`, `host`, and for a change `base`.
         files: what it adds or replaces, by path in the skill; None for a file that it removes.
-
-    Returns:
-        the proposal as it is kept.
 
     Raises:
         RequestError: it is refused. The message says what to do.
@@ -65,16 +62,15 @@ def propose(registry: Registry, store: ProposalStore, draft: Proposal, files: Ma
     problems = _errors(draft.name, root, after)
     if problems:
         raise RequestError(f"the skill would not be valid: {'; '.join(problems)}. Correct this and propose it again")
-    made = Proposal(
-        id="",
-        name=draft.name,
-        principal=draft.principal,
-        reason=draft.reason,
+    base_files, place = "", place_in(root, draft.name)
+    if skill is not None:
+        base_files, place = registry.digest_over(skill), skill.directory
+    made = replace(
+        draft,
         host=draft.host[:200],
-        base=draft.base,
-        base_files="" if skill is None else registry.digest_over(skill),
+        base_files=base_files,
         root=root.path,
-        place=os.path.join(root.path, place_in(root, draft.name) if skill is None else skill.directory),
+        place=os.path.join(root.path, place),
         removed=removed,
     )
     return store.add(made, written)
@@ -87,11 +83,7 @@ def changed(before: Files | None, written: Mapping[str, bytes], removed: Sequenc
 
 
 def files_of(registry: Registry, skill: Skill) -> Files:
-    """Return the files of a skill as they are now.
-
-    Raises:
-        RequestError: they change while they are read.
-    """
+    """Return the files of a skill as they are now; a `RequestError` tells that they change while they are read."""
     try:
         read = registry.read_all(skill)
     except StaleFileError:
@@ -110,7 +102,9 @@ def trial(name: str, root: Root, files: Files) -> Generator[Registry]:
 
 def place_in(root: Root, name: str) -> str:
     """Return where below a root the skill of this path lies, or would lie."""
-    return name.removeprefix(f"{root.namespace}/") if root.namespace else name
+    if not root.namespace:
+        return name
+    return name.removeprefix(f"{root.namespace}/")
 
 
 def explained(registry: Registry) -> list[str]:
@@ -152,11 +146,7 @@ def _check_texts(files: Mapping[str, str | None]) -> None:
 def _base(
     registry: Registry, draft: Proposal, skill: Skill | None, written: Mapping[str, bytes], removed: Sequence[str]
 ) -> tuple[Root, Files | None]:
-    """Return the root of the skill, and its files as they are; None for a new one.
-
-    Raises:
-        RequestError: there is no such skill, it cannot be changed here, or it is not what the proposal was made from.
-    """
+    """Return the root of the skill, and its files as they are; None for a new one. Refuse what was made from others."""
     if skill is None:
         if draft.base or removed:
             raise RequestError(f"there is no skill {quoted(draft.name)} to change; leave out base for a new one")
@@ -170,22 +160,22 @@ def _base(
     missing = [path for path in removed if path not in before]
     if missing:
         raise RequestError(f"{skill.path} has no file {listed(missing)} to remove")
-    manifest = skill.files.get(SKILL_MD)
-    current = manifest.digest if manifest is not None else ""
+    current = ""
+    if SKILL_MD in skill.files:
+        current = skill.files[SKILL_MD].digest
     if draft.base != current:
-        ask = "give its digest as base" if not draft.base else "it changed since; make your change from what it is now"
+        ask, lines = "give its digest as base", list[str]()
+        if draft.base:
+            ask = "it changed since; make your change from what it is now"
         found = compare(skill.path, before, changed(before, written, removed))
-        lines = list(found.rest[:_MOST_SHOWN_LINES]) if found is not None else []
+        if found is not None:
+            lines = [*found.rest[:_MOST_SHOWN_LINES]]
         raise RequestError("\n".join([f"there is a skill {skill.path} with the digest {current}; {ask}", *lines]))
     return root, before
 
 
 def _root_for(registry: Registry, name: str) -> Root:
-    """Return the first root that a new skill of this path can be written in.
-
-    Raises:
-        RequestError: there is none, or the path lies in another skill or around one.
-    """
+    """Return the first root that a new skill of this path can be written in; refuse one in or around another skill."""
     try:
         check_paths([f"{name}/{SKILL_MD}"])
     except ArchiveRefusedError as error:
@@ -220,6 +210,7 @@ def _check_tree(after: Files, skill: Skill | None) -> None:
 
 def _errors(name: str, root: Root, files: Files) -> list[str]:
     with trial(name, root, files) as registry:
-        place = place_in(root, name)
         found = explained(registry)
-        return found if [*registry.snapshot.skills] == [place] else [*found, "it is not found as one skill"]
+        if [*registry.snapshot.skills] != [place_in(root, name)]:
+            found.append("it is not found as one skill")
+        return found

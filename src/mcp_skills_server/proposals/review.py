@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.model import Skill, Standing
 from mcp_skills_server.proposals.approval import scripts_in
 from mcp_skills_server.proposals.intake import changed, explained, files_of, trial
-from mcp_skills_server.proposals.proposal import Proposal
-from mcp_skills_server.proposals.store import ProposalStore
+from mcp_skills_server.proposals.store import BEFORE, Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Difference, Files, compare
 from mcp_skills_server.runtime.overlap import overlaps
 
@@ -21,15 +19,13 @@ _ALIKE: Final = 0.3
 _MOST_ALIKE: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Review:
+class Review(NamedTuple):
     """A proposal beside the skill as it is now.
 
     Attributes:
-        proposal: the proposal.
         before: the files of the skill now, or before it was approved; none for a new skill.
         after: the files with the proposal.
-        difference: what a reviewer must see first, and a unified diff; None where nothing would change.
+        difference: None where nothing would change.
         problems: what `validate` finds wrong with the result, in words.
         scripts: the files that could run.
         alike: skills that have the same name or say much the same, in words.
@@ -47,25 +43,22 @@ class Review:
 
 
 def review(registry: Registry, store: ProposalStore, proposal: Proposal) -> Review:
-    """Compare a proposal with the skill as it is now. Reads and writes files.
-
-    Raises:
-        RequestError: the skill is being changed.
-    """
+    """Compare a proposal with the skill as it is now. Reads and writes files."""
     root = root_of(registry, proposal)
     skill = registry.of_root(root).skills.get(proposal.name)
-    before: Files = {} if skill is None else files_of(registry, skill)
+    before: Files = {}
+    base, alike = "", list[str]()
+    if skill is not None:
+        before, base = files_of(registry, skill), registry.digest_over(skill)
     if proposal.state == "approved":
-        before = {path: (raw, False) for path, raw in store.before(proposal).items()}
+        before = {path: (raw, False) for path, raw in store.files(proposal, BEFORE).items()}
     written = store.files(proposal)
     after = changed(before, written, proposal.removed)
-    outdated = False
-    if proposal.state == "pending":
-        outdated = proposal.base_files != ("" if skill is None else registry.digest_over(skill))
     with trial(proposal.name, root, after) as alone:
         problems = explained(alone)
         tried = next(iter(alone.snapshot.skills.values()), None)
-        alike = [] if tried is None else _alike(tried, proposal.name, registry)
+        if tried is not None:
+            alike = _alike(tried, proposal.name, registry)
     return Review(
         proposal,
         before,
@@ -74,7 +67,7 @@ def review(registry: Registry, store: ProposalStore, proposal: Proposal) -> Revi
         problems,
         scripts_in(written),
         alike,
-        outdated,
+        is_outdated=proposal.state == "pending" and proposal.base_files != base,
     )
 
 

@@ -1,7 +1,7 @@
-"""The folder of proposals: a directory each, with `proposal.toml` and the proposed files in `files`.
+"""Proposals: new skills and changes of skills that models wrote, for a reviewer to decide on, in a folder.
 
-It lies outside of every root, so that nothing in it is ever a skill. An approved proposal also keeps the files that it
-replaced, in `before`.
+A proposal is a directory with `proposal.toml` and the proposed files in `files`; an approved one also keeps the files
+that it replaced, in `before`. The folder lies outside of every root, so that nothing in it is ever a skill.
 """
 
 from __future__ import annotations
@@ -10,25 +10,34 @@ import logging
 import os
 import re
 import secrets
+import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+import tomli_w
 from filelock import FileLock
 
 from mcp_skills_server.durable import read_regular, replace_file, why_untrusted, write_folder
-from mcp_skills_server.errors import REPEATS, RequestError, UsageError
-from mcp_skills_server.proposals.branches import Branches
-from mcp_skills_server.proposals.proposal import Proposal, ProposalError, State, decode, encode
+from mcp_skills_server.errors import REPEATS, RequestError, SkillsServerError, UsageError
+from mcp_skills_server.model import Json
+
+if TYPE_CHECKING:
+    from mcp_skills_server.proposals.branches import Branches
 
 logger = logging.getLogger(__name__)
 
+State: TypeAlias = Literal["pending", "approved", "rejected"]
+STATES: Final[tuple[State, ...]] = ("pending", "approved", "rejected")
+
+LOCAL: Final = "local"
+"""The proposer, or the reviewer, at this machine."""
 _RECORD: Final = "proposal.toml"
 _FILES: Final = "files"
-_BEFORE: Final = "before"
+BEFORE: Final = "before"
 _LOCK: Final = ".lock"
 _ID: Final = re.compile(r"[0-9]{8}-[0-9a-f]{12}")
 _MOST_RECORD: Final = 64 << 10
@@ -39,12 +48,84 @@ MOST_PENDING: Final = 200
 """Proposals that wait at once, of all principals."""
 
 
-class ProposalStore:
-    """The proposals in a folder. Several processes may use it at once.
+class ProposalError(SkillsServerError, ValueError):
+    """The text is no record of a proposal. The message says why, in one line."""
 
-    Args:
-        folder: made, with mode 0700, if it is not there.
-        branches: gets a branch for each proposal that is added; None for none.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """One proposal, without its files.
+
+    Attributes:
+        id: its unguessable name in the folder of proposals.
+        name: the skill path that it is for.
+        principal: the proposer: "token:laptop", "local", or an address where no proof is required.
+        host: what the proposer's host calls itself; "" where it does not say.
+        proposed: when, in UTC, as ISO 8601 has it.
+        base: digest of the SKILL.md that it changes; "" for a new skill.
+        base_files: digest over all files of the skill that it changes; "" for a new skill.
+        root: absolute folder of the root that the skill is in, or is for.
+        place: absolute folder of the skill itself.
+        removed: paths of files that it removes.
+        reviewer: who decided; "" while it is pending.
+        decided: when; "" while it is pending.
+    """
+
+    id: str
+    name: str
+    principal: str
+    reason: str
+    host: str = ""
+    proposed: str = ""
+    base: str = ""
+    base_files: str = ""
+    root: str = ""
+    place: str = ""
+    removed: tuple[str, ...] = ()
+    state: State = "pending"
+    reviewer: str = ""
+    message: str = ""
+    decided: str = ""
+
+    @property
+    def is_new(self) -> bool:
+        """Return whether it is for a skill that is not there yet."""
+        return not self.base
+
+    def as_json(self) -> dict[str, Json]:
+        """Return it for a program or a model. Of a decision that is not made yet nothing is there."""
+        decision = {key: getattr(self, key) for key in ("proposed", "reviewer", "message", "decided")}
+        return {
+            "id": self.id,
+            "name": self.name,
+            "principal": self.principal,
+            "state": self.state,
+            "reason": self.reason,
+            "base": self.base or None,
+            **{key: value for key, value in decision.items() if value},
+        }
+
+
+def encode(proposal: Proposal) -> bytes:
+    """Return the record as TOML."""
+    return tomli_w.dumps({key: value for key, value in asdict(proposal).items() if value}).encode()
+
+
+def decode(raw: bytes) -> Proposal:
+    """Return the proposal of a record, or raise a `ProposalError`."""
+    try:
+        found: Mapping[str, Any] = tomllib.loads(raw.decode())
+    except ValueError:
+        raise ProposalError("the record is no TOML") from None
+    removed: Any = found.get("removed", [])
+    texts = {each.name: found.get(each.name, "") for each in fields(Proposal) if each.name != "removed"}
+    if not all(isinstance(value, str) for value in (*texts.values(), *removed)) or texts["state"] not in STATES:
+        raise ProposalError("the record has a field that is no text, or an unknown state")
+    return Proposal(**texts, removed=tuple(removed))
+
+
+class ProposalStore:
+    """The proposals in a folder, made with mode 0700 if it is not there. Several processes may use it at once.
 
     Raises:
         UsageError: the folder cannot be used, or others may write in it.
@@ -79,11 +160,7 @@ class ProposalStore:
         return sorted(found, key=lambda each: (each.proposed, each.id), reverse=True)
 
     def get(self, id_: str) -> Proposal:
-        """Return the proposal of this id.
-
-        Raises:
-            RequestError: there is none.
-        """
+        """Return the proposal of this id; a `RequestError` tells that there is none."""
         if _ID.fullmatch(id_):
             try:
                 return self._read(id_)
@@ -99,7 +176,7 @@ class ProposalStore:
         return found
 
     def files(self, proposal: Proposal, which: str = _FILES) -> dict[str, bytes]:
-        """Return the proposed files by their paths in the skill."""
+        """Return the proposed files by their paths in the skill, or those that an approved proposal replaced."""
         top = self.folder / proposal.id / which
         found: dict[str, bytes] = {}
         for here, _, names in os.walk(top):
@@ -107,10 +184,6 @@ class ProposalStore:
                 place = Path(here, name)
                 found[place.relative_to(top).as_posix()] = read_regular(place, _MOST_FILE)[0]
         return found
-
-    def before(self, proposal: Proposal) -> dict[str, bytes]:
-        """Return the files that an approved proposal replaced."""
-        return self.files(proposal, _BEFORE)
 
     def add(self, proposal: Proposal, files: Mapping[str, bytes]) -> Proposal:
         """Write a new proposal, whole or not at all, and return it with its id and time.
@@ -136,16 +209,12 @@ class ProposalStore:
 
     def keep_before(self, proposal: Proposal, files: Mapping[str, bytes]) -> None:
         """Keep the files that an approval is about to replace."""
-        place = self.folder / proposal.id / _BEFORE
+        place = self.folder / proposal.id / BEFORE
         if files and not place.exists():
             write_folder(place, {path: (raw, False) for path, raw in files.items()})
 
     def decide(self, proposal: Proposal, state: State, reviewer: str, message: str) -> Proposal:
-        """Record a decision, and return the proposal with it. Enter `locked` before.
-
-        Raises:
-            RequestError: it cannot be written. To decide again does no harm.
-        """
+        """Record a decision, and return the proposal with it. Enter `locked` before. To decide again does no harm."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         made = replace(proposal, state=state, reviewer=reviewer, message=message, decided=now)
         try:

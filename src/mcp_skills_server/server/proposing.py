@@ -15,8 +15,7 @@ from mcp_skills_server.errors import RequestError, quoted
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Json, Skill, Snapshot, Standing
 from mcp_skills_server.proposals.intake import propose
-from mcp_skills_server.proposals.proposal import LOCAL, Proposal
-from mcp_skills_server.proposals.store import ProposalStore
+from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.tool_arguments import invalid_arguments
 from mcp_skills_server.server.requests import Caller

@@ -12,20 +12,15 @@ from mcp_skills_server.telemetry.events import CATALOGUE, Event, Events
 logger = logging.getLogger(__name__)
 
 
-def log_requests(events: Events, level: int = logging.DEBUG) -> Callable[[], None] | None:
-    """Log each request of a server at this level from now on; nothing where the log has no such lines.
+def log_requests(events: Events, level: int = logging.DEBUG) -> Callable[[], None]:
+    """Log each request of a server at this level from now on, where the log has such lines.
 
     Differences of the catalogue are logged with their reasons by `catalog/report.py`.
 
     Returns:
         A function that ends it.
     """
-    return events.subscribe(lambda event: _log(event, level)) if logs_requests(level) else None
-
-
-def logs_requests(level: int) -> bool:
-    """Return whether the log has lines of requests at this level now."""
-    return logger.isEnabledFor(level)
+    return events.subscribe(lambda event: _log(event, level))
 
 
 def _log(event: Event, level: int) -> None:

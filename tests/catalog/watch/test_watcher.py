@@ -19,14 +19,15 @@ import pytest
 
 from catalog.following import Heard, edit, hearing, serves, version, watching
 from catalog.forest import DEADLINE, Told, plant, skill_md, skills
-from mcp_skills_server.catalog import disk, root_index
+from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
+from mcp_skills_server.catalog.scan import Scan
 from mcp_skills_server.catalog.watch import Watcher, events
 from mcp_skills_server.catalog.watch import watcher as module
 from mcp_skills_server.catalog.watch.events import DirectoryEvents, is_ignored_below
 from mcp_skills_server.errors import StaleFileError
-from mcp_skills_server.model import Changes, Skill
+from mcp_skills_server.model import Changes
 from tables import each_row
 
 
@@ -48,15 +49,14 @@ def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 def test_an_edit_during_the_first_scan_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the first scan came too early for is found once the watch is armed."""
     plant(tmp_path, skills("one"))
-    real = root_index.scan
+    real = Scan.run
 
-    def scan(*arguments: Any, **options: Any) -> Any:
-        found = real(*arguments, **options)
+    def run(scan: Scan, part: str) -> None:
+        real(scan, part)
         if not (tmp_path / "two").exists():
             plant(tmp_path, skills("two"))
-        return found
 
-    monkeypatch.setattr(root_index, "scan", scan)
+    monkeypatch.setattr(Scan, "run", run)
     with watching(tmp_path) as (_, seen):
         seen.until(serves("one", "two"))
 
@@ -68,7 +68,7 @@ def test_an_edit_while_the_watch_is_armed_is_not_lost(
 ) -> None:
     """One just before the directory is watched, one before it is looked into, one after its file was read."""
     plant(tmp_path, skills("one"))
-    real, real_read, done = DirectoryEvents, disk.read, list[str]()
+    real, real_read, done = DirectoryEvents, disk.ingest, list[str]()
 
     def write(now: str) -> None:
         if now == moment and not done:
@@ -95,7 +95,7 @@ def test_an_edit_while_the_watch_is_armed_is_not_lost(
         return raw
 
     monkeypatch.setattr(module, "DirectoryEvents", arm)
-    monkeypatch.setattr(disk, "read", read)
+    monkeypatch.setattr(disk, "ingest", read)
     registry = Registry([tmp_path])
     told = Told(registry)
     with Watcher(registry):
@@ -153,29 +153,13 @@ def test_directories_that_are_moved_in_out_and_about_show(tmp_path: Path) -> Non
         seen.until(serves("one"))
 
 
-def proved(registry: Registry) -> SimpleQueue[str]:
-    """The paths of skills as their digests become known."""
-    real, out = registry.hash_files, SimpleQueue[str]()
-
-    def prove(skill: Skill) -> None:
-        real(skill)
-        out.put(skill.path)
-
-    registry.hash_files = prove  # type: ignore[method-assign]
-    return out
-
-
 def test_touches_and_ignored_files_are_not_told(tmp_path: Path) -> None:
-    """Nor for a skill that came after the first scan, though no client has asked for it yet."""
     plant(tmp_path, {"last/SKILL.md": skill_md("last")})
     with watching(tmp_path) as (registry, seen):
-        done = proved(registry)
         plant(tmp_path, skills("one") | {"one/ref.md": "x"})
         seen.until(serves("last", "one"))
         while registry.snapshot.skills["one"].files.get("ref.md") is None:
             seen.next()
-        while any(file.digest is None for file in registry.snapshot.skills["one"].files.values()):
-            done.get(timeout=DEADLINE)
         so_far, one = len(seen.all), registry.snapshot.skills["one"]
         os.utime(tmp_path / "one/SKILL.md")
         os.utime(tmp_path / "one/ref.md")
@@ -231,7 +215,7 @@ def test_a_root_that_is_gone_at_the_start_is_waited_for(tmp_path: Path) -> None:
     (tmp_path / "away").rename(root)
     seen.until(serves("one"))
     watcher.stop(DEADLINE)
-    assert not [thread for thread in watcher._threads if thread.is_alive()]
+    assert watcher._thread is not None and not watcher._thread.is_alive()
 
 
 def test_systems_without_inotify_have_the_events_of_whole_trees(
@@ -364,18 +348,17 @@ def test_an_edit_whose_event_was_dropped_because_too_many_came_is_found(
 ) -> None:
     most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     plant(tmp_path, skills("one", "two"))
-    real, tries = root_index.scan, iter(range(100))
+    real, tries = Scan.run, iter(range(100))
 
-    def scan(*arguments: Any, **options: Any) -> Any:
-        found = real(*arguments, **options)
+    def run(scan: Scan, part: str) -> None:
+        real(scan, part)
         if next(tries) == 0:
             for _ in range(most // 2 + 10):
                 os.utime(tmp_path / "one/SKILL.md")
                 os.utime(tmp_path / "two/SKILL.md")
             plant(tmp_path, skills("three/four"))
-        return found
 
-    monkeypatch.setattr(root_index, "scan", scan)
+    monkeypatch.setattr(Scan, "run", run)
     with watching(tmp_path) as (_, seen):
         seen.until(serves("one", "three/four", "two"))
         edit(tmp_path, "three/four", 2)
@@ -398,7 +381,7 @@ def test_a_watcher_that_is_stopped_tells_no_more_and_can_be_stopped_again(tmp_pa
     assert registry.loaded.wait(DEADLINE)
     watcher.stop(DEADLINE)
     watcher.stop(DEADLINE)
-    assert not [thread for thread in watcher._threads if thread.is_alive()]
+    assert watcher._thread is not None and not watcher._thread.is_alive()
     assert len(registry._listeners) == before
 
 
@@ -409,7 +392,7 @@ def test_a_watcher_follows_from_where_it_is_entered_to_the_end(tmp_path: Path) -
         assert serves("one")(registry)
         plant(tmp_path, skills("two"))
         seen.until(serves("one", "two"))
-    assert not [thread for thread in watcher._threads if thread.is_alive()]
+    assert watcher._thread is not None and not watcher._thread.is_alive()
 
 
 @pytest.mark.anyio
@@ -426,7 +409,7 @@ async def test_a_watcher_holds_no_event_loop_up(tmp_path: Path, monkeypatch: pyt
     asyncio.get_running_loop().call_soon(asyncio.get_running_loop().call_soon, go_on.set)
     async with Watcher(registry) as watcher:
         assert serves("one")(registry)
-    assert not [thread for thread in watcher._threads if thread.is_alive()]
+    assert watcher._thread is not None and not watcher._thread.is_alive()
 
 
 @pytest.mark.anyio
@@ -444,9 +427,9 @@ async def test_a_watcher_whose_start_is_cancelled_ends(tmp_path: Path, monkeypat
         await watcher.__aenter__()
     go_on.set()
     assert scope.cancelled_caught
-    for thread in watcher._threads:
-        thread.join(DEADLINE)
-        assert not thread.is_alive()
+    assert watcher._thread is not None
+    watcher._thread.join(DEADLINE)
+    assert not watcher._thread.is_alive()
 
 
 STAYS = """

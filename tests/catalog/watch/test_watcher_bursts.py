@@ -153,12 +153,12 @@ def test_a_burst_with_pauses_is_one_look_and_a_lone_edit_after_it_another(
     registry = Registry([plant(tmp_path, skills("a"))])
     done, real = threading.Event(), registry.refresh
 
-    def refresh(paths: Any = None) -> Changes:
+    def refresh(paths: Any = None, **options: Any) -> Changes:
         if paths is not None:
             looks.append((round(Scripted.now, 2), len(paths)))
             if len(looks) == 2:
                 done.set()
-        return real(paths)
+        return real(paths, **options)
 
     monkeypatch.setattr(registry, "refresh", refresh)
     watcher = module.Watcher(registry)

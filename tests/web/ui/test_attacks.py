@@ -13,12 +13,13 @@ import pytest
 
 from tables import each_row
 from web.http_wire import Reply, Server
+from web.ui import corpus
 from web.ui.serving import ask, cookie_of, get, names, own_page, page_serving, words
-from web.ui.test_access import ANN, BOB, OPS
 from web.ui.test_live import following
 from web.ui.test_sign_in import SECRET, TOKENS, sign_in
 from wire import DEADLINE, write_skill
 
+ANN, BOB, OPS = (f"{name}s-made-up-token-0123456789" for name in ("ann", "bob", "ops"))
 SECRETS = ("quagga", "okapi", "finance")
 GRANTS = """
 roots = ['skills', 'more']
@@ -155,6 +156,23 @@ def test_a_stream_ends_with_the_token_that_opened_it(tmp_path: Path, skills: Pat
             assert by_cookie.event() == by_token.event() == "", "not even that something changed"
 
 
+# Files that a browser could run
+
+
+def test_raw_files_are_nothing_that_a_browser_runs(tmp_path: Path) -> None:
+    paths = corpus.write(tmp_path)
+    with page_serving(tmp_path) as server:
+        for name in ("evil.svg", "evil.html", "SKILL.md"):
+            reply = server.send("GET", f"/ui/raw/{paths[0]}?file={name}")
+            assert reply.status == 200 and reply.headers["Content-Type"] == "text/plain; charset=utf-8"
+            assert "sandbox" in (reply.headers["Content-Security-Policy"] or "")
+            assert reply.headers["X-Content-Type-Options"] == "nosniff"
+            assert reply.body == (tmp_path / paths[0] / name).read_bytes()
+        reply = server.send("GET", f"/ui/raw/{paths[0]}?file=fake.png")
+        assert reply.headers["Content-Type"] == "application/octet-stream"
+        assert (reply.headers["Content-Disposition"] or "").startswith("attachment")
+
+
 # Other principals
 
 
@@ -178,7 +196,8 @@ def place(tmp_path: Path) -> Path:
 
 
 VIEWS = (
-    "", "?problem=left-out", "?problem=any", "?q=zoo", "?q=zoo&part=1", "?q=feeds", "?tag=x", "skills/outer",
+    "", "?problem=left-out", "?problem=any", "?format=json", "?tag=okapi", "?q=zoo",
+    "?q=zoo&part=1", "?q=feeds", "?tag=x", "skills/outer",
     "skills/tea", "files/outer?file=SKILL.md", "history/outer", "history/tea", "model", "model?era=legacy", "problems",
     "try?prompt=zoo", "try?prompt=feed+guests+of+the+zoo", "try?prompt=quaga", "live", "live?part=1", "sources",
     "runs", "clients", "usage", "no/such",
@@ -227,4 +246,5 @@ def test_who_asks_for_what_he_may_not_read_learns_nothing_from_the_answer(place:
                 shown(server, BOB, f"{view}/{path}?{urlencode({'file': 'okapi.md'})}")
                 for path in ("outer/quagga", "outer/nothing")
             )
-            assert (there.status, there.body) == (not_there.status, not_there.body)
+            assert (there.status, there.body) == (404, not_there.body) and not_there.status == 404
+            assert shown(server, BOB, f"{view}/outer?file=SKILL.md").status == 200

@@ -1,4 +1,7 @@
-"""The page in a real Chromium: what its script does, keyboard, no script at all, screen readers, narrow and dark."""
+"""The page in a real Chromium: what its script does, keyboard, no script at all, screen readers, narrow, dark, hostile.
+
+Sixty skills try to script, style, frame or send away something; nothing of them does anything.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,32 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Error, expect
 
-from web.ui.chromium import Seen, browser, looking, needs_chromium
-from web.ui.serving import own_page, page_serving
-from wire import FIXTURES, write_skill
+from web.ui import corpus
+from web.ui.chromium import Seen, harm, looking, needs_chromium
+from web.ui.serving import ask, cookie_of, own_page, page_serving
+from wire import FIXTURES, ROOT, write_skill
 
 pytestmark = needs_chromium
-VIEWS = ("", "skills/acme/billing/refunds", "skills/acme/billing/refunds?text=raw",
+BROKEN = ROOT / "fixtures" / "broken"
+REFUNDS = "skills/acme/billing/refunds"
+ABOUT_SKILLS = ("", REFUNDS, f"{REFUNDS}?text=raw",
          "files/acme/billing/refunds?file=references/approval-limits.md",
          "history/acme/billing/refunds", "?problem=any", "no/such/page", "?q=nothing-is-like-this")  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with browser() as made:
-        yield made
+VIEWS = ("usage", "model", "model?era=legacy&dialect=sep-2640", "try?prompt=handle+a+refund+request",
+         "try?skill=acme/billing/refunds&prompts=refund%0A-+csv", "try", "tools",
+         "tools?tool=skills_read&arg.skill=refunds&arg.path=SKILL.md&call=1", "problems",
+         "live", "sources", "runs", "clients")  # fmt: skip
+WIDTH = "() => document.documentElement.scrollWidth"
+NO_TIMEOUT = "() => { setTimeout = () => 0 }"
+"""Or the words of a button that was pressed are there for 2 s."""
+CLIPBOARD = {"permissions": ["clipboard-read", "clipboard-write"]}
+PHONE = {"viewport": {"width": 320, "height": 600}}
 
 
 @contextmanager
@@ -39,14 +49,33 @@ def opened(chromium: Browser, *roots: Path, **options: Any) -> Iterator[tuple[Se
     assert seen.refused == []
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[str, str]]:
+    """One's own page of the fixtures, which no test changes: its origin and the cookie that lets in."""
+    with own_page(FIXTURES, BROKEN) as address:
+        yield address.partition("/ui/")[0], cookie_of(ask(address)[1])
+
+
+@contextmanager
+def visiting(chromium: Browser, shared: tuple[str, str], **options: Any) -> Iterator[tuple[Seen, str]]:
+    """A context of its own on the page that tests share, and its origin."""
+    origin, cookie = shared
+    with looking(chromium, **options) as seen:
+        name, _, value = cookie.partition("=")
+        seen.page.context.add_cookies([{"name": name, "value": value, "url": origin}])
+        seen.page.goto(f"{origin}/ui/")
+        yield seen, origin
+    assert seen.refused == []
+
+
 def test_the_secret_leaves_the_address(chromium: Browser) -> None:
     with opened(chromium, FIXTURES) as (seen, origin):
         assert seen.page.url == f"{origin}/ui/"
         assert seen.page.evaluate("() => document.cookie") == ""
 
 
-def test_the_list_follows_what_is_typed(chromium: Browser) -> None:
-    with opened(chromium, FIXTURES) as (seen, origin):
+def test_the_list_follows_what_is_typed(chromium: Browser, shared: tuple[str, str]) -> None:
+    with visiting(chromium, shared) as (seen, origin):
         page = seen.page
         main = page.get_by_role("main")
         assert main.count() == 1
@@ -62,8 +91,8 @@ def test_the_list_follows_what_is_typed(chromium: Browser) -> None:
         assert all("part=1" in each for each in seen.asked if "/ui/?" in each)
 
 
-def test_it_can_be_led_by_keys_alone(chromium: Browser) -> None:
-    with opened(chromium, FIXTURES) as (seen, origin):
+def test_it_can_be_led_by_keys_alone(chromium: Browser, shared: tuple[str, str]) -> None:
+    with visiting(chromium, shared) as (seen, origin):
         page = seen.page
         page.keyboard.press("Tab")
         expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
@@ -82,17 +111,86 @@ def test_it_can_be_led_by_keys_alone(chromium: Browser) -> None:
         expect(page).to_have_url(f"{origin}/ui/skills/acme/billing/refunds")
 
 
-def test_a_button_copies_what_stands_beside_it(chromium: Browser) -> None:
-    permissions = ["clipboard-read", "clipboard-write"]
-    with opened(chromium, FIXTURES, permissions=permissions) as (seen, origin):
+def test_every_view_is_reached_by_keys_alone_and_keeps_nobody(chromium: Browser, shared: tuple[str, str]) -> None:
+    seen_by_keys = """() => {
+      const at = document.activeElement;
+      return at && at !== document.body ? at.textContent || at.tagName : "";
+    }"""
+    outlined = "() => parseFloat(getComputedStyle(document.activeElement).outlineWidth) > 0"
+    with visiting(chromium, shared) as (seen, _):
         page = seen.page
-        page.goto(f"{origin}/ui/skills/acme/billing/refunds")
+        names = page.get_by_role("navigation", name="Views").get_by_role("link").all_text_contents()
+        assert len(names) == 10
+        for name in names:
+            for _ in range(15):
+                page.keyboard.press("Tab")
+                if page.evaluate(seen_by_keys) == name:
+                    break
+            assert page.evaluate(seen_by_keys) == name and page.evaluate(outlined), name
+            with page.expect_event("load"):  # the first leads to the page that is open
+                page.keyboard.press("Enter")
+            expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()
+            assert page.get_by_role("main").count() == 1
+            current = page.get_by_role("navigation", name="Views").locator("[aria-current=page]")
+            expect(current).to_have_text(name)
+            for _ in range(400):  # to the end of the page
+                page.keyboard.press("Tab")
+                if not page.evaluate(seen_by_keys):
+                    break
+                assert page.evaluate(outlined), (name, page.evaluate("() => document.activeElement.outerHTML"))
+            assert not page.evaluate(seen_by_keys), f"{name} keeps the focus"
+
+
+def test_a_button_copies_what_stands_beside_it(chromium: Browser, shared: tuple[str, str]) -> None:
+    with visiting(chromium, shared, **CLIPBOARD) as (seen, origin):
+        page = seen.page
+        page.goto(f"{origin}/ui/{REFUNDS}")
         page.get_by_role("link", name="As it is").click()
-        page.evaluate("() => { setTimeout = () => 0 }")  # or its words are there for 2 s
+        page.evaluate(NO_TIMEOUT)
         page.locator("button[data-copies=raw]").click()
         expect(page.locator("button[data-copies=raw]")).to_have_text("Copied")
         wanted = (FIXTURES / "acme" / "billing" / "refunds" / "SKILL.md").read_text(encoding="utf-8")
         assert page.evaluate("() => navigator.clipboard.readText()") == wanted
+
+
+def test_what_was_cut_unfolds_and_the_text_is_copied(chromium: Browser, shared: tuple[str, str]) -> None:
+    with visiting(chromium, shared, **CLIPBOARD) as (seen, origin):
+        page = seen.page
+        page.goto(f"{origin}/ui/model")
+        region = page.get_by_role("region", name="Instructions", exact=True)
+        region.get_by_text("What was cut").click()
+        expect(region.get_by_role("link", name="refunds", exact=True)).to_be_visible()
+        page.evaluate(NO_TIMEOUT)
+        region.get_by_role("button", name="Copy").click()
+        expect(region.get_by_role("button", name="Copied")).to_be_visible()
+        copied = page.evaluate("() => navigator.clipboard.readText()")
+        assert copied == region.locator("pre").text_content() and "<available_skills>" in copied
+        page.get_by_label("Era of MCP").select_option("legacy")
+        page.get_by_role("button", name="Show").click()
+        expect(page.get_by_text("legacy era").first).to_be_visible()
+
+
+def test_a_prompt_is_tried_by_keys_alone(chromium: Browser, shared: tuple[str, str]) -> None:
+    with visiting(chromium, shared) as (seen, origin):
+        page = seen.page
+        page.goto(f"{origin}/ui/try")
+        page.get_by_label("Prompt").focus()
+        page.keyboard.type("a customer wants a refund")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("main").get_by_role("link", name="refunds", exact=True).first).to_be_visible()
+        expect(page.get_by_label("Prompt")).to_have_value("a customer wants a refund")
+
+
+def test_a_problem_stands_beside_its_line(chromium: Browser, shared: tuple[str, str]) -> None:
+    with visiting(chromium, shared) as (seen, origin):
+        page = seen.page
+        page.goto(f"{origin}/ui/problems")
+        page.get_by_label("Code").select_option("license-type")
+        page.get_by_role("button", name="Show").click()
+        expect(page.locator("mark")).to_have_count(1)
+        expect(page.locator("mark")).to_contain_text("license")
+        expect(page.get_by_role("main").get_by_role("link", name="license-type", exact=True)).to_be_visible()
 
 
 def test_it_works_without_a_script(chromium: Browser) -> None:
@@ -101,12 +199,27 @@ def test_it_works_without_a_script(chromium: Browser) -> None:
         page.get_by_role("searchbox").fill("refund")
         page.get_by_role("button", name="Search").click()
         page.get_by_role("main").get_by_role("link", name="refunds", exact=True).click()
-        expect(page).to_have_url(f"{origin}/ui/skills/acme/billing/refunds")
+        expect(page).to_have_url(f"{origin}/ui/{REFUNDS}")
         assert page.locator("button[data-copies]:visible").count() == 0
         page.get_by_role("link", name="references/approval-limits.md").click()
         expect(page.locator("#content")).to_contain_text("|")
         page.get_by_role("button", name="Sign out").click()
         expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def test_the_views_work_without_a_script(chromium: Browser, tmp_path: Path) -> None:
+    write_skill(tmp_path / "tea", name="teas")
+    with opened(chromium, tmp_path, java_script_enabled=False) as (seen, origin):
+        page = seen.page
+        write_skill(tmp_path / "coffee", description="Brews coffee.")
+        page.goto(f"{origin}/ui/live")
+        expect(page.get_by_role("status")).to_have_text("Load this page again for what is new.")
+        page.goto(f"{origin}/ui/try")
+        page.get_by_label("Prompt").fill("tea")
+        page.get_by_role("button", name="Try").click()
+        expect(page.get_by_role("main").get_by_role("link", name="teas", exact=True)).to_be_visible()
+        page.goto(f"{origin}/ui/problems?severity=error")
+        expect(page.locator("mark")).to_contain_text("name: teas")
 
 
 def test_arguments_are_filled_in_by_a_form(chromium: Browser, tmp_path: Path) -> None:
@@ -143,18 +256,61 @@ def test_a_skill_that_went_is_said_and_leads_back(chromium: Browser, tmp_path: P
         page.wait_for_url("**/skills/a")  # until its script listens
         gone = page.get_by_role("status").filter(has_text="not there any more")
         expect(gone).to_be_hidden()
+        expect(page.locator(".live")).to_have_text("")
         shutil.rmtree(tmp_path / "a")
-        until = monotonic() + 20
-        while page.request.get(page.url).status != 404:
-            assert monotonic() < until
-        page.evaluate("() => dispatchEvent(new Event('focus'))")  # who comes back to the page, which is still open
-        expect(gone).to_be_visible()
+        expect(gone).to_be_visible()  # the page is still open, and hears of it
         until = monotonic() + 20
         while page.reload().status != 404:  # type: ignore[union-attr]
             assert monotonic() < until
         expect(page.get_by_role("status")).to_contain_text("not there any more")
         page.get_by_role("link", name="Back to all skills").click()
         expect(page.get_by_role("link", name="b", exact=True)).to_be_visible()
+
+
+def test_changes_show_as_they_happen(chromium: Browser, tmp_path: Path) -> None:
+    write_skill(tmp_path / "one")
+    with own_page(tmp_path) as address, looking(chromium) as seen:
+        page = seen.page
+        page.goto(address)
+        page.goto(f"{address.partition('/ui/')[0]}/ui/live")
+        expect(page.get_by_role("status")).to_have_text("Changes show here as they happen.")
+        expect(page.locator("#changes")).to_contain_text("Nothing has changed.")
+        write_skill(tmp_path / "two")
+        expect(page.locator("#changes li").first).to_contain_text("appeared")
+        expect(page.locator("#changes").get_by_role("link", name="two", exact=True)).to_be_visible()
+        expect(page.get_by_role("status")).to_contain_text("The last change: appeared two")
+        write_skill(tmp_path / "two", description="Something else.")
+        expect(page.locator("#changes li").first).to_contain_text("changed")
+        shutil.rmtree(tmp_path / "two")
+        expect(page.locator("#changes li").first).to_contain_text("vanished")
+        expect(page.locator("#changes").get_by_role("link", name="two", exact=True)).to_have_count(0)
+        expect(page.locator("#changes li.flash")).to_have_count(1)
+    assert seen.refused == []
+
+
+def test_whoever_signs_out_elsewhere_hears_of_nothing_any_more(chromium: Browser, tmp_path: Path) -> None:
+    write_skill(tmp_path / "one")
+    with own_page(tmp_path) as address, looking(chromium) as seen:
+        page = seen.page
+        page.goto(address)
+        page.goto(f"{address.partition('/ui/')[0]}/ui/live")
+        expect(page.get_by_role("status")).to_have_text("Changes show here as they happen.")
+        other = page.context.new_page()
+        other.goto(page.url)
+        other.get_by_role("button", name="Sign out").click()
+        expect(other.get_by_role("heading", name="Sign in")).to_be_visible()
+        write_skill(tmp_path / "two")
+        expect(page.get_by_role("status")).to_contain_text("Load the page again.")
+        expect(page.locator("#changes")).not_to_contain_text("two")
+
+
+def test_a_server_that_ends_is_said_to_be_lost(chromium: Browser, tmp_path: Path) -> None:
+    write_skill(tmp_path / "one")
+    with looking(chromium) as seen:
+        with page_serving(tmp_path) as server:
+            seen.page.goto(f"http://127.0.0.1:{server.port}/ui/live")
+            expect(seen.page.get_by_role("status")).to_have_text("Changes show here as they happen.")
+        expect(seen.page.get_by_role("status")).to_have_text("The connection is lost; trying again.")
 
 
 def test_names_of_any_script_fit_on_a_telephone(chromium: Browser, tmp_path: Path) -> None:
@@ -169,19 +325,14 @@ def test_names_of_any_script_fit_on_a_telephone(chromium: Browser, tmp_path: Pat
         fields = f'"{name} {"x" * 200}"\ntags: ["{name}"]\ntitle: "{name}"\n"{name}": "{"y" * 200}"'
         files = {f"{name}/{name}.md": f"# {name}\n"}
         write_skill(tmp_path / f"skill-{number}", name=f'"{name}"', description=fields, body=f"# {name}\n", **files)
-    with opened(chromium, tmp_path, viewport={"width": 320, "height": 600}) as (seen, origin):
+    with opened(chromium, tmp_path, **PHONE) as (seen, origin):
         page = seen.page
-        for view in (
-            "",
-            *(f"skills/skill-{number}" for number in range(len(names))),
-            "model",
-            "problems",
-            "try?prompt=x",
-        ):
+        for view in ("", *(f"skills/skill-{number}" for number in range(len(names))), "model", "problems"):
             page.goto(f"{origin}/ui/{view}")
-            assert page.evaluate("() => document.documentElement.scrollWidth") <= 320, view
+            assert page.evaluate(WIDTH) <= 320, view
             assert "\u202e" not in page.content(), view
-            assert Axe().run(page).response["violations"] == [], view
+        page.goto(f"{origin}/ui/")
+        assert Axe().run(page).response["violations"] == []
         for number, shown in enumerate(names.values()):
             page.goto(f"{origin}/ui/skills/skill-{number}")
             expect(page.get_by_role("heading", level=1)).to_contain_text(shown)
@@ -189,24 +340,80 @@ def test_names_of_any_script_fit_on_a_telephone(chromium: Browser, tmp_path: Pat
             expect(page.locator("#content")).to_contain_text(shown)
 
 
-@pytest.mark.parametrize("colours", ["light", "dark"])
-def test_axe_finds_nothing(chromium: Browser, colours: str) -> None:
-    with own_page(FIXTURES) as address, looking(chromium, color_scheme=colours) as seen:
-        page: Page = seen.page
-        page.goto(address)
-        origin = address.partition("/ui/")[0]
-        for view in (*VIEWS, "sign-in"):
-            page.goto(f"{origin}/ui/{view}")
-            found = Axe().run(page).response
-            wrong = [(each["id"], [node["html"] for node in each["nodes"]]) for each in found["violations"]]
-            assert wrong == [] and len(found["passes"]) > 10, view
-
-
-def test_nothing_is_wider_than_a_telephone(chromium: Browser) -> None:
-    beyond = """() => [...document.querySelectorAll("main p, main li, main td")].filter(
-      (each) => each.getBoundingClientRect().right > innerWidth && !each.closest("pre, .scroll")).length"""
-    with opened(chromium, FIXTURES, viewport={"width": 320, "height": 600}) as (seen, origin):
-        for view in VIEWS[:6]:
+@pytest.mark.parametrize(("colours", "rules"), [("light", None), ("dark", {"runOnly": ["color-contrast"]})])
+def test_axe_finds_nothing(
+    chromium: Browser, shared: tuple[str, str], colours: str, rules: dict[str, list[str]] | None
+) -> None:
+    with looking(chromium) as alone:
+        alone.page.goto(f"{shared[0]}/ui/sign-in")
+        assert Axe().run(alone.page).response["violations"] == []
+    with visiting(chromium, shared, color_scheme=colours) as (seen, origin):
+        for view in (*ABOUT_SKILLS, *VIEWS):
             seen.page.goto(f"{origin}/ui/{view}")
-            assert seen.page.evaluate("() => document.documentElement.scrollWidth") <= 320, view
+            found = Axe().run(seen.page, options=rules).response
+            wrong = [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in found["violations"]]
+            assert wrong == [] and found["passes"], view
+        seen.refused[:] = [each for each in seen.refused if "404" not in each]  # of no/such/page
+
+
+def test_nothing_is_wider_than_a_telephone(chromium: Browser, shared: tuple[str, str]) -> None:
+    beyond = """() => [...document.querySelectorAll("main p, main li, main td")].filter(
+      (each) => each.getBoundingClientRect().right > innerWidth
+        && !each.closest("pre, .scroll, table.source")).length"""
+    with visiting(chromium, shared, **PHONE) as (seen, origin):
+        for view in (*ABOUT_SKILLS[:6], *VIEWS):
+            seen.page.goto(f"{origin}/ui/{view}")
+            assert seen.page.evaluate(WIDTH) <= 320, view
             assert seen.page.evaluate(beyond) == 0, view
+
+
+def test_sixty_hostile_skills_do_nothing_on_any_view(chromium: Browser, tmp_path: Path) -> None:
+    paths = corpus.write(tmp_path / "skills")
+    assert len(paths) == 60
+    hostile = quote(corpus.MARKUP[2])
+    views = ["", "?problem=left-out", f"?q={hostile}", f"?tag={hostile}", *VIEWS, "problems?from=50"]
+    views += [f"try?prompt={quote(each)}" for each in corpus.MARKUP[:6]]
+    for path in map(quote, paths):
+        views += [f"skills/{path}", f"files/{path}?file=references/a.md"]
+    for name in ("evil.svg", "evil.html", "fake.png"):
+        views += [f"files/{paths[0]}?file={name}", f"raw/{paths[0]}?file={name}"]
+    views.append(f"skills/{paths[40]}?fill=1&arg.x={quote(corpus.MARKUP[0])}")
+    downloads: list[str] = []
+    with opened(chromium, tmp_path / "skills") as (seen, origin):
+        page = seen.page
+        page.goto(f"{origin}/ui/live")
+        corpus.write(tmp_path / "skills" / "later")
+        expect(page.locator("#changes li.change").first).to_be_visible()
+        assert page.evaluate("() => window.hit") is None
+        for view in views:
+            try:
+                answer = page.goto(f"{origin}/ui/{view}")
+            except Error:  # what is to be kept in a file is no page
+                downloads.append(view)
+                continue
+            assert answer is not None and answer.status in {200, 400}, (view, answer)
+            assert page.url == f"{origin}/ui/{view}", view
+            assert harm(page, plain=view.startswith("raw/")) == [], view
+    assert downloads == [f"raw/{paths[0]}?file=fake.png"]
+    foreign = {urlsplit(each).netloc for each in seen.asked if not each.startswith("data:")}
+    assert foreign == {urlsplit(origin).netloc}
+
+
+HARMS = (
+    "<iframe></iframe>", "<object></object>", "<embed>", "<base href='https://a.example/'>",
+    "<link href='/leak'>", "<form action='/leak'></form>", "<script src='/other.js'></script>", "<script></script>",
+    "<script src='/ui/static/ui.js'></script>" * 2, "<p onclick='x'>", "<p style='color: red'>",
+    "<a href='javascript:x'>x</a>", "<a href='data:,x'>x</a>", "<svg><a href='https://a.example/'></a></svg>",
+    "<script>hit = 1; document.currentScript.remove()</script>", "<title>hit</title>",
+    "<p id='a'><script>a.attachShadow({mode: 'open'}); document.currentScript.remove()</script>",
+)  # fmt: skip
+
+
+def test_each_harm_is_seen(chromium: Browser) -> None:
+    with looking(chromium) as seen:
+        seen.page.set_content("<script src='/ui/static/ui.js'></script><a href='https://a.example/'>a</a>")
+        assert harm(seen.page) == []
+        for found in HARMS:
+            seen.page.goto("about:blank")  # a new window, in which nothing ran
+            seen.page.set_content(found)
+            assert harm(seen.page) != [], found

@@ -283,23 +283,18 @@ def following(server: Server, **headers: str) -> Iterator[Following]:
         yield made
 
 
-def test_a_change_is_heard_and_then_found(tmp_path: Path) -> None:
+def test_two_hundred_open_pages_are_served_and_all_hear_of_a_change(tmp_path: Path) -> None:
     write_skill(tmp_path / "one")
-    with page_serving(tmp_path) as server, following(server) as stream:
-        assert stream.reply.status == 200 and stream.reply.headers["Cache-Control"] == "no-store"
+    with page_serving(tmp_path) as server, ExitStack() as stack:
+        assert server.send("HEAD", "/ui/live/events").status == 200, "it holds no stream"
+        streams = [stack.enter_context(following(server)) for _ in range(200)]
+        assert {each.reply.status for each in streams} == {200}
+        assert {each.reply.headers["Cache-Control"] for each in streams} == {"no-store"}
         assert "Nothing has changed." in words(get(server, "/ui/live"))
-        write_skill(tmp_path / "two")
-        assert stream.event() == "change"
-        page = get(server, "/ui/live?part=1")
-        assert "appeared" in words(page) and "two" in words(page) and b"<html" not in page.body
-
-
-def test_what_is_left_out_says_so(tmp_path: Path) -> None:
-    write_skill(tmp_path / "one")
-    with page_serving(tmp_path) as server, following(server) as stream:
         write_skill(tmp_path / "two", name="other")
-        assert stream.event() == "change"
-        assert "appeared two left out" in words(get(server, "/ui/live?part=1"))
+        assert {each.event() for each in streams} == {"change"}
+        page = get(server, "/ui/live?part=1")
+        assert "appeared two left out" in words(page) and b"<html" not in page.body
 
 
 def test_streams_end_with_the_server(tmp_path: Path) -> None:
@@ -330,18 +325,3 @@ def test_whoever_leaves_gives_the_place_back(tmp_path: Path) -> None:
 
     anyio.run(ask)
     assert left and len(look.site.live) == 0
-
-
-def test_what_only_looks_at_the_head_holds_no_stream(tmp_path: Path) -> None:
-    write_skill(tmp_path / "one")
-    with page_serving(tmp_path) as server:
-        assert server.send("HEAD", "/ui/live/events").status == 200
-
-
-def test_two_hundred_open_pages_are_served_and_all_hear_of_a_change(tmp_path: Path) -> None:
-    write_skill(tmp_path / "one")
-    with page_serving(tmp_path) as server, ExitStack() as stack:
-        streams = [stack.enter_context(following(server)) for _ in range(200)]
-        assert {each.reply.status for each in streams} == {200}
-        write_skill(tmp_path / "two")
-        assert {each.event() for each in streams} == {"change"}

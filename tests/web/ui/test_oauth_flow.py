@@ -6,9 +6,9 @@ import base64
 import hashlib
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qs, parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import anyio
 import pytest
@@ -58,31 +58,27 @@ class Issuer:
         return self.status, json.dumps(self.answer).encode()
 
 
-def run(work: Callable[[], Awaitable[Any]]) -> Any:
-    async def main() -> Any:
-        return await work()
+def sign_in(issuer: Issuer, browser: str = "browser", end: Issuer | None = None, **change: str) -> tuple[Any, Any]:
+    """Go to the issuer and come back, to another replica if there is one; the viewer and what was asked."""
 
-    return anyio.run(main)
+    async def work() -> tuple[Any, Any]:
+        asked = dict(parse_qsl(urlsplit(await issuer.flow.begin("browser")).query))
+        return await (end or issuer).flow.finish({"state": asked["state"], "code": "c", **change}, browser), asked
 
-
-async def led(issuer: Issuer) -> dict[str, str]:
-    place = urlsplit(await issuer.flow.begin("browser"))
-    return {key: values[0] for key, values in parse_qs(place.query).items()}
+    return anyio.run(work)
 
 
-def test_who_comes_back_is_who_went() -> None:
-    issuer = Issuer()
-
-    async def work() -> None:
-        asked = await led(issuer)
-        assert asked["redirect_uri"] == "https://skills.example/team/ui/oauth/callback" and asked["tenant"] == "1"
-        assert asked["resource"] == AUDIENCE
-        found = await issuer.flow.finish({"state": asked["state"], "code": "c", "iss": ISSUER}, "browser")
-        assert found.principal.name == "ann"
-        (form,) = issuer.forms
-        assert form["code"] == "c" and len(form["code_verifier"]) == 43 and "client_secret" not in form
-
-    run(work)
+def test_another_replica_finishes_what_one_began_for_who_went() -> None:
+    one, other = Issuer(), Issuer()
+    found, asked = sign_in(one, end=other, iss=ISSUER)
+    assert found.principal.name == "ann"
+    assert asked["redirect_uri"] == "https://skills.example/team/ui/oauth/callback" and asked["tenant"] == "1"
+    assert "nonce" not in asked and asked["scope"] == "openid"
+    (form,) = other.forms
+    assert form["code"] == "c" and len(form["code_verifier"]) == 43 and "client_secret" not in form
+    challenge = base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).decode()
+    assert challenge.rstrip("=") == asked["code_challenge"]
+    assert form["resource"] == asked["resource"] == AUDIENCE
 
 
 @each_row(
@@ -98,44 +94,17 @@ def test_who_comes_back_is_who_went() -> None:
 )
 def test_what_does_not_belong_together_is_refused(change: dict[str, str], browser: str, said: str) -> None:
     issuer = Issuer()
-
-    async def work() -> None:
-        asked = await led(issuer)
-        with pytest.raises(SignInError, match=said):
-            await issuer.flow.finish({"state": asked["state"], "code": "c", **change}, browser)
-
-    run(work)
+    with pytest.raises(SignInError, match=said):
+        sign_in(issuer, browser, **change)
     assert issuer.forms == []
 
 
 def test_where_an_issuer_always_says_who_answers_an_answer_without_it_is_refused() -> None:
     issuer = Issuer({**METADATA, "authorization_response_iss_parameter_supported": True})
-
-    async def work() -> None:
-        asked = await led(issuer)
-        with pytest.raises(SignInError, match="not known which issuer"):
-            await issuer.flow.finish({"state": asked["state"], "code": "c"}, "browser")
-        asked = await led(issuer)
-        await issuer.flow.finish({"state": asked["state"], "code": "c", "iss": ISSUER}, "browser")
-
-    run(work)
+    with pytest.raises(SignInError, match="not known which issuer"):
+        sign_in(issuer)
+    sign_in(issuer, iss=ISSUER)
     assert len(issuer.forms) == 1
-
-
-def test_another_replica_finishes_what_one_began() -> None:
-    one, other = Issuer(), Issuer()
-
-    async def work() -> None:
-        asked = await led(one)
-        found = (await other.flow.finish({"state": asked["state"], "code": "c"}, "browser")).admission
-        assert found is not None and found.principal.name == "ann"
-        assert "nonce" not in asked and asked["scope"] == "openid"
-        (form,) = other.forms
-        challenge = base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).decode()
-        assert challenge.rstrip("=") == asked["code_challenge"]
-        assert form["resource"] == asked["resource"] == AUDIENCE
-
-    run(work)
 
 
 @each_row(
@@ -156,13 +125,8 @@ def test_another_replica_finishes_what_one_began() -> None:
 def test_tokens_of_others_let_nobody_in(answer: dict[str, Any], status: int, said: str) -> None:
     issuer = Issuer()
     issuer.answer, issuer.status = answer, status
-
-    async def work() -> None:
-        asked = await led(issuer)
-        with pytest.raises(SignInError, match=said):
-            await issuer.flow.finish({"state": asked["state"], "code": "c"}, "browser")
-
-    run(work)
+    with pytest.raises(SignInError, match=said):
+        sign_in(issuer)
 
 
 @each_row(
@@ -170,10 +134,5 @@ def test_tokens_of_others_let_nobody_in(answer: dict[str, Any], status: int, sai
     [{}, {**METADATA, "issuer": "https://evil.example"}, {**METADATA, "authorization_endpoint": "http://a.example/x"}],
 )
 def test_an_issuer_that_says_nothing_safe_is_not_gone_to(metadata: dict[str, object]) -> None:
-    issuer = Issuer(metadata)
-
-    async def work() -> None:
-        with pytest.raises(SignInError):
-            await issuer.flow.begin("browser")
-
-    run(work)
+    with pytest.raises(SignInError):
+        sign_in(Issuer(metadata))

@@ -129,10 +129,6 @@ def test_files_are_a_tree_whose_links_say_the_whole_path(server: Server) -> None
     assert get(server, f"/ui/files/tree?file={DEEP}/z.md").status == 200
 
 
-def test_whether_there_is_a_skill_is_a_question_of_its_own(server: Server) -> None:
-    assert [get(server, f"/ui/skills/{each}?there=1").status for each in ("tree", "none")] == [204, 404]
-
-
 def test_only_files_of_the_skill_can_be_had(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "a")
     (tmp_path / "secret.txt").write_text("secret", encoding="utf-8")

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from catalog.forest import loaded, plant, skill_md
+from catalog.forest import plant, skill_md
 from mcp_skills_server.catalog.registry import MirroredRoot, Registry
 from mcp_skills_server.sources.mirrors import SourceState
 from mcp_skills_server.web.ui.pages import operation
@@ -28,7 +28,7 @@ def mirrored(tmp_path: Path) -> Registry:
 def test_each_source_has_its_revision_its_looks_and_its_last_error(tmp_path: Path) -> None:
     state = SourceState(SITE, True, "does not answer", "abc123", looked=1e9, next_look=2e9)
     look = replace(look_at(registry=mirrored(tmp_path), sources=[state]), is_admin=True)
-    own, site, empty = operation.rows(look)
+    own, site, empty = operation.source_rows(look)
     assert (own.name, own.skills, own.state, own.trouble) == ("own", 1, None, "")
     assert (site.name, site.revision, site.skills, site.left_out) == (SITE, "abc123", 1, 1)
     assert (site.state, site.trouble) == (state, "does not answer")
@@ -37,7 +37,7 @@ def test_each_source_has_its_revision_its_looks_and_its_last_error(tmp_path: Pat
 
 def test_others_than_the_operator_see_the_sources_of_their_skills_and_no_errors_of_them(tmp_path: Path) -> None:
     state = SourceState(SITE, True, "/secret/place: does not answer", "abc123")
-    rows = operation.rows(replace(look_at(registry=mirrored(tmp_path), sources=[state]), is_admin=False))
+    rows = operation.source_rows(replace(look_at(registry=mirrored(tmp_path), sources=[state]), is_admin=False))
     assert [each.name for each in rows] == ["own", SITE]
     assert "secret" not in rows[1].trouble and rows[1].trouble
 
@@ -54,8 +54,3 @@ def test_the_view_says_when_it_was_looked_and_will_be(tmp_path: Path) -> None:
         assert "own none 1 a folder, read where it lies none" in text
         assert time.strftime("%Y", time.gmtime(begun)) in text or "s.zip" in text
         assert str(tmp_path / "own") not in text
-
-
-def test_a_registry_of_folders_alone_has_no_state(tmp_path: Path) -> None:
-    plant(tmp_path, {"one/SKILL.md": skill_md("one")})
-    assert [each.state for each in operation.rows(look_at(registry=loaded(tmp_path)))] == [None]

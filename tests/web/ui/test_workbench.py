@@ -9,24 +9,16 @@ import re
 import shutil
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlencode
 
-import pytest
 from playwright.sync_api import Browser, expect
 
-from web.ui.chromium import browser, looking, needs_chromium
+from web.ui.chromium import needs_chromium
 from web.ui.serving import ask, cookie_of, get, own_page, page_serving, words
 from web.ui.test_browser import opened
 from web.ui.test_skill import png
 from wire import FIXTURES, write_skill
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with browser() as made:
-        yield made
 
 
 @needs_chromium
@@ -61,17 +53,6 @@ def test_an_open_skill_follows_its_own_edits_and_its_problems(chromium: Browser,
         assert len([each for each in seen.asked[asked:] if "part=1" in each]) == 1, "only its own edits count"
         write_skill(tmp_path / "tea", name="teas")
         expect(page.get_by_role("region", name="Problems")).to_contain_text("name")
-
-
-@needs_chromium
-def test_an_open_skill_that_goes_says_so(chromium: Browser, tmp_path: Path) -> None:
-    write_skill(tmp_path / "tea")
-    with own_page(tmp_path) as address, looking(chromium) as seen:
-        seen.page.goto(address)
-        seen.page.goto(f"{address.partition('/ui/')[0]}/ui/skills/tea")
-        expect(seen.page.locator(".live")).to_have_text("")
-        shutil.rmtree(tmp_path / "tea")
-        expect(seen.page.locator("#gone")).to_be_visible()
 
 
 @needs_chromium

@@ -15,7 +15,7 @@ from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.sources.mirrors import SourceState
 from mcp_skills_server.web.guards import make_policy
 from mcp_skills_server.web.settings import HttpSettings, UiSettings
-from mcp_skills_server.web.ui.app import Ui
+from mcp_skills_server.web.ui.app import PagePart
 from mcp_skills_server.web.ui.look import Look
 
 
@@ -30,5 +30,6 @@ def look_at(
     """What a viewer sees of these roots, read once."""
     runtime = Runtime(registry or loaded(*roots))
     http = HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()), sites=lambda: sources)
-    page = Ui(runtime, settings or Settings(), http, UiSettings(), Views(runtime.registry, grants))
+    page = PagePart(runtime, settings or Settings(), UiSettings(), Views(runtime.registry, grants))
+    page.routes(http)
     return page._look(principal)  # pyright: ignore[reportPrivateUsage]

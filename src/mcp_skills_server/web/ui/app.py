@@ -125,90 +125,46 @@ VIEWS: Final = (
 
 
 class PagePart(Part):
-    """The page as a part of the application.
+    """The page, as a part of the application. `settings` is what clients of MCP are shown."""
 
-    Args:
-        runtime: of all skills.
-        settings: what clients of MCP are shown.
-        ui: what the operator chose.
-        views: which skills each principal has.
-    """
-
-    _page: Ui
+    _site: PageContext
+    _viewers: Viewers
+    _entrance: Entrance
 
     def __init__(self, runtime: Runtime, settings: Settings, ui: UiSettings, views: Views) -> None:
-        self._made_of = runtime, settings, ui, views
+        self._runtime = runtime
+        self._settings = settings
+        self._ui = ui
+        self._views = views
 
     def configure(self, http: HttpSettings) -> HttpSettings:
         """Take no token for the page, which authenticates viewers by itself, nor for `/`, which leads to it."""
         policy = http.policy
         below, at = (*policy.open_below, BASE), policy.open_at | {"/"}
         http = replace(http, policy=replace(policy, open_below=below, open_at=at, page=f"{BASE}/"))
-        if self._made_of[2].only:
+        if self._ui.only:
             return replace(http, answers_mcp=False, entrance=f"{BASE}/", is_private=True)
         return http
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
-        """Return the routes of the page."""
-        runtime, settings, ui, views = self._made_of
-        self._page = Ui(runtime, settings, http, ui, views)
-        return self._page.routes()
-
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
-        """Note what goes on."""
-        stop = self._page.start()
-        try:
-            yield
-        finally:
-            stop()
-
-    def end_streams(self) -> None:
-        """End the streams of the views that follow changes."""
-        self._page.close()
-
-
-class Ui:
-    """The page.
-
-    Args:
-        runtime: of all skills.
-        settings: what clients of MCP are shown.
-        http: how the server is reached, and who may come in.
-        ui: what the operator chose.
-        views: which skills each principal has.
-    """
-
-    def __init__(self, runtime: Runtime, settings: Settings, http: HttpSettings, ui: UiSettings, views: Views) -> None:
-        self._runtime = runtime
-        self._views = views
-        self._viewers = Viewers(http.policy, ui.once, FailedAuthentications(http.rates), http.page_sessions)
-        self.site = PageContext(
+        """Return the routes, below `BASE` and those that lead there, and follow the skills from now on."""
+        registry = self._runtime.registry
+        self._viewers = Viewers(http.policy, self._ui.once, FailedAuthentications(http.rates), http.page_sessions)
+        self._site = PageContext(
             _templates(),
-            settings,
+            self._settings,
             http.sites,
-            operation.UsageReports(ui.counts),
-            history.Revisions(runtime.registry),
-            local=ui.once is not None,
+            operation.UsageReports(self._ui.counts),
+            history.Revisions(registry),
+            local=self._ui.once is not None,
             open=self._viewers.is_open,
             live=live.Live(http.quotas.streams),
             activity=operation.Activity(),
         )
-        self._entrance = Entrance(self._viewers, http.policy, self.site.templates)
-        self.site.revisions.start()
-        self.site.live.follow(runtime.registry)
+        self._entrance = Entrance(self._viewers, http.policy, self._site.templates)
+        self._site.revisions.start()
+        self._site.live.follow(registry)
         threading.Thread(target=self._prepare, name="skills-ui-search", daemon=True).start()
-
-    def start(self) -> Callable[[], None]:
-        """Note from now on what is going on. Returns what ends that."""
-        return self._runtime.events.subscribe(self.site.activity.take)
-
-    def close(self) -> None:
-        """End every open stream."""
-        self.site.live.close()
-
-    def routes(self) -> list[BaseRoute]:
-        """Return the routes, below `BASE` and those that lead there."""
         routes = [
             *(Route(each.path, self._answer(each), methods=["GET"]) for each in VIEWS),
             Route("/try", self._posted(triggers.keep), methods=["POST"]),
@@ -219,6 +175,19 @@ class Ui:
         ]
         below = _Below(GZipMiddleware(Router(routes), _LEAST_COMPRESSED))
         return [*(Route(path, _to_page, methods=["GET"]) for path in ("/", BASE)), Mount(BASE, below)]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Note what goes on."""
+        stop = self._runtime.events.subscribe(self._site.activity.take)
+        try:
+            yield
+        finally:
+            stop()
+
+    def end_streams(self) -> None:
+        """End the streams of the views that follow changes."""
+        self._site.live.close()
 
     def _prepare(self) -> None:
         """Build the full-text index, then run the deep checks: of 10,000 skills these take a second and ten."""
@@ -238,7 +207,11 @@ class Ui:
                 if "authorization" in request.headers and (wait := self._viewers.failed(request)):
                     return self._entrance.too_often(wait)
                 return RedirectResponse(f"{base()}/sign-in", 303)
-            _admit(request, viewer)
+            if viewer.principal is not None:  # what the request opens counts as the viewer's
+                request.scope[PRINCIPAL] = viewer.principal
+                slot: Slot | None = request.scope.get("state", {}).get(SLOT)
+                if slot is not None:
+                    slot.admit(viewer.principal.key)
             return await self._shown(request, viewer, view)
 
         return answer
@@ -297,12 +270,12 @@ class Ui:
         runtime, admin = self._runtime_of(principal), self._views.may_admin(principal)
         others = admin and (principal is not None or self._views.are_restricted)
         look = Look(
-            self.site,
+            self._site,
             runtime,
             View(runtime.skill_set),
             principal,
-            is_admin=self.site.local or admin,
-            sees_others=self.site.local or others,
+            is_admin=self._site.local or admin,
+            sees_others=self._site.local or others,
         )
         reviews = proposals.may_review(look)
         nav = [
@@ -336,23 +309,20 @@ class _Below:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
         token = prefix.set(scope.get(PREFIX, ""))
         # Without the application above, what is refused by a route is answered here, with the headers too.
         scope = {name: value for name, value in scope.items() if name != "app"}
         try:
-            await self._app(scope, receive, with_headers(send))
+            await self._app(scope, receive, sending)
         finally:
             prefix.reset(token)
-
-
-def _admit(request: Request, viewer: Viewer) -> None:
-    """Have what the request opens counted as the viewer's."""
-    if viewer.principal is None:
-        return
-    request.scope[PRINCIPAL] = viewer.principal
-    slot: Slot | None = request.scope.get("state", {}).get(SLOT)
-    if slot is not None:
-        slot.admit(viewer.principal.key)
 
 
 async def _to_page(request: Request) -> Response:
@@ -377,12 +347,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(  # pyright: ignore[reportUnknownMemberType]
-        visible=visible,
-        marked=marked,
-        plain=plain,
-        tokens=estimated,
-        spark=spark,
-        moment=_moment,
+        visible=visible, marked=marked, plain=plain, tokens=estimated, spark=spark, moment=_moment
     )
     made.globals.update(  # pyright: ignore[reportUnknownMemberType]
         skill_address=skill_address, file_address=file_address, token_rule=ESTIMATE_RULE
@@ -397,16 +362,3 @@ def _moment(seconds: float | None) -> Markup:
     moment = time.gmtime(seconds)
     machine, people = time.strftime("%Y-%m-%dT%H:%M:%SZ", moment), time.strftime("%Y-%m-%d %H:%M UTC", moment)
     return Markup('<time datetime="{}">{}</time>').format(machine, people)
-
-
-def with_headers(send: Send) -> Send:
-    """Return what sends an answer with the headers that every one has; its own are kept."""
-
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in _HEADERS.items():
-                headers.setdefault(name, value)
-        await send(message)
-
-    return sending

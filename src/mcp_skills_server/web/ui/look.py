@@ -77,10 +77,9 @@ class Look:
     """The context in which one request of a viewer is answered.
 
     Attributes:
-        site: what all viewers have in common.
         runtime: of the skills that the viewer may read.
         view: these skills, bound once.
-        principal: who looks; None where no proof is required.
+        principal: the viewer; None where no proof is required.
         is_admin: whether the viewer may see what is for the operator.
         sees_others: whether the viewer may see who else there is, and what they do.
         nav: the views that the viewer may open: address and title.

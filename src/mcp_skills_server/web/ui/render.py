@@ -108,14 +108,7 @@ async def rendered(text: str, skill: str, files: Collection[str], place: str) ->
 
 
 def render(text: str, skill: str, files: Collection[str], place: str) -> Markup | None:
-    """Return the text as HTML, None where it is too much to render.
-
-    Args:
-        text: Markdown.
-        skill: path of the skill that it is of.
-        files: paths of the files of the skill.
-        place: path of the file that the text is in.
-    """
+    """Return Markdown as HTML, None where it is too much to render. `place` is the file of the skill that it is in."""
     if len(text) > MOST_RENDERED or text.count("\n") > _MOST_LINES or _cells(text) > _MOST_CELLS:
         return None
     if sum(1 for _ in _MARKS.finditer(text)) > _MOST_MARKS:

@@ -41,12 +41,9 @@ _MOST_OF_ONE: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """A person who may look at the page.
+    """A person who may look at the page, with what was proved; None where no proof is required, and on one's own page.
 
-    Attributes:
-        admission: what was proved; None where no proof is required, and on one's own page.
-        is_of_token: whether it was a token of the operator, which can be taken away.
-        credential: the token that was proved; "" where there was none.
+    A token of the operator, `is_of_token`, can be taken away.
     """
 
     admission: Admission | None = None

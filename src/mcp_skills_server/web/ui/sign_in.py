@@ -63,13 +63,7 @@ class NotBegunError(SignInError):
 
 
 class Entrance:
-    """Endpoints for signing in and out.
-
-    Args:
-        viewers: who is signed in.
-        policy: whose tokens are taken.
-        templates: the templates.
-    """
+    """Endpoints for signing in and out."""
 
     def __init__(self, viewers: Viewers, policy: Policy, templates: Environment) -> None:
         self._viewers = viewers
@@ -231,11 +225,7 @@ class Flow:
         return urlsplit(self._server.settings.issuer).netloc
 
     async def begin(self, browser: str) -> str:
-        """Return the address at the issuer to go to, for the browser that has this secret.
-
-        Raises:
-            SignInError: the issuer cannot be used now.
-        """
+        """Return the address at the issuer to go to, for the browser that has this secret."""
         metadata = await self._metadata()
         place = _address(metadata, "authorization_endpoint")
         # No nonce: that is OpenID's, refused without the scope openid, and PKCE binds the code to the browser already.
@@ -266,11 +256,7 @@ class Flow:
         return {}
 
     async def finish(self, given: Mapping[str, str], browser: str) -> Viewer:
-        """Redeem the authorization code, and return the viewer.
-
-        Args:
-            given: the query of the address that the issuer sent him to.
-            browser: the secret of the browser that he came with.
+        """Redeem the authorization code in the query that the issuer's answer came with, and return the viewer.
 
         Raises:
             SignInError: it is not whom this browser sent there, the issuer said no, or its token is refused.

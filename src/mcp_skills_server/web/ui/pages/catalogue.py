@@ -7,8 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from anyio import to_thread
@@ -20,7 +19,7 @@ from mcp_skills_server.authoring.tokens import estimated_size
 from mcp_skills_server.catalog.checks import Survey
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.fields import tags_of
-from mcp_skills_server.model import SKILL_MD, Problem, Skill, Snapshot, Standing
+from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.runtime.search_text import reasons
 from mcp_skills_server.telemetry.usage_store import Line
@@ -47,6 +46,7 @@ _SORTS: Final[Mapping[str, Callable[[Skill], Any]]] = {
     "files": lambda skill: -len(skill.files),
 }
 """What the list can be sorted by, beside the path."""
+_UNUSED: Final = Line("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,99 +95,8 @@ class Asked:
         del fields["start"]
         return list_address("", fields, start)
 
-    def part_of(self, skills: Sequence[Skill]) -> Sequence[Skill]:
-        """Return the skills of the part that is asked for, and one more where there are more."""
-        return skills[self.start : self.start + PART + 1]
 
-
-class SkillRow(NamedTuple):
-    """One skill of the list.
-
-    Attributes:
-        skill: which one.
-        title: its title, "" where it is the name.
-        source: where it comes from.
-        tags: its tags.
-        tokens: of its SKILL.md, as estimated.
-        left_out: why it is not served to everybody, and what to do; None where it is.
-        problems: how many problems of it are known.
-        line: what was counted of it.
-        why: in which texts which words of the question stand.
-        changed: when it changed last since the server started, in seconds since 1970; None where it did not.
-    """
-
-    skill: Skill
-    title: str
-    source: str
-    tags: Sequence[object]
-    tokens: int
-    left_out: Problem | None
-    problems: int
-    line: Line | None
-    why: Sequence[tuple[str, Sequence[str]]]
-    changed: float | None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the row for programs."""
-        left_out, loads = None, 0
-        if self.left_out is not None:
-            left_out = self.left_out.message
-        if self.line is not None:
-            loads = self.line.loads
-        return {
-            "path": self.skill.path,
-            "name": self.skill.name,
-            "title": self.title or None,
-            "description": self.skill.description,
-            "source": self.source,
-            "tags": [str(tag) for tag in self.tags],
-            "tokens": self.tokens,
-            "files": len(self.skill.files),
-            "problems": self.problems,
-            "left_out": left_out,
-            "loads": loads,
-        }
-
-
-class Found(NamedTuple):
-    """A part of what was looked for.
-
-    Attributes:
-        rows: the skills.
-        more: whether there are more.
-        total: how many there are in all, None where that was not counted.
-        trouble: why nothing could be searched, "" where it could.
-        nearest: where a search found nothing, skills whose names look like words of it.
-    """
-
-    rows: Sequence[SkillRow]
-    more: bool
-    total: int | None
-    trouble: str
-    nearest: Sequence[Skill]
-
-
-class Facets(NamedTuple):
-    """What there is to filter by, each with how many skills have it.
-
-    Attributes:
-        tokens: of all SKILL.md together.
-        places: problems of no skill that is shown: folders that cannot be read, skills that another hides.
-        summary: all problems in one line, "" for none.
-        progress: the state of the checks in words, "" when they are done.
-    """
-
-    sources: Sequence[tuple[str, str, int]]
-    tags: Sequence[tuple[str, int]]
-    codes: Sequence[tuple[str, int]]
-    left_out: int
-    tokens: int
-    places: Sequence[Problem]
-    summary: str
-    progress: str
-
-
-_facets: WeakKeyDictionary[Snapshot, Facets] = WeakKeyDictionary()
+_facets: WeakKeyDictionary[Snapshot, dict[str, Any]] = WeakKeyDictionary()
 
 
 async def page(request: Request, look: Look) -> Response:
@@ -197,23 +106,20 @@ async def page(request: Request, look: Look) -> Response:
 
 def _page(given: QueryParams, look: Look) -> Response:
     asked, survey = Asked.of(given), survey_of(look)
-    found = find(look, asked, survey)
+    found = _find(look, asked, survey)
     if given.get("format") == "json":
-        return JSONResponse([row.as_json() for row in found.rows])
+        return JSONResponse([_as_json(row) for row in found["rows"]])
     template = "rows.html" if "part" in given else "catalogue.html"
-    folder = os.path.join(look.runtime.registry.roots[0].given, "my-skill")
-    return look.page(
-        template,
-        asked=asked,
-        found=found,
-        facets=facets_of(look, survey),
-        part=PART,
-        new=shlex.join(["mcp-skills-server", "new", folder]),
-    )
+    new = shlex.join(["mcp-skills-server", "new", os.path.join(look.runtime.registry.roots[0].given, "my-skill")])
+    return look.page(template, asked=asked, part=PART, new=new, facets=_facets_of(look, survey), **found)
 
 
-def find(look: Look, asked: Asked, survey: Survey) -> Found:
-    """Return what an address asks for. The order of a search is that of `skills_search`; else it is by path."""
+def _find(look: Look, asked: Asked, survey: Survey) -> dict[str, Any]:
+    """Return what an address asks for. The order of a search is that of `skills_search`; else it is by path.
+
+    `total` is None where that was not counted, `trouble` is why nothing could be searched, and `nearest` has skills
+    whose names look like words of a question that found nothing.
+    """
     skills, used = look.snapshot.skills, look.used()
     accept = _condition(asked, used, survey)
     total, trouble = None, ""
@@ -221,29 +127,27 @@ def find(look: Look, asked: Asked, survey: Survey) -> Found:
     by_path = [skills[path] for path in look.snapshot.paths(Standing.UNUSABLE)]
     if asked.q:
         search = look.runtime.searches.of(look.runtime.skill_set)
-        ranked: Sequence[Skill] = ()
+        fitting: list[Skill] = []
         try:
-            ranked = search.find(
-                asked.q,
-                asked.start + PART + 1,
-                lambda skill: accept(skill) and skill.path in skills,
-                by_meaning=True,
-            )
-            if not ranked and not asked.start:
-                nearest = search.nearest(asked.q, _NEAREST, lambda skill: skill.path in skills)
+            most = asked.start + PART + 1
+            fitting += search.find(asked.q, most, lambda each: accept(each) and each.path in skills, by_meaning=True)
+            if not fitting and not asked.start:
+                nearest = search.nearest(asked.q, _NEAREST, lambda each: each.path in skills)
         except NoFullTextError as error:
             trouble = str(error)
         # What cannot be read is in no index; it is looked for by its path.
-        unread = [each for each in by_path if each.standing is Standing.UNUSABLE]
-        fitting = [*ranked, *(each for each in unread if asked.q.lower() in each.path.lower() and accept(each))]
+        unread = [
+            each for each in by_path if each.standing is Standing.UNUSABLE and asked.q.lower() in each.path.lower()
+        ]
+        fitting += filter(accept, unread)
     else:
         fitting = [*filter(accept, by_path)]
         total = len(fitting)
         if asked.sort:
             fitting.sort(key=_SORTS[asked.sort])
-    part = asked.part_of(fitting)
-    rows = [_row(look, each, asked, used or {}, survey) for each in islice(part, PART)]
-    return Found(rows, len(part) > PART, total, trouble, nearest)
+    rows = [_row(look, each, asked, used or {}, survey) for each in fitting[asked.start : asked.start + PART]]
+    more = len(fitting) > asked.start + PART
+    return {"rows": rows, "more": more, "total": total, "trouble": trouble, "nearest": nearest}
 
 
 def _condition(asked: Asked, used: Mapping[str, Line] | None, survey: Survey) -> Callable[[Skill], bool]:
@@ -267,7 +171,8 @@ def _condition(asked: Asked, used: Mapping[str, Line] | None, survey: Survey) ->
     return accept
 
 
-def _row(look: Look, skill: Skill, asked: Asked, used: Mapping[str, Line], survey: Survey) -> SkillRow:
+def _row(look: Look, skill: Skill, asked: Asked, used: Mapping[str, Line], survey: Survey) -> dict[str, Any]:
+    """Return one skill of the list. `left_out` is the problem that keeps it from everybody, None for none."""
     title, left_out = identity.title(skill) or "", reason_left_out(skill)
     why: Sequence[tuple[str, Sequence[str]]] = ()
     if title == skill.name:
@@ -276,18 +181,30 @@ def _row(look: Look, skill: Skill, asked: Asked, used: Mapping[str, Line], surve
         left_out = shown_problem(look, left_out)
     if asked.q:
         why = reasons(skill, asked.q)
-    return SkillRow(
-        skill,
-        title,
-        source_name(look, skill.root),
-        tags_of(skill.frontmatter)[:_MOST_TAGS_OF_ONE],
-        tokens_of(skill),
-        left_out,
-        len(survey.by_skill.get(skill.path, ())),
-        used.get(skill.path),
-        why,
-        next((each.time for each in look.site.revisions.of(skill.path)), None),
-    )
+    return {
+        "path": skill.path,
+        "name": skill.name,
+        "title": title,
+        "description": skill.description,
+        "source": source_name(look, skill.root),
+        "tags": [str(tag) for tag in tags_of(skill.frontmatter)[:_MOST_TAGS_OF_ONE]],
+        "tokens": tokens_of(skill),
+        "files": len(skill.files),
+        "problems": len(survey.by_skill.get(skill.path, ())),
+        "left_out": left_out,
+        "loads": used.get(skill.path, _UNUSED).loads,
+        "why": why,
+        "changed": next((each.time for each in look.site.revisions.of(skill.path)), None),
+    }
+
+
+def _as_json(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row for programs."""
+    out = {key: value for key, value in row.items() if key not in {"why", "changed"}}
+    out["title"] = row["title"] or None
+    if row["left_out"] is not None:
+        out["left_out"] = row["left_out"].message
+    return out
 
 
 def tokens_of(skill: Skill) -> int:
@@ -298,27 +215,29 @@ def tokens_of(skill: Skill) -> int:
     return estimated_size(file.size)
 
 
-def facets_of(look: Look, survey: Survey) -> Facets:
-    """Return the filters of the viewer's skills. Made once for a snapshot whose skills are all checked."""
+def _facets_of(look: Look, survey: Survey) -> dict[str, Any]:
+    """Return what there is to filter by, with how many skills have it, and what is said of all skills.
+
+    It is made once for a snapshot whose skills are all checked. `places` has problems of no skill that is shown:
+    folders that cannot be read, skills that another hides.
+    """
     snapshot = look.snapshot
     found = _facets.get(snapshot)
     if found is None:
-        skills = snapshot.skills.values()
+        skills, by_skill = snapshot.skills.values(), survey.by_skill
         roots = Counter(skill.root for skill in skills)
         tags = Counter(tag for skill in skills for tag in {str(each) for each in tags_of(skill.frontmatter)})
-        codes = Counter(
-            code for path in snapshot.skills for code in {each.code for each in survey.by_skill.get(path, ())}
-        )
-        found = Facets(
-            [(str(root), source_name(look, root), count) for root, count in sorted(roots.items())],
-            sorted(tags.most_common(_MOST_TAGS)),
-            sorted(codes.items()),
-            sum(skill.standing is not Standing.VALID for skill in skills),
-            sum(map(tokens_of, skills)),
-            [shown_problem(look, each) for each in snapshot.problems[:_MOST_PLACES]],
-            survey.summary,
-            survey.progress,
-        )
+        codes = Counter(code for skill in skills for code in {each.code for each in by_skill.get(skill.path, ())})
+        found = {
+            "sources": [(str(root), source_name(look, root), count) for root, count in sorted(roots.items())],
+            "tags": sorted(tags.most_common(_MOST_TAGS)),
+            "codes": sorted(codes.items()),
+            "left_out": sum(skill.standing is not Standing.VALID for skill in skills),
+            "tokens": sum(map(tokens_of, skills)),
+            "places": [shown_problem(look, each) for each in snapshot.problems[:_MOST_PLACES]],
+            "summary": survey.summary,
+            "progress": survey.progress,
+        }
         if survey.is_complete:
             _facets[snapshot] = found
     return found

@@ -167,13 +167,7 @@ class Revisions:
 
 
 def commits(folder: str, root: str, without: Sequence[str] = ()) -> list[Commit]:
-    """Return the last commits that touched a folder, the newest first; none without git. Blocks.
-
-    Args:
-        folder: absolute path in `root`, with links resolved.
-        root: absolute path of the root that is served, with links resolved.
-        without: folders in `folder` that do not count.
-    """
+    """Return the last commits that touched a folder of a root, but those `without` it; none without git. Blocks."""
     top = working_copy(Path(root))
     if top is None or not Path(folder).is_relative_to(top):
         return []

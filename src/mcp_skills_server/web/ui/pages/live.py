@@ -46,16 +46,10 @@ Stays: TypeAlias = Callable[[], Awaitable[bool]]
 
 
 class Change(NamedTuple):
-    """One skill that a scan found to differ.
+    """One skill that a scan found to differ, with some of the files that do, and how many more there are.
 
-    Attributes:
-        kind: what happened.
-        path: the skill path.
-        files: paths of files that differ, at most `_MOST_FILES`; only of a skill that changed.
-        more: how many more there are.
-        number: of the scan: about the milliseconds since 1970, and higher than that of each scan before. It does not
-            tell how many skills of others differ.
-        time: of the scan, in seconds since 1970.
+    `number` is that of the scan: about the milliseconds since 1970, and higher than that of each scan before. It does
+    not tell how many skills of others differ.
     """
 
     kind: Literal["appeared", "changed", "vanished"]
@@ -95,13 +89,7 @@ def _differing_inside(path: str, paths: Sequence[str]) -> set[str]:
 class Live:
     """The latest changes, as each set of skills has them, and the streams. Any thread may note changes.
 
-    Args:
-        share: streams that one owner may have; None for a part of all.
-
-    Attributes:
-        since: when the first change could be, in seconds since 1970.
-        loop: runs the streams; None before the first one.
-        is_closing: whether all streams are to end.
+    One owner may have `share` streams; None for a part of all.
     """
 
     def __init__(self, share: int | None = None) -> None:
@@ -176,16 +164,10 @@ class Live:
         self.wake()
 
     def open(self, skills: SkillSet, owner: Owner, after: int, stays: Stays, path: str = "") -> ChangeStream:
-        """Return a stream of server-sent events: one `change` for whatever happened since the last one.
+        """Return a stream of server-sent events: one `change` for whatever happened since the change `after`.
 
-        An owner who opens too many has the oldest one ended, with the event `replaced`.
-
-        Args:
-            skills: whose changes.
-            owner: among whose streams it counts.
-            after: the number of the last change that is known.
-            stays: asked before each line; where it says no, the stream ends.
-            path: of the one skill whose changes count; "" for all.
+        An owner who opens too many has the oldest one ended, with the event `replaced`. A stream ends where `stays`
+        says no before a line. With `path` only changes of the skill at this path count.
 
         Raises:
             QuotaError: others have left no place.
@@ -204,8 +186,7 @@ class Live:
 class ChangeStream(StreamingResponse):
     """One stream, made by `Live.open`. It leaves its place however the connection ends.
 
-    Attributes:
-        is_replaced: whether it has to end, since its owner has opened too many after it.
+    `is_replaced` tells it to end, since its owner has opened too many after it.
     """
 
     def __init__(self, live: Live, skills: SkillSet, after: int, stays: Stays, path: str) -> None:

@@ -39,18 +39,7 @@ class Cut(NamedTuple):
 
 
 class UnaskedText(NamedTuple):
-    """A text that a model reads unasked.
-
-    Attributes:
-        title: what it is.
-        text: all of it.
-        limit: characters that it may have.
-        examples: some of the skills that are not whole.
-        whole: how many skills it shows with their whole descriptions.
-        cut: how many with a part of them.
-        named: how many by name alone.
-        unnamed: how many not at all.
-    """
+    """A text that a model reads unasked, and how many skills it shows whole, in part, by name alone, and not at all."""
 
     title: str
     text: str
@@ -63,15 +52,7 @@ class UnaskedText(NamedTuple):
 
 
 class MethodAnswer(NamedTuple):
-    """What a method answers, as it is sent.
-
-    Attributes:
-        method: the method.
-        dialect: of which dialect it is, "" where all have the same.
-        raw: the result as JSON.
-        items: how many entries it has.
-        more: whether there is another page.
-    """
+    """What a method answers, as it is sent: JSON with some items. The dialect is "" where all have the same."""
 
     method: str
     dialect: str

@@ -44,15 +44,9 @@ UNFINISHED: Final = "begun"
 
 
 class SourceRow(NamedTuple):
-    """One root.
+    """One root, with its skills that the viewer may see, and what went wrong at the last look; "" for nothing.
 
-    Attributes:
-        name: what people call it.
-        revision: which revision is served; "" for a folder, and where that is not known.
-        skills: how many of its skills the viewer may see.
-        left_out: how many of them are not served to everybody.
-        state: the state of what is fetched; None for a folder, which is watched.
-        trouble: what went wrong at the last look, "" for nothing.
+    A folder, which is watched, has no state.
     """
 
     name: str
@@ -65,10 +59,10 @@ class SourceRow(NamedTuple):
 
 async def sources(_: Request, look: Look) -> Response:
     """Return the view."""
-    return look.page("sources.html", rows=rows(look))
+    return look.page("sources.html", rows=source_rows(look))
 
 
-def rows(look: Look) -> list[SourceRow]:
+def source_rows(look: Look) -> list[SourceRow]:
     """Return the roots that the viewer has a skill of; all of them for who may see what the operator sees."""
     states = {each.name: each for each in look.site.sources()}
     lost = {each.path: each.message for each in look.runtime.registry.snapshot.problems if each.code == "root-missing"}
@@ -92,11 +86,7 @@ def rows(look: Look) -> list[SourceRow]:
 
 
 class UsageReports:
-    """The reports of the counts, not made anew for every page.
-
-    Args:
-        counts: None where nothing is counted.
-    """
+    """The reports of the counts, not made anew for every page."""
 
     def __init__(self, counts: UsageStore | None) -> None:
         self._counts = counts
@@ -185,12 +175,7 @@ def _lines(look: Look, report: Report | None) -> list[Line]:
 
 
 class ScriptRun(NamedTuple):
-    """A script that was started.
-
-    Attributes:
-        event: the request for it, at its end if it has ended.
-        started: which file of which skill; the skill is "" for code that came with a call.
-    """
+    """A started script and the request for it. The skill is "" for code that came with a call."""
 
     event: Event
     started: Use

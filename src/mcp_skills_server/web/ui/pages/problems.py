@@ -30,14 +30,7 @@ REFRESH_S: Final = "1"
 
 
 class ShownProblem(NamedTuple):
-    """A problem as it is shown.
-
-    Attributes:
-        problem: the problem.
-        skill: the skill that it is of, None for one of a root.
-        file: the path in the skill of the file that it is in, "" for the skill as a whole.
-        lines: of that file with their numbers, around the place; empty where no line is meant, or none can be read.
-    """
+    """A problem with its skill, None for one of a root, the file in it or "", and the numbered lines around it."""
 
     problem: Problem
     skill: Skill | None = None
@@ -99,13 +92,7 @@ async def _shown(look: Look, problem: Problem) -> ShownProblem:
 
 
 def file_of(problem: Problem, place: str, files: Mapping[str, object]) -> str:
-    """Return the path in its skill of the file that a problem names; "" where it names none of its files.
-
-    Args:
-        problem: the problem.
-        place: the directory of the skill, as problems name it.
-        files: the skill's files by path.
-    """
+    """Return which of these files of the skill at `place` a problem names; "" for none of them."""
     path = problem.path.removeprefix(place).lstrip(os.sep).replace(os.sep, "/")
     if path in files:
         return path

@@ -19,9 +19,8 @@ from mcp_skills_server.format import frontmatter
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.proposals import approval
 from mcp_skills_server.proposals.intake import trial
-from mcp_skills_server.proposals.proposal import LOCAL, Proposal
 from mcp_skills_server.proposals.review import Review, review, root_of
-from mcp_skills_server.proposals.store import ProposalStore
+from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files
 from mcp_skills_server.runtime.search import Search
 from mcp_skills_server.runtime.search_index import NoFullTextError
@@ -38,13 +37,7 @@ _NONE: Final = "There is no such proposal, or it is not yours to review."
 
 
 class Side(NamedTuple):
-    """One row of two texts side by side.
-
-    Attributes:
-        kind: "same", "changed", or "gap" for lines that are left out, of which `left` tells the number.
-        left: the line that is served; None where there is none.
-        right: the line that is proposed, likewise.
-    """
+    """A line that is served beside the one that is proposed: "same", "changed", or "gap" for lines left out."""
 
     kind: str
     left: str | None

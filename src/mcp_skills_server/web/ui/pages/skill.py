@@ -67,15 +67,7 @@ _MARKDOWN: Final = (".md", ".markdown")
 
 
 class Snippet(NamedTuple):
-    """The way to have one host use this server.
-
-    Attributes:
-        key: a word of its own.
-        title: the host.
-        command: what to type.
-        text: its part of the host's file.
-        link: an address that the host opens by itself, "" where it has none.
-    """
+    """The ways to have one host use this server: a command, a part of its file, and maybe a link that it opens."""
 
     key: str
     title: str
@@ -85,15 +77,7 @@ class Snippet(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A SKILL.md as people see it.
-
-    Attributes:
-        raw: the text.
-        rendered: the body as HTML, None where it is too much for that.
-        hidden: the number of invisible characters in it.
-        trouble: why there is no text; "" where there is.
-        body_tokens: about how many tokens the instructions take.
-    """
+    """A SKILL.md as people see it, with the number of its invisible characters, or why it cannot be seen."""
 
     raw: str = ""
     rendered: Markup | None = None
@@ -120,7 +104,7 @@ class AuthorReport(NamedTuple):
         failed: the cases that do not come out as expected, each with the reason.
         troubles: why files in its folder evals hold no cases.
         hosts: the hosts whose models are shown the skill alike, and how they are, unasked.
-        neighbours: skills that a model may take it for, the most alike first.
+        neighbours: skills that a model may take it for.
     """
 
     summary: Summary | None
@@ -131,11 +115,8 @@ class AuthorReport(NamedTuple):
 
 
 async def page(request: Request, look: Look) -> Response:
-    """Return the view of a skill; with `part` what a change replaces, with `there` whether there is one."""
+    """Return the view of a skill; with `part` what a change replaces."""
     skill, query = skill_of(request, look), request.query_params
-    if "there" in query:
-        events.concerns([skill])
-        return Response(status_code=204)
     text = await _text(look, skill)
     declared, filled, trouble = await _filled(query, look, skill)
     used: Mapping[str, Line] = await to_thread.run_sync(look.used) or {}
@@ -158,7 +139,6 @@ async def page(request: Request, look: Look) -> Response:
         text=text,
         frontmatter=[(key, _value(value)) for key, value in skill.frontmatter.items()],
         tree=_tree_of(skill),
-        digests=skill.digests,
         problems=_problems(look, skill, survey),
         is_checked=is_checked,
         author=author,

@@ -23,14 +23,7 @@ _MOST_SHOWN: Final = 200_000
 
 
 class Answer(NamedTuple):
-    """The result of a call.
-
-    Attributes:
-        call: the arguments as JSON.
-        raw: the result as JSON, as it is sent.
-        text: what of it a model reads where its host shows the text.
-        is_error: whether the model has to do something else.
-    """
+    """A call and its result, as JSON, and the text of it that a model reads where its host shows text."""
 
     call: str
     raw: str

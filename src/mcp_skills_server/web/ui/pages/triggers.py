@@ -16,8 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mcp_skills_server.authoring.evaluation import own_cases
-from mcp_skills_server.authoring.trigger_sets import TriggerCase, encode_cases
+from mcp_skills_server.authoring.evaluation import TriggerCase, encode_cases, own_cases
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import EVALS, Skill
@@ -74,13 +73,7 @@ class CheckedPrompt(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """What a prompt finds, the best first.
-
-    Attributes:
-        places: the skills.
-        nearest: where nothing fits, skills whose names look like words of the prompt.
-        trouble: why nothing could be searched, "" where it could.
-    """
+    """What a prompt finds, the best first, or skills whose names look like words of it, or why nothing was searched."""
 
     places: Sequence[Ranked] = ()
     nearest: Sequence[Skill] = ()

@@ -88,18 +88,6 @@ local(document);
   }
 })();
 
-// A skill may go while its page is open: who comes back to the page hears of it.
-(() => {
-  const gone = document.getElementById("gone");
-  if (!gone) return;
-  addEventListener("focus", async () => {
-    try {
-      const answer = await fetch(gone.dataset.asks, { redirect: "manual" });
-      gone.hidden = answer.status !== 404;
-    } catch { /* the server is away, which the next click tells */ }
-  });
-})();
-
 // Live parts: the server says that there is something new, and the page asks for it. A tab that nobody sees follows
 // nothing, since a browser has few connections for all tabs of a server.
 (() => {

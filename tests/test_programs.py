@@ -40,6 +40,8 @@ def suite(*arguments: str | Path, path: str, within: Path) -> tuple[int, list[st
     command = [sys.executable, "-m", "pytest", "-q", *arguments]
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "tests")}
     environment = {key: value for key, value in environment.items() if not key.startswith(("PYTEST_", "COV_"))}
+    if within != ROOT:
+        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # most of the time of a small suite
     done = subprocess.run(
         command, cwd=within, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
     )
@@ -56,11 +58,12 @@ def own(tmp_path: Path) -> Path:
     return tmp_path / "own"
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_the_last_lines_name_what_was_absent_and_what_that_left_out(own: Path, tmp_path: Path, workers: str) -> None:
+@pytest.mark.parametrize("workers", [[], ["-p", "xdist.plugin", "-n", "2"]])
+def test_the_last_lines_name_what_was_absent_and_what_that_left_out(
+    own: Path, tmp_path: Path, workers: list[str]
+) -> None:
     install(tmp_path / "bin", "xquux")
-    options = ["-n", workers, "-ra", "--strict-markers"]
-    code, lines = suite(*options, path=str(tmp_path / "bin"), within=own)
+    code, lines = suite(*workers, "-ra", "--strict-markers", path=str(tmp_path / "bin"), within=own)
     assert code == 0
     assert lines[-2] == "xfrob is not installed: all 2 tests that need it were skipped"
     assert lines[-1].startswith("1 passed, 2 skipped")
@@ -78,7 +81,7 @@ def test_a_second_run_has_what_the_first_skipped_for_want_of_a_program(own: Path
     (own / "test_other.py").write_text("import pytest\ndef test_three(): ...\ndef test_four(): pytest.skip('so')\n")
     install(tmp_path / "bin", "xquux")
     kept = ["--rootdir", own, "-o", f"cache_dir={tmp_path / 'cache'}"]
-    assert suite(*kept, "-n", "2", path=str(tmp_path / "bin"), within=own)[1][-1].startswith("2 passed, 3 skipped")
+    assert suite(*kept, path=str(tmp_path / "bin"), within=own)[1][-1].startswith("2 passed, 3 skipped")
     (own / "test_other.py").write_text("raise RuntimeError('nothing of it is asked for')\n")
     install(tmp_path / "bin", "xfrob")
     code, lines = suite(*kept, "--skipped", path=str(tmp_path / "bin"), within=own)

@@ -295,7 +295,8 @@ async def test_a_skill_that_cannot_be_read_is_refused_and_is_no_bug(
         shown = await client.session.send_request(
             Ask(method="skills/get", params={"uri": "skill://a/SKILL.md"}), Answer
         )
-        assert [each["uri"] for each in shown.model_dump()["skill"]["resources"]] == ["skill://a/SKILL.md"]
+        uris = [each["uri"] for each in shown.model_dump()["skill"]["resources"]]
+        assert uris == ["skill://a/SKILL.md", "skill://a/notes.md"]
     assert "Permission denied" in caplog.text and "Traceback" not in caplog.text
 
 

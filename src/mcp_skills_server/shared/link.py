@@ -182,7 +182,8 @@ class Link:
 
     async def _watch(self, listener: Listener) -> None:
         self._loop, self._watching = asyncio.get_running_loop(), asyncio.current_task()
-        self._publisher = client = self.settings.client(3)  # one connection to subscribe, two to publish
+        client: Any = self.settings.client(3)  # one connection to subscribe, two to publish
+        self._publisher = client
         pause, missed = _SOONEST_S, False
         try:
             while not self._stopped:

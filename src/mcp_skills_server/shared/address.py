@@ -61,9 +61,8 @@ class RedisSettings:
         }
         if self.url.startswith("rediss:"):
             given |= {"ssl_ca_certs": self.ca, "ssl_min_version": ssl.TLSVersion.TLSv1_2}
-        pools: Any = BlockingConnectionPool  # whose types are incomplete
-        pool = pools.from_url(self.url, max_connections=most, timeout=ANSWER_S, **given)
-        return Redis.from_pool(pool)
+        pool: Any = BlockingConnectionPool  # whose keywords are untyped
+        return Redis.from_pool(pool.from_url(self.url, max_connections=most, timeout=ANSWER_S, **given))
 
 
 def redis_settings(

@@ -54,10 +54,9 @@ class LookAgain:
         self._link = link
         self._us = secrets.token_hex(8)
         self._state = state
-        self._looks: dict[str, _Throttled] = {}
-        for where, work in look.items():
-            in_thread: Callable[[], Awaitable[object]] = partial(asyncio.to_thread, partial(self._look, work))
-            self._looks[where] = _Throttled(in_thread, _LOOK_S)
+        self._looks: dict[str, _Throttled] = {
+            where: _Throttled(partial(self._look_in_thread, work), _LOOK_S) for where, work in look.items()
+        }
         self._says: dict[tuple[Where, bool], _Throttled] = {}
         self._lookers: set[int] = set()
         """The threads that look because another replica said so."""
@@ -113,6 +112,9 @@ class LookAgain:
         for where, throttled in self._looks.items():
             throttled.ask()
             self._say(cast("Where", where), False)
+
+    async def _look_in_thread(self, work: Callable[[], object]) -> None:
+        await asyncio.to_thread(self._look, work)
 
     def _look(self, work: Callable[[], object]) -> None:
         self._lookers.add(threading.get_ident())

@@ -23,7 +23,6 @@ from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import SkillsServerError, UsageError, missing_extra
 from mcp_skills_server.model import SIGNATURE_FILE, printable
 
-"""The name of a signature, in the folder of the skill."""
 _MOST_BYTES: Final = 1 << 20
 
 Files: TypeAlias = Mapping[str, bytes]
@@ -42,10 +41,8 @@ class UnsignedError(SkillsServerError):
 class Identity:
     """Who may have signed without a key: by a certificate of sigstore.
 
-    Attributes:
-        name: an e-mail address or the address of a workflow.
-        issuer: who vouches for it, an OpenID Connect issuer.
-        trust: a file with the trust root; None asks for sigstore's own.
+    `name` is an e-mail address or that of a workflow, `issuer` an OpenID Connect issuer, and `trust` a file with the
+    trust root, None for sigstore's own.
     """
 
     name: str
@@ -245,9 +242,7 @@ def _bundle(raw: bytes) -> dict[str, Any]:
 
 
 def _has_other_names(value: Any) -> bool:
-    """Tell whether a field has its other name, `public_key` for `publicKey`: the library takes both, and what is proved
-    here must be what it reads.
-    """
+    """Tell whether a field has its alias (`public_key` for `publicKey`), which the library would read too."""
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
         return any("_" in key for key in fields) or any(map(_has_other_names, fields.values()))

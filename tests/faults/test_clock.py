@@ -38,7 +38,6 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
     # the wall (tests/access, tests/web/ui/test_sign_in.py), and so is the day on which a use is counted
     # (tests/telemetry/test_usage.py). How many tokens end soon is shown. All else that waits, waits by time.monotonic.
     assert {path.relative_to(SOURCE).as_posix() for path in found} == {
-        "access/oauth.py",
         "catalog/disk.py",
         "catalog/index.py",
         "catalog/tree.py",

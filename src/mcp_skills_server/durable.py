@@ -138,13 +138,13 @@ def write_folder(path: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:
     Raises:
         OSError: it cannot be written, or something is there.
     """
-    import shutil  # late: a server starts without them
-    import tempfile
+    import secrets  # late: a server starts without them
+    import shutil
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{path.name[:50]}-", dir=path.parent))
+    made = path.with_name(f".{path.name[:50]}-{secrets.token_hex(6)}")
+    made.mkdir()
     try:
-        made.chmod(0o755)
         for name, (raw, executable) in files.items():
             place = made / name
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -153,6 +153,7 @@ def write_folder(path: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:
                 place.chmod(0o755)
         sync_paths([*map(str, made.rglob("*")), str(made)])
         made.rename(path)
+        sync_paths([str(path.parent)])
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise

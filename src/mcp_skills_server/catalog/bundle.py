@@ -178,7 +178,9 @@ class _Gathering:
         if here.is_withheld:
             return
         within_skill = here.path.removeprefix(self._skill.directory).lstrip("/")
-        prefix = f"{within_skill}/" if within_skill else ""
+        prefix = ""
+        if within_skill:
+            prefix = f"{within_skill}/"
         before = len(self.files)
         if here.holds_manifest and within_skill:
             self.nested.append(within_skill)
@@ -242,7 +244,9 @@ def over_limits(
     directory: str, files: Mapping[str, SkillFile], limits: Limits, *, unkept: int = 0
 ) -> Iterator[Problem]:
     """Yield what the limits say of a skill in this directory with these files, and with so many that were not kept."""
-    depth = directory.count("/") + 1 if directory else 0
+    depth = 0
+    if directory:
+        depth = directory.count("/") + 1
     if depth > limits.depth:
         yield problem("too-deep", f"the skill lies {depth} levels below its root, {limits.depth} are searched")
     count = len(files) + unkept

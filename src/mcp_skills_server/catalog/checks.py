@@ -50,7 +50,9 @@ class Survey:
     @property
     def progress(self) -> str:
         """The state of the checks in words, "" when they are done."""
-        return "" if self.is_complete else f"checking {self.checked:,} of {self.total:,} skills"
+        if self.is_complete:
+            return ""
+        return f"checking {self.checked:,} of {self.total:,} skills"
 
     @property
     def summary(self) -> str:
@@ -115,7 +117,10 @@ class Checks:
         """Return the problems of a snapshot that are known now. Reads no file."""
         with self._lock:
             made = self._surveys.get(snapshot)
-            checked = [] if made else [self._known.get(each) for each in snapshot.skills.values()]
+            if made:
+                checked = []
+            else:
+                checked = [self._known.get(each) for each in snapshot.skills.values()]
         if made is not None:
             return made
         found = {*snapshot.all_problems, *self._among(snapshot)}
@@ -175,7 +180,9 @@ def inspect(reader: Reader, skill: Skill, nested: Sequence[str], most_bytes: int
     from mcp_skills_server.validation import lint  # and with it TOML, which no start needs
 
     root = reader.roots[skill.root]
-    above = skill.directory + "/" if skill.directory else ""
+    above = ""
+    if skill.directory:
+        above = skill.directory + "/"
     inner = tuple(f"{directory.removeprefix(above)}/" for directory in nested)
     own = {path: file for path, file in skill.files.items() if not path.startswith(inner)}
     base, _, place = root.locate(skill.directory)

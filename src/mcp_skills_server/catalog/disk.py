@@ -257,13 +257,17 @@ def look(root_path: str, location: str) -> os.stat_result | None:
                 found = os.stat(last, dir_fd=handle, follow_symlinks=False)
             else:
                 found = os.lstat(f"{handle}/{last}")
-            return None if is_foreign(found, handle) else found
+            if is_foreign(found, handle):
+                return None
+            return found
     except OSError:
         return None
 
 
 def _read_all(descriptor: int, size: int) -> bytes:
-    raw = os.read(descriptor, size) if size else b""
+    raw = b""
+    if size:
+        raw = os.read(descriptor, size)
     if len(raw) == size:
         return raw
     parts = [raw]
@@ -281,11 +285,15 @@ def enter(parent: Handle | None, name: str, *, follow: bool = False) -> Handle:
         OSError: it is not there, not a directory, or a link and not to be followed.
     """
     if not _BY_DESCRIPTOR:
-        path = name if parent is None else f"{parent}/{name}"
+        path = name
+        if parent is not None:
+            path = f"{parent}/{name}"
         if not stat.S_ISDIR((os.stat if follow else os.lstat)(path).st_mode):
             raise NotADirectoryError(path)
         return path
-    flags = _DIRECTORY & ~_NOFOLLOW if follow else _DIRECTORY
+    flags = _DIRECTORY
+    if follow:
+        flags = _DIRECTORY & ~_NOFOLLOW
     return os.open(name, flags, dir_fd=parent if isinstance(parent, int) else None)
 
 

@@ -33,10 +33,16 @@ class PassedOver(NamedTuple):
 
     def __str__(self) -> str:
         count = f"{'' if self.whole else 'at least '}{self.skills}"
-        lie = "skill lies in a folder" if count == "1" else "skills lie in folders"
+        lie = "skills lie in folders"
+        if count == "1":
+            lie = "skill lies in a folder"
         named = ", ".join(self.folders[:_NAMED])
-        more = f" and {len(self.folders) - _NAMED} more" if len(self.folders) > _NAMED else ""
-        whose = "whose name begins" if count == "1" else "whose names begin"
+        more = ""
+        if len(self.folders) > _NAMED:
+            more = f" and {len(self.folders) - _NAMED} more"
+        whose = "whose names begin"
+        if count == "1":
+            whose = "whose name begins"
         return f"{self.root}: {count} {lie} {whose} with a dot: {named}{more}; name one as root, or give --hidden"
 
     def as_json(self) -> dict[str, Any]:

@@ -81,7 +81,10 @@ class Origins:
         """Return the fetched skill that this directory belongs to: the innermost one with a record."""
         if directory not in self._holders:
             parent, _, name = directory.rpartition("/")
-            place = os.path.join(self._root, parent) if parent else self._root
+            if parent:
+                place = os.path.join(self._root, parent)
+            else:
+                place = self._root
             if self._record(place, name) is not None:
                 found = _Holder(place, name, "")
             else:
@@ -131,7 +134,9 @@ def _read(path: str) -> dict[str, Any] | None:
             return {}
         with os.fdopen(os.dup(descriptor), "rb") as file:
             found = json.loads(file.read(_MOST_BYTES))
-        return cast(dict[str, Any], found) if isinstance(found, dict) else {}
+        if isinstance(found, dict):
+            return cast(dict[str, Any], found)
+        return {}
     except (OSError, ValueError, RecursionError):
         return {}
     finally:
@@ -140,10 +145,16 @@ def _read(path: str) -> dict[str, Any] | None:
 
 def _origin(record: dict[str, Any] | None) -> str:
     source = (record or {}).get("source")
-    shown = bare(source).partition(_WELL_KNOWN)[0].rstrip("/") if isinstance(source, str) else ""
-    return shown if shown and shown.isprintable() else UNKNOWN
+    shown = ""
+    if isinstance(source, str):
+        shown = bare(source).partition(_WELL_KNOWN)[0].rstrip("/")
+    if shown and shown.isprintable():
+        return shown
+    return UNKNOWN
 
 
 def _files(record: dict[str, Any]) -> dict[str, Any]:
     files = record.get("files")
-    return cast(dict[str, Any], files) if isinstance(files, dict) else {}
+    if isinstance(files, dict):
+        return cast(dict[str, Any], files)
+    return {}

@@ -43,7 +43,9 @@ def by_root(gates: Mapping[str, Gate]) -> Gate:
 
     def judge(reader: Reader, skill: Skill) -> GateRefusal | None:
         gate = gates.get(reader.roots[skill.root].given)
-        return None if gate is None else gate(reader, skill)
+        if gate is None:
+            return None
+        return gate(reader, skill)
 
     return judge
 

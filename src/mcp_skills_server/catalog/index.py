@@ -208,7 +208,9 @@ class Index:
         """Return the answer that is kept for the digest of a question, None where there is none."""
         query = "SELECT answer FROM answer WHERE question = ?"
         found = self._do(lambda connection: connection.execute(query, (question,)).fetchone(), create=False)
-        return str(found[0]) if found else None
+        if found:
+            return str(found[0])
+        return None
 
     def keep_answer(self, question: bytes, answer: str) -> None:
         """Keep an answer for a month."""

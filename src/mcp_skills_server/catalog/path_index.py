@@ -25,7 +25,9 @@ class PathIndex(dict[str, _V]):
         if not part:
             return order
         start, end = bisect_left(order, part + "/"), bisect_left(order, part + "0")  # '0' follows '/'
-        return [part, *order[start:end]] if part in self else order[start:end]
+        if part in self:
+            return [part, *order[start:end]]
+        return order[start:end]
 
     def replace(self, gone: Iterable[str], came: Mapping[str, _V]) -> None:
         """Take what stands at some places out and put something in at others."""
@@ -50,7 +52,9 @@ def touched(location: str, skills: PathIndex[Skill], is_directory: bool) -> str 
         return parent
     if is_directory or not location:
         return location
-    return location if skills.below(location) else None
+    if skills.below(location):
+        return location
+    return None
 
 
 def above(location: str) -> Iterator[str]:
@@ -74,7 +78,9 @@ def outermost(parts: Collection[str]) -> list[str]:
 
 def join(directory: str, name: str) -> str:
     """Return the path of a name in a directory; "" is the root."""
-    return f"{directory}/{name}" if directory else name
+    if directory:
+        return f"{directory}/{name}"
+    return name
 
 
 def within(location: str, part: str) -> bool:

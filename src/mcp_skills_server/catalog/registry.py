@@ -74,7 +74,9 @@ class Registry(Reader):
         self.loaded = threading.Event()
         self._lock = threading.RLock()
         self._grace = GracePeriod(self._look_at_held, quiet_s)
-        judge = None if gate is None else partial(gate, self)
+        judge = None
+        if gate is not None:
+            judge = partial(gate, self)
         # What an index says of a skill is not proved before it is shown, and a gate is there to have it proved.
         self._indexes = [RootIndex(root, self.limits, self._grace, judge, self.roots) for root in self.roots]
         self.index = index if gate is None else None
@@ -294,7 +296,9 @@ class Registry(Reader):
     def _problems_of_none(self) -> tuple[Problem, ...]:
         """Return all problems that belong to no served skill; the same object as before where they are the same."""
         now = tuple(chain(*self._unattached_problems(), self._shadowed))
-        return self.snapshot.problems if now == self.snapshot.problems else now
+        if now == self.snapshot.problems:
+            return self.snapshot.problems
+        return now
 
     def _merge(self) -> tuple[dict[str, Skill], list[Problem]]:
         """Return one namespace from all roots, and a Problem for each skill that has no place in it."""
@@ -350,7 +354,10 @@ class Registry(Reader):
         found: list[Problem] = []
         for each in lint.CATALOG.check(snapshot, deep=True):
             skill = snapshot.skills[each.skill]
-            place = join(skill.directory, each.path) if each.path else skill.directory
+            if each.path:
+                place = join(skill.directory, each.path)
+            else:
+                place = skill.directory
             found.append(each.at(self.roots[skill.root].show(place), skill.path))
         return found
 

@@ -190,21 +190,25 @@ def _line_of(
     path: str, old: Skill | None, new: Skill | None, reason: Problem | str | None, files: list[str]
 ) -> Line | None:
     name = f"skill {printable(path)}"
-    why = f": {reason}" if reason else ""
+    why = ""
+    if reason:
+        why = f": {reason}"
     if new is None:
         return logging.WARNING if isinstance(reason, Problem) else logging.INFO, f"{name}: removed{why}"
     served, was_served = new.standing is Standing.VALID, old is not None and old.standing is Standing.VALID
     if old is None:
-        return (
-            (logging.INFO, f"{name}: added") if served else (logging.WARNING, f"{name}: found, not {_state(new)}{why}")
-        )
+        if served:
+            return (logging.INFO, f"{name}: added")
+        return (logging.WARNING, f"{name}: found, not {_state(new)}{why}")
     if new.standing < old.standing:
         return logging.WARNING, f"{name}: no longer {_state(new)}{why}"
     if served and not was_served:
         return logging.INFO, f"{name}: served now"
     if not files:
         return logging.INFO, f"{name}: changed"
-    more = f" and {len(files) - _FILES_NAMED} more" if len(files) > _FILES_NAMED else ""
+    more = ""
+    if len(files) > _FILES_NAMED:
+        more = f" and {len(files) - _FILES_NAMED} more"
     named = ", ".join(each + _became(old, new, each) for each in files[:_FILES_NAMED])
     return logging.INFO, f"{name}: changed ({printable(named)}{more})"
 
@@ -212,11 +216,15 @@ def _line_of(
 def _became(old: Skill, new: Skill, file: str) -> str:
     if file not in old.files:
         return " added"
-    return "" if file in new.files else " removed"
+    if file in new.files:
+        return ""
+    return " removed"
 
 
 def _state(skill: Skill) -> str:
-    return "listed" if skill.standing is Standing.LENIENT else "served"
+    if skill.standing is Standing.LENIENT:
+        return "listed"
+    return "served"
 
 
 def _where_it_is(registry: Registry, skill: Skill, changes: Changes) -> str:

@@ -98,7 +98,9 @@ class RootIndex:
     def snapshot(self) -> Snapshot:
         """Return the skills of this root as if it were the only one."""
         skills = {self.skills[directory].path: self.skills[directory] for directory in self.skills.below("")}
-        missing = () if self.missing is None else (self.missing,)
+        missing = ()
+        if self.missing is not None:
+            missing = (self.missing,)
         return Snapshot(skills, (*missing, *self.unattached_problems, *self.noted))
 
     def remembered(self, stored: StoredSkills) -> Iterator[Skill]:
@@ -108,7 +110,9 @@ class RootIndex:
         if "" in stored:
             namespace = spelled(os.path.basename(root.path))
         for directory in stored.directories:
-            steps = directory.split("/") if directory else []
+            steps = []
+            if directory:
+                steps = directory.split("/")
             reading = stored.skill(directory).reading
             is_sought = len(steps) <= limits.depth and all(is_entered(step, hidden=limits.hidden) for step in steps)
             if reading is not None and is_sought:
@@ -127,13 +131,17 @@ class RootIndex:
         while not is_utf8(location):
             location = location.rpartition("/")[0]
         part = touched(location, self.skills, os.path.isdir(os.path.join(self.root.path, location)))
-        refused = next((place for place in above(location) if place in self._refused), None) if self._refused else None
+        refused = None
+        if self._refused:
+            refused = next((place for place in above(location) if place in self._refused), None)
         if refused is not None and (part is None or within(part, refused)):
             part = refused  # a file of it may again be what it was
         if part is None and self._unattached.below(location):
             part = location  # a problem that was found there may be over
         # Changes in a root that was away were not seen.
-        return part if part is None or self.missing is None else ""
+        if part is None or self.missing is None:
+            return part
+        return ""
 
     def _location(self, path: str) -> str | None:
         """Return the place of an absolute path, by way of the link that it is served through if it is; None outside."""

@@ -137,7 +137,9 @@ class Root:
 
     def show(self, location: str) -> str:
         """Return a place below this root as the operator would type it."""
-        return os.path.join(self.shown, location) if location else self.shown
+        if location:
+            return os.path.join(self.shown, location)
+        return self.shown
 
     def follow(self) -> None:
         """Look where it leads now: tools that publish a folder whole do it by moving a link."""
@@ -165,7 +167,9 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
         if os.path.basename(shown) == SKILL_MD and os.path.isfile(shown):
             shown = os.path.dirname(shown) or "."
         folder, real = shown, os.path.realpath(shown)
-        namespace = plugin_name(real) if origin is None else ""
+        namespace = ""
+        if origin is None:
+            namespace = plugin_name(real)
         path, shown = _served_of(real, namespace), _served_of(shown, namespace)
         if not os.path.isdir(path) or os.path.islink(path):  # as the skills of a plugin may be
             raise no_folder(shown)
@@ -205,7 +209,9 @@ def plugin_name(folder: str) -> str:
 
 def _served_of(folder: str, namespace: str) -> str:
     """Return the folder that is served of a root: of an Agent Plugin its skills alone."""
-    return os.path.join(folder, "skills") if namespace else folder
+    if namespace:
+        return os.path.join(folder, "skills")
+    return folder
 
 
 def no_folder(shown: str) -> UsageError:
@@ -233,7 +239,9 @@ def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tupl
     for skills in roots:
         mine: dict[str, Skill] = {}
         for skill in skills:
-            winner = _owner(skill.path, merged, above) if merged else None
+            winner = None
+            if merged:
+                winner = _owner(skill.path, merged, above)
             if winner is None:
                 mine[skill.path] = skill
             else:

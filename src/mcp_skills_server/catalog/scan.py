@@ -85,13 +85,17 @@ class Scan:
             OSError: the directory cannot be opened, or the process ran out of descriptors or memory.
         """
         found: Directory | None = None
-        levels = part.count("/") + 1 if part else 0
+        levels = 0
+        if part:
+            levels = part.count("/") + 1
         in_environment = any(
             os.path.lexists(os.path.join(self._root.path, up, ENVIRONMENT)) for up in above(part) if up
         )
         # A scan of the whole root does not go deeper either; it only sees the links in the directory above.
         if levels > tree.MOST_LEVELS:
-            found = tree.link_at(self._root.path, part) if levels == tree.MOST_LEVELS + 1 else None
+            found = None
+            if levels == tree.MOST_LEVELS + 1:
+                found = tree.link_at(self._root.path, part)
         elif not in_environment:
             if self._entering is not None:
                 self._entering(part)
@@ -99,7 +103,9 @@ class Scan:
                 with disk.open_directory(self._root.path, part) as handle:
                     self._visit(self._walk(handle, part), inside=False)
             except OSError as error:
-                found = tree.instead(self._root.path, part, error) if part else None
+                found = None
+                if part:
+                    found = tree.instead(self._root.path, part, error)
                 if found is None:
                     raise
         if found is not None:
@@ -195,7 +201,9 @@ class Scan:
             state = now.signature
         elif found is not None:
             state = found.reading.problems
-        return old if self._hold(here.path, state) else None
+        if self._hold(here.path, state):
+            return old
+        return None
 
     def _manifest(self, here: Directory, inside: bool) -> SkillFile | Problem | None:
         """Return this directory's SKILL.md, or why it cannot be read, or None when the directory is no skill."""
@@ -246,7 +254,10 @@ class Scan:
             most = self._limits.skill_md
             message = f"SKILL.md has {manifest.size} bytes, at most {most} are allowed"
             return Reading({}, None, Standing.UNUSABLE, (problem("skill-md-too-large", message),))
-        known = None if old is None or _is_unread(old.reading) else old.files.get(SKILL_MD)
+        if old is None or _is_unread(old.reading):
+            known = None
+        else:
+            known = old.files.get(SKILL_MD)
         if old is not None and known is not None and self._files.unchanged(manifest) is known:
             return old.reading
         if stored is not None and stored.signature == manifest.signature and manifest.mtime_reliable:
@@ -266,11 +277,15 @@ class Scan:
 
     def _path(self, here: Directory, reading: Reading) -> str:
         if here.path:
-            return f"{self._namespace}/{here.path}" if self._namespace else here.path
+            if self._namespace:
+                return f"{self._namespace}/{here.path}"
+            return here.path
         name = reading.frontmatter.get("name")
         # A root that is itself a skill goes by its name, unless the name would make a path of another shape.
         sound = isinstance(name, str) and name.isprintable() and "/" not in name and name not in {"", ".", ".."}
-        return name if isinstance(name, str) and sound else self._directory_name(here)
+        if isinstance(name, str) and sound:
+            return name
+        return self._directory_name(here)
 
     def _directory_name(self, here: Directory) -> str:
         if here.path:
@@ -280,7 +295,9 @@ class Scan:
     def _origin(self, place: str) -> str | None:
         """Return the origin of a skill; behind a link it is that of the folder it lies in."""
         base, link, rest = self._root.locate(place)
-        return Origins(base, None).of(rest) if link else self._origins.of(place)
+        if link:
+            return Origins(base, None).of(rest)
+        return self._origins.of(place)
 
     def _follow_links(self, part: str) -> None:
         """Serve the skill folders that links lead to, each once, and report the other links to directories."""
@@ -316,7 +333,9 @@ class Scan:
         for root in self._roots:
             rest = _below(target, root.path)
             if rest is not None and all(is_entered(name, hidden=self._limits.hidden) for name in rest):
-                return "" if holds_skill else "leads to a directory without a SKILL.md"
+                if holds_skill:
+                    return ""
+                return "leads to a directory without a SKILL.md"
             if _below(root.path, target) is not None:
                 return "leads to a directory that a root lies in"
             if root.index <= self._root.index and root.behind_link(target) is not None:

@@ -136,7 +136,9 @@ class _Walk:
         """Return what lies in an open directory; `inside` is whether it lies in a skill."""
         files: dict[str, SkillFile] = {}
         here = Directory(path, files)
-        prefix = f"{path}/" if path else ""
+        prefix = ""
+        if path:
+            prefix = f"{path}/"
         inner: list[str] = []
         dotted: list[str] = []
         rare: list[tuple[str, str]] = []
@@ -156,7 +158,10 @@ class _Walk:
                         if len(files) > self._most_files and name.lower() != _SKILL_MD_FOLDED:
                             here.overfull += 1
                             continue
-                        found = entry.stat(follow_symlinks=False) if by_descriptor else os.lstat(entry.path)
+                        if by_descriptor:
+                            found = entry.stat(follow_symlinks=False)
+                        else:
+                            found = os.lstat(entry.path)
                         if found.st_nlink > 1 and is_foreign(found, handle):
                             rare.append(("foreign", name))
                             continue
@@ -226,7 +231,9 @@ def instead(root_path: str, path: str, error: OSError) -> Directory | None:
     """
     if isinstance(error, PermissionError):
         return Directory(path, {}, unreadable=True)
-    return link_at(root_path, path) if error.errno in GONE else None
+    if error.errno in GONE:
+        return link_at(root_path, path)
+    return None
 
 
 def link_at(root_path: str, path: str) -> Directory | None:

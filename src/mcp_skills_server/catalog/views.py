@@ -61,7 +61,9 @@ class Views:
     def permissions(self, principal: Principal | None) -> Permissions | None:
         """Return what a principal may; None for everything that the options allow."""
         grants = self._grants
-        return None if grants is None else grants.permissions(principal)
+        if grants is None:
+            return None
+        return grants.permissions(principal)
 
     def may_admin(self, principal: Principal | None) -> bool:
         """Tell whether a principal may see what is for the operator alone."""
@@ -71,7 +73,9 @@ class Views:
     def of(self, principal: Principal | None) -> SkillSet:
         """Return the skills that this principal has; None is who proved nothing."""
         grants = self._grants
-        return self.registry if grants is None else self.left_by(grants.permissions(principal))
+        if grants is None:
+            return self.registry
+        return self.left_by(grants.permissions(principal))
 
     def left_by(self, permissions: Permissions) -> Granted:
         """Return the skills that these permissions leave."""

@@ -131,7 +131,7 @@ class Configuration:
 # Values of keys
 
 
-class _WrongValueError(ValueError):
+class _WrongValueError(SkillsServerError, ValueError):
     """A key does not take a value. The message does not repeat the value, which may be a secret."""
 
     def __init__(self, reason: str = "it does not take this value") -> None:

@@ -44,24 +44,33 @@ _FIELDS: Final = frozenset(("name", "description", "license", "compatibility", "
 
 def messages_of(message: object) -> list[Params]:
     """Return the objects of one message or a batch."""
-    several = cast("list[object]", message) if isinstance(message, list) else [message]
+    if isinstance(message, list):
+        several = cast("list[object]", message)
+    else:
+        several = [message]
     return [cast("Params", each) for each in several if isinstance(each, dict)]
 
 
 def as_dict(value: object) -> Params:
     """Return the value where it is an object, else an empty one."""
-    return cast("Params", value) if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return cast("Params", value)
+    return {}
 
 
 def list_in(holder: Mapping[str, Any], key: str) -> list[Any]:
     """Return a field where it is an array, else an empty one."""
     value = holder.get(key)
-    return cast("list[Any]", value) if isinstance(value, list) else []
+    if isinstance(value, list):
+        return cast("list[Any]", value)
+    return []
 
 
 def as_version(value: object) -> int | None:
     """Return the value where it is a version of the protocol."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return None
 
 
 class Hello(NamedTuple):
@@ -101,7 +110,9 @@ def asked(message: object) -> list[Hello | Setup | Ending]:
         if "id" not in each or not isinstance(method, str):
             continue
         key, given = _key(each["id"]), params.get("sessionId")
-        session_id = given if isinstance(given, str) else None
+        session_id = None
+        if isinstance(given, str):
+            session_id = given
         if method == "initialize":
             announced = params.get("capabilities", params.get("clientCapabilities"))
             out.append(Hello(key, as_version(params.get("protocolVersion")) or 1, announced))
@@ -131,7 +142,9 @@ def opened(setup: Setup, answer: Answer) -> str | None:
     if answer.result is None:
         return None
     session_id = answer.result.get("sessionId")
-    return session_id if isinstance(session_id, str) else setup.session_id
+    if isinstance(session_id, str):
+        return session_id
+    return setup.session_id
 
 
 def spoken(hello: Hello, answer: Answer) -> int:
@@ -153,7 +166,9 @@ def _key(identifier: object) -> Key | None:
         return "bool", identifier
     if isinstance(identifier, int | float):
         return "number", identifier
-    return (type(identifier).__name__, identifier) if identifier is None or isinstance(identifier, str) else None
+    if identifier is None or isinstance(identifier, str):
+        return (type(identifier).__name__, identifier)
+    return None
 
 
 def server(name: str, words: Sequence[str], version: int) -> dict[str, Any]:
@@ -180,7 +195,9 @@ def with_server(text: str, make: Callable[[str], Mapping[str, Any]]) -> str:
         servers = list_in(params, "mcpServers")
         taken = {name for other in servers if isinstance(name := as_dict(other).get("name"), str)}
         params["mcpServers"] = [*servers, make(next(name for name in _names() if name not in taken))]
-    return json.dumps(message) if setups else text
+    if setups:
+        return json.dumps(message)
+    return text
 
 
 def _setup_params(message: object) -> Params | None:
@@ -190,7 +207,9 @@ def _setup_params(message: object) -> Params | None:
     if "id" not in each or each.get("method") not in SETUPS or not isinstance(params, dict):
         return None
     params = cast("Params", params)
-    return params if isinstance(params.get("mcpServers"), list | None) else None
+    if isinstance(params.get("mcpServers"), list | None):
+        return params
+    return None
 
 
 def _names() -> Iterator[str]:
@@ -292,7 +311,9 @@ def refusal(value: object) -> str | None:
     if not isinstance(fields.get("_meta", {}), dict):
         return "its _meta is no object"
     unknown = sorted(fields.keys() - _FIELDS)
-    return f"it has the unknown field {unknown[0]}" if unknown else None
+    if unknown:
+        return f"it has the unknown field {unknown[0]}"
+    return None
 
 
 def available(snapshot: Snapshot) -> Available:
@@ -396,7 +417,10 @@ def notifications(
 
 def kinds(takes: Takes) -> frozenset[str]:
     """Return the kinds of the agent's own updates that a client that takes this gets again, with ours."""
-    found = {SKILLS_UPDATE} if takes.nested else {COMMANDS_UPDATE}
+    if takes.nested:
+        found = {SKILLS_UPDATE}
+    else:
+        found = {COMMANDS_UPDATE}
     if takes.extension:
         found.add(EXTENSION_METHOD)
     return frozenset(found)

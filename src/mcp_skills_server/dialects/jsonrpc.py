@@ -60,7 +60,9 @@ def parse(raw: bytes | bytearray) -> Any:
 
 
 def _whole(escape: re.Match[str]) -> str:
-    return r"\ufffd" if escape["half"] else escape[0]
+    if escape["half"]:
+        return r"\ufffd"
+    return escape[0]
 
 
 def _refuse(name: str) -> NoReturn:

@@ -152,7 +152,10 @@ def values(argument: Mapping[str, Json], begun: str) -> list[str]:
     found: dict[str, None] = {}
     for key in _VALUES:
         value = argument.get(key)
-        several = value if isinstance(value, list) else [value]
+        if isinstance(value, list):
+            several = value
+        else:
+            several = [value]
         found |= dict.fromkeys(each for each in several if isinstance(each, str))
     return [each for each in found if each and each.casefold().startswith(begun.casefold())]
 

@@ -106,7 +106,9 @@ def _put(out: dict[str, Json], key: str, value: Json) -> None:
 
 
 def _varies_with(skill: Skill, snapshot: Snapshot, least: Standing) -> str | None:
-    return None if FIELD in skill.frontmatter else identity.name_of(skill, snapshot, least)
+    if FIELD in skill.frontmatter:
+        return None
+    return identity.name_of(skill, snapshot, least)
 
 
 def _definition_of(subject: Subject, instructions: str, linked: Mapping[str, str]) -> Result:

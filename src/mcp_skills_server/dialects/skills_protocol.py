@@ -268,7 +268,9 @@ def run(done: Run) -> dict[str, Json]:
         "output_blobs": [*done.output_blobs],
         "logs_preview": done.logs_preview,
     }
-    return out if done.error is None else {**out, "error": _error(*done.error)}
+    if done.error is None:
+        return out
+    return {**out, "error": _error(*done.error)}
 
 
 def refusal(kind: str, message: str) -> dict[str, Json]:
@@ -283,11 +285,20 @@ def blob_made(blob_id: str, size: int) -> dict[str, Json]:
 
 def blob_part(raw: bytes, request: BlobRequest) -> dict[str, Json]:
     """Return the part of a blob that is asked for, cut between characters. What is no text comes in base64."""
-    most = len(raw) if request.max_bytes is None else request.max_bytes
+    if request.max_bytes is None:
+        most = len(raw)
+    else:
+        most = request.max_bytes
     tail = request.mode == "sample_tail"
-    part = raw[-most:] if tail else raw[:most]
+    if tail:
+        part = raw[-most:]
+    else:
+        part = raw[:most]
     truncated = len(part) < len(raw)
-    text = _decoded(part, tail=tail) if truncated else _whole(part)
+    if truncated:
+        text = _decoded(part, tail=tail)
+    else:
+        text = _whole(part)
     if text is None:
         return {"content": b64encode(part).decode("ascii"), "truncated": truncated, "encoding": "base64"}
     return {"content": text, "truncated": truncated}

@@ -50,7 +50,9 @@ class Spoken(NamedTuple):
     def shown_by(self, client: str | None, extensions: Collection[str]) -> Standing | None:
         """Return the standing from which a host of this name shows skills by itself, None where it does not."""
         declared = any(not each.extensions.keys().isdisjoint(extensions) for each in self.dialects)
-        return self.least if declared and client_of(client).shows_skills else None
+        if declared and client_of(client).shows_skills:
+            return self.least
+        return None
 
     def asked(self, params: Mapping[str, Any]) -> tuple[Dialect, str]:
         """Return the dialect that a `skills/get` is meant for, and what it asks for.
@@ -81,7 +83,8 @@ class Spoken(NamedTuple):
     def framed(self, result: Result, ttl_ms: int) -> Result:
         """Return a result of `skills/list` as it is sent."""
         for each in self.dialects:
-            result = result if each.framed is None else each.framed(result, ttl_ms)
+            if each.framed is not None:
+                result = each.framed(result, ttl_ms)
         return result
 
 
@@ -93,7 +96,10 @@ def spoken(name: str) -> Spoken:
     """
     if name != AUTO and name not in TABLE:
         raise UsageError(f"there is no dialect {quoted(name)}; give one of {', '.join(names())}")
-    dialects = tuple(TABLE.values()) if name == AUTO else (TABLE[name],)
+    if name == AUTO:
+        dialects = tuple(TABLE.values())
+    else:
+        dialects = (TABLE[name],)
     notifications = {key: method for each in dialects for key, method in each.notifications.items()}
     return Spoken(dialects, max(each.least for each in dialects), notifications)
 
@@ -108,4 +114,6 @@ def union(entries: Iterable[Entry]) -> Entry:
 
 def listing(entries: list[Json], next_cursor: str | None) -> Result:
     """Return the result of `skills/list` before it is framed, the same in every dialect."""
-    return {"skills": entries} if next_cursor is None else {"skills": entries, "nextCursor": next_cursor}
+    if next_cursor is None:
+        return {"skills": entries}
+    return {"skills": entries, "nextCursor": next_cursor}

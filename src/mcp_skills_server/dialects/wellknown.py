@@ -71,9 +71,13 @@ def origin(url: str) -> str:
     """Return scheme, host and port of an absolute URL in one spelling, for allow-lists of origins."""
     parts = urlsplit(url)
     host = (parts.hostname or "").lower()
-    host = f"[{host}]" if ":" in host else host
+    if ":" in host:
+        host = f"[{host}]"
     port = parts.port
-    shown = "" if port is None or port == _PORTS.get(parts.scheme) else f":{port}"
+    if port is None or port == _PORTS.get(parts.scheme):
+        shown = ""
+    else:
+        shown = f":{port}"
     return f"{parts.scheme}://{host}{shown}"
 
 
@@ -162,7 +166,9 @@ def choose_0_1(skills: Iterable[Skill]) -> Choice:
 
 def kind(skill: Skill) -> Kind:
     """Return how a skill is distributed: a lone SKILL.md as it is, all else as an archive."""
-    return SKILL_MD_KIND if set(skill.files) == {SKILL_MD} else ARCHIVE_KIND
+    if set(skill.files) == {SKILL_MD}:
+        return SKILL_MD_KIND
+    return ARCHIVE_KIND
 
 
 def artifact(name: str, digest: str, suffix: str = "") -> Artifact:
@@ -295,7 +301,9 @@ def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> SiteIndex
     document = _object(raw, limits)
     schema = document.get("$schema", _ABSENT)
     if schema not in (_ABSENT, SCHEMA):
-        shown = quoted(schema) if isinstance(schema, str) else "no text"
+        shown = "no text"
+        if isinstance(schema, str):
+            shown = quoted(schema)
         message = f"the index is of a version that is not known ($schema is {shown}), so nothing of it is used"
         return SiteIndex(None, (), (), (message,))
     if not isinstance(document.get("skills"), list):
@@ -383,7 +391,9 @@ def _entries(
     entries: dict[str, Entry] = {}
     unusable: list[Unusable] = []
     for position, item in enumerate(listed, 1):
-        fields = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
+        fields = {}
+        if isinstance(item, dict):
+            fields = cast("dict[str, Any]", item)
         try:
             if not isinstance(item, dict):
                 raise _EntryRefusedError("it is no object")
@@ -393,7 +403,9 @@ def _entries(
             entries[entry.name] = entry
         except _EntryRefusedError as refused:
             name = fields.get("name")
-            label = printable(name[:64]) if isinstance(name, str) else ""
+            label = ""
+            if isinstance(name, str):
+                label = printable(name[:64])
             unusable.append(Unusable(position, label, str(refused), refused.broken))
     return tuple(entries.values()), tuple(unusable)
 
@@ -463,4 +475,6 @@ def _no_skill_md(files: Files) -> str:
     if inner:
         return f"{SKILL_MD} is not at the root of its archive but in {quoted(inner[0].rpartition('/')[0])}"
     other = next((path for path in files if path.lower() == SKILL_MD.lower()), None)
-    return f"it has no {SKILL_MD} but {quoted(other)}" if other else f"it has no {SKILL_MD}"
+    if other:
+        return f"it has no {SKILL_MD} but {quoted(other)}"
+    return f"it has no {SKILL_MD}"

@@ -25,4 +25,6 @@ def quoted(text: str) -> str:
 
 
 def _cut(text: str, longest: int = _LONGEST) -> str:
-    return text if len(text) <= longest else text[: longest - 3] + "..."
+    if len(text) <= longest:
+        return text
+    return text[: longest - 3] + "..."

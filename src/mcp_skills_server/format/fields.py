@@ -20,17 +20,23 @@ _ALLOWED: Final = re.compile(r"https?:|data:image/|skill://", re.IGNORECASE)
 
 def mapping(value: Json) -> dict[str, Json]:
     """Return the value where it is a mapping, else an empty one."""
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 def items(value: Json) -> list[Json]:
     """Return the items of a list; none of anything else."""
-    return value if isinstance(value, list) else []
+    if isinstance(value, list):
+        return value
+    return []
 
 
 def text(value: Json) -> str | None:
     """Return the value where it is a text that says something."""
-    return value if isinstance(value, str) and value else None
+    if isinstance(value, str) and value:
+        return value
+    return None
 
 
 def metadata(fields: Mapping[str, Json], key: str) -> Json:

@@ -74,7 +74,9 @@ def parse(raw: bytes) -> Document:
         return _failed(_no_closing(text))
     rest = text[closing.end() :]
     blank = _BLANK_LINES.match(rest)
-    body = rest[blank.end() :] if blank else rest
+    body = rest
+    if blank:
+        body = rest[blank.end() :]
     body_line = text.count("\n", 0, closing.start()) + 3 + rest.count("\n", 0, len(rest) - len(body))
     reader, fields = _read(text[begin + 1 : closing.start() + 1])
     problems = tuple(reader.problems)
@@ -125,7 +127,10 @@ def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
         return reader, None
     for each in changed[1]:
         short = len(each.written) <= _LONGEST_FIX and each.written.isprintable()
-        hint = f"write {each.written}" if short else f"put the value of {each.key} in single quotes"
+        if short:
+            hint = f"write {each.written}"
+        else:
+            hint = f"put the value of {each.key} in single quotes"
         message = f"the value of {each.key} holds a colon and no quotes stand around it: other readers refuse the skill"
         again.problems.append(problem("yaml-colon", message, each.line + 2, hint))
     return again, fields
@@ -156,7 +161,9 @@ def _quoted_colons(frontmatter: str) -> tuple[str, list[_Quoted]] | None:
         if not line.strip():
             continue
         field = _FIELD.fullmatch(line)
-        value = field[2].rstrip() if field else ""
+        value = ""
+        if field:
+            value = field[2].rstrip()
         if field and value[0] not in _NOT_PLAIN and _COLON.search(value):
             if goes_on or " #" in value or "\t#" in value:
                 return None
@@ -165,4 +172,6 @@ def _quoted_colons(frontmatter: str) -> tuple[str, list[_Quoted]] | None:
             lines[number] = found[-1].written
         goes_on = line[0] in " \t-"
     found.reverse()
-    return ("\n".join(lines), found) if found else None
+    if found:
+        return ("\n".join(lines), found)
+    return None

@@ -81,7 +81,9 @@ def without(text: str) -> str:
 def remark(*texts: str) -> str:
     """Return what to say of these texts where they are shown as they are; "" where nothing in them is hidden."""
     found = sum(map(count, texts))
-    return f"{found:,} hidden characters, which no person who looked at it has seen" if found else ""
+    if found:
+        return f"{found:,} hidden characters, which no person who looked at it has seen"
+    return ""
 
 
 def texts(value: Json) -> Iterator[str]:

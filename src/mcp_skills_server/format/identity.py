@@ -31,7 +31,9 @@ def name_of(skill: Skill, snapshot: Snapshot, least: Standing) -> str:
         return skill.path
     holder = snapshot.skills.get(name)
     taken = holder is not None and holder is not skill and holder.standing >= least
-    return skill.path if taken or len(snapshot.named(name, least)) > 1 else name
+    if taken or len(snapshot.named(name, least)) > 1:
+        return skill.path
+    return name
 
 
 def known(snapshot: Snapshot, name: str, least: Standing) -> Skill | None:
@@ -42,7 +44,9 @@ def known(snapshot: Snapshot, name: str, least: Standing) -> Skill | None:
     if skill is not None and skill.standing >= least:
         return skill
     named = snapshot.named(name, least)
-    return snapshot.skills[named[0]] if len(named) == 1 else None
+    if len(named) == 1:
+        return snapshot.skills[named[0]]
+    return None
 
 
 def find(snapshot: Snapshot, name: str, least: Standing) -> Skill:
@@ -54,7 +58,9 @@ def find(snapshot: Snapshot, name: str, least: Standing) -> Skill:
     skill = known(snapshot, name, least)
     if skill is not None:
         return skill
-    named = snapshot.named(name, least) if len(name) <= LONGEST_PATH else ()
+    named = ()
+    if len(name) <= LONGEST_PATH:
+        named = snapshot.named(name, least)
     if named:
         raise RequestError(f"Several skills are named {quoted(name)}; ask for one of: {listed(named)}")
     raise RequestError(f"Unknown skill: {quoted(name)}")
@@ -62,7 +68,9 @@ def find(snapshot: Snapshot, name: str, least: Standing) -> Skill:
 
 def origin(skill: Skill) -> str | None:
     """Return where a skill of others comes from, as clients and models are shown it; None for the operator's own."""
-    return None if skill.origin is None else shown_origin(skill.origin)
+    if skill.origin is None:
+        return None
+    return shown_origin(skill.origin)
 
 
 def shown_origin(given: str) -> str:
@@ -70,7 +78,9 @@ def shown_origin(given: str) -> str:
     if _ON_DISK.match(given):
         place, *more = _BEHIND_PLACE.split(given, maxsplit=1)
         return f"{_last(place)}{''.join(more)}"
-    return given if _ELSEWHERE.match(given) else _last(given)
+    if _ELSEWHERE.match(given):
+        return given
+    return _last(given)
 
 
 def _last(path: str) -> str:
@@ -81,7 +91,9 @@ def title(skill: Skill) -> str | None:
     """Return `title`, else `metadata.title`, else the body's first level-1 heading, without hidden characters."""
     given = skill.frontmatter
     found = fields.text(given.get("title")) or fields.text(fields.metadata(given, "title")) or skill.reading.heading
-    return None if found is None else hidden.without(found) or None
+    if found is None:
+        return None
+    return hidden.without(found) or None
 
 
 def version(frontmatter: Mapping[str, Json]) -> str | None:

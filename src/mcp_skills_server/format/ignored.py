@@ -70,7 +70,10 @@ def _is_served(path: str, skills: set[str], *, hidden: bool) -> bool:
             if inside or not is_entered(folder, hidden=hidden):
                 return False
             dotted = True
-        place = f"{place}/{folder}" if place else folder
+        if place:
+            place = f"{place}/{folder}"
+        else:
+            place = folder
         inside = inside or place in skills
     return not is_ignored(name) and (inside or not dotted)
 
@@ -78,4 +81,6 @@ def _is_served(path: str, skills: set[str], *, hidden: bool) -> bool:
 def some_of(paths: list[str]) -> str:
     """Return the first of these paths for a message of one line, and how many more there are."""
     shown = ", ".join(printable(path[:_LONGEST_SHOWN]) for path in paths[:_NAMES_SHOWN])
-    return f"{shown} and {len(paths) - _NAMES_SHOWN} more" if len(paths) > _NAMES_SHOWN else shown
+    if len(paths) > _NAMES_SHOWN:
+        return f"{shown} and {len(paths) - _NAMES_SHOWN} more"
+    return shown

@@ -93,7 +93,9 @@ def may_lead_elsewhere(body: str, is_known: Callable[[str], bool]) -> bool:
     Nothing is parsed: `references` takes a hundred times as long.
     """
     for found in _LINK_TARGET.finditer(body):
-        target = _normal(found["path"]) if found["path"] else ""
+        target = ""
+        if found["path"]:
+            target = _normal(found["path"])
         if target == "" or (target is not None and not is_known(target)):
             return True
     return "]:" in body  # may define the target of a link
@@ -197,7 +199,10 @@ def heading(body: str) -> str | None:
         # Twice as much as the last time at least, or a code block full of comments would be read again for each.
         least = max(candidate.end(), 2 * read)
         end = body.find("\n", least, least + _HEADING_LINE)
-        read = end if end >= 0 else least + _HEADING_LINE
+        if end >= 0:
+            read = end
+        else:
+            read = least + _HEADING_LINE
         known: dict[str, Any] = {}
         tokens = _parser().parse(body[:read], known)
         for position, token in enumerate(tokens):
@@ -238,7 +243,8 @@ def _heading_lines(body: str) -> Iterator[str]:
         text = line.strip()
         ticks = _FENCE.match(text)
         if fence:
-            fence = "" if text.startswith(fence) and ticks and ticks[0] == text else fence
+            if text.startswith(fence) and ticks and ticks[0] == text:
+                fence = ""
         elif ticks:
             fence = ticks[0]
         elif _UNDERLINE.match(line):

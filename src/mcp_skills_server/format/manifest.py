@@ -159,12 +159,16 @@ def _result(fields: Mapping[str, Json], synthesised: bool, problems: list[Proble
 def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -> dict[str, Json]:
     *above, last = path.split("/")
     written = _field(frontmatter, "version")
-    version = parse_version(written) if written is not None else None
+    version = None
+    if written is not None:
+        version = parse_version(written)
     if written is not None and version is None:
         hint = "write three numbers, as in 1.0.0"
         message = f"the version {written[:100]!r} is no semantic version"
         problems.append(problem("manifest-form", message, hint=hint))
-    directory = parse_version(last.removeprefix("v")) if above else None
+    directory = None
+    if above:
+        directory = parse_version(last.removeprefix("v"))
     if directory is not None and (not directory.loose or (version and version.key[:3] == directory.key[:3])):
         # Versions lie side by side in directories of their names; the skill is what holds them.
         *above, last = above
@@ -191,7 +195,9 @@ def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -
 def _first(name: str) -> str:
     """Return the namespace that a dotted name begins with."""
     first, dot, _ = name.partition(".")
-    return first if dot else ""
+    if dot:
+        return first
+    return ""
 
 
 def _field(frontmatter: Mapping[str, Json], field: str) -> str | None:
@@ -206,7 +212,9 @@ def _field(frontmatter: Mapping[str, Json], field: str) -> str | None:
 
 
 def _text(value: Json) -> str | None:
-    return value if isinstance(value, str) and value.strip() else None
+    if isinstance(value, str) and value.strip():
+        return value
+    return None
 
 
 # From skill.toml
@@ -313,7 +321,9 @@ def _check(fields: Mapping[str, Json], files: Collection[str], problems: list[Pr
         hint = "use letters, digits, '_' and '-', with dots between the parts"
         wrong("manifest-field", f"the name {str(name)[:100]!r} is not valid", hint)
     version, numbers = fields["version"], 'write three numbers, as in "1.0.0"'
-    parsed = parse_version(version) if isinstance(version, str) else None
+    parsed = None
+    if isinstance(version, str):
+        parsed = parse_version(version)
     if parsed is None:
         wrong("manifest-field", f"the version {str(version)[:100]!r} is no semantic version", numbers)
     elif parsed.loose:

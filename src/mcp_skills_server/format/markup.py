@@ -61,7 +61,9 @@ def _tag() -> re.Pattern[str]:
 
 def _written(found: re.Match[str]) -> str:
     name = re.sub(f"[{INVISIBLE}]++", "", found[1])
-    return "&lt;" if name.casefold() in FRAMES else "<"
+    if name.casefold() in FRAMES:
+        return "&lt;"
+    return "<"
 
 
 def _attribute(value: str) -> str:

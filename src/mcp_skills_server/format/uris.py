@@ -31,13 +31,17 @@ def uri(skill_path: str, file_path: str = "") -> str:
 def canonical(text: str) -> str:
     """Return a `skill://` URI as `uri` spells it; one that cannot name anything that is served as it is."""
     parts = segments(text)
-    return text if parts is None else uri(parts[0], "/".join(parts[1:]))
+    if parts is None:
+        return text
+    return uri(parts[0], "/".join(parts[1:]))
 
 
 def find(snapshot: Snapshot, target: str, least: Standing) -> tuple[Skill, str] | None:
     """Return the skill and the file path that a URI names, among the skills that stand at `least` there, or None."""
     parts = segments(target)
-    return snapshot.find(parts, least) if parts else None
+    if parts:
+        return snapshot.find(parts, least)
+    return None
 
 
 def segments(text: str) -> tuple[str, ...] | None:

@@ -69,6 +69,8 @@ WIDEST: Final = Client(catalog_characters=MOST_CATALOG, searches_tools=True)
 
 def client_of(name: str | None) -> Client:
     """Return what is known of the client that calls itself so; None for one that does not say."""
-    lower = "" if name is None else name.lower()
+    lower = ""
+    if name is not None:
+        lower = name.lower()
     known = (known for begin, known in _TABLE.items() if lower == begin or (begin != "mcp" and lower.startswith(begin)))
     return next(known, UNKNOWN)

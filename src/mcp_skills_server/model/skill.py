@@ -74,11 +74,16 @@ class Problem(NamedTuple):
     @property
     def text(self) -> str:
         """The message and the hint as one line."""
-        return f"{self.message}; {self.hint}" if self.hint else self.message
+        if self.hint:
+            return f"{self.message}; {self.hint}"
+        return self.message
 
     def __str__(self) -> str:
         """All of it as one line: place, severity, what is wrong and what to do."""
-        place = self.path if self.line is None else f"{self.path}:{self.line}"
+        if self.line is None:
+            place = self.path
+        else:
+            place = f"{self.path}:{self.line}"
         return printable(f"{place}: {self.severity}: {self.text} [{self.code}]")
 
 
@@ -165,13 +170,17 @@ class Skill:
     def name(self) -> str:
         """The frontmatter's name, or the directory's where there is none."""
         name = self.reading.frontmatter.get("name")
-        return name if isinstance(name, str) and name else self.path.rpartition("/")[2]
+        if isinstance(name, str) and name:
+            return name
+        return self.path.rpartition("/")[2]
 
     @property
     def description(self) -> str:
         """The frontmatter's description, or ""."""
         description = self.reading.frontmatter.get("description")
-        return description if isinstance(description, str) else ""
+        if isinstance(description, str):
+            return description
+        return ""
 
     @property
     def problems(self) -> tuple[Problem, ...]:

@@ -37,8 +37,14 @@ class Changes:
         """(skill path, file path) of every file that was added, removed or has other bytes."""
         out: set[tuple[str, str]] = set()
         for path in self.before.keys() | self.after.keys():
-            old = self.before[path].files if path in self.before else dict[str, SkillFile]()
-            new = self.after[path].files if path in self.after else dict[str, SkillFile]()
+            if path in self.before:
+                old = self.before[path].files
+            else:
+                old = dict[str, SkillFile]()
+            if path in self.after:
+                new = self.after[path].files
+            else:
+                new = dict[str, SkillFile]()
             out |= {(path, each) for each in old.keys() | new.keys() if old.get(each) is not new.get(each)}
         return frozenset(out)
 
@@ -113,9 +119,13 @@ class Snapshot:
             The skills, and the path to pass as `after` next, None when no more are left.
         """
         paths = self._paths[least]
-        start = 0 if after is None else bisect_left(paths, after + "\0")
+        start = 0
+        if after is not None:
+            start = bisect_left(paths, after + "\0")
         chosen = paths[start : start + size]
-        more = chosen[-1] if start + size < len(paths) else None
+        more = None
+        if start + size < len(paths):
+            more = chosen[-1]
         return [self.skills[path] for path in chosen], more
 
     def find(self, segments: tuple[str, ...], least: Standing) -> tuple[Skill, str] | None:
@@ -156,7 +166,10 @@ class Snapshot:
             name, slash, _ = paths[position][len(prefix) :].partition("/")
             found[name] = None
             # What lies below this child comes in one piece, and none of it is a child: "0" is the character behind "/".
-            position = bisect_left(paths, f"{prefix}{name}0", position) if slash else position + 1
+            if slash:
+                position = bisect_left(paths, f"{prefix}{name}0", position)
+            else:
+                position = position + 1
         return found or None
 
     @cached_property
@@ -190,7 +203,9 @@ class Snapshot:
     def _inside(self, directory: str, holders: list[Skill]) -> dict[str, tuple[Skill, str] | None] | None:
         outer = holders[0]
         within = directory[len(outer.path) + 1 :]
-        prefix = f"{within}/" if within else ""
+        prefix = ""
+        if within:
+            prefix = f"{within}/"
         found: dict[str, tuple[Skill, str] | None] = {}
         for path in outer.empty:
             if path.startswith(prefix):
@@ -199,7 +214,9 @@ class Snapshot:
             if path.startswith(prefix):
                 name, slash, _ = path[len(prefix) :].partition("/")
                 found[name] = None if slash else self._file(f"{directory}/{name}", holders)
-        return dict(sorted(found.items())) if found or within in outer.empty or not within else None
+        if found or within in outer.empty or not within:
+            return dict(sorted(found.items()))
+        return None
 
     @property
     def all_problems(self) -> list[Problem]:

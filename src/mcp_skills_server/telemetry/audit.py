@@ -73,8 +73,12 @@ class AuditLog:
     @property
     def state(self) -> str:
         """Return its state in one line for the operator."""
-        lost = f"; {self.lost:,} lines were lost" if self.lost else ""
-        written = f"cannot be written ({self._trouble})" if self._trouble else "written"
+        lost = ""
+        if self.lost:
+            lost = f"; {self.lost:,} lines were lost"
+        written = "written"
+        if self._trouble:
+            written = f"cannot be written ({self._trouble})"
         return f"audit log {self._file}: {written}{lost}"
 
     def reopen(self) -> None:

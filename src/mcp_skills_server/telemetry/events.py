@@ -70,7 +70,9 @@ class _Principal(Protocol):
 
 
 def _named(principal: _Principal | None) -> tuple[str | None, str]:
-    return (None, "") if principal is None else (principal.id, principal.label)
+    if principal is None:
+        return (None, "")
+    return (principal.id, principal.label)
 
 
 class Event(NamedTuple):

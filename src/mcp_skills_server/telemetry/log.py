@@ -26,9 +26,13 @@ def log_requests(events: Events, level: int = logging.DEBUG) -> Callable[[], Non
 def _log(event: Event, level: int) -> None:
     if event.protocol == CATALOGUE or not logger.isEnabledFor(level):
         return
-    about = f" of {listed(event.skills)}" if event.skills else ""
+    about = ""
+    if event.skills:
+        about = f" of {listed(event.skills)}"
     who = "".join(f", {each}" for each in (event.principal or event.address, event.host) if each)
-    why = f" ({event.reason})" if event.reason else ""
+    why = ""
+    if event.reason:
+        why = f" ({event.reason})"
     given = event.method, about, event.outcome, why, event.milliseconds, event.protocol, who
     line = "%s%s: %s%s in %.1f ms (%s%s)"
     # `logger.log` would look for the line that logs, which takes longer than all else.

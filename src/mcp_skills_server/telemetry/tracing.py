@@ -70,7 +70,9 @@ class Tracing:
         if scope is not None and scope.name == _SDK and ambient.is_recording():
             self._describe(ambient, event)  # which has its name, its time and its outcome from the SDK
             return
-        method = event.method if event.method in self._methods else _OTHER
+        method = _OTHER
+        if event.method in self._methods:
+            method = event.method
         target = self._target(event)
         parent, links = _place(event, ambient.get_span_context())
         span = self._tracer.start_span(
@@ -92,10 +94,14 @@ class Tracing:
 
     def _target(self, event: Event) -> str:
         """Return the tool or prompt, if there is one of this name: a span's name is one of few."""
-        target = "" if event.trace is None else event.trace.target
+        target = ""
+        if event.trace is not None:
+            target = event.trace.target
         if event.method == "tools/call":
             return self._tool_of(target) or ""
-        return target if event.uses else ""
+        if event.uses:
+            return target
+        return ""
 
     def _describe(self, span: Span, event: Event) -> None:
         """Attributes for which OpenTelemetry has no convention (yet)."""
@@ -149,19 +155,27 @@ def _of_use(use: Use) -> dict[str, AttributeValue]:
 def _error_type(event: Event) -> str:
     if event.code is not None:
         return str(event.code)
-    return "tool_error" if event.method == "tools/call" and event.outcome == "refused" else event.outcome
+    if event.method == "tools/call" and event.outcome == "refused":
+        return "tool_error"
+    return event.outcome
 
 
 def _place(event: Event, ambient: SpanContext) -> tuple[Context, list[Link]]:
     """Return the parent of a span, and what it is linked to: what the message says is above what HTTP says."""
     said = event.trace
-    around = _context(said.http) if said is not None else None
+    around = None
+    if said is not None:
+        around = _context(said.http)
     if ambient.is_valid:
         around = trace.set_span_in_context(trace.NonRecordingSpan(ambient), Context())
-    own = _context(said.message) if said is not None else None
+    own = None
+    if said is not None:
+        own = _context(said.message)
     if own is None:
         return around or Context(), []
-    outer = None if around is None else trace.get_current_span(around).get_span_context()
+    outer = None
+    if around is not None:
+        outer = trace.get_current_span(around).get_span_context()
     return own, [] if outer is None else [Link(outer)]
 
 
@@ -170,7 +184,9 @@ def _context(carrier: Carrier) -> Context | None:
     if not carrier:
         return None
     found = _W3C.extract(carrier, Context())
-    return found if trace.get_current_span(found).get_span_context().is_valid else None
+    if trace.get_current_span(found).get_span_context().is_valid:
+        return found
+    return None
 
 
 def make_provider() -> tuple[trace.TracerProvider, Callable[[], None]]:

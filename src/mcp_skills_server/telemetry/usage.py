@@ -145,7 +145,9 @@ class Usage:
             with self._lock:
                 dropped, self._dropped = self._dropped, 0
             self._fails = False
-            lost = f"; {dropped:,} uses meanwhile were not" if dropped else ""
+            lost = ""
+            if dropped:
+                lost = f"; {dropped:,} uses meanwhile were not"
             logger.warning("%s: uses are counted again%s", self._store.name, lost)
 
     def _next(self) -> Batch | None:

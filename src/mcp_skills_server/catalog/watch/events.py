@@ -176,7 +176,9 @@ def _events_of(notify: RustNotify, step_ms: int) -> set[tuple[int, str]]:
         changes = notify.watch(step_ms, step_ms, step_ms, None)
     except WatchfilesRustInternalError as error:
         raise WatchLostError(str(error)) from None
-    return set() if isinstance(changes, str) else changes
+    if isinstance(changes, str):
+        return set()
+    return changes
 
 
 def _opened(directories: set[str]) -> tuple[set[str], RustNotify]:
@@ -224,7 +226,9 @@ def _limit(what: str) -> str:
                 found.append(int(file.read()))
         except (OSError, ValueError):
             continue
-    return str(min(found)) if found else "not known"
+    if found:
+        return str(min(found))
+    return "not known"
 
 
 def is_ignored_below(path: str, roots: Iterable[str], *, hidden: bool = False) -> bool:

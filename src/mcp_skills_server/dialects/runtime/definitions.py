@@ -56,7 +56,9 @@ def definitions(
         _unload_tool(bound),
         _read_tool(bound),
     ]
-    return [*tools, _run_tool(bound)] if scripts else tools
+    if scripts:
+        return [*tools, _run_tool(bound)]
+    return tools
 
 
 def argument_schemas() -> dict[str, Json]:
@@ -160,7 +162,9 @@ def _list_tool() -> dict[str, Json]:
 
 
 def _search_tool(words: Sequence[str]) -> dict[str, Json]:
-    about = f" There are skills about: {', '.join(words)}." if words else ""
+    about = ""
+    if words:
+        about = f" There are skills about: {', '.join(words)}."
     return _tool(
         SEARCH,
         "Search skills",

@@ -137,13 +137,17 @@ def counted(overview: Overview) -> str:
     if not overview.offers:
         return "Skills"
     text = plural(len(overview.offers), "skill")
-    return f"More than {text}" if overview.more else text
+    if overview.more:
+        return f"More than {text}"
+    return text
 
 
 def available(overview: Overview, budget: int) -> str:
     """Return `<available_skills>`: an element for each skill where all fit whole, else the text of `within`."""
     shown = _between_tags(overview, budget).text
-    return f"<{_TAG}>\n{shown}\n</{_TAG}>" if shown else ""
+    if shown:
+        return f"<{_TAG}>\n{shown}\n</{_TAG}>"
+    return ""
 
 
 def _between_tags(overview: Overview, budget: int) -> Shown:
@@ -229,7 +233,10 @@ def shown_part(overview: Overview, shown: Shown, position: int) -> str:
     """Say how much of the skill at this position is shown."""
     if shown.names is not None and position not in shown.names:
         return "not named"
-    part = "" if shown.names is not None else shown.cut.get(position)
+    if shown.names is not None:
+        part = ""
+    else:
+        part = shown.cut.get(position)
     if part is None:
         return "with its whole description"
     if not part:
@@ -299,7 +306,9 @@ def _elements(overview: Overview, budget: int) -> str | None:
         budget -= len(pieces[-1]) + 1
         if budget < -1:
             return None
-    return None if overview.more else "\n".join(pieces)
+    if overview.more:
+        return None
+    return "\n".join(pieces)
 
 
 def _grouped(offers: Sequence[Offer], budget: int, spell: Callable[[str], str]) -> Shown:

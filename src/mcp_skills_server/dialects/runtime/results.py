@@ -267,7 +267,9 @@ def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
         if position < len(whole):
             line = each.line + whole.count("\n", 0, position)
             begun = position - whole.rfind("\n", 0, position)
-            within = f", start_character={begun}" if begun > 1 else ""
+            within = ""
+            if begun > 1:
+                within = f", start_character={begun}"
             kept += (
                 f"\n\n[The first {len(kept)} of {len(whole)} characters. Before you follow them, read on: call {READ} "
                 f'with skill="{each.name}", path="{SKILL_MD}", start_line={line}{within}.]'

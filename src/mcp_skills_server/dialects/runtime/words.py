@@ -122,7 +122,9 @@ class Loaded(NamedTuple):
 def canonical(name: str) -> str | None:
     """Return the tool that a name means, with dots and hyphens for underscores too, or None."""
     plain = name.replace(".", "_").replace("-", "_")
-    return plain if plain in _NAMES else _OTHER_NAMES.get(plain)
+    if plain in _NAMES:
+        return plain
+    return _OTHER_NAMES.get(plain)
 
 
 def is_usable(skill: Skill) -> bool:
@@ -159,7 +161,9 @@ def problems(skill: Skill) -> tuple[str, ...]:
 def unseen(frontmatter: Mapping[str, Json], instructions: str) -> tuple[str, ...]:
     """Return what to say of characters that a reader of the skill does not see. The texts stay as they are."""
     remark = hidden.remark(instructions, *hidden.texts(dict(frontmatter)))
-    return (f"it holds {remark}",) if remark else ()
+    if remark:
+        return (f"it holds {remark}",)
+    return ()
 
 
 def scripts_of(skill: Skill) -> Iterator[str]:
@@ -169,7 +173,9 @@ def scripts_of(skill: Skill) -> Iterator[str]:
 
 def in_workspace(path: str) -> str | None:
     """Return what follows `/workspace/`, for a file that a script left; None for a file of a skill."""
-    return path.removeprefix(WORKSPACE) if path.startswith(WORKSPACE) else None
+    if path.startswith(WORKSPACE):
+        return path.removeprefix(WORKSPACE)
+    return None
 
 
 def one_line(text: str) -> str:
@@ -202,7 +208,10 @@ def clipped(text: str, most: int) -> str:
     if not text[budget].isspace():
         # Where no blank is near, as in Chinese, the cut falls into a word, and must not leave half of an entity.
         whole = kept.rpartition(" ")[0]
-        kept = whole if whole and len(whole) >= budget - _LONGEST_WORD else _HALF_AN_ENTITY.sub("", kept)
+        if whole and len(whole) >= budget - _LONGEST_WORD:
+            kept = whole
+        else:
+            kept = _HALF_AN_ENTITY.sub("", kept)
     while kept and kept[-1] in _LEFT_OUT and not kept.endswith(_ENTITIES):
         kept = kept[:-1]
     return kept + _ELLIPSIS

@@ -98,7 +98,8 @@ def _central_directory(raw: bytes, tree: Tree) -> tuple[int, list[_Member]]:
         system, attributes = made >> 8, head[15]
         mode = attributes >> 16
         # A link is a link whatever system claims to have made it; the other bits count on systems that have them.
-        mode = mode if system in {_UNIX, _DARWIN} or stat.S_ISLNK(mode) else 0
+        if not (system in {_UNIX, _DARWIN} or stat.S_ISLNK(mode)):
+            mode = 0
         member = _Member(raw[place : place + name_size], flags, method, crc, packed, full, mode, head[16])
         _check_member(member)
         members.append(member)

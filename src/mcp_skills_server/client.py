@@ -81,7 +81,7 @@ class SkillChanges:
     removed: tuple[ListedSkill, ...]
 
 
-class _Request(types.Request[dict[str, Any], str]):
+class _RawRequest(types.Request[dict[str, Any], str]):
     """A request for a method that the SDK does not know."""
 
     method: str
@@ -307,7 +307,7 @@ class SkillsClient:
     ) -> None:
         """Hold a `subscriptions/listen` stream open. The SDK's own cannot ask for `skillsListChanged`."""
         wanted = {"resourcesListChanged": True, "toolsListChanged": True, "skillsListChanged": True}
-        request = _Request(method="subscriptions/listen", params={"notifications": wanted})
+        request = _RawRequest(method="subscriptions/listen", params={"notifications": wanted})
 
         async def tell_started() -> None:
             await extension.listening.wait()
@@ -327,7 +327,7 @@ class SkillsClient:
                 extension.notify()  # what changed meanwhile was not heard
 
     async def _ask(self, method: str, **params: Any) -> Mapping[str, Any]:
-        result = await self._session.send_request(_Request(method=method, params=params), _Answer)
+        result = await self._session.send_request(_RawRequest(method=method, params=params), _Answer)
         return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     async def _pages(self, method: str, key: str) -> list[Any]:

@@ -22,7 +22,7 @@ _FIRST_LINE: Final = 247
 _NAME: Final = re.compile(r"[^\s,;:<>\"']+")
 
 
-class Host(NamedTuple):
+class HostContext(NamedTuple):
     """The way a host shows a server to its model.
 
     Attributes:
@@ -43,11 +43,11 @@ class Host(NamedTuple):
 
 
 HOSTS: Final = {
-    "generic": Host("", ""),
-    "claude-code": Host("claude-code", "2.1.330", tools="names", text_characters=4_096),
-    "codex": Host("codex-mcp-client", "0.169.0", instructions="first line", tools="none"),
-    "gemini-cli": Host("gemini-cli-mcp-client", "0.61.0"),
-    "opencode": Host("opencode", "1.18.33", result_characters=51_200),
+    "generic": HostContext("", ""),
+    "claude-code": HostContext("claude-code", "2.1.330", tools="names", text_characters=4_096),
+    "codex": HostContext("codex-mcp-client", "0.169.0", instructions="first line", tools="none"),
+    "gemini-cli": HostContext("gemini-cli-mcp-client", "0.61.0"),
+    "opencode": HostContext("opencode", "1.18.33", result_characters=51_200),
 }
 """By the name of `--host`."""
 
@@ -64,7 +64,7 @@ Part: TypeAlias = Literal["whole", "shortened", "absent"]
 """The part of a skill that texts show: its description, its name with less than that, or nothing."""
 
 
-def unasked(runtime: Runtime, host: Host) -> list[ShownText]:
+def unasked(runtime: Runtime, host: HostContext) -> list[ShownText]:
     """Return what the model of this host is shown before it asks."""
     client = client_of(host.client)
     briefing = runtime.briefing
@@ -86,7 +86,7 @@ def unasked(runtime: Runtime, host: Host) -> list[ShownText]:
     return texts
 
 
-async def loaded(runtime: Runtime, host: Host, skill: Skill) -> ShownText:
+async def loaded(runtime: Runtime, host: HostContext, skill: Skill) -> ShownText:
     """Return what the model of this host is shown when it loads a skill with `skills_load`."""
     from mcp_skills_server.runtime.session import Session
 

@@ -50,7 +50,7 @@ class DecisionOptions(LookOptions, AuditOptions):
     message: str = option("", "What to tell the proposer.", metavar="TEXT")
 
 
-class ApproveOptions(DecisionOptions):
+class ApproveProposalOptions(DecisionOptions):
     """All options of `proposals approve`."""
 
     heading: ClassVar[str] = "The decision"
@@ -135,8 +135,8 @@ def diff(options: LookOptions, id_: str) -> int:
 
 @proposals.command()
 @click.argument("id_", metavar="ID")
-@takes(ApproveOptions)
-def approve(options: ApproveOptions, id_: str) -> None:
+@takes(ApproveProposalOptions)
+def approve(options: ApproveProposalOptions, id_: str) -> None:
     """Write ID into its folder, whole or not at all. A server that follows the folder shows it at once."""
     store = _store(options)
     proposal = _tried(lambda: store.get(id_))

@@ -82,7 +82,7 @@ class Artifacts:
         self._clock = clock
         self._spool = Spool()
         self._artifacts: dict[str, Artifact] = {}
-        self._slots: dict[str, Slot] = {}
+        self._slots: dict[str, ArtifactSlot] = {}
         self._retired: dict[str, float] = {}
         self._former: dict[str, Published] = {}
         self._unpacked: tuple[str, archive.Files] = ("", {})
@@ -96,7 +96,7 @@ class Artifacts:
             self._slots[artifact.path] = self._spool.write(raw)
             self._artifacts[artifact.path] = artifact
 
-    def get(self, path: str) -> tuple[Artifact, Slot] | None:
+    def get(self, path: str) -> tuple[Artifact, ArtifactSlot] | None:
         """Return the artifact at a path and its bytes, or None if it is not kept."""
         artifact, slot = self._artifacts.get(path), self._slots.get(path)
         if artifact is None or slot is None or not self._is_kept(path):
@@ -161,7 +161,7 @@ class Artifacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class ArtifactSlot:
     """Where some bytes lie."""
 
     spool: Spool
@@ -189,14 +189,14 @@ class Spool:
         self._database.execute("PRAGMA journal_mode = MEMORY")
         self._database.execute("CREATE TABLE spool (id INTEGER PRIMARY KEY, raw BLOB)")
 
-    def write(self, raw: bytes) -> Slot:
+    def write(self, raw: bytes) -> ArtifactSlot:
         """Set bytes aside, or raise OSError where there is no space."""
         with self._lock:
             try:
                 row = self._database.execute("INSERT INTO spool (raw) VALUES (?)", (raw,)).lastrowid
             except sqlite3.Error as error:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-        return Slot(self, row or 0, len(raw))
+        return ArtifactSlot(self, row or 0, len(raw))
 
     def read(self, row: int, start: int, stop: int) -> bytes:
         with self._lock, self._database.blobopen("spool", "raw", row, readonly=True) as blob:

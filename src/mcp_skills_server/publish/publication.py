@@ -23,7 +23,7 @@ from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError
 from mcp_skills_server.model import EVALS, SIGNATURE_FILE, SKILL_MD, Skill, Snapshot, Standing
-from mcp_skills_server.publish.artifacts import Artifacts, Edition, Item, Published, RetentionPolicy, Slot
+from mcp_skills_server.publish.artifacts import Artifacts, ArtifactSlot, Edition, Item, Published, RetentionPolicy
 
 _TRIES: Final = 3
 _LOOK_AGAIN_S: Final = 10.0
@@ -201,7 +201,7 @@ class Publication:
 
     # What an edition names
 
-    def artifact(self, path: str) -> tuple[Artifact, Slot] | None:
+    def artifact(self, path: str) -> tuple[Artifact, ArtifactSlot] | None:
         """Return the artifact at a path and its bytes, of the latest edition or a recent one, or None."""
         return self._artifacts.get(path)
 

@@ -34,7 +34,7 @@ from mcp_skills_server.web.guards import Guard
 from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.probes import Drain
 from mcp_skills_server.web.rates import RequestLimits
-from mcp_skills_server.web.sessions import Messages, Sessions
+from mcp_skills_server.web.sessions import HttpSessions, Messages
 from mcp_skills_server.web.settings import HttpSettings
 
 _REQUEST_ID: Final = b"x-request-id"
@@ -122,7 +122,7 @@ class _Mcp(Part):
             views=views,
         )
         self._attachment.recent = http.recent
-        self._sessions = Sessions(
+        self._sessions = HttpSessions(
             server,
             idle_timeout=http.session_idle,
             max_body=http.max_body,

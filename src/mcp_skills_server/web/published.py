@@ -27,7 +27,7 @@ _NAME: Final = "mcp-skills-server"
 _CARD_MAX_AGE_S: Final = 300
 
 
-class Published(Part):
+class Publisher(Part):
     """What a server publishes.
 
     Args:

@@ -108,7 +108,7 @@ class FailedAuthentications:
         return True
 
 
-class _Turns:
+class _RequestTurns:
     """The requests of one client: so many are at work, and the others wait, the oldest first."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class RequestLimits:
         self._app = app
         self._rates = rates
         self._shared = shared
-        self._turns: dict[str, _Turns] = {}
+        self._turns: dict[str, _RequestTurns] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand on what is within the quota, when it is its turn."""
@@ -136,7 +136,7 @@ class RequestLimits:
         if owner is None:
             await self._app(scope, receive, send)
             return
-        turns = self._turns.setdefault(owner, _Turns())
+        turns = self._turns.setdefault(owner, _RequestTurns())
         turns.users += 1
         try:
             await turns.free.acquire()

@@ -219,7 +219,7 @@ async def serve_http(
         timeout_graceful_shutdown=_ENDING_S,
         backlog=1,  # to asyncio, which accepts so many a tick; the kernel keeps `_BACKLOG`
     )
-    server = _Server(config, drain)
+    server = _UvicornServer(config, drain)
     asyncio.get_running_loop().set_exception_handler(_report)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as tasks:
@@ -257,7 +257,7 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
 
 
-class _Server(uvicorn.Server):
+class _UvicornServer(uvicorn.Server):
     """uvicorn whose signals are left to us, since it would raise them again at the end."""
 
     def __init__(self, config: uvicorn.Config, drain: Drain) -> None:

@@ -181,7 +181,7 @@ class _Session:
         return self.prefix + (self.id or b"")
 
 
-class Sessions:
+class HttpSessions:
     """Passes requests on to the SDK, and keeps the number of sessions within its limits.
 
     Args:

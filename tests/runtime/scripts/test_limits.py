@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.scripts import limits
-from mcp_skills_server.runtime.scripts.limits import Turns, Usage
+from mcp_skills_server.runtime.scripts.limits import ResourceUsage, Turns
 from mcp_skills_server.runtime.scripts.processes import family
 from tables import each_row
 
@@ -43,7 +43,7 @@ def test_the_disk_is_looked_at_each_time_but_a_tree_that_takes_long_to_walk_is_n
     monkeypatch.setattr(limits.time, "monotonic", lambda: now)
     for length, most in ((0.0, 70), (0.1, 5)):
         cost = length
-        run, walks = Usage(["/x"], 256 * MIB, GIB), 0
+        run, walks = ResourceUsage(["/x"], 256 * MIB, GIB), 0
         for _ in range(70):
             now += 0.05
             assert run.over([]) is None
@@ -52,8 +52,8 @@ def test_the_disk_is_looked_at_each_time_but_a_tree_that_takes_long_to_walk_is_n
 
 @LINUX
 def test_removed_files_that_are_open_or_mapped_count(tmp_path: Path) -> None:
-    def run() -> Usage:
-        return Usage([str(tmp_path)], 4 * MIB, GIB)
+    def run() -> ResourceUsage:
+        return ResourceUsage([str(tmp_path)], 4 * MIB, GIB)
 
     for name in ("open", "mapped"):
         (tmp_path / name).write_bytes(b"x" * (3 * MIB))
@@ -91,8 +91,8 @@ def test_memory_that_processes_share_is_counted_and_once(tmp_path: Path) -> None
         pids = list(family(started.pid))
         assert len(pids) == 8
         mine = [str(tmp_path)]
-        assert Usage(mine, GIB, 256 * MIB).over(pids) is None
-        assert "of memory" in str(Usage(mine, GIB, 48 * MIB).over(pids))
+        assert ResourceUsage(mine, GIB, 256 * MIB).over(pids) is None
+        assert "of memory" in str(ResourceUsage(mine, GIB, 48 * MIB).over(pids))
         os.killpg(started.pid, 9)
 
 

@@ -166,8 +166,10 @@ def test_a_deep_or_large_tree_is_looked_at_up_to_a_bound(top: Path, monkeypatch:
         (here / "x").write_text("x")
     assert len(files_since(str(top), 0, 1000)[0]) == 2 + 32
     looked: list[str] = []
-    usual: Callable[..., object] = output_files.Directory.look
-    monkeypatch.setattr(output_files.Directory, "look", lambda self, name: looked.append(name) or usual(self, name))
+    usual: Callable[..., object] = output_files.OutputDirectory.look
+    monkeypatch.setattr(
+        output_files.OutputDirectory, "look", lambda self, name: looked.append(name) or usual(self, name)
+    )
     monkeypatch.setattr(output_files, "_MAX_ENTRIES", 10)
     files_since(str(top), 0, 1000)
     assert len(looked) == 10

@@ -394,7 +394,7 @@ def test_a_folder_that_cannot_be_shared_is_refused(registry: Registry, folder: s
 
 def test_a_whole_home_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
-    view = sandbox.View("/s", "/w", "/t", "/m", needs=("/home/someone", "/home", "/", "/opt/x", "/opt/x/bin/x"))
+    view = sandbox.SandboxView("/s", "/w", "/t", "/m", needs=("/home/someone", "/home", "/", "/opt/x", "/opt/x/bin/x"))
     words = sandbox.Bubblewrap("bwrap", folders=()).box(view)(9, None)
     shown = {words[place + 1] for place, word in enumerate(words) if word == "--ro-bind-try"}
     assert "/opt/x" in shown and not shown & {"/home/someone", "/home", "/", "/opt/x/bin/x"}

@@ -137,7 +137,7 @@ class PageOptions(Options):
     ui: bool = flag("Show the skills to people at /ui, to whom MCP is open.")
 
 
-class Page(Feature[PageOptions]):
+class PageFeature(Feature[PageOptions]):
     """The page for people, at `/ui`."""
 
     options_class = PageOptions

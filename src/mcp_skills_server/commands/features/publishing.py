@@ -40,8 +40,8 @@ class Publishing(Feature[PublishingOptions]):
         options = self.options
         if not options.publish:
             return None
-        from mcp_skills_server.web.published import Published
+        from mcp_skills_server.web.published import Publisher
 
-        return Published(
+        return Publisher(
             server.views, is_open=options.publish_open, alone=options.publish_only, grace_s=options.publish_grace
         )

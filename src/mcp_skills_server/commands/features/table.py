@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from mcp_skills_server.commands.features.endpoints import OAuth, Page, SkillsProtocol, Webhook
+from mcp_skills_server.commands.features.endpoints import OAuth, PageFeature, SkillsProtocol, Webhook
 from mcp_skills_server.commands.features.feature import Feature
 from mcp_skills_server.commands.features.metrics import PrometheusMetrics
 from mcp_skills_server.commands.features.publishing import Publishing
@@ -19,7 +19,7 @@ FEATURES: Final[tuple[type[Feature[Any]], ...]] = (
     Webhook,
     SkillsProtocol,
     PrometheusMetrics,
-    Page,
+    PageFeature,
     SearchByMeaning,
     Audit,
     UsageCounts,

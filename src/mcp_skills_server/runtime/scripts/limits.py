@@ -87,7 +87,7 @@ class Turns:
             first[1].set()
 
 
-class Usage:
+class ResourceUsage:
     """Memory and disk of one run, whose files lie below `tops`. For one thread at a time.
 
     `disk_bytes` limits them with removed files that are still open; `memory_bytes` is that of one process, and all

@@ -35,14 +35,14 @@ class OutputFile:
     size: int
 
 
-class Directory:
+class OutputDirectory:
     """An open directory. Made by `open_directory` and `inner`; close it, or use it in a `with` statement."""
 
     def __init__(self, descriptor: int | None, path: str) -> None:
         self._descriptor = descriptor
         self._path = path
 
-    def __enter__(self) -> Directory:
+    def __enter__(self) -> OutputDirectory:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, of: TracebackType | None) -> None:
@@ -54,7 +54,7 @@ class Directory:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def inner(self, name: str) -> Directory | None:
+    def inner(self, name: str) -> OutputDirectory | None:
         """Open a directory in it; None if there is none of this name."""
         return _opened(name, self._descriptor, os.path.join(self._path, name))
 
@@ -98,7 +98,7 @@ def is_plain(found: os.stat_result) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
 
 
-def open_directory(path: str) -> Directory | None:
+def open_directory(path: str) -> OutputDirectory | None:
     """Open a directory of this server by its path, which is no link; None if it is not there."""
     return _opened(path, None, path)
 
@@ -117,12 +117,12 @@ def _nothing_if_absent() -> Generator[None]:
         return
 
 
-def _opened(name: str, within: int | None, path: str) -> Directory | None:
+def _opened(name: str, within: int | None, path: str) -> OutputDirectory | None:
     with _nothing_if_absent():
         if BY_DESCRIPTOR:
-            return Directory(os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=within), path)
+            return OutputDirectory(os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=within), path)
         if stat.S_ISDIR(os.lstat(path).st_mode) and os.path.realpath(path) == os.path.abspath(path):
-            return Directory(None, path)
+            return OutputDirectory(None, path)
     return None
 
 
@@ -198,7 +198,7 @@ def _walk(top: str) -> Iterator[tuple[tuple[str, ...], os.stat_result]]:
                     yield (*parts, name), state
 
 
-def _below(top: str, parts: Sequence[str]) -> Directory | None:
+def _below(top: str, parts: Sequence[str]) -> OutputDirectory | None:
     here = open_directory(top)
     for part in parts:
         if here is None:

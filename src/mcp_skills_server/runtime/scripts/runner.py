@@ -41,12 +41,12 @@ from mcp_skills_server.runtime.scripts.arguments import (
     declared_env,
 )
 from mcp_skills_server.runtime.scripts.interpreters import Interpreters
-from mcp_skills_server.runtime.scripts.limits import Turns, Usage
+from mcp_skills_server.runtime.scripts.limits import ResourceUsage, Turns
 from mcp_skills_server.runtime.scripts.outcome import Outcome, as_line, outcome_of, remarks_on
 from mcp_skills_server.runtime.scripts.output_files import OutputFile
 from mcp_skills_server.runtime.scripts.policy import ExecutionPolicy
 from mcp_skills_server.runtime.scripts.processes import NOT_STARTED, Command, Ended, ProcessTree, Progress, execute
-from mcp_skills_server.runtime.scripts.sandbox import Bubblewrap, View
+from mcp_skills_server.runtime.scripts.sandbox import Bubblewrap, SandboxView
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from mcp_skills_server.runtime.scripts.workspace import RunDirectory, Workspace, discard, lay_out
 from mcp_skills_server.telemetry import events
@@ -71,7 +71,7 @@ _WINDOWS_NEEDS: Final = ("SYSTEMROOT", "PATHEXT", "COMSPEC")
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _RunRequest:
     """A run that was asked for and checked.
 
     Attributes:
@@ -254,7 +254,7 @@ class Scripts:
         *,
         directory: str | None = None,
         skills: Mapping[str, Skill] | None = None,
-    ) -> _Request:
+    ) -> _RunRequest:
         within, file = "", None
         if skill is not None:
             within, file = directory or skill.name, _file(skill, path)
@@ -264,9 +264,11 @@ class Scripts:
         for name in skills or ():
             if not _DIRECTORY_NAME.fullmatch(name):
                 raise RequestError(f"No directory can have the name {printable(name[:200])!r}; leave the skill out")
-        return _Request(skills or {}, within, path, file, checked_args(args), self._checked_timeout(timeout_s))
+        return _RunRequest(skills or {}, within, path, file, checked_args(args), self._checked_timeout(timeout_s))
 
-    async def _run(self, request: _Request, workspace: Workspace, progress: Progress | None, owner: Owner) -> Outcome:
+    async def _run(
+        self, request: _RunRequest, workspace: Workspace, progress: Progress | None, owner: Owner
+    ) -> Outcome:
         box = self._sandbox()
         # SP-30: this process was not root when it chose to have no sandbox.
         if box is None and sandbox.is_off_forbidden():
@@ -300,13 +302,13 @@ class Scripts:
         return outcome_of(request.path, ended, "".join(map(as_line, remarks)), box, files)
 
     async def _execute(
-        self, request: _Request, workspace: Workspace, directory: RunDirectory, progress: Progress | None
+        self, request: _RunRequest, workspace: Workspace, directory: RunDirectory, progress: Progress | None
     ) -> tuple[Ended, str | None]:
         """Return what the script did, and why the server ended it, if it did before its time."""
         command = await to_thread.run_sync(self._command, request, workspace, directory)
         await to_thread.run_sync(self._record, request)
         written = [workspace.path, directory.temporary, directory.shared]
-        usage = Usage(written, self._settings.workspace_bytes, self._settings.memory_bytes)
+        usage = ResourceUsage(written, self._settings.workspace_bytes, self._settings.memory_bytes)
         reason: str | None = None
 
         def look(tree: ProcessTree) -> str | None:
@@ -327,7 +329,7 @@ class Scripts:
         )
         return ended, reason
 
-    def _command(self, request: _Request, workspace: Workspace, directory: RunDirectory) -> Command:
+    def _command(self, request: _RunRequest, workspace: Workspace, directory: RunDirectory) -> Command:
         """Put everything on the disk and say what is to be executed. Blocks."""
         bubblewrap = self._sandbox()
         owner = _user_of(bubblewrap)
@@ -343,7 +345,9 @@ class Scripts:
         path, box, calls = os.environ.get("PATH", ""), None, None
         if bubblewrap is not None:
             start = sandbox.WORKSPACE + workdir[len(work) :]
-            view = View(skills, work, temporary, directory.shared, start, interpreter.needs, network=request.network)
+            view = SandboxView(
+                skills, work, temporary, directory.shared, start, interpreter.needs, network=request.network
+            )
             box, calls = bubblewrap.box(view), bubblewrap.calls
             skills, work, temporary = sandbox.SKILLS, sandbox.WORKSPACE, sandbox.TEMPORARY
             path = sandbox.PATH if not interpreter.argv else _path_with(interpreter.argv[0])
@@ -387,14 +391,14 @@ class Scripts:
             limits["USER"] = owner
         return limits
 
-    def _allowed(self, request: _Request) -> _Request:
+    def _allowed(self, request: _RunRequest) -> _RunRequest:
         """Return the run with what the policy gives to it. Blocks."""
         skill, skills = request.skills.get(request.within), tuple(request.skills.values())
         allowed = self._policy.decide(skill, skills, permissions=request.permissions, needs=request.needs)
         own = checked_env(allowed.secrets, None)
         return replace(request, env={**request.env, **own}, network=allowed.network)
 
-    def _record(self, request: _Request) -> None:
+    def _record(self, request: _RunRequest) -> None:
         """Emit the event of a run that begins; NotRecordedError if the audit log cannot record it. Blocks."""
         if not self._server.has_readers:
             return
@@ -413,7 +417,7 @@ class Scripts:
         directory.discard()
         return files, workspace.leave(self._settings.workspace_bytes)
 
-    def _log(self, request: _Request, ended: Ended) -> None:
+    def _log(self, request: _RunRequest, ended: Ended) -> None:
         whose, how = "a call", f"exit code {ended.exit_code}"
         if request.within:
             whose = request.skills[request.within].path

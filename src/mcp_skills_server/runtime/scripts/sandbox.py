@@ -48,7 +48,7 @@ _ETC: Final = """
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class SandboxView:
     """The files and rights that one run sees.
 
     Attributes:
@@ -99,7 +99,7 @@ class Bubblewrap:
             found.append(_NO_FILTER)
         return tuple(found)
 
-    def box(self, view: View) -> Callable[[int, int | None], list[str]]:
+    def box(self, view: SandboxView) -> Callable[[int, int | None], list[str]]:
         """Return what makes the words before a command, of the descriptor to report on and that of `calls`, if any."""
         return lambda status, calls: [*self._words(view, calls), "--json-status-fd", str(status), *self._drop()]
 
@@ -128,7 +128,7 @@ class Bubblewrap:
             for place in (work, temporary, shared):
                 make_directory(place, self.user)
             with piped(self.calls) as calls:
-                words = [*self._words(View(skills, work, temporary, shared), calls), *self._drop()]
+                words = [*self._words(SandboxView(skills, work, temporary, shared), calls), *self._drop()]
                 passed = [each for each in (calls,) if each is not None]
                 done = ask([*words, "/bin/sh", "-c", shell, "sh", *args], env={"PATH": PATH}, pass_fds=passed)
             return done.returncode, done.stderr
@@ -140,7 +140,7 @@ class Bubblewrap:
         user = [f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
         return ["--", self._dropper, *user, "--inh-caps=-all", "--bounding-set=-all", "--"]
 
-    def _words(self, view: View, calls: int | None) -> list[str]:
+    def _words(self, view: SandboxView, calls: int | None) -> list[str]:
         words = [self._program, "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]
         if not view.network:
             words.append("--unshare-net")

@@ -22,7 +22,7 @@ _LONGEST: Final = 4_000
 _MOST_SHOWN: Final = 200_000
 
 
-class Answer(NamedTuple):
+class ToolAnswer(NamedTuple):
     """A call and its result, as JSON, and the text of it that a model reads where its host shows text."""
 
     call: str
@@ -59,7 +59,7 @@ async def page(request: Request, look: Look) -> Response:
     )
 
 
-async def _call(look: Look, tool: str, arguments: Mapping[str, Any], client: str) -> Answer:
+async def _call(look: Look, tool: str, arguments: Mapping[str, Any], client: str) -> ToolAnswer:
     """Call a tool in a session of its own; a file is read of a skill that is loaded first, as a model does."""
     async with Session(look.runtime, hosted=False) as session:
         if tool == runtime.READ and "skill" in arguments:
@@ -68,7 +68,7 @@ async def _call(look: Look, tool: str, arguments: Mapping[str, Any], client: str
     text = "\n".join(str(block.get("text", "")) for block in result["content"])
     raw = json.dumps(result, ensure_ascii=False, indent=2)
     called = json.dumps({"name": tool, "arguments": arguments}, ensure_ascii=False)
-    return Answer(called, raw[:_MOST_SHOWN], text[:_MOST_SHOWN], bool(result.get("isError")))
+    return ToolAnswer(called, raw[:_MOST_SHOWN], text[:_MOST_SHOWN], bool(result.get("isError")))
 
 
 def _value(text: str, kind: object) -> Any:

@@ -19,8 +19,8 @@ from mcp_skills_server.format.archive import Files
 from sources.publishers import Asked, Publisher, Route, answer, skill_md
 from wire import COMMAND, DEADLINE
 
-SKILLS = 12
-KILLS = 12
+SKILLS = 24
+KILLS = 24
 
 
 def version(name: str, number: int) -> Files:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from programs import LOOSE
 from shared.redis_servers import redis_server, until
 from web.http_wire import BOTH, HELLO, HttpClient, Reply, Server, client, http_serving
 from wire import DEADLINE, write_skill
@@ -101,12 +100,12 @@ def test_who_proves_nobody_too_often_gets_429_and_a_token_is_still_let_in(tmp_pa
         assert send(server, wrong, source="127.0.0.2").status == 401
 
 
-def test_each_quota_of_what_is_held_is_in_force(tmp_path: Path) -> None:
+def test_each_quota_of_what_is_held_is_in_force(tmp_path: Path, sandbox_mode: str) -> None:
     def load(**more: Any) -> dict[str, Any]:
         return one.request("tools/call", {"name": "skills_load", "arguments": {"names": ["one"], **more}})
 
     held = "streams = 1\nruntime-sessions = 1\nblob-bytes = 200_000"
-    with limited(tmp_path, held, "--allow-scripts", *LOOSE) as server, ExitStack() as stack:
+    with limited(tmp_path, held, "--allow-scripts", "--sandbox", sandbox_mode) as server, ExitStack() as stack:
         one = stack.enter_context(client(server, "modern", token=TOKENS["alpha"]))
         first, _ = (one.listen(number, skillsListChanged=True) for number in range(2))
         (last,) = first.rest()

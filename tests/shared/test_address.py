@@ -75,6 +75,7 @@ def test_the_password_is_in_no_text_for_people() -> None:
     settings = redis_settings(f"redis://me:{SECRET}@cache:7000/3")
     assert settings.shown == "redis://cache:7000/3"
     assert SECRET not in repr(settings)
+    assert SECRET not in repr(redis_settings("redis://cache", password=SECRET))
 
 
 def test_authorities_are_for_tls_and_are_read_at_the_start(tmp_path: Path) -> None:

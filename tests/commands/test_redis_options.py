@@ -128,6 +128,9 @@ def test_sessions_are_shared_and_the_state_is_a_line(tmp_path: Path) -> None:
         assert found.active_skills == ["a"]
         for _, replicas, _ in pair:
             assert replicas.state().endswith(": connected")
+            link = replicas._link  # closed here, in the loop of its connections: a server ends with its process
+            assert link is not None
+            await link.aclose()
 
     with redis_server(tmp_path / "redis") as redis, followed(redis, tree, 2) as (one, two):
         asyncio.run(work(one, two))

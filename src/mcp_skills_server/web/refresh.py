@@ -64,7 +64,12 @@ class WebhookEndpoint(Part):
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
         """Return the route of `/refresh`."""
-        return [route(self._secret, http.look, FailedAuthentications(http.rates))]
+        return [route(self._secret, http.look or _poll_nothing, FailedAuthentications(http.rates))]
+
+
+def _poll_nothing() -> int:
+    """Return the number of sources of a server whose roots are all folders."""
+    return 0
 
 
 def route(secret: bytes, look: Callable[[], int], failures: FailedAuthentications) -> Route:

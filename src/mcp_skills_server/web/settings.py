@@ -51,7 +51,7 @@ class HttpSettings:
         quotas: what one principal or address may take of what all share, beside `rates`.
         rates: how often one may ask, and how often fail to prove who it is.
         take_shared: counts requests with other replicas; None where each counts for itself.
-        look: polls all sources now, and returns how many there are.
+        look: polls all sources now, and returns how many there are; None where every root is a folder.
         root_path: what stands before all paths that clients see, such as `/skills`; "" for nothing.
         proxies: addresses and networks of proxies, whose `X-Forwarded-For` and `-Proto` are believed.
         keep_alive: seconds for which a connection stays without a request.
@@ -78,7 +78,7 @@ class HttpSettings:
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     rates: Rates = field(default_factory=lambda: Rates(QuotaSettings()))
     take_shared: TakeShared | None = None
-    look: Callable[[], int] = int
+    look: Callable[[], int] | None = None
     root_path: str = ""
     proxies: Sequence[str] = ()
     keep_alive: int = 5

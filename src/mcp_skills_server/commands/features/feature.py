@@ -8,7 +8,7 @@ when the parts of the server are there, and stops it at the end. Over HTTP it ca
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from mcp_skills_server.commands.fields import Options
@@ -57,8 +57,8 @@ class Server:
     watcher: Watcher | None
     views: Views
     quotas: QuotaSettings
-    reloader: Reloader | None = field(default=None)
-    tokens: Tokens | None = field(default=None)
+    reloader: Reloader | None = None
+    tokens: Tokens | None = None
 
     def feature(self, kind: type[_F]) -> _F:
         """Return the feature of this class."""

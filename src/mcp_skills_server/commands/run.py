@@ -11,7 +11,7 @@ import click
 
 from mcp_skills_server.commands.fields import Grouped, flag, option, takes
 from mcp_skills_server.commands.opening import load_registry
-from mcp_skills_server.commands.options import RootOptions, named_skill, reading, roots_and_last
+from mcp_skills_server.commands.options import RootOptions, named_skill, roots_and_last
 from mcp_skills_server.commands.printing import remark, say, say_lines
 from mcp_skills_server.commands.runtime_options import (
     ApprovalOptions,
@@ -20,7 +20,7 @@ from mcp_skills_server.commands.runtime_options import (
     SandboxOptions,
     make_runtime,
 )
-from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
+from mcp_skills_server.errors import RequestError, UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.scripts.runner import Explained
@@ -65,11 +65,10 @@ def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str
             raise UsageError("scripts cannot run here")
         workspace = scripts.workspace()
         try:
-            with reading():
-                if options.explain:
-                    _say_explained(scripts.explain(found, script, workspace, args))
-                    return 0
-                outcome = anyio.run(partial(scripts.run, found, script, workspace, args=args))
+            if options.explain:
+                _say_explained(scripts.explain(found, script, workspace, args))
+                return 0
+            outcome = anyio.run(partial(scripts.run, found, script, workspace, args=args))
         except RequestError as error:
             raise UsageError(str(error)) from None
     if outcome.stdout:
@@ -129,10 +128,7 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
     roots, name = roots_and_last(arguments, usage)
     registry = load_registry(roots, options, proved=not options.revoke)
     skill = named_skill(registry, name)
-    try:
-        found = registry.digest_over(skill)
-    except StaleFileError as error:
-        raise UsageError(f"{error.path}: cannot be read ({error.reason or 'it changed'}); try again") from None
+    found = registry.digest_over(skill)
     if skill.origin is None:
         raise UsageError(f"{skill.path} is in one of your own folders; its scripts need no approval")
     origin = canonical(skill.origin)

@@ -15,7 +15,6 @@ from mcp_skills_server.commands.options import (
     RootOptions,
     limits_of,
     path_or_none,
-    reading,
     roots,
 )
 from mcp_skills_server.commands.printing import remark, say
@@ -24,8 +23,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SIGNATURE_FILE, Standing
 
 if TYPE_CHECKING:
-    from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.model import Skill
+    pass
 
 _FILE = click.Path(dir_okay=False)
 
@@ -84,7 +82,9 @@ def sign(options: SignOptions, directory: str) -> int:
     # The signature of a skill covers those of the skills inside.
     for path in sorted(paths, key=lambda path: -path.count("/")):
         skill = registry.snapshot.skills[path]
-        made = signatures.sign(_files(registry, skill), Path(options.key), password, [*map(Path, options.certificates)])
+        made = signatures.sign(
+            registry.read_all(skill), Path(options.key), password, [*map(Path, options.certificates)]
+        )
         place = registry.place(skill)
         _replace(Path(place, SIGNATURE_FILE), made)
         registry.refresh([place])
@@ -124,7 +124,7 @@ def verify(options: VerifyOptions, roots: tuple[str, ...]) -> int:
     failed = 0
     for path in registry.snapshot.paths(Standing.LENIENT):
         try:
-            verifier.check(_files(registry, registry.snapshot.skills[path]))
+            verifier.check(registry.read_all(registry.snapshot.skills[path]))
             say(f"{path}: signed")
         except UnsignedError as error:
             failed += 1
@@ -135,11 +135,6 @@ def verify(options: VerifyOptions, roots: tuple[str, ...]) -> int:
     if not registry.snapshot.skills:
         remark("there is no skill to verify")
     return int(bool(failed or unusable) or not registry.snapshot.skills)
-
-
-def _files(registry: Registry, skill: Skill) -> dict[str, bytes]:
-    with reading():
-        return registry.read_all(skill)
 
 
 def _replace(path: Path, raw: bytes) -> None:

@@ -18,7 +18,7 @@ from mcp_skills_server.commands.look import check, in_order, report_empty, repor
 from mcp_skills_server.commands.opening import load_registry, make_registry
 from mcp_skills_server.commands.options import RootOptions, roots, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, say_table
-from mcp_skills_server.errors import StaleFileError, UsageError, plural
+from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.model import SKILL_MD, Problem, Skill
 from mcp_skills_server.model.clients import UNKNOWN
 
@@ -189,7 +189,7 @@ class _Suppressions:
             return ""
         try:
             return self._registry.read(file).decode("utf-8", "replace")
-        except StaleFileError:
+        except OSError:
             return ""
 
 
@@ -256,7 +256,7 @@ def _corrections(registry: Registry, report: _Report) -> Iterator[_Correction]:
             continue
         try:
             before = registry.read(file).decode("utf-8")
-        except (StaleFileError, UnicodeDecodeError):
+        except (OSError, UnicodeDecodeError):
             continue
         after, done = fixes.corrected(before, by_place[shown], os.path.basename(registry.place(skill)))
         if done:

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog import tree
@@ -24,8 +23,6 @@ from mcp_skills_server.errors import plural
 from mcp_skills_server.model import Problem, Skill, Snapshot
 
 logger = logging.getLogger(__name__)
-
-_NAMES_LOOKED_AT: Final = 100_000
 
 
 @dataclass(frozen=True)
@@ -186,7 +183,7 @@ def inspect(reader: Reader, skill: Skill, nested: Sequence[str], most_bytes: int
     inner = tuple(f"{directory.removeprefix(above)}/" for directory in nested)
     own = {path: file for path, file in skill.files.items() if not path.startswith(inner)}
     base, _, place = root.locate(skill.directory)
-    found = lint.lint_names(skill, own, tree.ignored_in(base, place, most_names=_NAMES_LOOKED_AT))
+    found = lint.lint_names(skill, own, tree.ignored_in(base, place))
     known = {each.path for each in skill.problems if each.code == "unreadable"}  # the scan reported them
     for path, file in own.items():
         if file.size > most_bytes:

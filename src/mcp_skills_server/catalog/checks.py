@@ -12,15 +12,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.catalog.reader import Reader
-from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import plural
 from mcp_skills_server.model import Problem, Skill, Snapshot
+
+if TYPE_CHECKING:
+    from mcp_skills_server.catalog.views import SkillSet
 
 logger = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ A refresh scans only the skills that a change touches.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,10 +21,51 @@ from mcp_skills_server.catalog.path_index import join, outermost
 from mcp_skills_server.catalog.reader import Reader
 from mcp_skills_server.catalog.root_index import QUIET_S, Arm, GracePeriod, RootIndex
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
-from mcp_skills_server.catalog.skill_set import Listeners
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Changes, Problem, Skill, Snapshot
+
+logger = logging.getLogger(__name__)
+
+
+class Listeners:
+    """The subscribers of a registry. `notify` and `notify_deferred` are called under the registry's lock."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[object, tuple[Callable[[Changes], None], bool]] = {}
+        self._deferred = Changes({}, {})
+
+    def __len__(self) -> int:
+        return len(self._listeners)
+
+    def subscribe(self, listener: Callable[[Changes], None], *, problems: bool) -> Callable[[], None]:
+        """Call it with each difference; with `problems` also when only those differ. Returns what ends that."""
+        token = object()
+        self._listeners[token] = listener, problems
+        return lambda: self._listeners.pop(token, None) and None
+
+    def notify(self, changes: Changes, *, first: bool = False, defer: bool = False) -> None:
+        """Call the listeners with this difference and with what was deferred, or defer it, too.
+
+        Nothing is deferred where no skill differs. After the first scan all are called, whatever it found.
+        """
+        if self._deferred:
+            changes, self._deferred = self._deferred.then(changes), Changes({}, {})
+        if changes and defer:
+            self._deferred = changes
+            return
+        for listener, problems in list(self._listeners.values()):
+            if not (changes or first or problems):
+                continue
+            try:
+                listener(changes)
+            except Exception:  # one listener's bug must not cost the others their news
+                logger.exception("a listener failed")
+
+    def notify_deferred(self) -> None:
+        """Call the listeners with what was deferred, if anything was."""
+        if self._deferred:
+            self.notify(Changes({}, {}))
 
 
 class Registry(Reader):
@@ -306,6 +348,11 @@ class Registry(Reader):
     def permissions(self) -> None:
         """None: of no principal in particular."""
         return
+
+    @property
+    def held(self) -> int:
+        """How many skills it holds."""
+        return len(self.snapshot.skills)
 
     def left_of(self, changes: Changes) -> Changes:
         """Return all of these changes: nothing is withheld."""

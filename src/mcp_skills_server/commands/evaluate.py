@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.authoring.evaluation import CaseResult, TriggerCase
     from mcp_skills_server.authoring.programs import CommandJudge
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.catalog.skill_set import SkillSet
+    from mcp_skills_server.catalog.views import SkillSet
     from mcp_skills_server.runtime.runtime import Runtime
 
 _MOST_BYTES: Final = 16 << 20

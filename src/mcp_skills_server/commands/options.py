@@ -112,7 +112,7 @@ class LimitOptions(Options):
 
 
 class SiteOptions(Options):
-    """How remote roots are fetched and cached."""
+    """Options of fetching and caching remote roots."""
 
     heading: ClassVar[str] = "Roots that are fetched"
     cache_dir: str | None = option(
@@ -135,7 +135,7 @@ class SiteOptions(Options):
 
 
 class GitOptions(Options):
-    """How git repositories are fetched."""
+    """Options of fetching git repositories."""
 
     heading: ClassVar[str] = "Roots in git"
     signers: str | None = file(
@@ -176,7 +176,7 @@ class ConfigOptions(Options):
 
 
 class RootOptions(LimitOptions, SiteOptions, GitOptions, ConfigOptions):
-    """How the roots of a command are read."""
+    """Options of reading the roots of a command."""
 
 
 class TextOptions(RootOptions):
@@ -192,7 +192,7 @@ class TableOptions(RootOptions):
 
 
 class WatchOptions(Options):
-    """How local folders are watched."""
+    """Options of watching local folders."""
 
     heading: ClassVar[str] = "Following changes"
     watch: bool = switch(True, "Follow changes of the folders.")
@@ -201,7 +201,7 @@ class WatchOptions(Options):
 
 
 class RefreshOptions(Options):
-    """How often remote roots are polled."""
+    """Options of polling remote roots."""
 
     heading: ClassVar[str] = "Following changes"
     refresh: float = seconds(
@@ -226,7 +226,7 @@ class SignatureOptions(Options):
 
 
 class SignedRootOptions(RootOptions, SignatureOptions):
-    """How roots are read, and the signatures that their skills must have."""
+    """Options of reading roots, and the signatures that their skills must have."""
 
 
 class PinOptions(SignatureOptions):
@@ -238,7 +238,7 @@ class PinOptions(SignatureOptions):
 
 
 class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions):
-    """How the roots of a command are read and kept current."""
+    """Options of reading the roots of a command and keeping them current."""
 
 
 def _locate_proposals(given: str, folder: str) -> str:

@@ -1,4 +1,4 @@
-"""What a model sees before it asks: instructions and tools as a host gets them, their size, and what was cut."""
+"""The model's first view: instructions and tools as a host gets them, their size, and what was cut."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class UnaskedText(NamedTuple):
 
 
 class MethodAnswer(NamedTuple):
-    """What a method answers, as it is sent: JSON with some items. The dialect is "" where all have the same."""
+    """The answer of a method as it is sent: JSON with some items. The dialect is "" where all have the same."""
 
     method: str
     dialect: str

@@ -213,14 +213,17 @@ def test_every_module_and_public_name_has_a_docstring() -> None:
     assert offenders == []
 
 
+RIDDLE = re.compile(r"(What|Whether|Where|How|Who|Which|Of)\b")
+
+
 def test_a_docstring_names_its_subject() -> None:
     """Not "What a rule found", but "A finding of a rule"."""
     offenders: list[str] = []
     for module in MODULES:
         for node in ast.walk(tree_of(module)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
-                if re.match(r"(What|Whether|Where|How|Who|Which|Of)\b", ast.get_docstring(node) or ""):
-                    offenders.append(f"{module}: {getattr(node, 'name', 'the module')}")
+            is_documented = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module)
+            if is_documented and RIDDLE.match(ast.get_docstring(node) or ""):
+                offenders.append(f"{module}: {getattr(node, 'name', 'the module')}")
     assert offenders == []
 
 

@@ -31,6 +31,7 @@ VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 """Of an environment variable that the operator names."""
 PREFIX: Final = "MCP_SKILLS_"
 """Of the variables of all options: MCP_SKILLS_PAGE_SIZE for --page-size."""
+_WORDS: Final = "mcp_skills_server.words"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +185,11 @@ class _Option(click.Option):
 class Grouped(click.Command):
     """A command whose help has its options below headings."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words of the command line, and keep them for `parsed_again`."""
+        ctx.meta[_WORDS] = (*args,)
+        return super().parse_args(ctx, args)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the headings in the order of the classes; options without one come last."""
         rows: dict[str, list[tuple[str, str]]] = {}
@@ -195,6 +201,13 @@ class Grouped(click.Command):
         for heading, records in [*rows.items(), (Options.heading, rest)]:
             with formatter.section(heading):
                 formatter.write_dl(records)
+
+
+def parsed_again(context: click.Context) -> click.Context:
+    """Return what the command line and the environment of a `Grouped` command give with the configuration file as it is
+    now. `obj` of the context is true, by which the file's reader knows a running server.
+    """
+    return context.command.make_context(context.info_name, [*context.meta[_WORDS]], obj=True)
 
 
 def values_for(settings: type[Any], options: Options, **more: Any) -> dict[str, Any]:

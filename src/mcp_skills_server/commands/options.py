@@ -151,7 +151,7 @@ def _take(context: click.Context, _parameter: click.Parameter, path: str | None)
         from mcp_skills_server.commands.config_file import ConfigurationError, read
 
         try:
-            configuration = read(path)
+            configuration = read(path, again=bool(context.obj))
         except ConfigurationError as error:
             raise UsageError(str(error)) from None
         context.meta[_READ] = configuration

@@ -112,11 +112,11 @@ class PrometheusMetrics(Feature[MetricsOptions]):
             "skills_sources_failing": ("Roots whose last look failed.", count_failing(registry, states)),
         }
         has_files = reloader is not None and reloader.has_files
-        is_taken = reloader is None or not has_files or not reloader.last.error
+        is_taken = reloader is None or not has_files or not reloader.refused
         out[f"{_RELOAD}_successful"] = ("Whether all of configuration and tokens was taken.", float(is_taken))
         if reloader is not None and has_files:
             when = "When configuration and tokens were last read."
-            out[f"{_RELOAD}_timestamp_seconds"] = (when, reloader.last.at)
+            out[f"{_RELOAD}_timestamp_seconds"] = (when, reloader.read_at)
         return out
 
 

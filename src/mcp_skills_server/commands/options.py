@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
@@ -25,7 +24,7 @@ from mcp_skills_server.commands.fields import (
     switch,
     variables_of,
 )
-from mcp_skills_server.errors import StaleFileError, UsageError
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Standing
 
 if TYPE_CHECKING:
@@ -258,19 +257,6 @@ class ProposalOptions(Options):
         locate=_locate_proposals,
         metavar="DIR|git",
     )
-
-
-@contextmanager
-def reading() -> Generator[None]:
-    """Report a file that changes while it is read as wrong usage.
-
-    Raises:
-        UsageError: a file changed.
-    """
-    try:
-        yield
-    except StaleFileError as error:
-        raise UsageError(f"{error}; try again when it no longer changes") from None
 
 
 def roots_and_last(arguments: Sequence[str], usage: str) -> tuple[Sequence[str], str]:

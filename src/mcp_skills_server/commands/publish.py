@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import click
 
 import mcp_skills_server
+from mcp_skills_server.catalog.dot_folders import passed_over
 from mcp_skills_server.catalog.roots import PLUGIN_NAME
 from mcp_skills_server.commands.fields import Options, flag, option, seconds, takes
-from mcp_skills_server.commands.look import report_passed
 from mcp_skills_server.commands.opening import make_registry
 from mcp_skills_server.commands.options import RootOptions, roots, roots_and_last, without_skills
 from mcp_skills_server.commands.printing import progress, remark, say
@@ -94,7 +94,8 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     if sys.stderr.isatty():
         remark("reading the skills")
     registry.load()
-    report_passed(registry)
+    for each in passed_over(registry):
+        remark(str(each))
     empty = without_skills(registry)
     if empty and not options.allow_partial and not options.check:
         return _refuse_to_publish(output, [(root, "no skill there") for root in empty])

@@ -199,12 +199,13 @@ class Reloader:
 
     def _look(self) -> list[tuple[int, ...] | None]:
         """Return a stat signature of each file; None for one that is missing."""
-        configuration = configuration_of(self._context)
-        files = [
-            configuration and configuration.file,
-            self._tokens is not None and self._context.params["token_file"],
-            self._sources and self._sources.lock,
-        ]
+        files: list[str | None] = []
+        if (configuration := configuration_of(self._context)) is not None:
+            files.append(configuration.file)
+        if self._tokens is not None:
+            files.append(self._context.params["token_file"])
+        if self._sources is not None:
+            files.append(self._sources.lock)
         return [_signature(each) for each in files if each]
 
     def _follow(self) -> None:

@@ -6,6 +6,7 @@ import gc
 import logging
 import shlex
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -15,7 +16,7 @@ from mcp_skills_server.commands.features.table import FEATURES
 from mcp_skills_server.commands.fields import Grouped, takes, traits_of, values_for
 from mcp_skills_server.commands.logs import log_to_stderr, request_level
 from mcp_skills_server.commands.opening import make_views, make_watcher, open_served, proposals_at
-from mcp_skills_server.commands.options import configuration_of, roots_or_lock
+from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import (
     collect_from_now_on,
@@ -28,6 +29,9 @@ from mcp_skills_server.commands.running import (
 from mcp_skills_server.commands.runtime_options import make_runtime
 from mcp_skills_server.commands.serve_options import ServeOptions
 from mcp_skills_server.errors import UsageError
+
+if TYPE_CHECKING:
+    from mcp_skills_server.commands.config_file import Configuration
 
 logger = logging.getLogger(__name__)
 
@@ -73,8 +77,8 @@ def serve(options: ServeOptions, *features: Feature, roots: tuple[str, ...]) -> 
 
 def _open(roots: tuple[str, ...], options: ServeOptions, features: Sequence[Feature]) -> Server:
     """Make the parts of the server, and start its features. The roots are not followed yet."""
-    configuration, over_http = configuration_of(click.get_current_context()), options.transport == "http"
-    opened = open_served(roots, options, configuration)
+    configuration, over_http = options.config, options.transport == "http"
+    opened = open_served(roots, options)
     registry = opened.registry
     from mcp_skills_server.access.quotas import QuotaSettings
     from mcp_skills_server.catalog.report import report_to_log
@@ -116,7 +120,7 @@ def _open(roots: tuple[str, ...], options: ServeOptions, features: Sequence[Feat
 
 def _serve_stdio(server: Server, roots: tuple[str, ...]) -> None:
     context, options = click.get_current_context(), server.options
-    _warn_of_unused(context)
+    _warn_of_unused(context, options.config)
     reloader = Reloader(context, server.views, server.opened)
     reloader.start()
     on_hangup(reloader.ask, *(each.reopen for each in server.features))
@@ -136,7 +140,7 @@ def _serve_stdio(server: Server, roots: tuple[str, ...]) -> None:
     asyncio.run(serve_stdio(server.runtime, server.settings, server.watcher, server.views))
 
 
-def _warn_of_unused(context: click.Context) -> None:
+def _warn_of_unused(context: click.Context, configuration: Configuration | None) -> None:
     """Warn of options that do nothing over stdio. Tokens are among them, which protect nothing there."""
     unused = [
         parameter.opts[0]
@@ -144,10 +148,9 @@ def _warn_of_unused(context: click.Context) -> None:
         if traits_of(parameter).is_http_only
         and context.get_parameter_source(parameter.name or "") not in (None, ParameterSource.DEFAULT)
     ]
-    found = configuration_of(context)
-    if found is not None and found.oauth is not None:
+    if configuration is not None and configuration.oauth is not None:
         unused.append("[oauth]")
-    if found is not None and any(each.startswith("quota.") for each in found.lines):
+    if configuration is not None and any(each.startswith("quota.") for each in configuration.lines):
         unused.append("[quota]")
     if unused:
         logger.warning("unused without --transport http: %s", ", ".join(unused))

@@ -15,7 +15,7 @@ from mcp_skills_server.access.quotas import Rates
 from mcp_skills_server.access.tokens import Tokens
 from mcp_skills_server.commands.features.endpoints import OAuth
 from mcp_skills_server.commands.fields import traits_of, values_for, variables_of
-from mcp_skills_server.commands.options import configuration_of, tokens_of
+from mcp_skills_server.commands.options import tokens_of
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import collect_from_now_on, on_hangup
 from mcp_skills_server.errors import UsageError
@@ -55,7 +55,7 @@ def _http_settings(server: Server) -> tuple[HttpSettings, Reloader]:
     tokens = server.tokens = Tokens(tokens_of(options.token_file, options.tokens))
     issuer = server.feature(OAuth).resource_server
     if not tokens and issuer is None:
-        _refuse_principals(configuration_of(context))
+        _refuse_principals(options.config)
     rates = Rates(server.quotas)
     reloader = server.reloader = Reloader(context, server.views, server.opened, tokens, rates)
     reloader.start()

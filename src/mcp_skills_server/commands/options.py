@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -25,7 +24,7 @@ from mcp_skills_server.commands.fields import (
     switch,
     variables_of,
 )
-from mcp_skills_server.errors import StaleFileError, UsageError
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Standing
 
 if TYPE_CHECKING:
@@ -162,7 +161,7 @@ class ConfigOptions(Options, heading="Configuration"):
 
 
 class RootOptions(LimitOptions, SiteOptions, GitOptions, ConfigOptions):
-    """How the roots of a command are read."""
+    """Options of reading the roots of a command."""
 
 
 class TextOptions(RootOptions):
@@ -203,7 +202,7 @@ class SignatureOptions(Options, heading="What is pinned and signed"):
 
 
 class SignedRootOptions(RootOptions, SignatureOptions):
-    """How roots are read, and the signatures that their skills must have."""
+    """Options of reading roots, and the signatures that their skills must have."""
 
 
 class PinOptions(SignatureOptions, heading="What is pinned and signed"):
@@ -212,7 +211,7 @@ class PinOptions(SignatureOptions, heading="What is pinned and signed"):
 
 
 class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions):
-    """How the roots of a command are read and kept current."""
+    """Options of reading the roots of a command and keeping them current."""
 
 
 class ProposalOptions(Options, heading="Proposals"):
@@ -224,19 +223,6 @@ class ProposalOptions(Options, heading="Proposals"):
         path="(?!git$)(.+)",
         metavar="DIR|git",
     )
-
-
-@contextmanager
-def reading() -> Generator[None]:
-    """Report a file that changes while it is read as wrong usage.
-
-    Raises:
-        UsageError: a file changed.
-    """
-    try:
-        yield
-    except StaleFileError as error:
-        raise UsageError(f"{error}; try again when it no longer changes") from None
 
 
 def roots_and_last(arguments: Sequence[str], usage: str) -> tuple[Sequence[str], str]:

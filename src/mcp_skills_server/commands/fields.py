@@ -207,10 +207,9 @@ def parsed_again(context: click.Context) -> click.Context:
     return context.command.make_context(context.info_name, [*context.meta[_WORDS]], obj=True)
 
 
-def values_for(settings: type[Any], options: Options, **more: Any) -> dict[str, Any]:
-    """Return the values of options that have the name of a field of this settings class, and `more` in their place."""
-    names = {each.name for each in fields(settings) if each.init}
-    return {name: value for name, value in vars(options).items() if name in names} | more
+def values_of(options: Options, *names: str) -> dict[str, Any]:
+    """Return the values of the options of these names, for settings whose fields have the same names."""
+    return {name: getattr(options, name) for name in names}
 
 
 def traits_of(parameter: click.Parameter) -> Traits:

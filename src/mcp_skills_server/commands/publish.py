@@ -275,7 +275,7 @@ async def _push(reference: OciReference, packed: Sequence[Package], options: Pus
 
 
 class PackageOptions(PackOptions):
-    """What `bundle` and `plugin` have in common."""
+    """Options that `bundle` and `plugin` share."""
 
     name: str | None = option(None, "What hosts call it; by default the name of the first folder.", metavar="NAME")
     package_version: str = option("0.1.0", "Its version.", metavar="VERSION")

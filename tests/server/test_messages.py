@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from malformed import CALL, HALVES, MALFORMED, Case, raw, without
 from mcp_skills_server.server import messages
 from mcp_skills_server.server.messages import InvalidMessage, Message, duplicate, judge
-from mcp_skills_server.transport.framing import MAX_LINE
+from mcp_skills_server.transport import MAX_LINE
 from tables import each_row
 from wire import DEADLINE, FIXTURES, SLOW_LOAD, Era, Wire, serving
 

@@ -12,7 +12,7 @@ import mcp_types as types
 import pytest
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.server.messages import Message, judge
+from mcp_skills_server.dialects.jsonrpc import Message, judge
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.transport import MAX_LINE
 from scripted import talk

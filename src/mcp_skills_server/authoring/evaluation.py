@@ -135,7 +135,7 @@ class RankingJudge:
 
 
 class CaseResult(NamedTuple):
-    """How one case was judged.
+    """The verdict on one case.
 
     Attributes:
         triggers: how many of the runs chose the skill.

@@ -197,7 +197,7 @@ class _Gathering:
             self.empty.append(within_skill)
 
     def _visit_rare(self, here: Directory, prefix: str) -> None:
-        """What lies in this directory beside files and directories."""
+        """Note the links of this directory, and entries that are neither files nor directories."""
         for name in here.links:
             linked = self._known.link(here.path, name)
             if linked is not None and within(linked.location, self._skill.directory):

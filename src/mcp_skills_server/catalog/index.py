@@ -99,7 +99,7 @@ class StoredSkills:
 
     @property
     def directories(self) -> Iterable[str]:
-        """Of all skills, below the root."""
+        """Directories of all skills, below the root."""
         return self._records
 
     def skill(self, directory: str) -> StoredSkill:

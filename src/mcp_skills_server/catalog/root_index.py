@@ -43,7 +43,7 @@ class ScanResult(NamedTuple):
 
     @property
     def same_paths(self) -> bool:
-        """Whether the same skill paths stand in the same directories as before."""
+        """True when the same skill paths stand in the same directories as before."""
         return self.gone.keys() == self.came.keys() and all(
             self.came[directory].path == skill.path for directory, skill in self.gone.items()
         )
@@ -305,7 +305,7 @@ class GracePeriod:
         return True
 
     def settle(self, root: int, part: str, still: Collection[str]) -> None:
-        """Of the directories at or below `part` only those in `still` are held on: the others were found whole."""
+        """Keep holding only the directories in `still` of those at or below `part`: the others were found whole."""
         for key in [key for key in self._since if key[0] == root and within(key[1], part) and key[1] not in still]:
             del self._since[key]
 

@@ -152,7 +152,7 @@ class Events:
 
     @property
     def has_readers(self) -> bool:
-        """Whether events are read."""
+        """True when events have readers."""
         return bool(self._readers)
 
     @contextmanager
@@ -291,7 +291,7 @@ class Request:
         self._found = found, clipped(question)
 
     def forget(self) -> None:
-        """What was read so far does not count: the work begins again."""
+        """Forget the reads so far: the work begins again."""
         self._uses.clear()
         self._bytes = 0
 

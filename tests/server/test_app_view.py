@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Frame, Page, Route, expect
-from tools.interop.setup import MODULES
+from tools.interop.setup import EXT_APPS, MODULES
 
 from web.ui import corpus
 from web.ui.chromium import browser, looking, needs_chromium
@@ -22,7 +22,6 @@ from wire import FIXTURES, Era, Wire, serving, write_skill
 
 pytestmark = needs_chromium
 HERE = Path(__file__).parent / "app_host"
-BRIDGE = MODULES / "@modelcontextprotocol" / "ext-apps"
 ORIGIN = "http://host.test"
 VIEWS = {"skills_list": "ui://mcp-skills-server/catalogue", "skills_load": "ui://mcp-skills-server/skill"}
 CAPABILITIES = {"serverTools": {}, "updateModelContext": {"text": {}}}
@@ -36,6 +35,7 @@ FOREIGN = """() => {
 }"""
 """What in a view is neither of our document nor an element that our script makes."""
 OURS = [None, "Skills", 1]
+COLOURS = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}
 BACK = "getComputedStyle(document.body).backgroundColor"
 SIZE = """() => JSON.stringify(
   { width: innerWidth, height: Math.ceil(document.documentElement.getBoundingClientRect().height) })"""
@@ -52,7 +52,8 @@ def chromium() -> Iterator[Browser]:
     params=[
         "plain",
         pytest.param(
-            "ext-apps", marks=pytest.mark.skipif(not BRIDGE.exists(), reason="make interop installs ext-apps")
+            "ext-apps",
+            marks=pytest.mark.skipif(not (MODULES / EXT_APPS).exists(), reason="make interop installs ext-apps"),
         ),
     ]
 )
@@ -106,21 +107,22 @@ def fixtures() -> Iterator[Wire]:
         yield wire
 
 
-@pytest.mark.parametrize(("theme", "back"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 23, 27)")])
+@pytest.mark.parametrize("theme", COLOURS)
 @pytest.mark.parametrize("width", [320, 1280])
 def test_the_view_fits_and_has_the_colours_of_the_host(
-    chromium: Browser, kind: str, fixtures: Wire, theme: str, back: str, width: int
+    chromium: Browser, kind: str, fixtures: Wire, theme: str, width: int
 ) -> None:
     with shown(chromium, kind, fixtures, LIST, theme=theme, viewport={"width": width, "height": 700}) as (page, frame):
         for place in ("#catalogue", "#skill"):
             expect(frame.locator(place)).to_be_visible()
-            assert frame.evaluate(BACK) == back
+            assert frame.evaluate(BACK) == COLOURS[theme]
             assert frame.evaluate("document.documentElement.scrollWidth") <= width
             assert Axe().run(frame).response["violations"] == []
             page.wait_for_function("(size) => JSON.stringify(sizes.at(-1)) === size", arg=frame.evaluate(SIZE))
             frame.get_by_role("button", name="Load refunds").or_(frame.get_by_role("button", name="All")).click()
-        page.evaluate("(theme) => bridge.sendHostContextChange({theme})", "dark" if theme == "light" else "light")
-        frame.wait_for_function(f"(back) => {BACK} !== back", arg=back)
+        for other, colour in COLOURS.items():
+            page.evaluate("(theme) => bridge.sendHostContextChange({theme})", other)
+            frame.wait_for_function(f"(back) => {BACK} === back", arg=colour)
         variables = {"--color-background-primary": "rgb(1, 2, 3)"}
         page.evaluate("(variables) => bridge.sendHostContextChange({styles: {variables}})", variables)
         frame.wait_for_function(f"{BACK} === 'rgb(1, 2, 3)'")

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import click
 
 import mcp_skills_server
-from mcp_skills_server.catalog.roots import PLUGIN_NAME
+from mcp_skills_server.catalog.plugins import PLUGIN_NAME
 from mcp_skills_server.commands.fields import Options, flag, option, seconds, takes
 from mcp_skills_server.commands.look import report_passed
 from mcp_skills_server.commands.opening import make_registry

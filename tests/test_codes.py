@@ -161,7 +161,8 @@ def test_a_sound_skill_is_served_whatever_lies_beside_it(tmp_path: Path):
     sound = registry.snapshot.skills["sound"]
     assert sound.standing is Standing.VALID
     assert sound.problems == ()
-    # Three codes need a second root, a root that goes or one that is a marketplace, one a refusal of the operating system, one another user's file.
+    # Two codes need a second root or a root that goes, one a marketplace as root, one a refusal of the system, one
+    # another user's file.
     refused = {code for code in CODES if gate_of(code) is not None}
     assert found == set(CODES) - {"shadowed", "root-missing", "plugin-elsewhere", "unreadable", "hard-link"} - refused
 

@@ -98,7 +98,7 @@ BUDGETS = {
     "proposals": 1_000,
 }  # fmt: skip
 """Lines of each package in the end; `runtime` has search and scripts in it, `web` the page."""
-LINES_NOW = 55_900
+LINES_NOW = 56_150
 """The package may not become larger than this on the way there."""
 
 

@@ -1,15 +1,14 @@
 """Options of a command as typed fields of a class: one field declares all that is known of an option.
 
-    class WatchOptions(Options):
-        heading: ClassVar[str] = "Following changes"
+    class WatchOptions(Options, heading="Following changes"):
         poll: bool = switch(False, "Look at time stamps instead of waiting for events.")
 
 `takes(WatchOptions)` gives a click command these options and calls it with one such object. The command line, the
 environment, the configuration file, `config show` and the reloading of the file are all derived from the field. In the
 help of a `Grouped` command the options stand below the heading of the class that declares them.
 
-To a type checker these classes are frozen dataclasses. Real ones compile methods for each class, and that took 8 ms of
-every start.
+To a type checker these classes are dataclasses. Real ones compile methods for each class, and that took 8 ms of every
+start.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import wraps
 from itertools import chain
-from typing import Any, ClassVar, Final, NamedTuple, NoReturn, TypeVar, cast, dataclass_transform
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast, dataclass_transform
 
 import click
 
@@ -31,6 +30,7 @@ VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 """Of an environment variable that the operator names."""
 PREFIX: Final = "MCP_SKILLS_"
 """Of the variables of all options: MCP_SKILLS_PAGE_SIZE for --page-size."""
+_WORDS: Final = "mcp_skills_server.words"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class _Declared(NamedTuple):
     settings: Mapping[str, Any]
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclass_transform(kw_only_default=True)
 class Options:
     """The values of options: those that are given, and the defaults of the others.
 
@@ -76,16 +76,16 @@ class Options:
         TypeError: there is no such option.
     """
 
-    heading: ClassVar[str] = _OTHERS.heading
+    heading: ClassVar[str]
+
+    def __init_subclass__(cls, heading: str = _OTHERS.heading) -> None:
+        cls.heading = heading
 
     def __init__(self, **given: Any) -> None:
         values = {name: declared.default for name, declared, _ in _declared(type(self))}
         if unknown := given.keys() - values:
             raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
         vars(self).update(values | given)
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__} does not change")
 
 
 def option(default: _T, words: str, *names: str, **more: Any) -> _T:
@@ -166,7 +166,7 @@ def _declared(kind: type[Options]) -> Iterator[tuple[str, _Declared, str]]:
     for base in kind.__mro__:
         for name, value in vars(base).items():
             if isinstance(value, _Declared):
-                yield name, value, vars(base).get("heading", Options.heading)
+                yield name, value, vars(base)["heading"]
 
 
 class _Option(click.Option):
@@ -184,6 +184,11 @@ class _Option(click.Option):
 class Grouped(click.Command):
     """A command whose help has its options below headings."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words of the command line, and keep them for `parsed_again`."""
+        ctx.meta[_WORDS] = (*args,)
+        return super().parse_args(ctx, args)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the headings in the order of the classes; options without one come last."""
         rows: dict[str, list[tuple[str, str]]] = {}
@@ -191,10 +196,17 @@ class Grouped(click.Command):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
                 rows.setdefault(traits_of(parameter).heading, []).append(record)
-        rest = rows.pop(Options.heading, [])
-        for heading, records in [*rows.items(), (Options.heading, rest)]:
+        rest = rows.pop(_OTHERS.heading, [])
+        for heading, records in [*rows.items(), (_OTHERS.heading, rest)]:
             with formatter.section(heading):
                 formatter.write_dl(records)
+
+
+def parsed_again(context: click.Context) -> click.Context:
+    """Return what the command line and the environment of a `Grouped` command give with the configuration file as it is
+    now. `obj` of the context is true, by which the file's reader knows a running server.
+    """
+    return context.command.make_context(context.info_name, [*context.meta[_WORDS]], obj=True)
 
 
 def values_for(settings: type[Any], options: Options, **more: Any) -> dict[str, Any]:

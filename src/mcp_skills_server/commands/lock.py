@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from mcp_skills_server.commands.fields import Options, option, output_format, takes
 from mcp_skills_server.commands.opening import elsewhere, if_path, open_roots, read_lock
-from mcp_skills_server.commands.options import SignedRootOptions, configuration_of, reading, roots, without_skills
+from mcp_skills_server.commands.options import SignedRootOptions, configuration_of, roots, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.model import Skill, Standing
@@ -77,13 +77,8 @@ class SourceOffer(NamedTuple):
     registry: Registry
 
     def locked(self) -> LockedSource:
-        """Return the entry of a lock file for it.
-
-        Raises:
-            UsageError: a file changes all the time or cannot be read.
-        """
-        with reading():
-            digests = {path: self.registry.digest_over(skill) for path, skill in self.skills.items()}
+        """Return the entry of a lock file for it."""
+        digests = {path: self.registry.digest_over(skill) for path, skill in self.skills.items()}
         return LockedSource(self.given, self.revision, digests)
 
     def files(self, path: str) -> Files | None:
@@ -91,8 +86,7 @@ class SourceOffer(NamedTuple):
         skill = self.skills.get(path)
         if skill is None:
             return None
-        with reading():
-            return {each: (raw, skill.files[each].executable) for each, raw in self.registry.read_all(skill).items()}
+        return {each: (raw, skill.files[each].executable) for each, raw in self.registry.read_all(skill).items()}
 
 
 @dataclass(frozen=True, slots=True)

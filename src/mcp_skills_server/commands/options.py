@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
@@ -25,7 +24,7 @@ from mcp_skills_server.commands.fields import (
     switch,
     variables_of,
 )
-from mcp_skills_server.errors import StaleFileError, UsageError
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Standing
 
 if TYPE_CHECKING:
@@ -88,10 +87,7 @@ def path_or_none(given: str | None) -> Path | None:
     return None
 
 
-class LimitOptions(Options):
-    """The limits of a skill, and the folders that are searched."""
-
-    heading: ClassVar[str] = "Which skills there are"
+class LimitOptions(Options, heading="Which skills there are"):
     max_skill_md: int = count(1 << 20, "Bytes of a SKILL.md.")
     max_files: int = count(512, "Files of one skill.")
     max_bytes: int = count(16 << 20, "Bytes of one skill, all files together.")
@@ -111,10 +107,7 @@ class LimitOptions(Options):
     )
 
 
-class SiteOptions(Options):
-    """Options of fetching and caching remote roots."""
-
-    heading: ClassVar[str] = "Roots that are fetched"
+class SiteOptions(Options, heading="Roots that are fetched"):
     cache_dir: str | None = option(
         None,
         "Where copies of what is fetched and indexes for the next start are kept; by default the user's cache.",
@@ -134,10 +127,7 @@ class SiteOptions(Options):
     )
 
 
-class GitOptions(Options):
-    """Options of fetching git repositories."""
-
-    heading: ClassVar[str] = "Roots in git"
+class GitOptions(Options, heading="Roots in git"):
     signers: str | None = file(
         "Take a commit only if it is signed with an ssh key that this file of allowed signers names.",
         "--require-signed-commits",
@@ -151,7 +141,7 @@ def _take(context: click.Context, _parameter: click.Parameter, path: str | None)
         from mcp_skills_server.commands.config_file import ConfigurationError, read
 
         try:
-            configuration = read(path)
+            configuration = read(path, again=bool(context.obj))
         except ConfigurationError as error:
             raise UsageError(str(error)) from None
         context.meta[_READ] = configuration
@@ -159,10 +149,7 @@ def _take(context: click.Context, _parameter: click.Parameter, path: str | None)
     return path
 
 
-class ConfigOptions(Options):
-    """The file of options."""
-
-    heading: ClassVar[str] = "Configuration"
+class ConfigOptions(Options, heading="Configuration"):
     config: str | None = option(
         None,
         "Take from this TOML file the options that neither the command line nor the environment gives: "
@@ -191,19 +178,13 @@ class TableOptions(RootOptions):
     form: Literal["table", "json"] = output_format("table", "json")
 
 
-class WatchOptions(Options):
-    """Options of watching local folders."""
-
-    heading: ClassVar[str] = "Following changes"
+class WatchOptions(Options, heading="Following changes"):
     watch: bool = switch(True, "Follow changes of the folders.")
     poll: bool = switch(False, "Look at time stamps instead of waiting for events, for network file systems.")
     reconcile: float = seconds(300, "Look at everything again after so long, in case an event was lost.", least=1)
 
 
-class RefreshOptions(Options):
-    """Options of polling remote roots."""
-
-    heading: ClassVar[str] = "Following changes"
+class RefreshOptions(Options, heading="Following changes"):
     refresh: float = seconds(
         60,
         "How often to look whether a root in git or a registry has changed. A site says so itself.",
@@ -213,10 +194,7 @@ class RefreshOptions(Options):
     first_load: float = seconds(5, "How long a first list waits for what was never fetched before.")
 
 
-class SignatureOptions(Options):
-    """The signatures that skills must have."""
-
-    heading: ClassVar[str] = "What is pinned and signed"
+class SignatureOptions(Options, heading="What is pinned and signed"):
     require_signature: tuple[str, ...] = many(
         "Take only skills that this key signed, a public key or the certificate of an authority in PEM. May be "
         "repeated; one of them must have signed.",
@@ -229,10 +207,7 @@ class SignedRootOptions(RootOptions, SignatureOptions):
     """Options of reading roots, and the signatures that their skills must have."""
 
 
-class PinOptions(SignatureOptions):
-    """The lock file, and the signatures that skills must have."""
-
-    heading: ClassVar[str] = "What is pinned and signed"
+class PinOptions(SignatureOptions, heading="What is pinned and signed"):
     lock: str | None = file("Serve exactly the skills that this lock file names, of the ROOTs that it names.")
     frozen: bool = flag("With --lock: refuse to start where a skill that it names cannot be served.")
 
@@ -246,10 +221,7 @@ def _locate_proposals(given: str, folder: str) -> str:
     return given if given == "git" else os.path.normpath(os.path.join(folder, given))
 
 
-class ProposalOptions(Options):
-    """The proposals of models."""
-
-    heading: ClassVar[str] = "Proposals"
+class ProposalOptions(Options, heading="Proposals"):
     proposals: str | None = option(
         None,
         "Let models propose skills, and changes of skills in your own folders, and keep what they propose in this "
@@ -258,19 +230,6 @@ class ProposalOptions(Options):
         locate=_locate_proposals,
         metavar="DIR|git",
     )
-
-
-@contextmanager
-def reading() -> Generator[None]:
-    """Report a file that changes while it is read as wrong usage.
-
-    Raises:
-        UsageError: a file changed.
-    """
-    try:
-        yield
-    except StaleFileError as error:
-        raise UsageError(f"{error}; try again when it no longer changes") from None
 
 
 def roots_and_last(arguments: Sequence[str], usage: str) -> tuple[Sequence[str], str]:

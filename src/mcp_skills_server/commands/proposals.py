@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import click
 
@@ -43,17 +43,11 @@ class ListOptions(LookOptions):
     every: bool = flag("List those that are decided, too.", "--all")
 
 
-class DecisionOptions(LookOptions, AuditOptions):
-    """All options of `proposals reject`."""
-
-    heading: ClassVar[str] = "The decision"
+class DecisionOptions(LookOptions, AuditOptions, heading="The decision"):
     message: str = option("", "What to tell the proposer.", metavar="TEXT")
 
 
-class ApproveProposalOptions(DecisionOptions):
-    """All options of `proposals approve`."""
-
-    heading: ClassVar[str] = "The decision"
+class ApproveProposalOptions(DecisionOptions, heading="The decision"):
     scripts: bool = flag("Take the scripts that it brings, too: you have read them.")
 
 

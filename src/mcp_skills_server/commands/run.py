@@ -11,7 +11,7 @@ import click
 
 from mcp_skills_server.commands.fields import Grouped, flag, option, takes
 from mcp_skills_server.commands.opening import load_registry
-from mcp_skills_server.commands.options import RootOptions, named_skill, reading, roots_and_last
+from mcp_skills_server.commands.options import RootOptions, named_skill, roots_and_last
 from mcp_skills_server.commands.printing import remark, say, say_lines
 from mcp_skills_server.commands.runtime_options import (
     ApprovalOptions,
@@ -65,11 +65,10 @@ def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str
             raise UsageError("scripts cannot run here")
         workspace = scripts.workspace()
         try:
-            with reading():
-                if options.explain:
-                    _say_explained(scripts.explain(found, script, workspace, args))
-                    return 0
-                outcome = anyio.run(partial(scripts.run, found, script, workspace, args=args))
+            if options.explain:
+                _say_explained(scripts.explain(found, script, workspace, args))
+                return 0
+            outcome = anyio.run(partial(scripts.run, found, script, workspace, args=args))
         except RequestError as error:
             raise UsageError(str(error)) from None
     if outcome.stdout:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 import click
@@ -33,17 +33,11 @@ def _canonical(_context: click.Context, _parameter: click.Parameter, value: tupl
     return tuple(map(canonical, value))
 
 
-class ApprovalOptions(Options):
-    """The file of approvals."""
-
-    heading: ClassVar[str] = "Running scripts"
+class ApprovalOptions(Options, heading="Running scripts"):
     approvals: str | None = file("The file that lists approved skills; by default in the user's state directory.")
 
 
-class AllowOptions(ApprovalOptions):
-    """The switch for scripts."""
-
-    heading: ClassVar[str] = "Running scripts"
+class AllowOptions(ApprovalOptions, heading="Running scripts"):
     allow_scripts: bool = switch(
         False,
         "Let clients run what skills of your own folders bring: scripts of loaded skills, and actions by the Skills "
@@ -51,10 +45,7 @@ class AllowOptions(ApprovalOptions):
     )
 
 
-class SandboxOptions(ApprovalOptions):
-    """The sandbox of scripts, and their limits."""
-
-    heading: ClassVar[str] = "Running scripts"
+class SandboxOptions(ApprovalOptions, heading="Running scripts"):
     script_origins: tuple[str, ...] = many(
         "Run approved skills of this site or archive, too, named as 'show' does. May be repeated.",
         "--allow-scripts-of",
@@ -93,10 +84,7 @@ class SandboxOptions(ApprovalOptions):
     )
 
 
-class ExecutionOptions(Options):
-    """The rights of the Skills Protocol where scripts are allowed."""
-
-    heading: ClassVar[str] = "Running scripts"
+class ExecutionOptions(Options, heading="Running scripts"):
     allow_code: bool = switch(False, "Skills Protocol: let run_code run what comes with a call. Needs --allow-scripts.")
     script_secrets: tuple[str, ...] = many(
         "Pass this variable of the server's environment to scripts of the skill at this path, if its skill.toml "
@@ -224,10 +212,7 @@ def _locate_model(model: str, folder: str) -> str:
     return os.path.normpath(os.path.join(folder, model))
 
 
-class EmbeddingOptions(Options):
-    """Search by meaning."""
-
-    heading: ClassVar[str] = "Search by meaning"
+class EmbeddingOptions(Options, heading="Search by meaning"):
     embeddings: str | None = option(
         None,
         "Let skills_search compare meanings too, by a model2vec model in this folder, or by an endpoint that speaks "
@@ -238,20 +223,13 @@ class EmbeddingOptions(Options):
     embeddings_model: str | None = option(None, "The name of the model at an endpoint.", metavar="NAME")
 
 
-class SearchByMeaning(Feature[EmbeddingOptions]):
-    """Search by meaning."""
+class SearchByMeaning(EmbeddingOptions, Feature):
+    """Search by meaning. The first scan loads the model."""
 
-    options_class = EmbeddingOptions
     only_http = False
 
     def start(self, server: Server) -> None:
-        """Load the model with the first scan.
-
-        Raises:
-            UsageError: as for `make_embeddings`.
-        """
-        registry = server.opened.registry
-        server.runtime.embeddings = make_embeddings(registry, self.options, self.serve.cache_dir)
+        server.runtime.embeddings = make_embeddings(server.opened.registry, self, server.options.cache_dir)
 
 
 def make_embeddings(registry: Registry, options: EmbeddingOptions, cache_dir: str | None) -> Embeddings | None:

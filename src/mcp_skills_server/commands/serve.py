@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import shlex
-from typing import Any
+from collections.abc import Sequence
 
 import click
 from click.core import ParameterSource
@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 # Every option has an environment variable by the prefix: MCP_SKILLS_PAGE_SIZE for --page-size.
 @click.command(cls=Grouped)
 @roots_or_lock
-@takes(ServeOptions, *(each.options_class for each in FEATURES))
-def serve(options: ServeOptions, *of_features: Any, roots: tuple[str, ...]) -> None:
+@takes(ServeOptions, *FEATURES)
+def serve(options: ServeOptions, *features: Feature, roots: tuple[str, ...]) -> None:
     """Serve the skills below each ROOT over MCP, on stdin and stdout or over HTTP.
 
     A ROOT is a folder that holds skills, a skill itself, a .zip or .tar.gz, the address of a site, of a folder in git
@@ -58,7 +58,6 @@ def serve(options: ServeOptions, *of_features: Any, roots: tuple[str, ...]) -> N
     log_to_stderr(options.log_level, options.log_format, queued=True)
     if options.proposals is not None and not options.tools:
         raise UsageError("--proposals offers tools, and --no-tools none; leave one of them out")
-    features: list[Feature[Any]] = [make(own, options) for make, own in zip(FEATURES, of_features, strict=True)]
     server = _open(roots, options, features)
     if options.transport == "stdio":
         _serve_stdio(server, roots)
@@ -72,7 +71,7 @@ def serve(options: ServeOptions, *of_features: Any, roots: tuple[str, ...]) -> N
     leave()
 
 
-def _open(roots: tuple[str, ...], options: ServeOptions, features: list[Feature[Any]]) -> Server:
+def _open(roots: tuple[str, ...], options: ServeOptions, features: Sequence[Feature]) -> Server:
     """Make the parts of the server, and start its features. The roots are not followed yet."""
     configuration, over_http = configuration_of(click.get_current_context()), options.transport == "http"
     opened = open_served(roots, options, configuration)

@@ -61,10 +61,7 @@ def _http_settings(server: Server) -> tuple[HttpSettings, Reloader]:
     reloader.start()
 
     def states() -> list[str]:
-        found = [each.state() for each in server.features]
-        if reloader.has_files:
-            found.insert(0, reloader.last.line)
-        return [each for each in found if each]
+        return [state for each in (reloader, *server.features) if (state := each.state())]
 
     values = values_for(
         HttpSettings,

@@ -240,7 +240,10 @@ class MergedHandlers:
         return self._attachment.view(principal(scope_of(ctx)))
 
     async def _is_served(self, ctx: Context, params: Any) -> bool:
-        return resources.canonical(self._view(ctx), self._attachment.settings, params.uri) is not None
+        settings = self._attachment.settings
+        return resources.is_view(settings, params.uri) or (
+            resources.canonical(self._view(ctx), settings, params.uri) is not None
+        )
 
     async def _is_our_tool(self, ctx: Context, params: Any) -> bool:
         return tool_dialect.canonical(params.name) is not None and params.name not in await self._names(ctx, *_TOOLS)

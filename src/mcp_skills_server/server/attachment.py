@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from typing import Any, Final
@@ -146,7 +146,7 @@ class Attachment:
             self._tools_shown = self.tools.shown(self.registry)
 
     async def declared(
-        self, result: dict[str, Any], principal: Principal | None, client: str | None, extensions: Collection[str]
+        self, result: dict[str, Any], principal: Principal | None, client: str | None, extensions: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the result of a handshake with the capabilities that the SDK's types leave out and our instructions.
 
@@ -159,6 +159,8 @@ class Attachment:
         for key, offered in (("tools", settings.tools), ("prompts", settings.prompts)):
             if offered:
                 _merge(capabilities, key, {"listChanged": True})
+        if settings.tools and runtime.apps.is_declared(extensions):
+            _merge(capabilities, "extensions", {runtime.apps.EXTENSION: {}})
         instructions = pending = None
         if settings.tools:
             await self.glimpse()

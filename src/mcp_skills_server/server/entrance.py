@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias, cast
 
@@ -120,7 +120,7 @@ async def observed(attachment: Attachment, ctx: Context, call_next: CallNext) ->
         return result
 
 
-def host_of(ctx: Context) -> tuple[str | None, Collection[str]]:
+def host_of(ctx: Context) -> tuple[str | None, Mapping[str, Any]]:
     """Return what the client calls itself, and the extensions of MCP that it declared."""
     client, capabilities = ctx.session.client_params, ctx.session.client_capabilities
     if ctx.method == "initialize":  # the session knows it one request later
@@ -129,7 +129,9 @@ def host_of(ctx: Context) -> tuple[str | None, Collection[str]]:
     name = None
     if client is not None:
         name = client.client_info.name
-    return name, () if capabilities is None else capabilities.extensions or ()
+    if capabilities is None:
+        return name, {}
+    return name, capabilities.extensions or {}
 
 
 def scope_of(ctx: Context) -> Mapping[str, Any]:

@@ -10,7 +10,8 @@ of such a mapping that ends with `?` may be absent, or null: many clients write 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import mcp_skills_server
@@ -167,12 +168,12 @@ class McpClient(NamedTuple):
     """The client of a request.
 
     Attributes:
-        extensions: the extensions of MCP that it declared.
+        extensions: the extensions of MCP that it declared, with its settings of each.
         name: what it calls itself, None where it does not say.
         version: the revision of MCP that it speaks; "" where that is not settled.
     """
 
-    extensions: Collection[str] = ()
+    extensions: Mapping[str, Any] = MappingProxyType({})
     name: str | None = None
     version: str = ""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from mcp_skills_server.access.principal import Principal
@@ -71,7 +72,7 @@ class Caller(NamedTuple):
     """The client of a request.
 
     Attributes:
-        extensions: the extensions of MCP that the client declared.
+        extensions: the extensions of MCP that the client declared, with its settings of each.
         served: returns what else the server serves to this caller.
         principal: the proved identity, None where none is required.
         counted: the owner whose quota counts what the caller opens, None where callers cannot be distinguished.
@@ -81,7 +82,7 @@ class Caller(NamedTuple):
         client: what the host calls itself.
     """
 
-    extensions: Collection[str] = ()
+    extensions: Mapping[str, Any] = MappingProxyType({})
     served: Callable[[View], Awaitable[Served]] = _nothing_else
     principal: Principal | None = None
     counted: Owner = None

@@ -137,8 +137,8 @@ async def method_answers(look: Look, era: Era, dialects: Sequence[str]) -> Async
         yield MethodAnswer("tools/list", "", jsonrpc.dump(era.written("tools/list", fields)), len(tools), more=False)
     if settings.prompts:
         yield await _listed(look, era, "prompts/list", "", Caller(served=partial(_served, look)))
-    extensions: dict[str, Sequence[str]] = {AUTO: ()}
-    extensions |= {each.name: tuple(each.extensions) for each in settings.spoken.dialects}
+    extensions: dict[str, Mapping[str, Json]] = {AUTO: {}}
+    extensions |= {each.name: each.extensions for each in settings.spoken.dialects}
     for name in dialects:
         if name == AUTO or extensions[name]:  # without one, no client can ask for this dialect alone
             caller = Caller(extensions[name], served=partial(_served, look))

@@ -88,8 +88,8 @@ class SourceRules:
     require_signature: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
-    refresh_s: float | None = None
     token_env: str = ""
+    refresh_s: float | None = None
     line: int = field(default=0, compare=False)
 
 

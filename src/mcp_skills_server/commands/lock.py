@@ -133,8 +133,7 @@ def offered(
     Raises:
         UsageError: a root cannot be had, or is the same folder as another one.
     """
-    configuration = options.config
-    opened = open_roots(given, options, configuration, pin=pin, require_signature=options.require_signature)
+    opened = open_roots(given, options, options.config, pin=pin)
     registry, mirrors = opened.registry, opened.mirrors
     try:
         if mirrors is not None:

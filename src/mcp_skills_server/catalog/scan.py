@@ -17,7 +17,6 @@ from mcp_skills_server.catalog.path_index import above, join, within
 from mcp_skills_server.catalog.roots import FolderLink, Limits, Root, link_state
 from mcp_skills_server.catalog.tree import Directory, Entering
 from mcp_skills_server.codes import problem
-from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format.ignored import ENVIRONMENT, is_entered
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
 
@@ -277,8 +276,10 @@ class Scan:
                 return stored.reading
         try:
             raw = self._files.read(manifest)
-        except StaleFileError as error:
-            message = f"SKILL.md cannot be read ({error.reason or 'it keeps changing'})"
+        except OSError as error:
+            if error.errno in disk.PASSING:
+                raise
+            message = f"SKILL.md cannot be read ({error.strerror})"
             return Reading({}, None, Standing.UNUSABLE, (problem("unreadable", message),))
         if old is not None and known is not None and self._files.take(manifest) is known:
             return old.reading

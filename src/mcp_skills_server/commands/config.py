@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from mcp_skills_server.access.grants import LOCAL, MAY
 from mcp_skills_server.commands.fields import Grouped, key_of, many, output_format, takes, traits_of, variables_of
-from mcp_skills_server.commands.options import FollowOptions, configuration_of, oauth_of, tokens_of
+from mcp_skills_server.commands.options import FollowOptions, tokens_of
 from mcp_skills_server.commands.printing import say, say_json, say_table
 from mcp_skills_server.errors import UsageError, listed, quoted
 
@@ -68,7 +68,7 @@ def show(words: tuple[str, ...]) -> None:
             for each in command.params
             if each.name in made.params
         ]
-        rows += _rules(configuration_of(made)) + _oauth(made, command)
+        rows += _rules(made.params["config"]) + _oauth(made, command)
     say_table([("KEY", "FROM", "VALUE"), *((key, origin, value) for key, value, origin in rows)])
 
 
@@ -84,8 +84,7 @@ class GrantsOptions(FollowOptions):
 @config.command(cls=Grouped)
 @click.argument("who")
 @takes(GrantsOptions)
-@click.pass_context
-def grants(context: click.Context, options: GrantsOptions, who: str) -> None:
+def grants(options: GrantsOptions, who: str) -> None:
     """Print what WHO may do with which skill, and by which grants.
 
     WHO is "token:NAME", "user:SUBJECT", "group:NAME", "local" or "*", as in a table [[grant]].
@@ -101,7 +100,7 @@ def grants(context: click.Context, options: GrantsOptions, who: str) -> None:
     from mcp_skills_server.commands.opening import open_served
     from mcp_skills_server.model import Standing
 
-    configuration = configuration_of(context)
+    configuration = options.config
     if configuration is None or configuration.grants is None:
         raise UsageError(
             "there are no grants, so everybody who is let in reads every skill; give --config FILE with some"
@@ -114,7 +113,7 @@ def grants(context: click.Context, options: GrantsOptions, who: str) -> None:
     names = Grants(configuration.grants, local=who == LOCAL).names(principal)
     lines = zip(configuration.grants, configuration.grant_lines, strict=True)
     given = [(grant, line) for grant, line in lines if not names.isdisjoint(grant.who)]
-    served = open_served(configuration.values.get("roots", ()), options, configuration)
+    served = open_served(configuration.values.get("roots", ()), options)
     registry = served.registry
     if served.mirrors is not None:
         served.mirrors.fetch()
@@ -204,8 +203,10 @@ def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
 
 def _oauth(context: click.Context, command: click.Command) -> list[tuple[str, str, str]]:
     """Return the rows of the issuer of tokens. None of its values is a secret."""
-    found, configuration = oauth_of(context), configuration_of(context)
-    if found is None:
+    from mcp_skills_server.commands.config_file import oauth_settings
+
+    configuration: Configuration | None = context.params["config"]
+    if "oauth_issuer" not in context.params or (found := oauth_settings(configuration, context.params)) is None:
         return []
     place = "default"
     if configuration is not None and configuration.oauth is not None:
@@ -247,7 +248,7 @@ def _without_secrets(text: str) -> str:
 
 
 def _origin(parameter: click.Parameter, context: click.Context) -> str:
-    source, configuration = context.get_parameter_source(parameter.name or ""), configuration_of(context)
+    source, configuration = context.get_parameter_source(parameter.name or ""), context.params["config"]
     if source is ParameterSource.COMMANDLINE:
         return "option"
     if source is ParameterSource.ENVIRONMENT:

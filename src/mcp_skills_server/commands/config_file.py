@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from typing import Any, Final, TypeAlias, TypeGuard, cast
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard, cast
 from urllib.parse import urlsplit
 
 import click
@@ -82,13 +82,7 @@ class ConfigurationError(SkillsServerError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SourceRules:
-    """The rules of one root: a table `[[source]]`.
-
-    Attributes:
-        scripts: whether its scripts may run; None leaves that to the options.
-        refresh_s: seconds between two polls; None for `--refresh`.
-        line: where the file says it.
-    """
+    """The rules of one root: a table `[[source]]`. None leaves a rule to the options."""
 
     scripts: bool | None = None
     require_signature: tuple[str, ...] = ()
@@ -105,7 +99,7 @@ class Configuration:
 
     Attributes:
         file: its path, absolute.
-        values: by the name of the option's field; paths are absolute.
+        values: of options, by the name of the field; paths are absolute.
         sources: the rules of single roots, by the root as `values` has it.
         lines: where each of `values` stands, the table of `oauth`, and each key of `quotas`, as `quota.streams`.
         oauth: the values of the table `[oauth]` by its keys; None where there is none.
@@ -123,6 +117,9 @@ class Configuration:
     grant_lines: tuple[int, ...] = field(default=(), compare=False)
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
 
+    def __str__(self) -> str:
+        return self.file
+
     def rules_of(self, root: str) -> SourceRules | None:
         """Return the rules of a root, however its path is written; None where there are none."""
         return self.sources.get(_absolute(root, os.getcwd()))
@@ -138,23 +135,15 @@ class _WrongValueError(SkillsServerError, ValueError):
         super().__init__(reason)
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
-    """One key.
-
-    Attributes:
-        takes: its values in words, for a hint.
-        read: returns a value as the program uses it. Raises _WrongValueError.
-        missing: what to write where a required key is missing; "" for an optional key.
-    """
+class _Key(NamedTuple):
+    """One key: its values in words for a hint, their reader, and what to write where a required key is missing."""
 
     takes: str
     read: _Reader
     missing: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
+class _Table(NamedTuple):
     """One table, or with `is_array` an array of at least `least` tables; `form` is what to write in place of others."""
 
     keys: Mapping[str, _Key]
@@ -356,13 +345,19 @@ def _has_resource(given: Mapping[str, Any]) -> bool:
     return "resource" in given or not isinstance(audience, str) or is_safe(audience)
 
 
-def oauth_settings(table: Mapping[str, Any], options: Mapping[str, str]) -> OAuthSettings:
-    """Return the settings of a table `[oauth]`, with the values of the options --oauth-KEY in place of its own.
+def oauth_settings(configuration: Configuration | None, values: Mapping[str, Any]) -> OAuthSettings | None:
+    """Return the issuer of the table `[oauth]`, with the values of the options --oauth-KEY in place of its own.
 
     Raises:
         UsageError: an option does not take its value, or an issuer or an audience is missing.
     """
-    given = {**table, **options}
+    table = configuration and configuration.oauth
+    options = {
+        key: value for key in ("issuer", "audience", "resource") if (value := values[f"oauth_{key}"]) is not None
+    }
+    if table is None and not options:
+        return None
+    given = {**(table or {}), **options}
     for key in ("issuer", "audience"):
         if key not in given:
             raise UsageError(f"--oauth-{key} is missing; give it too, or a table [oauth]")

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from mcp_skills_server.commands.fields import Options, option, output_format, takes
 from mcp_skills_server.commands.opening import elsewhere, if_path, open_roots, read_lock
-from mcp_skills_server.commands.options import SignedRootOptions, configuration_of, roots, without_skills
+from mcp_skills_server.commands.options import SignedRootOptions, roots, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.model import Skill, Standing
@@ -133,7 +133,7 @@ def offered(
     Raises:
         UsageError: a root cannot be had, or is the same folder as another one.
     """
-    configuration = configuration_of(click.get_current_context())
+    configuration = options.config
     opened = open_roots(given, options, configuration, pin=pin, require_signature=options.require_signature)
     registry, mirrors = opened.registry, opened.mirrors
     try:

@@ -298,9 +298,7 @@ def load_registry(given: Sequence[str], options: RootOptions, *, proved: bool = 
     return registry
 
 
-def open_served(
-    given: Sequence[str], options: FollowOptions, configuration: Configuration | None = None
-) -> OpenedRoots:
+def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
     """Open these roots, or those that a lock file names. Only `--frozen` loads them at once.
 
     Raises:
@@ -322,7 +320,7 @@ def open_served(
     opened = open_roots(
         roots,
         options,
-        configuration,
+        options.config,
         locked=locked,
         require_signature=options.require_signature,
         refresh_s=options.refresh,

@@ -20,7 +20,7 @@ from mcp_skills_server.commands.runtime_options import (
     SandboxOptions,
     make_runtime,
 )
-from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
+from mcp_skills_server.errors import RequestError, UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.scripts.runner import Explained
@@ -128,10 +128,7 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
     roots, name = roots_and_last(arguments, usage)
     registry = load_registry(roots, options, proved=not options.revoke)
     skill = named_skill(registry, name)
-    try:
-        found = registry.digest_over(skill)
-    except StaleFileError as error:
-        raise UsageError(f"{error.path}: cannot be read ({error.reason or 'it changed'}); try again") from None
+    found = registry.digest_over(skill)
     if skill.origin is None:
         raise UsageError(f"{skill.path} is in one of your own folders; its scripts need no approval")
     origin = canonical(skill.origin)

@@ -205,19 +205,12 @@ def _refuse_script_options(options: RuntimeOptions, roots: Mapping[str, bool]) -
         raise UsageError("a [[source]] has scripts = true, and scripts are off; give allow-scripts = true too")
 
 
-def _locate_model(model: str, folder: str) -> str:
-    """Return the absolute path of a model, or its address as it is."""
-    if "://" in model:
-        return model
-    return os.path.normpath(os.path.join(folder, model))
-
-
 class EmbeddingOptions(Options, heading="Search by meaning"):
     embeddings: str | None = option(
         None,
         "Let skills_search compare meanings too, by a model2vec model in this folder, or by an endpoint that speaks "
         f"OpenAI's embeddings, whose key is in {KEY_VARIABLE}. Needs the extra [embeddings].",
-        locate=_locate_model,
+        path="(?!.*://)(.+)",
         metavar="DIR|URL",
     )
     embeddings_model: str | None = option(None, "The name of the model at an endpoint.", metavar="NAME")

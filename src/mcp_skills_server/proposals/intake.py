@@ -16,7 +16,7 @@ from typing import Final
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.durable import write_folder
-from mcp_skills_server.errors import RequestError, StaleFileError, listed, quoted
+from mcp_skills_server.errors import RequestError, listed, quoted
 from mcp_skills_server.format import file_names, hidden, ignored
 from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
 from mcp_skills_server.model import SKILL_MD, Skill
@@ -86,7 +86,7 @@ def files_of(registry: Registry, skill: Skill) -> Files:
     """Return the files of a skill as they are now; a `RequestError` tells that they change while they are read."""
     try:
         read = registry.read_all(skill)
-    except StaleFileError:
+    except OSError:
         raise RequestError(f"{skill.path} is being changed; try again in a moment") from None
     return {path: (raw, skill.files[path].executable) for path, raw in read.items()}
 

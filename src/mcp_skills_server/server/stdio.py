@@ -1,7 +1,7 @@
 """MCP over stdin and stdout, without the SDK: to import it takes longer than everything else at the start.
 
-A line becomes a message (`messages.py`), a request a task, and its answer a line. Each request is checked once, and
-handed to the handler of its method.
+A line becomes a message, a request a task, and its answer a line. Each request is checked once, and handed to the
+handler of its method.
 """
 
 from __future__ import annotations
@@ -19,21 +19,28 @@ from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import jsonrpc
-from mcp_skills_server.dialects.jsonrpc import INVALID_PARAMS
+from mcp_skills_server.dialects.jsonrpc import (
+    INVALID_PARAMS,
+    InvalidMessage,
+    Message,
+    RequestId,
+    duplicate,
+    judge,
+    too_long,
+)
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server import eras, methods
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.eras import DISCOVER, INITIALIZE, MODERN, NOBODY, PING, Era, McpClient, Params, era_of
-from mcp_skills_server.server.messages import Id, InvalidMessage, Message, duplicate, judge, too_long
 from mcp_skills_server.server.methods import Fault, FaultError, fault_of, outcome_of_error, outcome_of_result
 from mcp_skills_server.server.notify import Stream
 from mcp_skills_server.server.pages import Page
 from mcp_skills_server.server.requests import Caller, Handler, Settings
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.trace_context import trace_of
-from mcp_skills_server.transport.pipes import Pipes
+from mcp_skills_server.transport import Pipes
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +76,7 @@ class PendingRequest:
         cancel: cancels the work.
     """
 
-    id: Id
+    id: RequestId
     method: str
     params: Params | None
     era: Era
@@ -98,7 +105,7 @@ def _observed(request: PendingRequest) -> AbstractContextManager[events.Request 
     )
 
 
-def _answer(id_: Id, result: dict[str, Any]) -> bytes:
+def _answer(id_: RequestId, result: dict[str, Any]) -> bytes:
     fields = [
         b"%b:%b" % (jsonrpc.dump(key), value.json if isinstance(value, Page) else jsonrpc.dump(value))
         for key, value in result.items()
@@ -106,7 +113,7 @@ def _answer(id_: Id, result: dict[str, Any]) -> bytes:
     return b'{"jsonrpc":"2.0","id":%b,"result":{%b}}' % (jsonrpc.dump(id_), b",".join(fields))
 
 
-def _refusal(id_: Id, fault: Fault) -> bytes:
+def _refusal(id_: RequestId, fault: Fault) -> bytes:
     return jsonrpc.dump(jsonrpc.error(id_, fault.code, fault.message, fault.data))
 
 

@@ -186,7 +186,9 @@ class MergedHandlers:
             "completion/complete": (types.CompleteRequestParams, self._is_our_reference),
         }
         for method in self._attachment.handlers:
-            ours = partial(self._ours, method)
+            ours: Call = partial(self._ours, method)
+            if method == "tools/call":
+                ours = self._call_our_tool
             if method in _LISTS:
                 self._add_list(method, _LISTS[method], ours)
             elif method in routed:
@@ -277,7 +279,7 @@ class MergedHandlers:
 
     async def _call_our_tool(self, ctx: Context, params: Any) -> dict[str, Any]:
         """Call a tool of ours; what loads skills names the server's tools that they are about."""
-        result = await self._ours(self._attachment.tools.call_tool)(ctx, params)
+        result = await self._ours("tools/call", ctx, params)
         active = result.get("structuredContent", {}).get("active_skills")
         if active and self._tool_skills and tool_dialect.canonical(params.name) == tool_dialect.LOAD:
             loaded = {each["location"]: each["name"] for each in active}

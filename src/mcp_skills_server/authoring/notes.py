@@ -15,7 +15,7 @@ from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
 from mcp_skills_server.runtime.overlap import pairs
 
 MOST_TEXT: Final = 1 << 20
-"""Bytes of a text file that is looked through for the names of other files."""
+"""Bytes of a file that is looked through for the names of other files and for comments, and corrected."""
 _LICENSES: Final = re.compile(r"licen[cs]e|notice|copying|authors|readme|changelog", re.IGNORECASE)
 """Files that stand for themselves."""
 _PARTS: Final = re.compile(r"(?:^|/)(?:evals|tests?|\.[^/]*|__init__\.py$|skill\.toml$|skill\.oms\.sig$)")

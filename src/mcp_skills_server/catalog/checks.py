@@ -44,7 +44,7 @@ class Survey:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every skill is checked."""
+        """True when every skill is checked."""
         return self.checked == self.total
 
     @property

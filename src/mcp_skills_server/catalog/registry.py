@@ -351,7 +351,7 @@ class Registry(Reader):
 
     @property
     def held(self) -> int:
-        """How many skills it holds."""
+        """Number of skills that it holds."""
         return len(self.snapshot.skills)
 
     def left_of(self, changes: Changes) -> Changes:

@@ -54,8 +54,7 @@ class RootIndex:
         """Why the root cannot be read at the moment."""
         self.saved: dict[str, Skill | None] = {}
         """The skills as the index has them, by directory; None for one that is not what it was."""
-        # Of a plugin only what lies right below its skills folder is a skill.
-        self.limits = limits._replace(depth=1) if root.namespace else limits
+        self.limits = limits
         self._grace = grace
         self._judge = judge
         self.unattached_problems: tuple[Problem, ...] = ()
@@ -144,7 +143,7 @@ class RootIndex:
             # The whole tree was replaced at once, so no SKILL.md is just away.
             self._nested_in = self.root.path
             self._nested.clear()
-        namespace = self.root.namespace
+        namespace = ""
         if part and "" in self.skills:
             namespace = self.skills[""].path
         grace = None
@@ -255,7 +254,7 @@ class GracePeriod:
         return True
 
     def settle(self, root: int, part: str, still: Collection[str]) -> None:
-        """Of the directories at or below `part` only those in `still` are held on: the others were found whole."""
+        """Keep holding only the directories in `still` of those at or below `part`: the others were found whole."""
         for key in [key for key in self._since if key[0] == root and within(key[1], part) and key[1] not in still]:
             del self._since[key]
 

@@ -53,7 +53,7 @@ class Views:
 
     @property
     def are_restricted(self) -> bool:
-        """Whether there are grants, so that not everybody has the same."""
+        """True when there are grants, so that principals may see different skills."""
         return self._grants is not None
 
     def permissions(self, principal: Principal | None) -> Permissions | None:
@@ -182,7 +182,7 @@ class Granted:
 
     @property
     def held(self) -> int:
-        """How many skills are kept for it now."""
+        """Number of skills that are kept now."""
         return len(self._whole)
 
     def left_of(self, changes: Changes) -> Changes:

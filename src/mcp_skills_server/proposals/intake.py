@@ -102,9 +102,9 @@ def trial(name: str, root: Root, files: Files) -> Generator[Registry]:
 
 def place_in(root: Root, name: str) -> str:
     """Return where below a root the skill of this path lies, or would lie."""
-    if not root.namespace:
+    if root.layout is None:
         return name
-    return name.removeprefix(f"{root.namespace}/")
+    return name.partition("/")[2]
 
 
 def explained(registry: Registry) -> list[str]:
@@ -188,7 +188,7 @@ def _root_for(registry: Registry, name: str) -> Root:
             raise RequestError(f"{quoted(name)} would lie in or around another skill; choose another name")
     for root in registry.roots:
         is_a_skill = "" in {each.directory for each in registry.of_root(root).skills.values()}
-        if root.origin is None and not root.namespace and not is_a_skill:
+        if root.origin is None and root.layout is None and not is_a_skill:
             return root
     raise RequestError("no folder that is served here takes new skills; tell the user what you would have proposed")
 

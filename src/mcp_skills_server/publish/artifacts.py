@@ -36,7 +36,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Edition:
-    """What is published at one moment.
+    """All artifacts that are published at one moment.
 
     Attributes:
         skills: what the index 0.2.0 offers, by name and in its order.
@@ -66,7 +66,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """How long artifacts stay that the newest index no longer names: so many seconds, and the newest of them."""
+    """Retention of artifacts that the newest index no longer names: by seconds, and the newest of them."""
 
     seconds: float = GRACE_S
     number: int = 20_000
@@ -155,7 +155,7 @@ class Artifacts:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactSlot:
-    """Where some bytes lie."""
+    """The location of some bytes."""
 
     spool: Spool
     row: int

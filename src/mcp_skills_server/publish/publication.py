@@ -42,7 +42,7 @@ class _Packed:
 
 @dataclass(frozen=True, slots=True)
 class _Picked:
-    """What one snapshot gives: skills by name, (skill path, reason) of the others, and files that changed since."""
+    """The publishable skills of a snapshot by name, (skill path, reason) of the others, and files changed since."""
 
     snapshot: Snapshot
     skills: dict[str, Published]

@@ -130,7 +130,7 @@ class Runtime(Closing):
 
     @property
     def runs_scripts(self) -> bool:
-        """Whether scripts of any of these skills may run."""
+        """True when scripts of any of these skills may run."""
         permissions = self.skill_set.permissions
         if self.scripts is None or permissions is None:
             return self.scripts is not None

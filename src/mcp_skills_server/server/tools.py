@@ -84,6 +84,8 @@ class Tools:
         tools = self.definitions(
             view.skill_set, settings.spoken.shown_by(caller.client, caller.extensions), caller.client
         )
+        if runtime.apps.is_declared(caller.extensions):
+            tools = runtime.apps.with_views(tools)
         result = {"resultType": "complete", "tools": tools, "ttlMs": settings.ttl_ms, "cacheScope": "private"}
         return with_pending(result, view)
 

@@ -27,7 +27,7 @@ _CARD_MAX_AGE_S: Final = 300
 
 
 class Publisher(Part):
-    """What a server publishes.
+    """The documents that a server publishes.
 
     Args:
         views: the skills of each principal.

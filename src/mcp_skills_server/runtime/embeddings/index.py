@@ -179,7 +179,7 @@ class Embeddings:
 
     @property
     def _length(self) -> int:
-        """Of a vector, in bytes; 0 while there is none."""
+        """Length of a vector, in bytes; 0 while there is none."""
         return next((len(vector) for _, vector in self._known.values()), 0)
 
     def _forget(self, model: str) -> None:

@@ -1,4 +1,4 @@
-"""What appeared, changed and vanished, and server-sent event streams that announce the next change.
+"""Recent changes of the catalogue, and server-sent event streams that announce the next one.
 
 A stream says that there is something to fetch, and nothing of it: the browser then asks for the page again, and grants
 are judged there. While nothing changes a stream costs a line in half a minute, by which lost clients are found.

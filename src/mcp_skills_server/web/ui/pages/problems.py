@@ -1,4 +1,4 @@
-"""What is wrong, each beside the lines that it is about."""
+"""Problems, each beside the lines that it is about."""
 
 from __future__ import annotations
 

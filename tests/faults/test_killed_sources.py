@@ -52,7 +52,7 @@ def rounds(
 
     def place() -> Path:
         (folder,) = (cache / kind).iterdir()
-        return folder / "skills" if (folder / "skills").is_dir() else folder
+        return folder / "skills"
 
     def there(newest: int) -> dict[str, int]:
         """The version of each skill that is there; each is whole."""

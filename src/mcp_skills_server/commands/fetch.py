@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -187,7 +187,7 @@ def _fetch_or_list(url: str, settings: FetchSettings, options: FetchOptions) -> 
 
     try:
         if options.only_list:
-            return _list(url, settings, options)
+            return _list(url, settings)
         return _fetch(url, str(options.output), settings, options)
     except (IndexRefusedError, SourceError) as error:
         remark(f"{shown(url)}: {relative_to_site(url, str(error))}")
@@ -196,13 +196,14 @@ def _fetch_or_list(url: str, settings: FetchSettings, options: FetchOptions) -> 
         return 2
 
 
-def _list(url: str, settings: FetchSettings, options: GitOptions) -> int:
+def _list(url: str, settings: FetchSettings) -> int:
     import anyio
 
-    if _tree_source(url, settings, options) is not None:
-        raise UsageError(f"fetch --list is for sites; 'mcp-skills-server list {url}' shows what this one has")
-
+    from mcp_skills_server.sources.kinds import kind_of
     from mcp_skills_server.sources.site import look
+
+    if kind_of(url).name not in {"folder", "site"}:
+        raise UsageError(f"fetch --list is for sites; 'mcp-skills-server list {url}' shows what this one has")
 
     _, index = anyio.run(look, url, settings)
     wanted = settings.wanted
@@ -225,22 +226,17 @@ def _list(url: str, settings: FetchSettings, options: GitOptions) -> int:
 def _fetch(url: str, folder: str, settings: FetchSettings, options: GitOptions) -> int:
     import anyio
 
-    source = _tree_source(url, settings, options)
-    if source is None:
-        from mcp_skills_server.sources.site import refresh
+    from mcp_skills_server.sources.reconcile import reconcile
 
-        with _bar() as progress:
-            report = anyio.run(refresh, url, folder, settings, progress)
-    else:
-        from mcp_skills_server.sources.copying import copy
-        from mcp_skills_server.sources.source import SourceError
+    source = _source(url, folder, settings, options)
 
-        try:
-            report = anyio.run(copy, source, folder, settings)
-        except SourceError as error:
-            remark(f"{source.origin}: {error}")
-            return 2
-    for line in report.warnings:
+    async def fetch(progress: Callable[[int, int], None] | None) -> FetchReport:
+        return await reconcile(source, await source.resolve(anew=settings.revalidate), progress)
+
+    with _bar() as progress:
+        report = anyio.run(fetch, progress)
+    pointers = map(str, report.pointer_problems(source.origin))
+    for line in (*report.warnings, *pointers):
         remark(f"warning: {line}")
     for name in report.edited:
         remark(f"{name}: it was edited in {folder}, and stays; --force replaces it")
@@ -255,8 +251,10 @@ def _fetch(url: str, folder: str, settings: FetchSettings, options: GitOptions) 
     return int(not report.ok)
 
 
-def _tree_source(url: str, settings: FetchSettings, options: GitOptions) -> Source | None:
-    """Return the source that is copied skill by skill from a tree; None for a site, whose index says what is new."""
+def _source(url: str, folder: str, settings: FetchSettings, options: GitOptions) -> Source:
+    """Open a source whose skills go into this folder."""
+    from pathlib import Path
+
     from mcp_skills_server.directories import cache_directory
     from mcp_skills_server.format.archive import is_archive
     from mcp_skills_server.sources.kinds import kind_of, open_source
@@ -265,17 +263,23 @@ def _tree_source(url: str, settings: FetchSettings, options: GitOptions) -> Sour
     kind = kind_of(url)
     if kind.name == "folder" and is_archive(url) and not os.path.exists(url):
         raise UsageError(f"{url}: no such file; give the path of an archive, or the URL of a site or a repository")
+    chosen = SourceSettings(
+        cache_directory(),
+        fetch=settings,
+        signers=path_or_none(options.signers),
+        rewritten=options.accept_rewritten,
+        output=Path(folder),
+    )
     if kind.name in {"folder", "site"}:
-        return None
-    if kind.is_path:
-        url = os.path.abspath(url)  # for --update, from wherever that is called
+        from mcp_skills_server.sources.site import Site
+
+        return Site(url, chosen)
     if settings.trust.headers:
         way = "registries have 'docker login'" if kind.name == "oci" else "git has credential helpers"
         raise UsageError(f"--token-env and --header are for sites; {way}, which are used here too")
-    signers = path_or_none(options.signers)
-    return open_source(
-        url, SourceSettings(cache_directory(), fetch=settings, signers=signers, rewritten=options.accept_rewritten)
-    )
+    if kind.is_path:
+        url = os.path.abspath(url)  # for --update, from wherever that is called
+    return cast("Source", open_source(url, chosen))
 
 
 def _index(report: FetchReport) -> str:

@@ -56,6 +56,10 @@ class ConflictError(SkillsServerError, ValueError):
     """A place in the folder is taken, and nothing is put there. The message is one line for people."""
 
 
+class EditedError(ConflictError):
+    """A skill was edited after it was fetched."""
+
+
 class SkillState(Enum):
     """The state of the place of a skill."""
 
@@ -364,7 +368,7 @@ def check(state: SkillState, record: SkillRecord | None, source: str, *, force: 
     if record.source != source:
         raise ConflictError(f"the one there was fetched from {shown(record.source)}, and stays; delete it first")
     if state is SkillState.EDITED and not force:
-        raise ConflictError("it was edited there, and stays; --force replaces it")
+        raise EditedError("it was edited there, and stays; --force replaces it")
 
 
 def _same(found: Mapping[str, str], known: Mapping[str, str]) -> bool:

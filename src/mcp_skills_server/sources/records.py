@@ -12,19 +12,16 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeVar
 
 from mcp_skills_server.catalog.fetched import RECORDS
 from mcp_skills_server.format.archive import check_paths
 from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.sources.caching import LONGEST_S
-from mcp_skills_server.sources.source import RollbackError
 
 INDEXES: Final = f"{OURS}/sources"
 """The directory of index records in a folder of fetched skills."""
-MOST_INDEXES: Final = 1000
-"""So many digests are remembered of the indexes at each place, the newest."""
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 _T = TypeVar("_T")
@@ -130,21 +127,6 @@ class IndexRecord:
         if since < 0:
             return 0.0
         return max(0.0, min(self.fresh_s, LONGEST_S) - since)  # in this order NaN is 0
-
-    def after(self, known: IndexRecord, *, allow_rollback: bool) -> IndexRecord:
-        """Return this index, just fetched, with the history of its place. `known` is the record until now.
-
-        An impostor of a site, or a stale replica, can repeat an index with all digests right.
-
-        Raises:
-            RollbackError: the site had this index before, and another one since.
-        """
-        history = dict(known.history)
-        digest, digests = hashlib.sha256(self.raw).hexdigest(), history.get(self.asked, ())
-        if digest in digests[:-1] and not allow_rollback:
-            raise RollbackError("it went back to an index that it had before; --allow-rollback takes it")
-        history[self.asked] = (*(each for each in digests if each != digest), digest)[-MOST_INDEXES:]
-        return replace(self, history=history)
 
 
 def read_record(directory: str | os.PathLike[str], name: str) -> SkillRecord | None:

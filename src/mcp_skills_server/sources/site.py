@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
@@ -29,21 +29,24 @@ from mcp_skills_server.sources import caching, records
 from mcp_skills_server.sources.addresses import check_fetchable, shown
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.caching import LONGEST_S, UNSAID_S
-from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.http import Downloader, HttpClient, Response
-from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, check_names, fetch_units
+from mcp_skills_server.sources.reconcile import Reconciler, fetching, reconcile
 from mcp_skills_server.sources.records import IndexRecord, read_index
 from mcp_skills_server.sources.source import (
-    LAST_RETRY_S,
     AbsentError,
+    Bundle,
     FetchReport,
     FetchSettings,
-    Pace,
+    Plan,
     Revision,
+    RollbackError,
     SkillRefusal,
+    Source,
     SourceSettings,
     UnacceptableError,
+    Unit,
     UnreachableError,
+    check_names,
 )
 
 _ARCHIVE_OVERHEAD: Final = 4 << 20
@@ -52,51 +55,85 @@ _SKILL_MD_BYTES: Final = 1 << 20
 _LIKE_HTML: Final = (".html", ".htm", ".xhtml")
 _REPOSITORY: Final = re.compile(r"https?://[^/?#]+/[^/?#]+/[^/?#]+/?")
 """An address as of a repository at a forge: owner and name."""
+MOST_INDEXES: Final = 1000
+"""So many digests are remembered of the indexes at each place, the newest."""
 _SOONEST_S: Final = 60.0
 """Seconds at least between two requests for an index."""
 
 
-class Site:
+class Site(Source):
     """One site."""
 
-    remote: bool = True
-    pace: Pace = Pace(UNSAID_S, 30.0, LAST_RETRY_S)
-    refresh_s: float | None = None
+    own_check_s = UNSAID_S
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
-        self.origin = bare(given)
         self._given = given
-        self._key = _index_urls(given)[0]
-        self._settings = settings.fetch
+        self._fetch = settings.fetch
         # A pinned copy is a folder of its own: it is fetched once, and stays whatever becomes of the site.
         self._is_pinned = settings.pin is not None
-        self._kept = CacheFolder(settings.cache, "sites", self.origin, given, settings.pin or "")
-        self.place: Path = self._kept.path
-        FetchedFolder.recover(self.place)
+        key = _index_urls(given)[0]
+        if settings.output is None:
+            self._kept = CacheFolder(settings.cache, "sites", bare(given), given, settings.pin or "")
+            super().__init__(bare(given), self._kept.skills, settings)
+        else:
+            super().__init__(bare(given), settings.output, settings)
+        self.key = key
 
     async def resolve(self, *, anew: bool = False) -> Revision:
         """Return the index, or the copy of it while that is fresh."""
-        known = read_index(self.place, self._key)
+        known = read_index(self.place, self.key)
         if known is not None and self._is_pinned:
             known = replace(known, asked_at=records.epoch_s(), fresh_s=LONGEST_S)
-        settings = replace(self._settings, revalidate=anew and not self._is_pinned)
+        fetch = replace(self._fetch, revalidate=anew and not self._is_pinned)
         try:
-            async with _opened(self._given, settings) as client:
+            async with _opened(self._given, fetch) as client:
                 found = await client.find(known)
         except IndexRefusedError as error:
+            if self.settings.output is not None:
+                raise
             raise UnacceptableError(str(error)) from None
         return Revision(_digest(found.record), found.next_check_s, found)
 
-    async def bring(self, revision: Revision) -> FetchReport:
-        """Bring its folder up to the index."""
-        before = ""
-        known = read_index(self.place, self._key)
-        if known is not None and known.body:
-            before = _digest(known)
-        with FetchedFolder.opened(self.place) as folder:
-            async with _opened(self._given, self._settings) as client:
-                report = await client.bring(folder, revision.content, is_cache=True)
-        return replace(report, before=before, is_complete=not report.refused)
+    @asynccontextmanager
+    async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:
+        """Plan what the index offers."""
+        found: _FoundIndex = revision.content
+        index, record = found.index, found.record
+        if index.version is not None:
+            record = with_history(record, known, allow_rollback=self._fetch.allow_rollback)
+        if not record.validators and not record.left_s(records.epoch_s()):
+            record = replace(record, body="")
+        units = [
+            Unit(entry.digest, entry.name, (entry.name,), url=entry.url or entry.files[SKILL_MD], item=entry)
+            for entry in index.entries
+        ]
+        refused: list[SkillRefusal] = []
+        warnings = [*index.warnings]
+        for each in index.unusable:
+            if each.broken:
+                refused.append(SkillRefusal(each.name or f"entry {each.position}", each.reason, "publisher"))
+            elif self._fetch.wanted is None or each.name in self._fetch.wanted:
+                warnings.append(f"{each}, and so it is passed over")
+        listed: set[str] | None = {entry.name for entry in index.entries} | {each.name for each in index.unusable}
+        if index.version is None:
+            listed = None
+        async with _opened(self._given, self._fetch) as client:
+
+            async def fetch(run: Reconciler, missing: Sequence[Unit]) -> None:
+                await fetching(partial(client.fetch, run))(run, missing)
+                plan.bytes = found.bytes + client.downloader.http.bytes
+
+            plan = Plan(
+                units,
+                fetch,
+                replace(record, warnings=tuple(warnings)),
+                offered=listed,
+                refused=refused,
+                version=index.version,
+                before=_digest(known) if known.body else "",
+                may_heal=True,
+            )
+            yield plan
 
 
 async def look(url: str, settings: FetchSettings | None = None) -> tuple[str, SiteIndex]:
@@ -128,17 +165,19 @@ async def refresh(
         IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.
         RollbackError: the index is one that was there before, and another one since.
     """
-    key = _index_urls(url)[0]
-    with FetchedFolder.opened(directory) as folder:
-        async with _opened(url, settings or FetchSettings()) as client:
-            found = await client.find(await to_thread.run_sync(read_index, directory, key))
-            return await client.bring(folder, found, progress)
+    fetch = settings or FetchSettings()
+    directory = Path(directory)
+    site = Site(url, SourceSettings(directory, fetch=fetch, output=directory))
+    return await reconcile(site, await site.resolve(anew=fetch.revalidate), progress)
 
 
 @dataclass(frozen=True, slots=True)
 class _FoundIndex:
+    """An index, and the bytes that were downloaded for it."""
+
     record: IndexRecord
     index: SiteIndex
+    bytes: int
 
     @property
     def next_check_s(self) -> float:
@@ -152,6 +191,22 @@ class _FoundIndex:
 def _digest(record: IndexRecord) -> str:
     """Return the digest of an index, with the address that its URLs are relative to."""
     return hashlib.sha256(f"{record.url}\n".encode() + record.raw).hexdigest()
+
+
+def with_history(record: IndexRecord, known: IndexRecord, *, allow_rollback: bool) -> IndexRecord:
+    """Return the record of an index, just fetched, with the history of its place. `known` is the record until now.
+
+    An impostor of a site, or a stale replica, can repeat an index with all digests right.
+
+    Raises:
+        RollbackError: the site had this index before, and another one since.
+    """
+    history = dict(known.history)
+    digest, digests = hashlib.sha256(record.raw).hexdigest(), history.get(record.asked, ())
+    if digest in digests[:-1] and not allow_rollback:
+        raise RollbackError("it went back to an index that it had before; --allow-rollback takes it")
+    history[record.asked] = (*(each for each in digests if each != digest), digest)[-MOST_INDEXES:]
+    return replace(record, history=history)
 
 
 def _index_urls(url: str) -> list[str]:
@@ -190,7 +245,8 @@ class _SiteClient:
                 if record is None or not record.body or self.settings.revalidate or not record.left_s(now):
                     record = await self._ask(limits.bytes, known)
                 decode = partial(wellknown.decode, record.raw, record.url, limits)
-                return _FoundIndex(record, await to_thread.run_sync(decode))
+                found = await to_thread.run_sync(decode)
+                return _FoundIndex(record, found, self.downloader.http.bytes)
         except TimeoutError:
             raise UnreachableError(f"it took longer than {total_s:g} s") from None
 
@@ -228,78 +284,22 @@ class _SiteClient:
 
     # The skills
 
-    async def bring(
-        self,
-        folder: FetchedFolder,
-        found: _FoundIndex,
-        progress: Callable[[int, int], None] | None = None,
-        *,
-        is_cache: bool = False,
-    ) -> FetchReport:
-        """Bring the folder up to what this index offers."""
-        index, record, wanted = found.index, found.record, self.settings.wanted
-        reconciler = await to_thread.run_sync(
-            partial(Reconciler, folder, record.source, self.settings, progress, is_cache=is_cache)
-        )
-        if index.version is not None:
-            record = await to_thread.run_sync(self._entered, folder, record)
-        units = [
-            Unit(entry.digest, entry.name, (entry.name,), url=entry.url or entry.files[SKILL_MD], item=entry)
-            for entry in index.entries
-            if wanted is None or entry.name in wanted
-        ]
+    async def fetch(self, run: Reconciler, unit: Unit) -> Callable[[], Bundle]:
+        """Download one skill, and return what proves it, and blocks."""
+        check_names([f"{unit.label}/{SKILL_MD}"])
+        prove = await self._download(unit.item)
 
-        async def fetch(unit: Unit) -> Callable[[], Bundle]:
-            check_names([f"{unit.label}/{SKILL_MD}"])
-            prove = await self._download(unit.item)
+        def proved() -> Bundle:
+            files = prove()
+            refusal, warning = wellknown.judge_unpacked(unit.item, files)
+            if refusal:
+                raise ProofFailedError(refusal)
+            check_names(files)
+            if warning:
+                run.warnings.append(f"{unit.label}: {warning}")
+            return Bundle({unit.label: files})
 
-            def proved() -> Bundle:
-                files = prove()
-                refusal, warning = wellknown.judge_unpacked(unit.item, files)
-                if refusal:
-                    raise ProofFailedError(refusal)
-                check_names(files)
-                if warning:
-                    reconciler.warnings.append(f"{unit.label}: {warning}")
-                return Bundle({unit.label: files})
-
-            return proved
-
-        await fetch_units(reconciler, units, fetch)
-        # An index that promised what is not there may be older than its artifacts: ask anew next time.
-        kept = record
-        if any(each.fault == "publisher" for each in reconciler.refusals):
-            kept = replace(kept, fresh_s=0.0)
-        if not record.validators and not record.left_s(records.epoch_s()):
-            kept = replace(kept, body="")
-        refused: list[SkillRefusal] = []
-        warnings = [*index.warnings]
-        for each in index.unusable:
-            if wanted is None or each.name in wanted:
-                if each.broken:
-                    refused.append(SkillRefusal(each.name or f"entry {each.position}", each.reason, "publisher"))
-                else:
-                    warnings.append(f"{each}, and so it is passed over")
-        listed: set[str] | None = {entry.name for entry in index.entries} | {each.name for each in index.unusable}
-        kept = replace(kept, warnings=tuple(warnings))
-        if index.version is None:
-            listed = None
-        report = await to_thread.run_sync(reconciler.finish, kept, listed, refused)
-        next_check_s = found.next_check_s
-        if reconciler.refusals:
-            next_check_s = UNSAID_S
-        return replace(report, version=index.version, next_check_s=next_check_s, bytes=self.downloader.http.bytes)
-
-    def _entered(self, folder: FetchedFolder, record: IndexRecord) -> IndexRecord:
-        """Enter an index into the history of its place, before anything of it is fetched: a kill must not undo that."""
-        wanted = records.wanted_since(None, self.settings.wanted)
-        known = read_index(folder.directory, record.source)
-        before = known or IndexRecord(record.source, record.given, wanted=wanted)
-        record = record.after(before, allow_rollback=self.settings.allow_rollback)
-        if record.history != before.history:
-            with suppress(OSError):  # `finish` reports a full disk
-                folder.put_index(replace(before, history=record.history))
-        return record
+        return proved
 
     async def _download(self, entry: Entry) -> Callable[[], Files]:
         """Download the skill of an entry, and return what proves and unpacks it, and blocks."""

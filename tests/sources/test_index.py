@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1, IndexRefusedError
 from mcp_skills_server.sources import records
-from mcp_skills_server.sources.caching import LONGEST_S, fresh_s, may_store, retry_after_s
+from mcp_skills_server.sources.http import LONGEST_S, fresh_s, may_store, retry_after_s
 from mcp_skills_server.sources.records import read_indexes, read_records
 from mcp_skills_server.sources.source import AbsentError, UnacceptableError, UnreachableError
 from sources.fetching import fetch, listing, skills

@@ -35,6 +35,7 @@ from mcp_skills_server.sources.records import (
     INDEXES,
     IndexRecord,
     SkillRecord,
+    encode,
     index_file_name,
     read_record,
     read_records,
@@ -193,14 +194,14 @@ class FetchedFolder:
             if dict(former) == now and self._has_modes(known, files):
                 if (known.digest, known.url) != (record.digest, record.url):
                     path = Path(self._record_path(record.name))
-                    self._write(path, replace(record, files=now, stats=known.stats).encode())
+                    self._write(path, encode(replace(record, files=now, stats=known.stats)))
                 return None
         key = record_key(record.name)
         tree, written = f"{self._stage}/{_NEW}{key}", f"{self._stage}/{_WRITING}{key}.json"
         try:
             stats = {path: signature(status) for path, status in write_tree(tree, files).items()}
             clear(Path(written))
-            _write_file(written, replace(record, files=now, former=former, stats=stats).encode(), 0o600)
+            _write_file(written, encode(replace(record, files=now, former=former, stats=stats)), 0o600)
         except BaseException:
             self._discard(record.name)
             raise
@@ -304,7 +305,7 @@ class FetchedFolder:
 
     def put_index(self, index: IndexRecord) -> None:
         """Write the record of a source."""
-        self._write(self._indexes / index_file_name(index.source), index.encode())
+        self._write(self._indexes / index_file_name(index.source), encode(index))
 
     def _make(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)

@@ -488,7 +488,6 @@ def _report_of(index: IndexRecord, refused: Sequence[SkillRefusal]) -> FetchRepo
     """Report what a folder holds of a source, by its record."""
     units = index.units.values()
     return FetchReport(
-        index.source,
         index.url or index.source,
         refused=tuple(refused),
         warnings=(*index.warnings, *(line for unit in units for line in unit.warnings)),

@@ -25,11 +25,18 @@ from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files, UnpackLimits
 from mcp_skills_server.format.uris import bare
 from mcp_skills_server.model import SKILL_MD
-from mcp_skills_server.sources import caching, records
+from mcp_skills_server.sources import records
 from mcp_skills_server.sources.addresses import check_fetchable, shown
 from mcp_skills_server.sources.cache import CacheFolder
-from mcp_skills_server.sources.caching import LONGEST_S, UNSAID_S
-from mcp_skills_server.sources.http import Downloader, HttpClient, Response
+from mcp_skills_server.sources.http import (
+    LONGEST_S,
+    UNSAID_S,
+    Downloader,
+    HttpClient,
+    Response,
+    fresh_s,
+    may_store,
+)
 from mcp_skills_server.sources.reconcile import Reconciler, fetching, reconcile
 from mcp_skills_server.sources.records import IndexRecord, read_index
 from mcp_skills_server.sources.source import (
@@ -101,7 +108,7 @@ class Site(Source):
         index, record = found.index, found.record
         if index.version is not None:
             record = with_history(record, known, allow_rollback=self._fetch.allow_rollback)
-        if not record.validators and not record.left_s(records.epoch_s()):
+        if not record.validators and not _left_s(record):
             record = replace(record, body="")
         units = [
             Unit(entry.digest, entry.name, (entry.name,), url=entry.url or entry.files[SKILL_MD], item=entry)
@@ -182,7 +189,7 @@ class _FoundIndex:
     @property
     def next_check_s(self) -> float:
         """The seconds until the next look, by the cache headers."""
-        left = self.record.left_s(records.epoch_s())
+        left = _left_s(self.record)
         if left <= 0:
             return UNSAID_S
         return max(left, _SOONEST_S)
@@ -191,6 +198,17 @@ class _FoundIndex:
 def _digest(record: IndexRecord) -> str:
     """Return the digest of an index, with the address that its URLs are relative to."""
     return hashlib.sha256(f"{record.url}\n".encode() + record.raw).hexdigest()
+
+
+def _left_s(record: IndexRecord) -> float:
+    """Return for how many seconds from now the index stays fresh; 0 if it is stale.
+
+    A time that is still to come was written by a clock that was ahead, or this one is behind: no promise holds.
+    """
+    since = records.epoch_s() - record.asked_at
+    if since < 0:
+        return 0.0
+    return max(0.0, min(record.fresh_s, LONGEST_S) - since)  # in this order NaN is 0
 
 
 def with_history(record: IndexRecord, known: IndexRecord, *, allow_rollback: bool) -> IndexRecord:
@@ -241,8 +259,7 @@ class _SiteClient:
         total_s = self.settings.limits.total_s
         try:
             with anyio.fail_after(total_s):
-                now = records.epoch_s()
-                if record is None or not record.body or self.settings.revalidate or not record.left_s(now):
+                if record is None or not record.body or self.settings.revalidate or not _left_s(record):
                     record = await self._ask(limits.bytes, known)
                 decode = partial(wellknown.decode, record.raw, record.url, limits)
                 found = await to_thread.run_sync(decode)
@@ -273,7 +290,7 @@ class _SiteClient:
 
     def _record(self, place: str, answer: Response, held: IndexRecord | None) -> IndexRecord:
         headers, now = answer.headers, records.epoch_s()
-        fresh = caching.fresh_s(headers, now) or 0.0
+        fresh = fresh_s(headers, now) or 0.0
         if answer.status == 304 and held is not None:
             renewed = _validators(answer) or held.validators
             return replace(held, given=self.url, validators=renewed, asked_at=now, fresh_s=fresh)
@@ -354,7 +371,7 @@ def _unpacked(entry: Entry, answer: Response, limits: UnpackLimits) -> Files:
 
 def _validators(answer: Response) -> dict[str, str]:
     """Return the headers of a conditional request, none where the answer may not be kept."""
-    if not caching.may_store(answer.headers):
+    if not may_store(answer.headers):
         return {}
     found = {
         "If-None-Match": answer.headers.get("etag", ""),

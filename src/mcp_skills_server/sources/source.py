@@ -40,10 +40,12 @@ class SourceError(SkillsServerError):
 
 
 class UnacceptableError(SourceError, ValueError):
-    """The publisher sends what is refused, or leads to where the settings do not allow to go."""
+    """The publisher sends what is refused, or leads to where the settings do not allow to go.
+
+    A Problem with this `code` reports it.
+    """
 
     code = "source-refused"
-    """The code of the Problem that reports it."""
 
 
 class ContentRefusedError(UnacceptableError):
@@ -77,13 +79,9 @@ class UnreachableError(SourceError, OSError):
 
 @dataclass(frozen=True, slots=True)
 class OriginPolicy:
-    """The origins and addresses that a download may reach.
+    """The origins and addresses that a download may reach, beside the origin of the index.
 
-    Attributes:
-        origins: other origins than that of the index, as `wellknown.origin` spells them.
-        private: also addresses that are not of the public internet.
-        http: also plain http; for this machine `private` suffices.
-        headers: sent to the origin of the index and to no other, such as a token.
+    `origins` are spelled by `wellknown.origin`. `headers` are sent to the origin of the index and to no other.
     """
 
     origins: frozenset[str] = frozenset()
@@ -94,14 +92,7 @@ class OriginPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Limits of downloads.
-
-    Attributes:
-        read_s: of a connection and of each read.
-        download_s: of one download with its redirects, however slowly a server drips.
-        redirects: hops of one download.
-        total_bytes: of all downloads of one client.
-    """
+    """Limits of downloads: each read, each download with its redirects, and all downloads of one client."""
 
     read_s: float = 10.0
     download_s: float = 60.0
@@ -111,14 +102,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """Limits of what a publisher offers.
-
-    Attributes:
-        skills: entries of the index.
-        skill_bytes: of one skill, unpacked.
-        total_s: of all of it; what is missing then is not fetched.
-        unpacked_bytes: of all skills of the source in the folder, unpacked, old ones included.
-    """
+    """Limits of what a publisher offers: entries, bytes of one skill and of all, unpacked, and the time for all."""
 
     skills: int = 20_000
     skill_bytes: int = 50 << 20
@@ -134,9 +118,7 @@ class FetchSettings:
         wanted: names of skills, None for all.
         revalidate: ask for the index even while its copy is fresh.
         force: replace edited skills.
-        prune: remove skills that the index no longer has.
         allow_rollback: accept an index that the site had before, and another one since.
-        connections: concurrent downloads.
         prove: called with the files of each skill before it is written; raises UnacceptableError to refuse it.
     """
 
@@ -157,7 +139,6 @@ class SourceSettings:
     """Settings of all sources among the roots.
 
     Attributes:
-        cache: the directory for copies of what is fetched.
         hidden: also serve skills in dot folders of archives and repositories.
         refresh_s: the polling interval of what has no cache headers.
         signers: git's file of allowed signers, of whom one must have signed a commit; None for no requirement.
@@ -165,7 +146,6 @@ class SourceSettings:
         pin: the wanted revision, None for the newest. A source that keeps no history brings what it has now, and what
             differs is refused later.
         token: a bearer token for an MCP server, "" for none.
-        cache_bytes: the size of the cache, beyond which the least recently used copies are evicted.
         output: the operator's own folder for the skills; None for one in the cache.
     """
 
@@ -201,20 +181,16 @@ class FetchReport:
     """The result of a fetch. Names are in the source's order.
 
     Attributes:
-        source: the key of the source: of a site `wellknown.candidates(url)[0]`, of any other its origin.
         url: of the index that answered; of any other source its origin.
         version: of the index's format, None when nothing was fetched; "tree" where there is no index.
         before: the revision that was served before, "" where it is not known.
-        edited: skills that are current at the source and were edited in the folder; they stay.
-        gone: skills in the folder that the source no longer has.
-        pruned: those of them that were removed.
-        warnings: one line each.
+        edited: skills that were edited in the folder, and stay.
+        gone: skills in the folder that the source no longer has; `pruned` are those of them that were removed.
         pointers: (skill, path in it) of files that are Git LFS pointers.
         is_complete: everything acceptable is there; otherwise the same revision is fetched again.
         bytes: of all bodies that were downloaded.
     """
 
-    source: str
     url: str
     version: wellknown.Version | Literal["tree"] | None = "tree"
     before: str = ""
@@ -279,7 +255,6 @@ class Revision:
 
     Attributes:
         digest: differs when anything differs.
-        next_check_s: seconds until the next check makes sense.
         content: what `plan` of the same source needs.
     """
 

@@ -232,7 +232,7 @@ class FetchedFolder:
 
         attempt(self._check_still)
         sync_paths([path for each in left.values() for path in (each.record, *_parts(each.tree))])
-        # A skill without a record would count as foreign: no skill has its place before all records do.
+        # A skill without a record would count as local or foreign: no skill has its place before all records do.
         attempt(lambda each: os.replace(each.record, self._record_path(each.name)))
         sync_path(self._records)
         attempt(self._swap)

@@ -42,7 +42,6 @@ class CacheFolder:
 
     Args:
         cache: the directory of the cache.
-        kind: of source, such as "sites".
         origin: the address of the source; its beginning makes the folder's name readable.
         asked: what else tells this copy from another one of the same origin.
     """

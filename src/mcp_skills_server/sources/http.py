@@ -56,7 +56,6 @@ class Response:
     """An answer of an HTTP server.
 
     Attributes:
-        url: the address that answered, after redirects.
         headers: names in lower case; the values of a repeated name are joined by commas.
         body: the bytes as they came, whatever their Content-Encoding.
     """
@@ -84,7 +83,6 @@ class Hop:
     """The terms on which one URL may be requested.
 
     Attributes:
-        private: allow addresses that are not of the public internet.
         headers: sent to this URL alone, such as a token. A redirect elsewhere does not carry them.
     """
 
@@ -97,12 +95,6 @@ class HttpClient:
 
     The proxy of the environment is used if there is one (`HTTPS_PROXY`, `NO_PROXY` and so on). A proxy resolves names
     itself, so behind one only hosts that are spelled as addresses, and those of this machine, can be judged.
-
-    Args:
-        bounds: of each request, and of all responses together.
-        connections: the maximum of concurrent connections.
-        tls: certificates other than the system's.
-        resolver: resolves names in place of the system.
     """
 
     def __init__(
@@ -147,10 +139,7 @@ class HttpClient:
 
         Args:
             allow: returns the terms of every hop by its URL, or raises UnacceptableError.
-            max_bytes: of the body of a success.
             max_error_bytes: of any other body; 0 leaves it unread.
-            content: the body of the request.
-            follow: follow redirects.
 
         Raises:
             UnacceptableError: a hop is not allowed, leads to an address that is not public, or there are too many; or

@@ -23,8 +23,6 @@ class Kind:
     """One kind.
 
     Attributes:
-        name: what people call it.
-        matches: tells whether a text is one.
         open: opens the source of a text, and may raise UsageError; None for a folder, which is served as it is.
         is_path: whether a text is a path, which must not be taken for another in another folder.
         is_asked: whether the operator sets the polling interval, since no cache header does.

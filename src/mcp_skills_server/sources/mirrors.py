@@ -60,11 +60,9 @@ class SourceState:
     """The state of a root that is fetched. Times are in seconds of the epoch.
 
     Attributes:
-        name: its origin, without secrets.
         ready: it has answered once, or a copy of it was kept.
         trouble: why the last fetch failed, in one line; always given while it is not ready.
         revision: what is served; "" where nothing was fetched yet, or not all of it.
-        looked: the end of the last look.
         next_look: the begin of the next one; None while one is under way.
         current: the end of the last look that succeeded.
     """

@@ -140,15 +140,7 @@ def _held(source: Source, revision: Revision) -> FetchReport | None:
 
 
 class Reconciler:
-    """One run for one plan of a source. Its methods block, and any thread may call them.
-
-    Args:
-        folder: the folder, opened.
-        source: what it is fetched from.
-        plan: what the source has.
-        last: the record of the last run; None for the first.
-        progress: takes how many units of how many are done.
-    """
+    """One run for one plan of a source. Its methods block, and any thread may call them."""
 
     def __init__(
         self,

@@ -27,11 +27,9 @@ class SkillRecord:
     """The origin of a skill in the folder.
 
     Attributes:
-        name: the place of the skill below the folder.
         source: the key of the source: of a site `wellknown.candidates(url)[0]`, of any other its origin.
         url: the place of the skill at the source.
         digest: the fingerprint of what the skill was made of; "" where the source has none.
-        fetched_at: seconds of the epoch.
         files: sha256 in hex by path in the skill.
         former: the same of the files that they replace, None where there are none.
         stats: `disk.signature` of each file as it was written; empty where they prove nothing.
@@ -52,9 +50,6 @@ class UnitRecord:
     """The part of a unit (`reconcile.Unit`) that cannot be seen in the skills that it brought.
 
     Attributes:
-        names: the skills that it brought.
-        refused: why others of it are refused, by name.
-        warnings: one line each.
         pointers: its files that are Git LFS pointers, from the folder of all skills.
     """
 
@@ -74,13 +69,10 @@ class IndexRecord:
         asked: the candidate that answered; the full name of a branch or tag.
         url: the address that answered, after redirects; "" where the source has no index.
         body: the index, "" where its publisher does not want it kept; of git the commit.
-        validators: headers of a conditional request.
         asked_at: seconds of the epoch of the last request.
         fresh_s: for how many seconds from then it may be used unasked.
-        wanted: names that the operator asked for, None for all.
         revision: the revision of which everything acceptable is there, or "".
         refused: why skills of that revision are refused, by name.
-        warnings: of that revision, one line each.
         units: by fingerprint, those of which more is known than the records of skills tell.
         history: sha256 in hex of the indexes by place (`asked`), in the order in which they were first seen.
     """

@@ -115,9 +115,7 @@ class FetchSettings:
     """Settings of a fetch.
 
     Attributes:
-        wanted: names of skills, None for all.
         revalidate: ask for the index even while its copy is fresh.
-        force: replace edited skills.
         allow_rollback: accept an index that the site had before, and another one since.
         prove: called with the files of each skill before it is written; raises UnacceptableError to refuse it.
     """
@@ -139,10 +137,8 @@ class SourceSettings:
     """Settings of all sources among the roots.
 
     Attributes:
-        hidden: also serve skills in dot folders of archives and repositories.
         refresh_s: the polling interval of what has no cache headers.
         signers: git's file of allowed signers, of whom one must have signed a commit; None for no requirement.
-        rewritten: accept a rewritten branch or a moved tag.
         pin: the wanted revision, None for the newest. A source that keeps no history brings what it has now, and what
             differs is refused later.
         token: a bearer token for an MCP server, "" for none.
@@ -188,7 +184,6 @@ class FetchReport:
         gone: skills in the folder that the source no longer has; `pruned` are those of them that were removed.
         pointers: (skill, path in it) of files that are Git LFS pointers.
         is_complete: everything acceptable is there; otherwise the same revision is fetched again.
-        bytes: of all bodies that were downloaded.
     """
 
     url: str
@@ -269,11 +264,8 @@ class Unit:
 
     Attributes:
         fingerprint: differs when anything of it differs; "" where only its files tell.
-        label: its name for people.
         names: the places of its skills in the folder; empty where only its contents tell.
         is_named: whether `label` is the name of its only skill.
-        url: its place at the source.
-        item: what the source needs to fetch it.
     """
 
     fingerprint: str
@@ -289,8 +281,6 @@ class Bundle:
     """The contents of a unit, proved.
 
     Attributes:
-        skills: the files of each skill by name.
-        refused: why a skill is refused, by name.
         warnings: repeated for as long as the unit is held, one line each.
         pointers: files that are Git LFS pointers, from the folder of all skills.
     """
@@ -310,8 +300,6 @@ class Plan:
         fetch: gives the reconciler the contents of these units, or why one cannot be had. May raise SourceError.
         index: the record of the source once all of it is there.
         offered: names that the source has beside those of the units; None where that is not known.
-        refused: what the source itself refuses.
-        version: as in `FetchReport`.
         before: the revision that was served before; "" for that of the record.
         refused_stay: keep the former copy of a refused skill.
         is_atomic: no skill gets its place before all are there.
@@ -340,13 +328,11 @@ class Source:
     Args:
         origin: the address for people, without secrets.
         place: the folder with its skills (`folder.FetchedFolder`); the operator's own where the settings name one.
-        settings: what is allowed.
 
     Attributes:
         remote: it is fetched, and a server starts without it. What is not remote must be there at the start.
         own_check_s: the polling interval where the operator sets none.
         last_retry_s: the longest wait between two tries while it fails, unless the polling interval is longer.
-        key: of its records.
         check_s: the polling interval, which the operator may change meanwhile.
     """
 

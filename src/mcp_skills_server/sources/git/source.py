@@ -202,9 +202,6 @@ class WantedSkill:
     Attributes:
         folder: its path below the folder that is served; "" for that itself.
         files: (path in the skill, object id, executable) of each file.
-        left_out: paths of what is never served.
-        fault: why the skill is refused, or None.
-        key: its fingerprint.
     """
 
     folder: str

@@ -73,9 +73,7 @@ class _Artifact:
     """An artifact that is to be there.
 
     Attributes:
-        digest: of its manifest.
         annotations: of its entry in the index, or of its manifest where there is no index.
-        manifest: where it has been read.
     """
 
     digest: str
@@ -198,10 +196,7 @@ def read_layers(
     wherever it lies. What belongs to no skill is left out; a skill with what is never served is refused whole.
 
     Args:
-        layers: descriptors and bytes.
         names: for a skill at the root whose SKILL.md has no usable name; the first usable one is taken.
-        limits: of one skill.
-        hidden: skills in dot folders count, too.
 
     Raises:
         ArchiveRefusedError: a layer cannot be unpacked.

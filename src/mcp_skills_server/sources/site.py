@@ -74,27 +74,26 @@ class Site(Source):
     own_check_s = UNSAID_S
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
+        check_fetchable(given)
         self._given = given
         self._fetch = settings.fetch
+        self._places = wellknown.candidates(given)
         # A pinned copy is a folder of its own: it is fetched once, and stays whatever becomes of the site.
         self._is_pinned = settings.pin is not None
-        key = _index_urls(given)[0]
-        if settings.output is None:
+        place = settings.output
+        if place is None:
             self._kept = CacheFolder(settings.cache, "sites", bare(given), given, settings.pin or "")
-            super().__init__(bare(given), self._kept.skills, settings)
-        else:
-            super().__init__(bare(given), settings.output, settings)
-        self.key = key
+            place = self._kept.skills
+        super().__init__(bare(given), place, settings)
+        self.key = self._places[0]
 
     async def resolve(self, *, anew: bool = False) -> Revision:
         """Return the index, or the copy of it while that is fresh."""
         known = read_index(self.place, self.key)
         if known is not None and self._is_pinned:
             known = replace(known, asked_at=records.epoch_s(), fresh_s=LONGEST_S)
-        fetch = replace(self._fetch, revalidate=anew and not self._is_pinned)
         try:
-            async with _opened(self._given, fetch) as client:
-                found = await client.find(known)
+            found = await self.find(known, anew=anew and not self._is_pinned)
         except IndexRefusedError as error:
             if self.settings.output is not None:
                 raise
@@ -124,11 +123,11 @@ class Site(Source):
         listed: set[str] | None = {entry.name for entry in index.entries} | {each.name for each in index.unusable}
         if index.version is None:
             listed = None
-        async with _opened(self._given, self._fetch) as client:
+        async with self._opened() as downloader:
 
             async def fetch(run: Reconciler, missing: Sequence[Unit]) -> None:
-                await fetching(partial(client.fetch, run))(run, missing)
-                plan.bytes = found.bytes + client.downloader.http.bytes
+                await fetching(partial(self._bundle, downloader, run))(run, missing)
+                plan.bytes = found.bytes + downloader.http.bytes
 
             plan = Plan(
                 units,
@@ -142,6 +141,115 @@ class Site(Source):
             )
             yield plan
 
+    @asynccontextmanager
+    async def _opened(self) -> AsyncGenerator[Downloader]:
+        async with HttpClient(self._fetch.bounds, connections=self._fetch.connections) as http:
+            yield Downloader(http, self._places[0], self._fetch.trust)
+
+    async def find(self, known: IndexRecord | None, *, anew: bool = False) -> _FoundIndex:
+        """Return the index of the site: unless it is to be asked `anew` the recorded one while that is fresh."""
+        # WK-40, WK-41
+        limits = IndexLimits(skills=self._fetch.limits.skills)
+        record = known
+        total_s = self._fetch.limits.total_s
+        try:
+            with anyio.fail_after(total_s):
+                async with self._opened() as downloader:
+                    if record is None or not record.body or anew or not _left_s(record):
+                        record = await self._ask(downloader, limits.bytes, known)
+                decode = partial(wellknown.decode, record.raw, record.url, limits)
+                return _FoundIndex(record, await to_thread.run_sync(decode), downloader.http.bytes)
+        except TimeoutError:
+            raise UnreachableError(f"it took longer than {total_s:g} s") from None
+
+    async def _ask(self, downloader: Downloader, max_bytes: int, known: IndexRecord | None) -> IndexRecord:
+        """Request the index at each place until there is one."""
+        missing: list[AbsentError] = []
+        for place in self._places:
+            held: IndexRecord | None = None
+            validators: Mapping[str, str] = {}
+            if known is not None and known.asked == place and known.body:
+                held, validators = known, known.validators
+            try:
+                answer = await downloader.get(place, max_bytes, accept="application/json", validators=validators)
+                if answer.is_html:
+                    raise AbsentError(f"{shown(place)} is a web page (HTML) and no index")
+            except AbsentError as error:
+                missing.append(error)
+                continue
+            return self._record(place, answer, held)
+        if len(missing) == 1:
+            raise missing[0]
+        hint = (
+            f"; if this is a repository, write git+{shown(self._given)}" if _REPOSITORY.fullmatch(self._given) else ""
+        )
+        raise AbsentError(f"no index of skills: {'; '.join(map(str, missing))}{hint}")
+
+    def _record(self, place: str, answer: Response, held: IndexRecord | None) -> IndexRecord:
+        headers, now = answer.headers, records.epoch_s()
+        fresh = fresh_s(headers, now) or 0.0
+        if answer.status == 304 and held is not None:
+            renewed = _validators(answer) or held.validators
+            return replace(held, given=self._given, validators=renewed, asked_at=now, fresh_s=fresh)
+        if answer.encoding:
+            raise IndexRefusedError(f"the index came compressed ({answer.encoding}), which was not asked for")
+        body = answer.body.decode("utf-8", "surrogateescape")
+        return IndexRecord(self._places[0], self._given, place, answer.url, body, _validators(answer), now, fresh)
+
+    # The skills
+
+    async def _bundle(self, downloader: Downloader, run: Reconciler, unit: Unit) -> Callable[[], Bundle]:
+        """Download one skill, and return what proves it, and blocks."""
+        check_names([f"{unit.label}/{SKILL_MD}"])
+        prove = await self._download(downloader, unit.item)
+
+        def proved() -> Bundle:
+            files = prove()
+            refusal, warning = wellknown.judge_unpacked(unit.item, files)
+            if refusal:
+                raise ProofFailedError(refusal)
+            check_names(files)
+            if warning:
+                run.warnings.append(f"{unit.label}: {warning}")
+            return Bundle({unit.label: files})
+
+        return proved
+
+    async def _download(self, downloader: Downloader, entry: Entry) -> Callable[[], Files]:
+        """Download the skill of an entry, and return what proves and unpacks it, and blocks."""
+        limits = self._limits
+        if entry.kind is None:
+            files = await self._files(downloader, entry)
+            return lambda: files
+        most = _SKILL_MD_BYTES if entry.kind == "skill-md" else limits.bytes + _ARCHIVE_OVERHEAD
+        answer = await downloader.get(entry.url, most)
+        return partial(_unpacked, entry, answer, limits)
+
+    async def _files(self, downloader: Downloader, entry: Entry) -> Files:
+        """Download the files of a skill of discovery 0.1.0, which has no digests."""
+        # WK1-14
+        check_names(entry.files)
+        files: dict[str, tuple[bytes, bool]] = {}
+        left = self._limits.bytes
+        for path, url in entry.files.items():
+            most = _SKILL_MD_BYTES if path == SKILL_MD else min(left, self._limits.file)
+            answer = await downloader.get(url, most)
+            named = shown(answer.url)
+            if answer.is_html and not path.lower().endswith(_LIKE_HTML):
+                raise UnacceptableError(f"{named} is a web page (HTML) and not the file")
+            if answer.encoding:
+                raise UnacceptableError(f"{named} came compressed ({answer.encoding}), which was not asked for")
+            left -= len(answer.body)
+            if left < 0:
+                raise UnacceptableError(f"it has more than {self._limits.bytes} bytes")
+            files[path] = (answer.body, False)
+        return files
+
+    @property
+    def _limits(self) -> UnpackLimits:
+        most = self._fetch.limits.skill_bytes
+        return UnpackLimits(bytes=most, file=min(UnpackLimits().file, most))
+
 
 async def look(url: str, settings: FetchSettings | None = None) -> tuple[str, SiteIndex]:
     """Download the index of a site and return it with its URL. Nothing is written.
@@ -151,9 +259,9 @@ async def look(url: str, settings: FetchSettings | None = None) -> tuple[str, Si
         IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.
     """
     # WK-50
-    async with _opened(url, settings or FetchSettings()) as client:
-        found = await client.find(None)
-        return found.record.url, found.index
+    nowhere = SourceSettings(Path(), fetch=settings or FetchSettings(), output=Path())
+    found = await Site(url, nowhere).find(None)
+    return found.record.url, found.index
 
 
 async def refresh(
@@ -225,133 +333,6 @@ def with_history(record: IndexRecord, known: IndexRecord, *, allow_rollback: boo
         raise RollbackError("it went back to an index that it had before; --allow-rollback takes it")
     history[record.asked] = (*(each for each in digests if each != digest), digest)[-MOST_INDEXES:]
     return replace(record, history=history)
-
-
-def _index_urls(url: str) -> list[str]:
-    """Return the URLs where the index of a site may be, in the order to try. The first is its key."""
-    check_fetchable(url)
-    return wellknown.candidates(url)
-
-
-@asynccontextmanager
-async def _opened(url: str, settings: FetchSettings) -> AsyncGenerator[_SiteClient]:
-    places = _index_urls(url)
-    async with HttpClient(settings.bounds, connections=settings.connections) as http:
-        yield _SiteClient(url, places, settings, Downloader(http, places[0], settings.trust))
-
-
-@dataclass(frozen=True, slots=True)
-class _SiteClient:
-    """Client of the site at `url`, as the operator gave it; its index may be at several places."""
-
-    url: str
-    places: list[str]
-    settings: FetchSettings
-    downloader: Downloader
-
-    # The index
-
-    async def find(self, known: IndexRecord | None) -> _FoundIndex:
-        """Return the index of the site: the recorded one while that is fresh."""
-        # WK-40, WK-41
-        limits = IndexLimits(skills=self.settings.limits.skills)
-        record = known
-        total_s = self.settings.limits.total_s
-        try:
-            with anyio.fail_after(total_s):
-                if record is None or not record.body or self.settings.revalidate or not _left_s(record):
-                    record = await self._ask(limits.bytes, known)
-                decode = partial(wellknown.decode, record.raw, record.url, limits)
-                found = await to_thread.run_sync(decode)
-                return _FoundIndex(record, found, self.downloader.http.bytes)
-        except TimeoutError:
-            raise UnreachableError(f"it took longer than {total_s:g} s") from None
-
-    async def _ask(self, max_bytes: int, known: IndexRecord | None) -> IndexRecord:
-        """Request the index at each place until there is one."""
-        missing: list[AbsentError] = []
-        for place in self.places:
-            held: IndexRecord | None = None
-            validators: Mapping[str, str] = {}
-            if known is not None and known.asked == place and known.body:
-                held, validators = known, known.validators
-            try:
-                answer = await self.downloader.get(place, max_bytes, accept="application/json", validators=validators)
-                if answer.is_html:
-                    raise AbsentError(f"{shown(place)} is a web page (HTML) and no index")
-            except AbsentError as error:
-                missing.append(error)
-                continue
-            return self._record(place, answer, held)
-        if len(missing) == 1:
-            raise missing[0]
-        hint = f"; if this is a repository, write git+{shown(self.url)}" if _REPOSITORY.fullmatch(self.url) else ""
-        raise AbsentError(f"no index of skills: {'; '.join(map(str, missing))}{hint}")
-
-    def _record(self, place: str, answer: Response, held: IndexRecord | None) -> IndexRecord:
-        headers, now = answer.headers, records.epoch_s()
-        fresh = fresh_s(headers, now) or 0.0
-        if answer.status == 304 and held is not None:
-            renewed = _validators(answer) or held.validators
-            return replace(held, given=self.url, validators=renewed, asked_at=now, fresh_s=fresh)
-        if answer.encoding:
-            raise IndexRefusedError(f"the index came compressed ({answer.encoding}), which was not asked for")
-        body = answer.body.decode("utf-8", "surrogateescape")
-        return IndexRecord(self.places[0], self.url, place, answer.url, body, _validators(answer), now, fresh)
-
-    # The skills
-
-    async def fetch(self, run: Reconciler, unit: Unit) -> Callable[[], Bundle]:
-        """Download one skill, and return what proves it, and blocks."""
-        check_names([f"{unit.label}/{SKILL_MD}"])
-        prove = await self._download(unit.item)
-
-        def proved() -> Bundle:
-            files = prove()
-            refusal, warning = wellknown.judge_unpacked(unit.item, files)
-            if refusal:
-                raise ProofFailedError(refusal)
-            check_names(files)
-            if warning:
-                run.warnings.append(f"{unit.label}: {warning}")
-            return Bundle({unit.label: files})
-
-        return proved
-
-    async def _download(self, entry: Entry) -> Callable[[], Files]:
-        """Download the skill of an entry, and return what proves and unpacks it, and blocks."""
-        limits = self._limits
-        if entry.kind is None:
-            files = await self._files(entry)
-            return lambda: files
-        most = _SKILL_MD_BYTES if entry.kind == "skill-md" else limits.bytes + _ARCHIVE_OVERHEAD
-        answer = await self.downloader.get(entry.url, most)
-        return partial(_unpacked, entry, answer, limits)
-
-    async def _files(self, entry: Entry) -> Files:
-        """Download the files of a skill of discovery 0.1.0, which has no digests."""
-        # WK1-14
-        check_names(entry.files)
-        files: dict[str, tuple[bytes, bool]] = {}
-        left = self._limits.bytes
-        for path, url in entry.files.items():
-            most = _SKILL_MD_BYTES if path == SKILL_MD else min(left, self._limits.file)
-            answer = await self.downloader.get(url, most)
-            named = shown(answer.url)
-            if answer.is_html and not path.lower().endswith(_LIKE_HTML):
-                raise UnacceptableError(f"{named} is a web page (HTML) and not the file")
-            if answer.encoding:
-                raise UnacceptableError(f"{named} came compressed ({answer.encoding}), which was not asked for")
-            left -= len(answer.body)
-            if left < 0:
-                raise UnacceptableError(f"it has more than {self._limits.bytes} bytes")
-            files[path] = (answer.body, False)
-        return files
-
-    @property
-    def _limits(self) -> UnpackLimits:
-        most = self.settings.limits.skill_bytes
-        return UnpackLimits(bytes=most, file=min(UnpackLimits().file, most))
 
 
 def _unpacked(entry: Entry, answer: Response, limits: UnpackLimits) -> Files:

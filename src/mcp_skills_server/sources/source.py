@@ -346,7 +346,8 @@ class Source:
         self.place: Path = settings.output or place
         self.settings: Final = settings
         self.check_s = self.own_check_s or settings.refresh_s
-        FetchedFolder.recover(self.place)  # what is served until the source answers must be whole
+        if settings.output is None:
+            FetchedFolder.recover(self.place)  # what is served until the source answers must be whole
 
     async def resolve(self, *, anew: bool = False) -> Revision:
         """Return the current revision; with `anew` ask even while the last answer is fresh.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import click
 import pytest
 
 import forkserver
-from mcp_skills_server.cli import COMMANDS, cli
+from mcp_skills_server.cli import COMMANDS, cli, main
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, write_skill
 
 
@@ -33,14 +34,21 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
     )
 
 
-def read_terminal(ours: int) -> bytes:
-    """Return all that was written to a pseudo-terminal whose other end is closed."""
+def on_terminal(*words: str | Path, stream: str, **environment: str) -> tuple[str, bytes]:
+    """What a command writes to a terminal of 90 columns, which is its stdout or stderr, and to its stdout."""
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, 90))
+    outputs: dict[str, int] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, stream: theirs}
+    env = {key: value for key, value in os.environ.items() if key != "COLUMNS"} | environment
+    done = forkserver.run([*COMMAND, *map(str, words)], **outputs, timeout=DEADLINE, check=False, env=env)
+    os.close(theirs)
     shown = b""
     with suppress(OSError):  # how Linux tells the end of a terminal
         while read := os.read(ours, 4096):
             shown += read
     os.close(ours)
-    return shown
+    assert done.returncode in {0, 1}
+    return shown.decode(), done.stdout
 
 
 @pytest.mark.parametrize(
@@ -354,14 +362,9 @@ def test_validate_shows_how_far_it_is_on_a_terminal_alone(tmp_path: Path) -> Non
     for number in range(3):
         write_skill(tmp_path / f"skill-{number}")
     assert run("validate", tmp_path).stderr == ""
-    ours, theirs = os.openpty()
-    done = subprocess.run(
-        [*COMMAND, "validate", str(tmp_path)], stdout=subprocess.PIPE, stderr=theirs, timeout=DEADLINE, check=False
-    )
-    os.close(theirs)
-    shown = read_terminal(ours)
-    assert b"Checking skills" in shown and b"100%" in shown
-    assert done.stdout == b"3 skills, 0 errors, 0 warnings\n"
+    shown, out = on_terminal("validate", tmp_path, stream="stderr")
+    assert "Checking skills" in shown and "100%" in shown
+    assert out == b"3 skills, 0 errors, 0 warnings\n"
 
 
 @pytest.mark.parametrize(
@@ -407,17 +410,16 @@ def test_the_help_has_options_below_headings_and_examples_before_them(name: str)
         assert "--token-file" in below and "HTTP: " not in text
 
 
-def test_an_interrupt_ends_a_command_with_130() -> None:
+def test_an_interrupt_ends_a_command_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     """The exit code that shells know, and that the README has."""
-    program = """
-from mcp_skills_server import cli
-from mcp_skills_server.commands import look
-def interrupted(*_): raise KeyboardInterrupt
-look.load_registry = interrupted
-cli.main(["list", "."])
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 130 and "Traceback" not in done.stderr
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mcp_skills_server.commands.look.load_registry", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main(["list", "."])
+    assert ended.value.code == 130
     assert "130 ended by" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -461,7 +463,7 @@ def test_a_standard_stream_that_the_parent_closed_is_an_empty_one(command: str, 
 def test_output_that_cannot_be_written_is_a_line(command: str, said: str, code: int) -> None:
     hello = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}\n'
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
+        done = forkserver.run(
             [*COMMAND, command, str(FIXTURES)],
             input=hello, stdout=full, stderr=subprocess.PIPE, timeout=DEADLINE, check=False,
         )  # fmt: skip
@@ -477,21 +479,8 @@ def test_a_table_on_a_terminal_is_as_wide_as_it_and_has_colours(
     write_skill(tmp_path / "tea", description="x" * 500)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "SKILL.md").write_text("---\nname: other\ndescription: " + "y" * 300 + "\n---\n")
-    ours, theirs = os.openpty()
-    termios.tcsetwinsize(theirs, (24, 90))
-    command = [*COMMAND, "list", str(tmp_path)]
-    done = subprocess.run(
-        command,
-        stdout=theirs,
-        stderr=subprocess.DEVNULL,
-        check=False,
-        timeout=DEADLINE,
-        env={key: value for key, value in os.environ.items() if key != "COLUMNS"} | environment,
-    )
-    os.close(theirs)
-    shown = read_terminal(ours)
-    text = shown.decode()
-    assert done.returncode in {0, 1} and ("\x1b[31m" in text) is coloured
+    text, _ = on_terminal("list", tmp_path, stream="stdout", **environment)
+    assert ("\x1b[31m" in text) is coloured
     lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
     assert len(lines) == 3 and max(map(len, lines)) == 90
 
@@ -499,19 +488,17 @@ def test_a_table_on_a_terminal_is_as_wide_as_it_and_has_colours(
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
 @pytest.mark.parametrize("arguments", [["list"], ["validate", "--format", "json"]], ids=" ".join)
 def test_output_in_any_encoding_is_written_and_json_stays_json(
-    tmp_path: Path, encoding: str, arguments: list[str]
+    tmp_path: Path, encoding: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_skill(tmp_path / "tea", description="Brews ä tea for 日本. Use when thirsty \U0001f375.")
     (tmp_path / "日本").mkdir()
     (tmp_path / "日本" / "SKILL.md").write_text("no frontmatter: ä\n", encoding="utf-8")
-    done = subprocess.run(
-        [*COMMAND, *arguments[:1], str(tmp_path), *arguments[1:]],
-        capture_output=True,
-        timeout=DEADLINE,
-        check=False,
-        env={**os.environ, "PYTHONIOENCODING": encoding},
-    )
-    assert done.returncode in {0, 1} and b"Traceback" not in done.stderr
-    text = done.stdout.decode("utf-8" if encoding == "ascii" else encoding)  # click takes ASCII for an unset locale
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments[:1], str(tmp_path), *arguments[1:]])
+    sys.stdout.flush()
+    assert ended.value.code in {0, 1}
+    text = written.getvalue().decode("utf-8" if encoding == "ascii" else encoding)  # click takes ASCII for no locale
     if "json" in arguments:
         assert "日本" in str(json.loads(text))

@@ -332,7 +332,7 @@ def test_the_configuration_of_the_deployment_is_right() -> None:
 def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
     from mcp_skills_server.commands.opening import open_served
     from mcp_skills_server.commands.runtime_options import make_runtime
-    from mcp_skills_server.commands.serve_options import ServeOptions
+    from mcp_skills_server.commands.serve import ServeOptions
     from mcp_skills_server.errors import RequestError
     from mcp_skills_server.runtime.runtime import RuntimeSettings
     from mcp_skills_server.runtime.scripts.policy import ExecutionPolicy
@@ -356,7 +356,7 @@ def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("source", ["link", "two/SKILL.md"])
 def test_rules_that_would_hold_of_nothing_are_refused(tmp_path: Path, source: str) -> None:
     from mcp_skills_server.commands.opening import open_served
-    from mcp_skills_server.commands.serve_options import ServeOptions
+    from mcp_skills_server.commands.serve import ServeOptions
     from mcp_skills_server.errors import UsageError
 
     write_skill(tmp_path / "two")

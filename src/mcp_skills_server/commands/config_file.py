@@ -131,8 +131,8 @@ class Configuration:
 class _WrongValueError(SkillsServerError, ValueError):
     """A key does not take a value. The message does not repeat the value, which may be a secret."""
 
-    def __init__(self, reason: str = "it does not take this value") -> None:
-        super().__init__(reason)
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or "it does not take this value")
 
 
 class _Key(NamedTuple):
@@ -164,10 +164,6 @@ def _of_kind(value: Any, *kinds: type) -> Any:
     return value
 
 
-def _flag(value: Any) -> bool:
-    return _of_kind(value, bool)
-
-
 def _text(value: Any) -> str:
     if not _of_kind(value, str).strip() or "\0" in value:
         raise _WrongValueError
@@ -187,7 +183,7 @@ def _pattern(value: Any) -> Pattern:
     try:
         return Pattern(_of_kind(value, str))
     except PatternError as error:
-        raise _WrongValueError(*filter(None, [str(error)])) from None
+        raise _WrongValueError(str(error)) from None
 
 
 def _list_of(read: _Reader, *, least: int = 0) -> _Reader:
@@ -225,6 +221,13 @@ def _quoted(names: Sequence[str]) -> str:
     return ", ".join(f'"{each}"' for each in names)
 
 
+def _flag(value: Any) -> bool:
+    return _of_kind(value, bool)
+
+
+_FLAG: Final = _Key("true or false", _flag)
+
+
 # Keys of options
 
 
@@ -255,7 +258,7 @@ def _key(parameter: click.Parameter) -> _Key:
         example = parameter.metavar or (parameter.name or "").upper()
         return _Key(f'a list of text, such as ["{example}"]', _list_of(_text))
     if isinstance(parameter, click.Option) and parameter.is_flag:
-        return _Key("true or false", _flag)
+        return _FLAG
     if isinstance(kind, click.Choice):
         choices = [str(each) for each in kind.choices]
         return _Key(f"one of {_quoted(choices)}", _one_of(choices))
@@ -284,7 +287,7 @@ _TABLES: Final[Mapping[str, _Table]] = {
     "source": _Table(
         {
             "from": _Key("text in quotes, any ROOT", _text, 'from = "ROOT"'),
-            "scripts": _Key("true or false", _flag),
+            "scripts": _FLAG,
             "require-signature": _Key('a list of paths of keys, such as ["keys/team.pub"]', _list_of(_text, least=1)),
             "include": _Key(_PATTERNS, _list_of(_text, least=1)),
             "exclude": _Key(_PATTERNS, _list_of(_text, least=1)),

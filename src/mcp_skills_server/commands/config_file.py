@@ -12,7 +12,6 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import import_module
 from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard, cast
 from urllib.parse import urlsplit
@@ -236,7 +235,6 @@ def reader(name: str) -> click.Command:
     return getattr(import_module(f"mcp_skills_server.commands.{name}"), name)
 
 
-@cache
 def parameters() -> Mapping[str, click.Parameter]:
     """Return the options and arguments that a file can give, by key."""
     found: dict[str, click.Parameter] = {}
@@ -245,11 +243,6 @@ def parameters() -> Mapping[str, click.Parameter]:
             if traits_of(each).in_file:
                 found.setdefault(key_of(each), each)
     return found
-
-
-@cache
-def _option_keys() -> Mapping[str, _Key]:
-    return {key: _key(each) for key, each in parameters().items()}
 
 
 def _key(parameter: click.Parameter) -> _Key:
@@ -423,7 +416,8 @@ def parse(raw: bytes, path: str) -> Configuration:
         raise _one_fault(path, line, what, "write key = value; text is in quotes") from None
     reading = _FileReading(lines_of(text))
     options = {key: each for key, each in given.items() if key not in _TABLES}
-    values = reading.values(options, _option_keys(), [*_option_keys(), *_TABLES])
+    known = parameters()
+    values = reading.values(options, {key: _key(each) for key, each in known.items()}, [*known, *_TABLES])
     tables = {name: reading.tables(name, given[name]) if name in given else [] for name in _TABLES}
     reading.check(tables, values.get("roots", ()), given.get("oauth"))
     if reading.faults:
@@ -528,8 +522,9 @@ def _configuration(
     """Return what the values of a file without a fault say. `line` returns where a key stands."""
     values: dict[str, Any] = {}
     lines: dict[str, int] = {}
+    known = parameters()
     for key, value in options.items():
-        parameter = parameters()[key]
+        parameter = known[key]
         name = parameter.name or ""
         values[name], lines[name] = _from_here(parameter, value, folder), line(key)
     sources: dict[str, SourceRules] = {}

@@ -32,7 +32,7 @@ from mcp_skills_server.commands.fields import (
     values_of,
     variables_of,
 )
-from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr, request_level
+from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import make_views, make_watcher, open_served, proposals_at
 from mcp_skills_server.commands.options import FollowOptions, ProposalOptions, roots_or_lock, tokens_of
 from mcp_skills_server.commands.reloading import Reloader
@@ -229,7 +229,10 @@ def _make_server(roots: tuple[str, ...], options: ServeOptions, features: tuple[
         runs=quotas.runs,
         wait_for_sandbox=over_http,  # a host over stdio waits for the start, and for few seconds
     )
-    log_requests(runtime.events, request_level(options.transport))
+    level = logging.DEBUG  # over a pipe requests are one person's own
+    if over_http:
+        level = logging.INFO
+    log_requests(runtime.events, level)
     watcher = make_watcher(registry, options)
     views = make_views(registry, configuration, local=not over_http)
     server = Server(options, features, opened, runtime, settings, watcher, views, quotas)

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from mcp_skills_server.commands import install as module
 from mcp_skills_server.commands.install import install
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.hosts import edit, jsontext
@@ -719,16 +718,6 @@ def test_a_file_that_changes_meanwhile_is_left_alone(
     monkeypatch.setattr(edit, "install", slow)
     assert "changed while" in refused(platform, "claude-code", skills)
     assert path.read_text(encoding="utf-8") == '{"numStartups": 185}' and beside(path) == [path.name]
-
-
-def test_nothing_heavy_is_imported_with_the_command() -> None:
-    code = (
-        f"import sys, {module.__name__}, mcp_skills_server.commands.new;"
-        "print([name for name in ('yaml', 'mcp', 'markdown_it', 'tomllib', 'mcp_skills_server.hosts.edit',"
-        " 'mcp_skills_server.format.frontmatter') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 # A server that runs elsewhere.

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import prompts, resources, sep2076
 from mcp_skills_server.errors import RequestError, clipped, listed
 from mcp_skills_server.format import arguments, cursors, identity

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from functools import cache
 from weakref import WeakKeyDictionary
 
-from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects.dialect import Dialect, Entry, EntryResult, Subject
 from mcp_skills_server.dialects.table import listing, union
 from mcp_skills_server.format import arguments, cursors

@@ -31,7 +31,8 @@ from mcp_skills_server.dialects import runtime as tool_dialect
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import cursors
 from mcp_skills_server.format.dependencies import Served
-from mcp_skills_server.format.uris import SCHEME
+from mcp_skills_server.format.uris import SCHEME, uri
+from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server import prompts, resources
@@ -63,6 +64,8 @@ _ATTACHED: Final = WeakSet[Server[Any]]()
 _MOST_PAGES: Final = 100
 """Pages of another handler's list that are read for its names."""
 _THEIRS: Final = "theirs"
+_SKILL: Final = "mcp-skills-server/skill"
+"""The key in a tool's `_meta` of the URI of the skill that tells how to use it."""
 
 _LISTS: Final = {
     "resources/list": "resources",
@@ -94,6 +97,7 @@ def attach(
     runtime: Runtime | None = None,
     sessions: Callable[[Runtime], Sessions] = Sessions,
     views: Views | None = None,
+    tool_skills: Mapping[str, str] | None = None,
 ) -> Attachment:
     """Give an MCP server the skills of a registry: methods, capabilities, notifications.
 
@@ -107,6 +111,9 @@ def attach(
         runtime: what the tools run on, with its limits and how scripts are run; by default no script is.
         sessions: makes what keeps the sessions of the tools; by default this process does.
         views: which skills each principal has; by default all.
+        tool_skills: by name of a tool of the server the skill that tells how to use it: a skill path, or the URI of a
+            SKILL.md. `_meta` of the tool has the URI as `mcp-skills-server/skill` for each client that has the skill,
+            and what loads the skill names the tool.
 
     Raises:
         TypeError: the server is of another kind, or `registry` is no registry.
@@ -123,7 +130,7 @@ def attach(
     else:
         watcher = watch or None
     attachment = Attachment(registry, settings or Settings(), watcher, runtime, sessions=sessions, views=views)
-    merged = MergedHandlers(lowlevel, attachment)
+    merged = MergedHandlers(lowlevel, attachment, tool_skills or {})
     merged.add_handlers()
     lowlevel.middleware.extend((partial(observed, attachment), merged.middleware))
     inner = lowlevel.lifespan
@@ -154,15 +161,23 @@ class MergedHandlers:
     Args:
         server: the server.
         attachment: what is attached to it.
+        tool_skills: the skills of the server's own tools, as `attach` takes them.
     """
 
-    def __init__(self, server: Server[Any], attachment: Attachment) -> None:
+    def __init__(self, server: Server[Any], attachment: Attachment, tool_skills: Mapping[str, str]) -> None:
         self._server = server
         self._attachment = attachment
+        self._tool_skills = {
+            tool: skill if skill.startswith(SCHEME) else uri(skill, SKILL_MD) for tool, skill in tool_skills.items()
+        }
         self._theirs: dict[str, HandlerEntry[Any] | None] = {}
 
     def add_handlers(self) -> None:
         """Put ours in place of theirs."""
+        tools = self._server.get_request_handler("tools/list")
+        if self._tool_skills and tools is not None:
+            listed = partial(self._list_with_skills, tools.handler)
+            self._server.add_request_handler("tools/list", types.PaginatedRequestParams, listed)
         routed: dict[str, tuple[type[BaseModel], Test]] = {
             "tools/call": (types.CallToolRequestParams, self._is_our_tool),
             "prompts/get": (types.GetPromptRequestParams, self._is_our_prompt),
@@ -170,7 +185,9 @@ class MergedHandlers:
             "completion/complete": (types.CompleteRequestParams, self._is_our_reference),
         }
         for method in self._attachment.handlers:
-            ours = partial(self._ours, method)
+            ours: Call = partial(self._ours, method)
+            if method == "tools/call":
+                ours = self._call_our_tool
             if method in _LISTS:
                 self._add_list(method, _LISTS[method], ours)
             elif method in routed:
@@ -238,6 +255,39 @@ class MergedHandlers:
             return page | mine | {key: both, "ttlMs": min(page.get("ttlMs", 0), mine["ttlMs"])}
 
         self._add(method, types.PaginatedRequestParams, call)
+
+    # The skills of the server's own tools
+
+    def _skill_of(self, ctx: Context, tool: str) -> str | None:
+        """Return the URI of the skill that a tool of the server names, None if this client does not have it."""
+        named = self._tool_skills.get(tool)
+        if named is None:
+            return None
+        return resources.canonical(self._view(ctx), self._attachment.settings, named)
+
+    async def _list_with_skills(self, theirs: Call, ctx: Context, params: Any) -> dict[str, Any]:
+        page = _as_dict(await theirs(ctx, params))
+        await self._attachment.ready()
+        tools: list[dict[str, Any]] = []
+        for tool in map(_as_dict, page["tools"]):
+            skill = self._skill_of(ctx, tool["name"])
+            if skill is not None:
+                tool["_meta"] = {**(tool.get("_meta") or {}), _SKILL: skill}
+            tools.append(tool)
+        return page | {"tools": tools}
+
+    async def _call_our_tool(self, ctx: Context, params: Any) -> dict[str, Any]:
+        """Call a tool of ours; what loads skills names the server's tools that they are about."""
+        result = await self._ours("tools/call", ctx, params)
+        active = result.get("structuredContent", {}).get("active_skills")
+        if active and self._tool_skills and tool_dialect.canonical(params.name) == tool_dialect.LOAD:
+            loaded = {each["location"]: each["name"] for each in active}
+            about = {tool: loaded.get(self._skill_of(ctx, tool)) for tool in await self._names(ctx, *_TOOLS)}
+            named = [f"{tool} ({skill})" for tool, skill in sorted(about.items()) if skill is not None]
+            if named:
+                note = f"Tools that these skills are about: {', '.join(named)}."
+                return {**tool_dialect.with_note(cast("tool_dialect.ToolResult", result), note)}
+        return result
 
     # What is about a skill, and what is the server's own
 

@@ -34,11 +34,7 @@ class AuditOptions(Options, heading="Audit log"):
 
 
 def start_audit(options: AuditOptions, events: Events, *, stdout_is_free: bool) -> AuditLog | None:
-    """Start the audit log of a server's events and return it; None without `--audit-log`.
-
-    Raises:
-        UsageError: the file cannot be written, or stdout is the protocol's.
-    """
+    """Start the audit log of a server's events and return it; None without `--audit-log`."""
     if options.audit_log is None:
         if options.audit_required:
             raise UsageError("--audit-required is for the audit log; give --audit-log FILE too")

@@ -54,8 +54,7 @@ class RootIndex:
         """Why the root cannot be read at the moment."""
         self.saved: dict[str, Skill | None] = {}
         """The skills as the index has them, by directory; None for one that is not what it was."""
-        # Of a plugin only what lies right below its skills folder is a skill.
-        self.limits = limits._replace(depth=1) if root.namespace else limits
+        self.limits = limits
         self._grace = grace
         self._judge = judge
         self.unattached_problems: tuple[Problem, ...] = ()

@@ -53,7 +53,7 @@ class Scan:
     Attributes:
         root: the root.
         known: the skills that were there, by directory; in the first scan those of an earlier process.
-        namespace: stands before the skill paths of what is scanned.
+        namespace: the path of the skill that the root itself is, for a scan of a part of it; else "".
         limits: what a skill may measure.
         roots: all that are served: what lies in one of them is not served a second time through a link.
         nested: the directories that earlier scans found to be skills within another one; this scan adds its own.
@@ -97,6 +97,9 @@ class Scan:
             OSError: the directory cannot be opened, or the process ran out of descriptors or memory.
         """
         found: Directory | None = None
+        if self.root.layout is not None and not part:
+            for name, reason in self.root.layout.left_out.items():
+                self._report("plugin-elsewhere", f"the plugin {name} is not served: {reason}", "")
         levels = _levels(part)
         in_environment = any(os.path.lexists(os.path.join(self.root.path, up, ENVIRONMENT)) for up in above(part) if up)
         # A scan of the whole root does not go deeper either; it only sees the links in the directory above.
@@ -127,9 +130,9 @@ class Scan:
         if here is None:
             return
         reads = self._reads
-        if here.holds_manifest and not inside:
-            self._note_nested(here)
-        skill = self._read_skill(here, inside=inside)
+        layout, skill = self.root.layout, None
+        if inside or layout is None or layout.namespace(here.path) is not None:
+            skill = self._read_skill(here, inside=inside)
         held = self._held(here, skill)
         skill = held or skill
         if skill is not None:
@@ -147,11 +150,6 @@ class Scan:
             self.skills[here.path] = self._completed(here, skill)
             if here.path in self.known and self._reads == reads:
                 self.unread.add(here.path)
-
-    def _is_of_plugin(self, here: Directory) -> bool:
-        """Tell whether a skill in this directory is one of a plugin, in a root that has plugins."""
-        layout = self._root.layout
-        return layout is None or layout.namespace(here.path) is not None
 
     def _note_nested(self, here: Directory) -> None:
         """Remember which directories below a skill are skills themselves, before any link is judged."""
@@ -227,6 +225,8 @@ class Scan:
         """Return the skill without its files, which are not known before the directories below were visited; None
         where there is none.
         """
+        if here.holds_manifest and not inside:
+            self._note_nested(here)
         manifest = self._manifest(here, inside=inside)
         if manifest is None:
             return None
@@ -269,12 +269,17 @@ class Scan:
 
     def _path(self, here: Directory, reading: Reading) -> str:
         if here.path:
-            return join(self.namespace, here.path)
+            if self.namespace:
+                return f"{self.namespace}/{here.path}"
+            return self.root.skill_path(here.path, self.skills)
         name = reading.frontmatter.get("name")
         # A root that is itself a skill goes by its name, unless the name would make a path of another shape.
-        if isinstance(name, str) and name.isprintable() and "/" not in name and name not in {"", ".", ".."}:
-            return name
-        return self._directory_name(here)
+        sound = isinstance(name, str) and name.isprintable() and "/" not in name and name not in {"", ".", ".."}
+        if not isinstance(name, str) or not sound:
+            name = self._directory_name(here)
+        if self.root.layout is not None:
+            return join(self.root.layout.folders[""], name)
+        return name
 
     def _directory_name(self, here: Directory) -> str:
         if here.path:
@@ -495,6 +500,11 @@ class Scan:
 
     def _report_outside(self, here: Directory) -> None:
         """Outside every skill: what might have been one, so that nothing is lost in silence."""
+        layout = self.root.layout
+        if here.holds_manifest and layout is not None and layout.is_too_deep(here.path):
+            message = "the skill does not lie right in the skills folder of its plugin, where plugins have theirs"
+            hint = "move it there, or list its folder in the plugin's manifest"
+            self._report("too-deep", message, here.path, hint)
         self._links += [join(here.path, name) for name in here.named("link")]
         self.passed += [join(here.path, name) for name in here.named("dotted")]
         for name in here.named("unnamed"):

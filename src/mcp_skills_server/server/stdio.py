@@ -15,8 +15,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.catalog.view import View
-from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.catalog.views import View, Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import (

@@ -36,7 +36,6 @@ LAYER = {package: number for number, packages in enumerate(LAYERS) for package i
 PURE = (
     "model/",
     "codes.py",
-    "transport/framing.py",
     "format/",
     "validation/",
     "dialects/",
@@ -108,7 +107,7 @@ def test_the_package_shrinks_and_what_is_over_its_budget_is_printed(capsys: pyte
     for module in MODULES:
         count = (SOURCE / module).read_text(encoding="utf-8").count("\n")
         total += count
-        package = module.split("/")[0]
+        package = module.split("/")[0].removesuffix(".py")
         if package in lines:
             lines[package] += count
     with capsys.disabled():

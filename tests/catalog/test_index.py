@@ -172,7 +172,7 @@ def test_a_false_digest_serves_no_byte_and_is_put_right(top: Path, index: Index)
     assert file.digest == false
     with pytest.raises(StaleFileError) as stale:
         again.read(file)
-    again.rescan(stale.value)
+    again.rescan(stale.value.path)
     file = again.snapshot.skills["one"].files["notes.md"]
     assert (again.read(file), file.digest) == (b"notes", true)
 

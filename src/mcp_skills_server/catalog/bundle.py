@@ -14,7 +14,6 @@ from mcp_skills_server.catalog.path_index import above, join, within
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.tree import Directory
 from mcp_skills_server.codes import problem, standing
-from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, SkillFile
 
 logger = logging.getLogger(__name__)
@@ -82,10 +81,12 @@ class Files:
         if not found.digest:
             try:
                 self.read(found)
-            except StaleFileError as error:
+            except OSError as error:
+                if error.errno in disk.PASSING:
+                    raise
                 is_news = old is None or old.digest
                 if is_news and not found.location.endswith(SKILL_MD):  # which has a problem of its own then
-                    logger.warning("a file of a skill is not served: %s", error)
+                    logger.warning("a file of a skill is not served: %s: %s", error.strerror, error.filename)
         taken = found
         if old is not None and (old.digest, old.size) == (found.digest, found.size):
             old.signature, old.mtime_reliable, old.executable = found.signature, found.mtime_reliable, found.executable
@@ -97,8 +98,7 @@ class Files:
         """Return the bytes of a file that was found, and record its digest.
 
         Raises:
-            StaleFileError: it cannot be read.
-            OSError: the process ran out of descriptors or memory.
+            OSError: it cannot be read.
         """
         self.reads += 1
         base, _, rest = self._root.locate(found.location)

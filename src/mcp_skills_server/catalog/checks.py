@@ -20,7 +20,7 @@ from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.catalog.reader import Reader
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.codes import problem
-from mcp_skills_server.errors import StaleFileError, plural
+from mcp_skills_server.errors import plural
 from mcp_skills_server.model import Problem, Skill, Snapshot
 
 logger = logging.getLogger(__name__)
@@ -193,8 +193,7 @@ def inspect(reader: Reader, skill: Skill, nested: Sequence[str], most_bytes: int
             continue
         try:
             found += lint.lint_file(skill, path, reader.read(file))
-        except StaleFileError as stale:
+        except OSError as error:
             if root.show(join(skill.directory, path)) not in known:
-                reason = f"the file cannot be read ({stale.reason or 'it changed'})"
-                found.append(problem("unreadable", reason).at(path, ""))
+                found.append(problem("unreadable", f"the file cannot be read ({error.strerror})").at(path, ""))
     return [each.at(root.show(join(skill.directory, each.path)), skill.path) for each in found]

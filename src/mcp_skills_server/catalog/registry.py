@@ -23,7 +23,6 @@ from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, o
 from mcp_skills_server.catalog.skill_set import Listeners
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.codes import problem
-from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes, Problem, Skill, Snapshot
 
 
@@ -190,13 +189,13 @@ class Registry(Reader):
         """`refresh` in a thread, for event loops."""
         return await in_thread(self.refresh, paths)
 
-    def rescan(self, stale: StaleFileError) -> Changes:
-        """Look again at what a stale file touches.
+    def rescan(self, path: str) -> Changes:
+        """Look again at what a file touches that could not be read as it was scanned.
 
         While the disk is followed, listeners get it with what else is found there: a client that reads during a burst
         would otherwise be notified of each skill by itself.
         """
-        return self.refresh([stale.path], defer=True)
+        return self.refresh([path], defer=True)
 
     def note(self, folder: str, revision: str, problems: Sequence[Problem]) -> None:
         """Take what the source of a root says of it: its revision, and what is wrong that no scan finds.

@@ -16,7 +16,6 @@ from mcp_skills_server.catalog.path_index import PathIndex, above, join, touched
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scan import Scan
 from mcp_skills_server.codes import problem
-from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format.ignored import is_entered, is_ignored
 from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
 
@@ -75,8 +74,7 @@ class RootIndex:
         """Why the root cannot be read at the moment."""
         self.saved: dict[str, Skill | None] = {}
         """The skills as the index has them, by directory; None for one that is not what it was."""
-        # Of a plugin only what lies right below its skills folder is a skill.
-        self._limits = limits._replace(depth=1) if root.namespace else limits
+        self._limits = limits
         self._grace = grace
         self._judge = judge
         self.unattached_problems: tuple[Problem, ...] = ()
@@ -106,7 +104,7 @@ class RootIndex:
     def remembered(self, stored: StoredSkills) -> Iterator[Skill]:
         """Yield the skills of an earlier process that a scan with these limits would look for, without their files."""
         root, limits = self.root, self._limits
-        namespace = root.namespace
+        namespace = ""
         if "" in stored:
             namespace = spelled(os.path.basename(root.path))
         for directory in stored.directories:
@@ -116,7 +114,7 @@ class RootIndex:
             reading = stored.skill(directory).reading
             is_sought = len(steps) <= limits.depth and all(is_entered(step, hidden=limits.hidden) for step in steps)
             if reading is not None and is_sought:
-                path = join(namespace, directory).rstrip("/") or "root"
+                path = join(namespace, root.skill_path(directory, stored)).rstrip("/") or "root"
                 yield Skill(path, root.index, directory, reading, {}, (), reading.standing, origin=root.origin)
 
     def touched(self, path: str) -> str | None:
@@ -185,7 +183,7 @@ class RootIndex:
             # The whole tree was replaced at once, so no SKILL.md is just away.
             self._nested_in = self.root.path
             self._nested.clear()
-        namespace = self.root.namespace
+        namespace = ""
         if part and "" in self.skills:
             namespace = self.skills[""].path
         found = Scan(
@@ -238,10 +236,8 @@ class RootIndex:
                 continue
             try:
                 refusal = judge(skill)
-            except StaleFileError as error:
-                refusal = GateRefusal(
-                    problem("unreadable", f"its files cannot be read ({error.reason or 'they keep changing'})")
-                )
+            except OSError as error:
+                refusal = GateRefusal(problem("unreadable", f"its files cannot be read ({error.strerror})"))
             if refusal is not None:
                 del found.skills[directory]
                 if skill.standing is Standing.UNUSABLE and refusal.problem is None:  # what is wrong is still wrong

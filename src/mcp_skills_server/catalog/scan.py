@@ -17,7 +17,6 @@ from mcp_skills_server.catalog.path_index import above, join, within
 from mcp_skills_server.catalog.roots import FolderLink, Limits, Root, link_state
 from mcp_skills_server.catalog.tree import Directory, Entering
 from mcp_skills_server.codes import problem
-from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format.ignored import ENVIRONMENT, is_entered
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
 
@@ -32,7 +31,7 @@ class Scan:
     Args:
         root: the root.
         known: the skills that were there, by directory.
-        namespace: stands before the skill paths of what is scanned.
+        namespace: the path of the skill that the root itself is, for a scan of a part of it; else "".
         limits: what a skill may measure.
         roots: all that are served: what lies in one of them is not served a second time through a link.
         nested: the directories that earlier scans found to be skills within another one; this scan adds its own.
@@ -85,6 +84,10 @@ class Scan:
             OSError: the directory cannot be opened, or the process ran out of descriptors or memory.
         """
         found: Directory | None = None
+        if self._root.layout is not None and not part:
+            for name, reason in self._root.layout.left_out.items():
+                outside = problem("plugin-elsewhere", f"the plugin {name} is not served: {reason}")
+                self.problems.append(("", outside.at(self._root.shown, "")))
         levels = 0
         if part:
             levels = part.count("/") + 1
@@ -131,14 +134,16 @@ class Scan:
             stored = self._stored.skill(here.path)
             if not inside:  # else the skill around it has the digests of these files, too
                 self._files.recall(stored.digests)
-        if here.holds_manifest and not inside:
+        if here.holds_manifest and not inside and self._is_of_plugin(here):
             self._note_nested(here)
         if inside and not here.holds_manifest and here.path not in self._known:
             for inner in here.directories:
                 self._visit(inner, inside=True)
             self._withhold(here)
             return
-        manifest = self._manifest(here, inside)
+        manifest = None
+        if inside or self._is_of_plugin(here):
+            manifest = self._manifest(here, inside)
         skill = None
         if manifest is not None:
             skill = self._skill(here, manifest, stored)
@@ -163,6 +168,11 @@ class Scan:
             self.skills[here.path] = found
             if stored is not None and self._files.reads == reads:
                 self.recalled[here.path] = found
+
+    def _is_of_plugin(self, here: Directory) -> bool:
+        """Tell whether a skill in this directory is one of a plugin, in a root that has plugins."""
+        layout = self._root.layout
+        return layout is None or layout.namespace(here.path) is not None
 
     def _note_nested(self, here: Directory) -> None:
         """Remember which directories below a skill are skills themselves, before any link is judged."""
@@ -266,8 +276,10 @@ class Scan:
                 return stored.reading
         try:
             raw = self._files.read(manifest)
-        except StaleFileError as error:
-            message = f"SKILL.md cannot be read ({error.reason or 'it keeps changing'})"
+        except OSError as error:
+            if error.errno in disk.PASSING:
+                raise
+            message = f"SKILL.md cannot be read ({error.strerror})"
             return Reading({}, None, Standing.UNUSABLE, (problem("unreadable", message),))
         if old is not None and known is not None and self._files.take(manifest) is known:
             return old.reading
@@ -279,13 +291,15 @@ class Scan:
         if here.path:
             if self._namespace:
                 return f"{self._namespace}/{here.path}"
-            return here.path
+            return self._root.skill_path(here.path, self.skills)
         name = reading.frontmatter.get("name")
         # A root that is itself a skill goes by its name, unless the name would make a path of another shape.
         sound = isinstance(name, str) and name.isprintable() and "/" not in name and name not in {"", ".", ".."}
-        if isinstance(name, str) and sound:
-            return name
-        return self._directory_name(here)
+        if not isinstance(name, str) or not sound:
+            name = self._directory_name(here)
+        if self._root.layout is not None:
+            return join(self._root.layout.folders[""], name)
+        return name
 
     def _directory_name(self, here: Directory) -> str:
         if here.path:
@@ -379,6 +393,9 @@ class Scan:
             found = problem(code, message, hint=hint).at(self._root.show(location), "")
             self.problems.append((location, found))
 
+        if here.holds_manifest and self._root.layout is not None and self._root.layout.is_too_deep(here.path):
+            message = "the skill does not lie right in the skills folder of its plugin, where plugins have theirs"
+            find("too-deep", message, here.path, "move it there, or list its folder in the plugin's manifest")
         self._links += [join(here.path, name) for name in here.links]
         for name in here.unnamed:
             message = f"the name {name} is not UTF-8, so nothing of it is served"

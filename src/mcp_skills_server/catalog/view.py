@@ -73,7 +73,7 @@ async def retry_when_stale(skill_set: SkillSet, handler: Callable[[View], Awaita
         return await handler(View(skill_set))
     except StaleFileError as stale:
         events.begins_again()
-        await in_thread(skill_set.rescan, stale)
+        await in_thread(skill_set.rescan, stale.path)
     try:
         return await handler(View(skill_set))
     except StaleFileError as stale:

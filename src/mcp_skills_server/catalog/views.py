@@ -21,7 +21,6 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.path_index import join, within
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import Listeners, SkillSet
-from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes, Skill, Snapshot, Standing
 
 _MOST_SETS: Final = 4096
@@ -171,9 +170,9 @@ class Granted:
         """None: no grants were judged in an earlier process."""
         return
 
-    def rescan(self, stale: StaleFileError) -> Changes:
+    def rescan(self, path: str) -> Changes:
         """As `Registry.rescan`."""
-        return self.left_of(self._registry.rescan(stale))
+        return self.left_of(self._registry.rescan(path))
 
     def subscribe(self, listener: Callable[[Changes], None], *, problems: bool = False) -> Callable[[], None]:
         """Have `listener` called as `Registry.subscribe` says, where some of these skills differ."""

@@ -18,7 +18,7 @@ import click
 
 import mcp_skills_server
 from mcp_skills_server.catalog.dot_folders import passed_over
-from mcp_skills_server.catalog.roots import PLUGIN_NAME
+from mcp_skills_server.catalog.plugins import PLUGIN_NAME
 from mcp_skills_server.commands.fields import flag, option, seconds, takes
 from mcp_skills_server.commands.opening import load_registry, make_registry
 from mcp_skills_server.commands.options import RootOptions, roots, roots_and_last, without_skills

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 import click
 
 from mcp_skills_server.authoring import reports
-from mcp_skills_server.authoring.notes import notes
+from mcp_skills_server.authoring.notes import MOST_TEXT, notes
 from mcp_skills_server.authoring.programs import scan
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
@@ -29,7 +29,7 @@ from mcp_skills_server.commands.options import RootOptions, roots
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, say_table
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.durable import replace_file
-from mcp_skills_server.errors import StaleFileError, UsageError, plural
+from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.model import SKILL_MD, Problem, Skill
 from mcp_skills_server.model.clients import UNKNOWN
@@ -39,8 +39,6 @@ from mcp_skills_server.validation.suppressions import Suppression
 
 _OF_SEVERAL: Final = frozenset(("shadowed", "name-shared"))
 """Codes of problems that show only when all roots are read together, as `serve` does."""
-_MOST_TEXT: Final = 1 << 20
-"""Bytes of a file that is looked through for comments, and corrected."""
 
 
 class ValidateOptions(RootOptions):
@@ -172,11 +170,11 @@ def _suppression_of(registry: Registry, skills: Sequence[Skill]) -> Callable[[Pr
     @cache
     def comments(place: str) -> Sequence[Suppression]:
         file = files.get(place)
-        if file is None or file.size > _MOST_TEXT:
+        if file is None or file.size > MOST_TEXT:
             return ()
         try:
             return suppressions.find(registry.read(file).decode("utf-8", "replace"))
-        except StaleFileError:
+        except OSError:
             return ()
 
     def suppression(problem: Problem) -> Suppression | None:
@@ -202,9 +200,8 @@ def _print(registry: Registry, report: _Report, options: ValidateOptions) -> Non
             }
         )
     elif options.form == "sarif":
-        explained = {code: explanations.markdown(code) for code in CODES}
         fixed = {problem: (each.before, each.after) for each in report.corrections for problem in each.done}
-        say_json(reports.sarif(everything, explained, fixed))
+        say_json(reports.sarif(everything, fixed))
     elif options.form == "gitlab":
         say_json(reports.gitlab(everything))
     elif options.form == "junit":
@@ -239,14 +236,14 @@ def _corrections(registry: Registry, report: _Report) -> Iterator[_Correction]:
         by_place.setdefault(each.path, []).append(each)
     for skill in report.skills:
         root, file = registry.roots[skill.root], skill.files.get(SKILL_MD)
-        if root.origin is not None or file is None or file.size > _MOST_TEXT:
+        if root.origin is not None or file is None or file.size > MOST_TEXT:
             continue
         shown = root.show(file.location)
         if shown not in by_place:
             continue
         try:
             before = registry.read(file).decode("utf-8")
-        except (StaleFileError, UnicodeDecodeError):
+        except (OSError, UnicodeDecodeError):
             continue
         after, done = fixes.corrected(before, by_place[shown], os.path.basename(registry.place(skill)))
         if done:

@@ -120,7 +120,7 @@ class Publication:
             if not picked.stale:
                 break
             for error in picked.stale:
-                self.registry.rescan(error)
+                self.registry.rescan(error.path)
             picked = self._pick()
         self._settled = not picked.stale
         skills = picked.skills

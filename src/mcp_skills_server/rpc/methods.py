@@ -37,7 +37,7 @@ from mcp_skills_server.dialects.skills_protocol import (
     FileRequest,
     Listing,
 )
-from mcp_skills_server.errors import RequestError, StaleFileError, clipped
+from mcp_skills_server.errors import RequestError, clipped
 from mcp_skills_server.format import cursors, media
 from mcp_skills_server.format import manifest as manifests
 from mcp_skills_server.format.cursors import portion
@@ -165,7 +165,8 @@ class Catalogues:
     def make(self, snapshot: Snapshot) -> Catalogue:
         """Return the catalogue of this snapshot. Reads every `skill.toml` that was not read yet.
 
-        A `skill.toml` that changed is a StaleFileError.
+        Raises:
+            OSError: a `skill.toml` changed.
         """
         with self._lock:
             known = self.known(snapshot)
@@ -200,10 +201,10 @@ class Catalogues:
         file = skill.files.get(SKILL_TOML)
         try:
             raw = None if file is None else self._skill_set.read(file)
-        except StaleFileError as stale:
+        except OSError as error:
             if file is not None and file.digest:
                 raise
-            message = f"the file cannot be read ({stale.reason or 'it changed'})"
+            message = f"the file cannot be read ({error.strerror})"
             return Findings(None, (problem("unreadable", message),))
         found = _findings[skill] = manifests.read(raw, skill.frontmatter, skill.path, skill.files)
         return found

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from weakref import WeakSet
 
 import anyio
@@ -36,14 +36,14 @@ from mcp_skills_server.format.uris import SCHEME, uri
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
-from mcp_skills_server.server import methods, prompts, resources
+from mcp_skills_server.server import prompts, resources
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.callers import counted, principal
 from mcp_skills_server.server.entrance import (
     Call,
     Context,
     SessionPeer,
-    call_of,
+    caller_of,
     guarded,
     host_of,
     observed,
@@ -51,10 +51,13 @@ from mcp_skills_server.server.entrance import (
     stream_of,
 )
 from mcp_skills_server.server.notify import Stream
-from mcp_skills_server.server.requests import Handler, Settings
+from mcp_skills_server.server.requests import Settings
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
+
+Test: TypeAlias = Callable[[Context, Any], Awaitable[bool]]
+"""Tells whether a request is about ours."""
 
 _INNER: Final = ("_lowlevel_server", "_mcp_server")
 """Where the SDK's `MCPServer` and FastMCP's `FastMCP` keep their lowlevel server; neither has a public name for it."""
@@ -65,7 +68,13 @@ _THEIRS: Final = "theirs"
 _SKILL: Final = "mcp-skills-server/skill"
 """The key in a tool's `_meta` of the URI of the skill that tells how to use it."""
 
-_LISTS: Final = (("resources/list", "resources"), ("resources/templates/list", "resourceTemplates"))
+_LISTS: Final = {
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+    "tools/list": "tools",
+    "prompts/list": "prompts",
+}
+"""The lists that a server may have itself, and where in a result their items are."""
 _TOOLS: Final = ("tools/list", "tools", "name")
 _PROMPTS: Final = ("prompts/list", "prompts", "name")
 _LISTEN: Final = "subscriptions/listen"
@@ -166,32 +175,31 @@ class MergedHandlers:
 
     def add_handlers(self) -> None:
         """Put ours in place of theirs."""
-        attachment = self._attachment
         tools = self._server.get_request_handler("tools/list")
         if self._tool_skills and tools is not None:
             listed = partial(self._list_with_skills, tools.handler)
             self._server.add_request_handler("tools/list", types.PaginatedRequestParams, listed)
-        for method, handler in methods.SKILLS.items():
-            self._add(method, types.RequestParams, self._ours(handler))
-        for method, key in _LISTS:
-            self._add_list(method, key, self._ours(methods.RESOURCES[method]))
-        if attachment.settings.tools:
-            self._add_list(*_TOOLS[:2], self._ours(attachment.tools.list_tools, attachment.glimpse))
-            self._add_routed("tools/call", types.CallToolRequestParams, self._call_our_tool, self._is_our_tool)
-        if attachment.settings.prompts:
-            self._add_list(*_PROMPTS[:2], self._ours(methods.PROMPTS["prompts/list"]))
-            get = self._ours(methods.PROMPTS["prompts/get"])
-            self._add_routed("prompts/get", types.GetPromptRequestParams, get, self._is_our_prompt)
-        read = self._ours(methods.RESOURCES["resources/read"])
-        complete = self._ours(methods.RESOURCES["completion/complete"])
-        self._add_routed("resources/read", types.ReadResourceRequestParams, read, self._is_served)
-        self._add_routed("completion/complete", types.CompleteRequestParams, complete, self._is_our_reference)
+        routed: dict[str, tuple[type[BaseModel], Test]] = {
+            "tools/call": (types.CallToolRequestParams, self._is_our_tool),
+            "prompts/get": (types.GetPromptRequestParams, self._is_our_prompt),
+            "resources/read": (types.ReadResourceRequestParams, self._is_served),
+            "completion/complete": (types.CompleteRequestParams, self._is_our_reference),
+        }
+        for method in self._attachment.handlers:
+            ours = partial(self._ours, method)
+            if method in _LISTS:
+                self._add_list(method, _LISTS[method], ours)
+            elif method in routed:
+                params_type, is_ours = routed[method]
+                self._add_routed(method, params_type, ours, is_ours)
+            else:
+                self._add(method, types.RequestParams, ours)
         self._add_routed("resources/subscribe", types.SubscribeRequestParams, self._subscribe, self._is_served)
         self._add_routed("resources/unsubscribe", types.UnsubscribeRequestParams, self._unsubscribe, self._is_served)
         self._add(_LISTEN, types.SubscriptionsListenRequestParams, self._listen)
         listening = self._theirs[_LISTEN]
         if listening is not None and isinstance(listening.handler, ListenHandler):
-            attachment.notifier.relays = True
+            self._attachment.notifier.relays = True
 
     async def middleware(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Declare the capabilities that the SDK does not know, and note when a legacy client is ready."""
@@ -203,16 +211,15 @@ class MergedHandlers:
             self._attachment.notifier.add_legacy_client(SessionPeer(ctx))
         return result
 
-    def _ours(self, handler: Handler, ready: Callable[[], Awaitable[None]] | None = None) -> Call:
-        return call_of(handler, self._attachment, self._served, ready)
+    async def _ours(self, method: str, ctx: Context, _: Any) -> dict[str, Any]:
+        caller = caller_of(ctx, self._attachment, self._served)
+        return await self._attachment.call(method, caller, ctx.params or {})
 
     def _add(self, method: str, params_type: type[BaseModel], call: Call) -> None:
         self._theirs[method] = self._server.get_request_handler(method)
         self._server.add_request_handler(method, params_type, guarded(call))
 
-    def _add_routed(
-        self, method: str, params_type: type[BaseModel], ours: Call, is_ours: Callable[[Context, Any], Awaitable[bool]]
-    ) -> None:
+    def _add_routed(self, method: str, params_type: type[BaseModel], ours: Call, is_ours: Test) -> None:
         """Ours where it is about a skill, or where the server has nothing of its own."""
 
         async def call(ctx: Context, params: Any) -> Any:
@@ -309,8 +316,7 @@ class MergedHandlers:
 
     async def _served(self, ctx: Context, view: View) -> Served:
         """Return the names of what the server has beside skills."""
-        return methods.served(
-            self._attachment,
+        return self._attachment.served(
             view,
             await self._names(ctx, *_TOOLS),
             await self._names(ctx, *_PROMPTS),
@@ -339,11 +345,11 @@ class MergedHandlers:
     # Subscriptions
 
     async def _subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        await methods.subscribe(self._attachment, SessionPeer(ctx), params.uri, counted(scope_of(ctx)))
+        await self._attachment.subscribe(SessionPeer(ctx), params.uri, counted(scope_of(ctx)))
         return types.EmptyResult()
 
     async def _unsubscribe(self, ctx: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        methods.unsubscribe(self._attachment, SessionPeer(ctx), params.uri)
+        self._attachment.unsubscribe(SessionPeer(ctx), params.uri)
         return types.EmptyResult()
 
     async def _listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> Any:

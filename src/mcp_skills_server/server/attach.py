@@ -288,7 +288,7 @@ class MergedHandlers:
             named = [f"{tool} ({skill})" for tool, skill in sorted(about.items()) if skill is not None]
             if named:
                 note = f"Tools that these skills are about: {', '.join(named)}."
-                return {**tool_dialect.with_note(result, note)}
+                return {**tool_dialect.with_note(cast("tool_dialect.ToolResult", result), note)}
         return result
 
     # What is about a skill, and what is the server's own

@@ -25,8 +25,7 @@ from pydantic import BaseModel
 
 import mcp_skills_server
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.view import View
-from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.catalog.views import View, Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import runtime as tool_dialect
 from mcp_skills_server.errors import UsageError

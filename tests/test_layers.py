@@ -25,7 +25,8 @@ LAYERS = (
 """The lowest first. What stands on one line is not imported by its neighbours, but for the lowest."""
 LAYER = {package: number for number, packages in enumerate(LAYERS) for package in packages}
 PURE = (
-    "model/", "codes.py", "format/", "validation/", "dialects/", "hosts/edit.py", "hosts/jsontext.py", "hosts/tomltext.py",
+    "model/", "codes.py", "format/", "validation/", "dialects/", "hosts/edit.py", "hosts/jsontext.py",
+    "hosts/tomltext.py",
 )  # fmt: skip
 NOT_IN_PURE_PACKAGES = {
     "os", "io", "pathlib", "shutil", "tempfile", "time", "datetime", "logging", "socket", "threading", "asyncio",

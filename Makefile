@@ -36,10 +36,10 @@ help:  ## show what can be made
 demo: $(VENV)/.core  ## start the server on fixtures/skills, talk to it, show what comes back
 	@$(BIN)/python tools/demo.py
 
-test: $(VENV)/.ready  ## run the whole suite
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+test: $(VENV)/.ready  ## the tests that need nothing but Python (ARGS="tests/web" for some of them)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not needs_program' $(ARGS)
 
-test-programs: $(VENV)/.ready  ## only the tests that need a program which a machine may lack (ARGS=--skipped: that the last run skipped)
+test-programs: $(VENV)/.ready  ## those that need another program: a browser, git, a sandbox, proxies, Redis, a registry
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m needs_program $(ARGS)
 
 fuzz: $(VENV)/.ready  ## the tests whose input is wild, with 100 times as much of it (some minutes)

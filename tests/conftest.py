@@ -14,24 +14,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from programs import (
-    pytest_addoption,
-    pytest_collection_modifyitems,
-    pytest_configure,
-    pytest_ignore_collect,
-    pytest_runtest_setup,
-    pytest_terminal_summary,
-)
+from programs import pytest_configure, pytest_runtest_setup, pytest_terminal_summary
 from wire import FIXTURES, Era, Wire, serving
 
-__all__ = [
-    "pytest_addoption",
-    "pytest_collection_modifyitems",
-    "pytest_configure",
-    "pytest_ignore_collect",
-    "pytest_runtest_setup",
-    "pytest_terminal_summary",
-]
+__all__ = ["pytest_configure", "pytest_runtest_setup", "pytest_terminal_summary"]
 pytest_plugins = ["outcomes"]
 
 # No server of a test leaves an index in the user's own cache or counts among the user's own, and none begins with one.

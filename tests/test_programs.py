@@ -12,12 +12,7 @@ import pytest
 from wire import ROOT
 
 DEADLINE = 120.0
-CONFTEST = """
-from programs import (
-    pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_ignore_collect, pytest_runtest_setup,
-    pytest_terminal_summary,
-)
-"""
+CONFTEST = "from programs import pytest_configure, pytest_runtest_setup, pytest_terminal_summary\n"
 TESTS = """
 import pytest
 
@@ -75,19 +70,6 @@ def test_a_run_with_all_programs_says_nothing_more(own: Path, tmp_path: Path) ->
         install(tmp_path / "bin", name)
     code, lines = suite(path=str(tmp_path / "bin"), within=own)
     assert code == 0 and lines[-1].startswith("3 passed") and not any("not installed" in line for line in lines)
-
-
-def test_a_second_run_has_what_the_first_skipped_for_want_of_a_program(own: Path, tmp_path: Path) -> None:
-    (own / "test_other.py").write_text("import pytest\ndef test_three(): ...\ndef test_four(): pytest.skip('so')\n")
-    install(tmp_path / "bin", "xquux")
-    kept = ["--rootdir", own, "-o", f"cache_dir={tmp_path / 'cache'}"]
-    assert suite(*kept, path=str(tmp_path / "bin"), within=own)[1][-1].startswith("2 passed, 3 skipped")
-    (own / "test_other.py").write_text("raise RuntimeError('nothing of it is asked for')\n")
-    install(tmp_path / "bin", "xfrob")
-    code, lines = suite(*kept, "--skipped", path=str(tmp_path / "bin"), within=own)
-    assert code == 0 and lines[-1].startswith("2 passed")
-    # And nothing was left out of both: a run that has nothing to do is no success.
-    assert suite(*kept, "--skipped", path=str(tmp_path / "bin"), within=own)[0] == 5
 
 
 def test_a_bubblewrap_that_does_not_work_fails_the_tests_that_need_it(tmp_path: Path) -> None:

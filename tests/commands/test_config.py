@@ -23,7 +23,6 @@ from mcp_skills_server.commands.config_file import (
     parse,
 )
 from mcp_skills_server.commands.fields import variables_of
-from mcp_skills_server.commands.options import configuration_of, oauth_of
 from mcp_skills_server.commands.serve import serve
 from mcp_skills_server.errors import UsageError
 from tables import each_row
@@ -32,6 +31,7 @@ from wire import ROOT, write_skill
 
 OAUTH = "[oauth]\nissuer = 'https://l.example'\naudience = 'https://s.example/mcp'"
 
+OPTIONS = ("oauth_issuer", "oauth_audience", "oauth_resource")
 WRONG: list[tuple[str, int, str, str]] = [
     # text, line, key, the beginning or a part of the hint
     # What is no TOML
@@ -190,8 +190,7 @@ def kind_of(parameter: click.Parameter) -> type:
 def test_every_option_of_its_readers_is_a_key() -> None:
     with click.Context(cli) as context:
         names = {each.name for name in READERS for each in (cli.get_command(context, name) or click.Command("")).params}
-    of_the_table = {"oauth_issuer", "oauth_audience", "oauth_resource"}
-    assert names - {each.name for each in parameters().values()} == {"config"} | of_the_table
+    assert names - {each.name for each in parameters().values()} == {"config", *OPTIONS}
 
 
 def test_paths_are_from_the_folder_of_the_file_and_sources_are_roots(tmp_path: Path) -> None:
@@ -218,7 +217,7 @@ def test_paths_are_from_the_folder_of_the_file_and_sources_are_roots(tmp_path: P
 
 def taken(*words: str) -> tuple[click.Context, Configuration]:
     with serve.make_context("serve", [*words]) as context:
-        found = configuration_of(context)
+        found = context.params["config"]
         assert found is not None
         return context, found
 
@@ -342,8 +341,8 @@ def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_skill(tmp_path / name / name)
     found = parse(b"roots = ['one']\n[[source]]\nfrom = 'two'\nscripts = false\n", f"{tmp_path}/c.toml")
-    options = ServeOptions(allow_scripts=True, sandbox="off")
-    opened = open_served(found.values["roots"], options, found)
+    options = ServeOptions(allow_scripts=True, sandbox="off", config=found)
+    opened = open_served(found.values["roots"], options)
     registry, scripts = opened.registry, opened.scripts
     assert scripts == {f"{tmp_path}/two": False}
     registry.load()
@@ -364,13 +363,13 @@ def test_rules_that_would_hold_of_nothing_are_refused(tmp_path: Path, source: st
     (tmp_path / "link").symlink_to(tmp_path / "two")
     found = parse(f"roots = ['two']\n[[source]]\nfrom = '{source}'\nscripts = false\n".encode(), f"{tmp_path}/c.toml")
     with pytest.raises(UsageError, match="name the folder itself, once"):
-        open_served(found.values["roots"], ServeOptions(), found)
+        open_served(found.values["roots"], ServeOptions(config=found))
 
 
 def test_an_issuer_is_read_and_shown(tmp_path: Path) -> None:
     more = "scopes = ['read', 'run']\ngroups-claim = 'roles'\nalgorithms = ['ES256']\nskew = '2m'\nresource = 'https://r.example'"
     plain, full = (
-        oauth_settings(parse(text.encode(), "c.toml").oauth or {}, {}) for text in (OAUTH, f"{OAUTH}\n{more}")
+        oauth_settings(parse(text.encode(), "c.toml"), dict.fromkeys(OPTIONS)) for text in (OAUTH, f"{OAUTH}\n{more}")
     )
     assert plain == OAuthSettings("https://l.example", "https://s.example/mcp", "https://s.example/mcp")
     assert full == OAuthSettings(
@@ -392,7 +391,8 @@ def oauth(tmp_path: Path, text: str, *options: str) -> OAuthSettings | None:
     """Whose tokens are taken with this file and these options."""
     file = tmp_path / "c.toml"
     file.write_text(text)
-    return oauth_of(serve.make_context("serve", [str(tmp_path), "--config", str(file), *options]))
+    values = serve.make_context("serve", [str(tmp_path), "--config", str(file), *options]).params
+    return oauth_settings(values["config"], values)
 
 
 def test_options_come_before_the_table_of_the_issuer(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.tokens import Tokens, read_token_file
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
-from mcp_skills_server.commands.options import configuration_of
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.serve import serve
 from mcp_skills_server.telemetry.events import Events, observe
@@ -221,7 +220,7 @@ def test_a_variable_that_nobody_reads_is_a_warning_with_the_nearest(tmp_path: Pa
 def reloader_of(file: Path) -> tuple[Reloader, Tokens, Views]:
     """What follows this file of a server that has not begun."""
     context = serve.make_context("serve", ["--config", str(file)])
-    configuration = configuration_of(context)
+    configuration = context.params["config"]
     assert configuration is not None and configuration.grants is not None
     tokens = Tokens(read_token_file(context.params["token_file"]).checked())
     views = Views(Registry([file.parent / "skills"]), Grants(configuration.grants, local=False))

@@ -131,7 +131,7 @@ def _segment_fits(parts: tuple[str, ...], text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a table `[[grant]]` gives.
+    """The permissions of one `[[grant]]` table.
 
     Attributes:
         who: "*", "local", or "token:NAME", "user:SUBJECT", "group:NAME".

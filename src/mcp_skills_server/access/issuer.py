@@ -46,7 +46,7 @@ _FITS: Final[Mapping[str, tuple[str, str | None]]] = {
 
 
 class _UnusableError(SkillsServerError):
-    """What the issuer says cannot be used."""
+    """The issuer's metadata or keys cannot be used."""
 
 
 class Issuer:

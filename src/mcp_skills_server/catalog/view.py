@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from mcp_skills_server.catalog.reader import Body
-from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.threads import in_thread, off_loop
 from mcp_skills_server.errors import REPEATS, StaleFileError, UnreadableError
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
 from mcp_skills_server.telemetry import events
+
+if TYPE_CHECKING:
+    from mcp_skills_server.catalog.views import SkillSet
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +75,7 @@ async def retry_when_stale(skill_set: SkillSet, handler: Callable[[View], Awaita
         return await handler(View(skill_set))
     except StaleFileError as stale:
         events.begins_again()
-        await in_thread(skill_set.rescan, stale)
+        await in_thread(skill_set.rescan, stale.path)
     try:
         return await handler(View(skill_set))
     except StaleFileError as stale:

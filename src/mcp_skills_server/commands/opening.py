@@ -18,7 +18,9 @@ from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.commands.options import (
     FollowOptions,
     LimitOptions,
+    RefreshOptions,
     RootOptions,
+    SignatureOptions,
     WatchOptions,
     cache_folder,
     index_of,
@@ -66,8 +68,8 @@ class OpenedRoots:
         mirrors: keeps the remote roots current; None where all are folders.
         scripts: whether scripts of a root may run, by its absolute folder, where the configuration says so.
         entries: the entries of the lock file, by the absolute folder that the registry serves.
-        pins: the gate of the lock file, if there is one.
-        lock: the lock file, if there is one.
+        pins: the gate of the lock file.
+        lock: the path of the lock file.
         given: the roots that were given beside it.
     """
 
@@ -160,20 +162,16 @@ def open_roots(
     *,
     pin: str | None = None,
     locked: Sequence[LockedSource] | None = None,
-    require_signature: Sequence[str] = (),
-    refresh_s: float | None = None,
     indexed: bool = False,
 ) -> OpenedRoots:
     """Open these roots. Nothing is loaded or fetched yet.
 
     Args:
         given: the roots.
-        options: how they are read.
+        options: how they are read, and where they say so signed and polled.
         configuration: has the rules of single roots; None for none.
         pin: the revision that is wanted of each, None for the newest.
         locked: for each root the entry of a lock file, beside which nothing is served; None for no lock.
-        require_signature: keys, one of which must have signed each skill; () for any skill.
-        refresh_s: seconds between two polls of a root without cache headers; None for 60.
         indexed: start from the index of an earlier process, and keep one where a watcher follows the roots.
 
     Raises:
@@ -186,6 +184,9 @@ def open_roots(
     roots: list[str | MirroredRoot] = [*given]
     if not all(map(os.path.isdir, given)):
         mirrors = _mirrors(options)
+        refresh_s = None
+        if isinstance(options, RefreshOptions):
+            refresh_s = options.refresh
         pins = [pin] * len(given)
         if locked is not None:
             pins = [each.revision or None for each in locked]
@@ -204,7 +205,10 @@ def open_roots(
         entries = dict(zip(folders, locked, strict=True))
         gate = Pins(*_pinned(entries))
         gates.append(gate)
-    gates += _gates(options, require_signature, options.cache_dir)
+    keys: Sequence[str] = ()
+    if isinstance(options, SignatureOptions):
+        keys = options.require_signature
+    gates += _gates(options, keys, options.cache_dir)
     own: dict[str, Gate] = {}
     for folder, rule in by_folder.items():
         judge = all_of(_gates(rule, rule.require_signature, options.cache_dir))
@@ -273,11 +277,7 @@ def make_registry(
 ) -> Registry:
     """Return a registry of these roots, not yet loaded; remote ones are fetched now.
 
-    Args:
-        given: the roots.
-        options: how they are read.
-        proved: refuse a cached copy that cannot be revalidated.
-        indexed: as for `open_roots`.
+    `proved` refuses a cached copy that cannot be revalidated.
 
     Raises:
         UsageError: a root does not exist or cannot be read or fetched.
@@ -298,9 +298,7 @@ def load_registry(given: Sequence[str], options: RootOptions, *, proved: bool = 
     return registry
 
 
-def open_served(
-    given: Sequence[str], options: FollowOptions, configuration: Configuration | None = None
-) -> OpenedRoots:
+def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
     """Open these roots, or those that a lock file names. Only `--frozen` loads them at once.
 
     Raises:
@@ -319,15 +317,7 @@ def open_served(
 
             say_folders()
         raise UsageError("there is nothing to serve; give a ROOT, a folder that holds skills, or --lock FILE")
-    opened = open_roots(
-        roots,
-        options,
-        configuration,
-        locked=locked,
-        require_signature=options.require_signature,
-        refresh_s=options.refresh,
-        indexed=True,
-    )
+    opened = open_roots(roots, options, options.config, locked=locked, indexed=True)
     opened.lock, opened.given = options.lock, given
     if opened.pins is not None and options.frozen:
         if opened.mirrors is not None:

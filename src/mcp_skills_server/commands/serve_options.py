@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import click
 
@@ -13,10 +13,7 @@ from mcp_skills_server.commands.runtime_options import RuntimeOptions
 from mcp_skills_server.dialects.table import AUTO, names
 
 
-class ShownOptions(Options):
-    """The listings, tools and prompts of clients."""
-
-    heading: ClassVar[str] = "What clients are shown"
+class ShownOptions(Options, heading="What clients are shown"):
     dialect: str = option(
         AUTO,
         "What skills/list and skills/get speak. auto: all of them, to each client what it can take.",
@@ -51,10 +48,7 @@ class ShownOptions(Options):
     prompt_page_size: int = count(1000, "Prompts of one page; some hosts show the first page alone.")
 
 
-class HttpOptions(Options):
-    """The HTTP server, its routes and its clients."""
-
-    heading: ClassVar[str] = "Over HTTP (--transport http)"
+class HttpOptions(Options, heading="Over HTTP (--transport http)"):
     host: str = option("127.0.0.1", "The address to listen on.")
     port: int = option(8000, "The port; 0 takes one that is free.", type=click.IntRange(0, 65535))
     allow_empty: bool = flag("Be ready although there is no skill yet in any folder; without it /readyz says 503.")
@@ -97,10 +91,7 @@ class HttpOptions(Options):
     max_body: int = count(1 << 20, "Size of a request.", metavar="BYTES")
 
 
-class ProxyOptions(Options):
-    """The server behind reverse proxies."""
-
-    heading: ClassVar[str] = "Behind a proxy (--transport http)"
+class ProxyOptions(Options, heading="Behind a proxy (--transport http)"):
     keep_alive: int = count(
         5,
         "Close a connection that had no request for so long. A proxy must give its connections up before.",
@@ -119,10 +110,9 @@ class ProxyOptions(Options):
     drain: float = seconds(0, "After SIGTERM answer requests for so long, and say at /readyz that it ends.")
 
 
-class ServeOptions(ShownOptions, FollowOptions, ProposalOptions, RuntimeOptions, HttpOptions, ProxyOptions):
-    """The options of `serve` without those of its features."""
-
-    heading: ClassVar[str] = "The server"
+class ServeOptions(
+    ShownOptions, FollowOptions, ProposalOptions, RuntimeOptions, HttpOptions, ProxyOptions, heading="The server"
+):
     transport: Literal["stdio", "http"] = choice("stdio", "http", words="How clients reach the server.")
     log_level: Level = log_level("info")
     log_format: Format = log_format()

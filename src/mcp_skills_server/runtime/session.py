@@ -192,7 +192,7 @@ class Session(Closing):
 
     @property
     def changed(self) -> int:
-        """How often something was loaded or unloaded here."""
+        """Number of loads and unloads in this process."""
         return self._active.changed
 
     async def restore(self, record: SessionRecord, here: str, changed: int) -> bool:

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
@@ -338,6 +339,7 @@ async def _static(request: Request) -> Response:
     return response
 
 
+@cache
 def _templates() -> Environment:
     made = Environment(
         loader=FileSystemLoader(_HERE / "templates"),

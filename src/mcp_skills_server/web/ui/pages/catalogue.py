@@ -51,7 +51,7 @@ _UNUSED: Final = Line("")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a viewer looks for, by the names of the fields in the address; "" for no such condition.
+    """A viewer's filter, by the names of the fields in the address; "" for no such condition.
 
     Attributes:
         q: the words of the search field.

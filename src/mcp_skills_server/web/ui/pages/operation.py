@@ -111,7 +111,7 @@ class UsageReports:
 
 
 class _CountTable(NamedTuple):
-    """What was counted by something else than skills; `nameless` is what a line without a name is called."""
+    """Counts by something else than skills; `nameless` is the label of a line without a name."""
 
     by: By
     column: str

@@ -337,7 +337,7 @@ def _author_report(look: Look, skill: Skill) -> AuthorReport:
     cases, troubles = evaluation.own_cases(registry.read, skill, show)
     search, hosts = look.runtime.searches.of(look.runtime.skill_set), _hosts(look, skill)
     try:
-        results = evaluation.evaluate(cases[:_MOST_CASES], RankingJudge(search), look.snapshot)
+        results = [*evaluation.evaluate(cases[:_MOST_CASES], RankingJudge(search), look.snapshot)]
         alike = search.find(skill.description or skill.name, _NEIGHBOURS, look.offers)
     except NoFullTextError as error:
         return AuthorReport(None, (), [*troubles, str(error)], hosts, ())

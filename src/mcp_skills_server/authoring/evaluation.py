@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from xml.etree import ElementTree
 
 from mcp_skills_server.dialects import runtime as dialect
-from mcp_skills_server.errors import StaleFileError, UsageError
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import EVALS, Skill, SkillFile, Snapshot, printable
 from mcp_skills_server.runtime.search import Hit, Search
 from mcp_skills_server.runtime.search_text import reasons
@@ -98,8 +98,8 @@ def own_cases(
             found += [(skill, case) for case in read_cases(read(file), show(file.location))]
         except UsageError as error:
             troubles.append(str(error))
-        except StaleFileError as error:
-            troubles.append(f"{show(file.location)}: cannot be read ({error.reason or 'it changed'})")
+        except OSError as error:
+            troubles.append(f"{show(file.location)}: cannot be read ({error.strerror})")
     return found, troubles
 
 

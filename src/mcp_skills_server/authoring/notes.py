@@ -9,7 +9,6 @@ from typing import Final
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.codes import problem
-from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import media
 from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
@@ -58,7 +57,7 @@ def _texts(registry: Registry, skill: Skill, paths: Iterable[str]) -> dict[str, 
             continue
         try:
             text = media.as_text(registry.read(file), media.media_type(path))
-        except StaleFileError:
+        except OSError:
             continue
         if text is not None:
             texts[path] = text

@@ -24,8 +24,6 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast, dataclass_tr
 import click
 
 _T = TypeVar("_T")
-_STREAM: Final = "-"
-"""Stands in the place of a path for stdin or stdout."""
 VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 """Of an environment variable that the operator names."""
 PREFIX: Final = "MCP_SKILLS_"
@@ -43,7 +41,7 @@ class Traits:
         is_live: a running server takes a new value of the configuration file.
         in_file: a configuration file may give it.
         if_empty: what to give where its variable is set and empty, which would open the server to everyone.
-        locate: returns a value with the path in it made absolute, from a folder; None for a value without a path.
+        path: matches a value with a path, which is its first group.
     """
 
     heading: str = "Other options"
@@ -51,7 +49,7 @@ class Traits:
     is_live: bool = False
     in_file: bool = True
     if_empty: str = ""
-    locate: Callable[[str, str], str] | None = None
+    path: str = ""
 
     @property
     def is_http_only(self) -> bool:
@@ -95,7 +93,7 @@ def option(default: _T, words: str, *names: str, **more: Any) -> _T:
         default: its value where none is given.
         words: its help.
         names: as on the command line; without any, the field's name with hyphens.
-        more: what `click.Option` takes besides (`type`, `metavar`, `required` ...), and `Traits` but for the heading.
+        more: what `click.Option` takes besides, and `Traits` but for the heading.
     """
     known = {} if more.get("required") else {"default": default}
     return cast("_T", _Declared(default, names or ("--{}",), {"help": words, "show_default": True, **known, **more}))
@@ -203,16 +201,16 @@ class Grouped(click.Command):
 
 
 def parsed_again(context: click.Context) -> click.Context:
-    """Return what the command line and the environment of a `Grouped` command give with the configuration file as it is
-    now. `obj` of the context is true, by which the file's reader knows a running server.
+    """Parse the command line and the environment of a `Grouped` command anew, with the configuration file as it is now.
+
+    `obj` of the new context is true, by which the file's reader knows a running server.
     """
     return context.command.make_context(context.info_name, [*context.meta[_WORDS]], obj=True)
 
 
-def values_for(settings: type[Any], options: Options, **more: Any) -> dict[str, Any]:
-    """Return the values of options that have the name of a field of this settings class, and `more` in their place."""
-    names = {each.name for each in fields(settings) if each.init}
-    return {name: value for name, value in vars(options).items() if name in names} | more
+def values_of(options: Options, *names: str) -> dict[str, Any]:
+    """Return the values of the options of these names, for settings whose fields have the same names."""
+    return {name: getattr(options, name) for name in names}
 
 
 def traits_of(parameter: click.Parameter) -> Traits:
@@ -224,12 +222,13 @@ def traits_of(parameter: click.Parameter) -> Traits:
 
 def located(parameter: click.Parameter, value: str, folder: str) -> str:
     """Return the value of an option with the path in it, if any, made absolute from `folder`."""
-    locate = traits_of(parameter).locate
-    if locate is not None:
-        return locate(value, folder)
-    if isinstance(parameter.type, click.Path) and value != _STREAM:
-        return os.path.normpath(os.path.join(folder, value))
-    return value
+    pattern = traits_of(parameter).path
+    if isinstance(parameter.type, click.Path):
+        pattern = "(?!-$)(.+)"  # a hyphen stands for stdin or stdout
+    found = re.fullmatch(pattern, value)
+    if found is None or not pattern:
+        return value
+    return value[: found.start(1)] + os.path.normpath(os.path.join(folder, found[1]))
 
 
 def key_of(parameter: click.Parameter) -> str:

@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.fields import Options, option, output_format, takes
 from mcp_skills_server.commands.opening import elsewhere, if_path, open_roots, read_lock
-from mcp_skills_server.commands.options import SignedRootOptions, configuration_of, roots, without_skills
+from mcp_skills_server.commands.options import SignedRootOptions, roots, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.model import Skill, Standing
@@ -113,8 +113,7 @@ def offered(
     Skills without the signature that the options or a `[[source]]` require are left out, and named on stderr. `pin` is
     the revision that is wanted of each, None for the newest.
     """
-    configuration = configuration_of(click.get_current_context())
-    opened = open_roots(given, options, configuration, pin=pin, require_signature=options.require_signature)
+    opened = open_roots(given, options, options.config, pin=pin)
     registry, mirrors = opened.registry, opened.mirrors
     try:
         if mirrors is not None:

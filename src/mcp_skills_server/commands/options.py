@@ -30,7 +30,6 @@ from mcp_skills_server.model import Standing
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcp_skills_server.access.settings import OAuthSettings
     from mcp_skills_server.access.tokens import Token, TokenLines
     from mcp_skills_server.catalog.index import Index
     from mcp_skills_server.catalog.registry import Registry
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from mcp_skills_server.model import Skill
 
 logger = logging.getLogger(__name__)
-_READ: Final = "mcp_skills_server.configuration"
 _WITHOUT_OPTION: Final = frozenset(("MCP_SKILLS_EMBEDDINGS_KEY",))
 """Variables of secrets that have no option, so that no process list shows them."""
 _ROOTS: Final = "MCP_SKILLS_ROOTS"
@@ -135,22 +133,22 @@ class GitOptions(Options, heading="Roots in git"):
     accept_rewritten: bool = flag("Take what a branch was rewritten to (force-push), or a tag moved to.")
 
 
-def _take(context: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
-    """Read the file, before any other option is looked at."""
-    if path is not None and not context.resilient_parsing:
-        from mcp_skills_server.commands.config_file import ConfigurationError, read
+def _read(context: click.Context, _parameter: click.Parameter, path: str | None) -> Configuration | None:
+    """Read the configuration file, which gives the defaults of the options that are parsed after it."""
+    if path is None or context.resilient_parsing:
+        return None
+    from mcp_skills_server.commands.config_file import ConfigurationError, read
 
-        try:
-            configuration = read(path, again=bool(context.obj))
-        except ConfigurationError as error:
-            raise UsageError(str(error)) from None
-        context.meta[_READ] = configuration
-        context.default_map = {**configuration.values}
-    return path
+    try:
+        configuration = read(path, again=bool(context.obj))
+    except ConfigurationError as error:
+        raise UsageError(str(error)) from None
+    context.default_map = {**configuration.values}
+    return configuration
 
 
 class ConfigOptions(Options, heading="Configuration"):
-    config: str | None = option(
+    config: Configuration | None = option(
         None,
         "Take from this TOML file the options that neither the command line nor the environment gives: "
         "page-size = 20. 'config check' proves it, 'config show' says what is in force.",
@@ -158,7 +156,7 @@ class ConfigOptions(Options, heading="Configuration"):
         metavar="FILE",
         in_file=False,
         is_eager=True,
-        callback=_take,
+        callback=_read,
     )
 
 
@@ -216,18 +214,13 @@ class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions):
     """Options of reading the roots of a command and keeping them current."""
 
 
-def _locate_proposals(given: str, folder: str) -> str:
-    """Return the absolute path of a folder of proposals; "git" as it is."""
-    return given if given == "git" else os.path.normpath(os.path.join(folder, given))
-
-
 class ProposalOptions(Options, heading="Proposals"):
     proposals: str | None = option(
         None,
         "Let models propose skills, and changes of skills in your own folders, and keep what they propose in this "
         "folder; git for a branch each in the working copy of a root. Nothing changes until a person approves "
         "it ('proposals', or the page).",
-        locate=_locate_proposals,
+        path="(?!git$)(.+)",
         metavar="DIR|git",
     )
 
@@ -298,14 +291,6 @@ def limits_of(options: LimitOptions) -> Limits:
     )
 
 
-# The configuration file and what it and other options give
-
-
-def configuration_of(context: click.Context) -> Configuration | None:
-    """Return the configuration of this command; None without `--config`."""
-    return context.meta.get(_READ)
-
-
 def tokens_of(file: str | None, lines: str | None) -> list[Token]:
     """Return the tokens of `--token-file` or `--tokens`, each line proved. Warn of those that expire soon."""
     from mcp_skills_server.access.tokens import warn_of_ends
@@ -326,19 +311,6 @@ def token_lines_of(file: str | None, lines: str | None, *, again: bool = False) 
     if file is not None:
         return read_token_file(file, again=again)
     return TokenLines(())
-
-
-def oauth_of(context: click.Context) -> OAuthSettings | None:
-    """Return the issuer whose access tokens are accepted, by the options and the file of this command; or None."""
-    configuration = configuration_of(context)
-    table = configuration and configuration.oauth
-    given = {key: context.params.get(f"oauth_{key}") for key in ("issuer", "audience", "resource")}
-    options = {key: value for key, value in given.items() if value is not None}
-    if table is None and not options:
-        return None
-    from mcp_skills_server.commands.config_file import oauth_settings
-
-    return oauth_settings(table or {}, options)
 
 
 def warn_of_unknown_variables(context: click.Context) -> None:

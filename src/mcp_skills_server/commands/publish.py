@@ -18,7 +18,7 @@ import click
 
 import mcp_skills_server
 from mcp_skills_server.catalog.dot_folders import passed_over
-from mcp_skills_server.catalog.roots import PLUGIN_NAME
+from mcp_skills_server.catalog.plugins import PLUGIN_NAME
 from mcp_skills_server.commands.fields import flag, option, seconds, takes
 from mcp_skills_server.commands.opening import load_registry, make_registry
 from mcp_skills_server.commands.options import RootOptions, roots, roots_and_last, without_skills
@@ -42,7 +42,7 @@ _VERSION: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:-[0-9A-Za-z.-]{1,64})?")
 
 
 class PackOptions(RootOptions):
-    """Which skills are packed, and how they are read."""
+    """Options of the skills to pack, and of reading them."""
 
     allow_partial: bool = flag(
         "Publish the others where a skill cannot be; without it nothing is, and it exits with 1."

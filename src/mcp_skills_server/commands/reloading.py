@@ -23,7 +23,7 @@ import click
 from mcp_skills_server.access.tokens import warn_of_ends
 from mcp_skills_server.commands.fields import key_of, parsed_again, traits_of
 from mcp_skills_server.commands.logs import set_level
-from mcp_skills_server.commands.options import configuration_of, token_lines_of, warn_of_unknown_variables
+from mcp_skills_server.commands.options import token_lines_of, warn_of_unknown_variables
 from mcp_skills_server.commands.printing import and_more
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
@@ -106,7 +106,7 @@ class Reloader:
             troubles.append(f"{error}; the configuration stays as it was")
         except click.ClickException as error:
             troubles.append(f"{error.format_message()}; the configuration stays as it was")
-        was, now = configuration_of(before), configuration_of(self._context)
+        was, now = before.params["config"], self._context.params["config"]
         tokens: list[Token] | None = None
         wrong: Sequence[tuple[str, str]] = ()
         try:
@@ -170,7 +170,11 @@ class Reloader:
     def _take(self, before: click.Context, was: Configuration, now: Configuration) -> None:
         """Put the live options and the rates in force, and name what waits for the next start."""
         old, new = before.params, self._context.params
-        changed = [each for each in before.command.params if old.get(each.name or "") != new.get(each.name or "")]
+        later = sorted(
+            key_of(each)
+            for each in before.command.params
+            if traits_of(each).in_file and not traits_of(each).is_live and old[each.name or ""] != new[each.name or ""]
+        )
         if old["log_level"] != new["log_level"]:
             set_level(new["log_level"])
         logger.info("%s was read again", now.file)
@@ -178,7 +182,6 @@ class Reloader:
             for root in {*old["roots"], *new["roots"]}:
                 rules = now.rules_of(root)
                 self._sources.mirrors.set_refresh(root, (rules and rules.refresh_s) or new["refresh"])
-        later = sorted(key_of(each) for each in changed if not traits_of(each).is_live)
         if _without_refresh(was) != _without_refresh(now):
             later.append("source")
         if (was.grants is None) != (now.grants is None):
@@ -200,7 +203,7 @@ class Reloader:
     def _look(self) -> list[tuple[int, ...] | None]:
         """Return a stat signature of each file; None for one that is missing."""
         files: list[str | None] = []
-        if (configuration := configuration_of(self._context)) is not None:
+        if (configuration := self._context.params["config"]) is not None:
             files.append(configuration.file)
         if self._tokens is not None:
             files.append(self._context.params["token_file"])

@@ -22,7 +22,7 @@ from mcp_skills_server.commands.runtime_options import (
     make_runtime,
 )
 from mcp_skills_server.dialects import runtime as dialect
-from mcp_skills_server.errors import StaleFileError, UsageError
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.runtime.runtime import RuntimeSettings
 from mcp_skills_server.runtime.scripts.approvals import Approval, change, default_file
 from mcp_skills_server.runtime.scripts.policy import canonical
@@ -120,10 +120,7 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
     roots, name = roots_and_last(arguments, usage)
     registry = load_registry(roots, options, proved=not options.revoke)
     skill = named_skill(registry, name)
-    try:
-        found = registry.digest_over(skill)
-    except StaleFileError as error:
-        raise UsageError(f"{error.path}: cannot be read ({error.reason or 'it changed'}); try again") from None
+    found = registry.digest_over(skill)
     if skill.origin is None:
         raise UsageError(f"{skill.path} is in one of your own folders; its scripts need no approval")
     origin = canonical(skill.origin)

@@ -28,7 +28,7 @@ from mcp_skills_server.commands.options import RootOptions, roots
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, say_table
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.durable import replace_file
-from mcp_skills_server.errors import StaleFileError, UsageError, plural
+from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.model import SKILL_MD, Problem, Skill
 from mcp_skills_server.model.clients import UNKNOWN
@@ -174,7 +174,7 @@ def _suppression_of(registry: Registry, skills: Sequence[Skill]) -> Callable[[Pr
             return ()
         try:
             return suppressions.find(registry.read(file).decode("utf-8", "replace"))
-        except StaleFileError:
+        except OSError:
             return ()
 
     def suppression(problem: Problem) -> Suppression | None:
@@ -243,7 +243,7 @@ def _corrections(registry: Registry, report: _Report) -> Iterator[_Correction]:
             continue
         try:
             before = registry.read(file).decode("utf-8")
-        except (StaleFileError, UnicodeDecodeError):
+        except (OSError, UnicodeDecodeError):
             continue
         after, done = fixes.corrected(before, by_place[shown], os.path.basename(registry.place(skill)))
         if done:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from mcp_skills_server.dialects.wellknown import Artifact
-from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import UnpackLimits
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
@@ -104,13 +103,7 @@ class Artifacts:
         return artifact, slot
 
     def read(self, artifact: Artifact) -> bytes:
-        """Read the bytes of an artifact.
-
-        Raises:
-            StaleFileError: it was never set aside, or is not kept any more.
-        """
-        if artifact.path not in self._slots:
-            raise StaleFileError(artifact.path)
+        """Read the bytes of an artifact, or raise KeyError if it is not kept any more."""
         return self._slots[artifact.path].read()
 
     def unpacked(self, artifact: Artifact) -> archive.Files:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from mcp_skills_server.catalog.view import View, retry_when_stale
+from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded
 from mcp_skills_server.errors import RequestError, UnreadableError

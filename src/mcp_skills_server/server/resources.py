@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog.threads import in_turn
-from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import resources as dialect
 from mcp_skills_server.dialects.runtime import apps
 from mcp_skills_server.errors import NotServedError, RequestError, clipped
@@ -72,7 +71,9 @@ def is_view(settings: Settings, target: str) -> bool:
 @cache
 def _app() -> str:
     """Return the document of all views."""
-    return Path(__file__).with_name("app.html").read_text(encoding="utf-8")
+    from importlib.resources import files  # late: few clients ask for a view
+
+    return files("mcp_skills_server.server").joinpath("app.html").read_text(encoding="utf-8")
 
 
 async def read_directory(view: View, settings: Settings, _: Caller, params: Params) -> Result:

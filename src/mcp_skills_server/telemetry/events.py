@@ -207,6 +207,10 @@ request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=Non
 """The id of the request of HTTP that is being answered here."""
 
 
+def _always() -> bool:
+    return True
+
+
 class Events:
     """The events of one server.
 
@@ -218,15 +222,15 @@ class Events:
     """
 
     def __init__(self) -> None:
-        self._readers: dict[object, Reader] = {}
+        self._readers: dict[object, tuple[Reader, Callable[[], bool]]] = {}
         self.before_reads: Reader | None = None
         self.keeps_questions = False
         self.wants_traces = False
 
     @property
     def has_readers(self) -> bool:
-        """True when events have readers."""
-        return bool(self._readers)
+        """True when a reader wants events now."""
+        return any(wants() for _, wants in self._readers.values())
 
     @contextmanager
     def serving(self) -> Generator[None]:
@@ -237,8 +241,10 @@ class Events:
         finally:
             _serving.reset(token)
 
-    def subscribe(self, reader: Reader) -> Callable[[], None]:
+    def subscribe(self, reader: Reader, wants: Callable[[], bool] = _always) -> Callable[[], None]:
         """Have `reader` called with each event from now on, in the thread where it happens; it must return at once.
+
+        It gets none while `wants` is false: without a reader that wants them, no request is recorded.
 
         What it raises is logged, but for NotRecordedError of a run that is about to start: that run is refused.
 
@@ -246,7 +252,7 @@ class Events:
             A function that ends the subscription.
         """
         token = object()
-        self._readers[token] = reader
+        self._readers[token] = reader, wants
         return lambda: self._readers.pop(token, None) and None
 
     def emit(self, event: Event) -> None:
@@ -256,9 +262,10 @@ class Events:
             NotRecordedError: it is a run that is about to start, and a reader cannot take it.
         """
         unrecorded: NotRecordedError | None = None
-        for reader in list(self._readers.values()):
+        for reader, wants in list(self._readers.values()):
             try:
-                reader(event)
+                if wants():
+                    reader(event)
             except NotRecordedError as error:
                 unrecorded = error
             except Exception:  # a bug of one reader must not cost the others the event, nor the client its answer

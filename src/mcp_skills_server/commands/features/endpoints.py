@@ -5,12 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-import click
-
 from mcp_skills_server.commands.features.feature import Feature, Server
 from mcp_skills_server.commands.features.records import UsageCounts
 from mcp_skills_server.commands.fields import flag, option, seconds, switch
-from mcp_skills_server.commands.options import oauth_of
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -104,8 +101,10 @@ class OAuth(Feature, heading="OAuth (--transport http)"):
     )
     resource_server: ResourceServer | None = None
 
-    def start(self, server: Server) -> None:  # noqa: ARG002
-        settings = oauth_of(click.get_current_context())
+    def start(self, server: Server) -> None:
+        from mcp_skills_server.commands.config_file import oauth_settings
+
+        settings = oauth_settings(server.options.config, vars(self))
         if settings is None:
             return
         from mcp_skills_server.access.oauth import ResourceServer

@@ -33,11 +33,7 @@ class AuditOptions(Options, heading="Audit log"):
 
 
 def start_audit(options: AuditOptions, events: Events, *, stdout_is_free: bool) -> AuditLog | None:
-    """Start the audit log of a server's events and return it; None without `--audit-log`.
-
-    Raises:
-        UsageError: the file cannot be written, or stdout is the protocol's.
-    """
+    """Start the audit log of a server's events and return it; None without `--audit-log`."""
     if options.audit_log is None:
         if options.audit_required:
             raise UsageError("--audit-required is for the audit log; give --audit-log FILE too")
@@ -76,19 +72,12 @@ class Audit(AuditOptions, Feature):
         return self.log.state
 
 
-def _locate_store(store: str, folder: str) -> str:
-    """Return `sqlite:FILE` with the absolute path of the file; another value as it is."""
-    if not store.startswith(_SQLITE) or store == _SQLITE:
-        return store
-    return _SQLITE + os.path.normpath(os.path.join(folder, store.removeprefix(_SQLITE)))
-
-
 class UsageOptions(Options, heading="Counts of uses"):
     usage: str | None = option(
         None,
         "Count which skills are used: sqlite:FILE or off. By default in the user's "
         "state directory over HTTP, and off over stdio. The command 'usage' shows the counts.",
-        locate=_locate_store,
+        path="sqlite:(.+)",
         metavar="STORE",
     )
     usage_questions: bool = flag("Keep the words of searches that found nothing, too.")

@@ -68,8 +68,8 @@ __all__ = [
     "CONVERSATION", "LIST", "LIST_CHANGED", "LOAD", "OVERVIEW_CHARACTERS", "PROPOSALS", "PROPOSE", "READ",
     "RESULT_CHARACTERS", "RUN", "SCRIPTS", "SEARCH", "SESSION", "UNLOAD", "WORKSPACE", "Loaded", "Offer", "Overview",
     "Shown", "ToolResult", "apps", "argument_schemas", "available", "binary_file", "canonical", "changed",
-    "definitions", "depends_on", "entry", "failure", "groups", "in_instructions", "in_loading", "in_workspace", "instructions",
-    "is_offered", "is_usable", "listing", "made_file", "news", "nothing_fits", "outcome", "pending", "problems",
-    "proposal_kept", "proposals_listed", "proposing", "receipt", "scripts_of", "shown_part", "text_file", "turns",
-    "unseen", "with_note",
+    "definitions", "depends_on", "entry", "failure", "groups", "in_instructions", "in_loading", "in_workspace",
+    "instructions", "is_offered", "is_usable", "listing", "made_file", "news", "nothing_fits", "outcome", "pending",
+    "problems", "proposal_kept", "proposals_listed", "proposing", "receipt", "scripts_of", "shown_part", "text_file",
+    "turns", "unseen", "with_note",
 ]  # fmt: skip

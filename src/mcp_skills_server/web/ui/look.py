@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 from starlette.responses import HTMLResponse, Response
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Problem, Skill, Snapshot, Standing

@@ -192,7 +192,8 @@ def test_every_module_and_public_name_has_a_docstring() -> None:
         for node in tree.body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_":
                 is_overload = any(ast.unparse(decorator) == "overload" for decorator in node.decorator_list)
-                if not is_overload and not ast.get_docstring(node):
+                is_options = node.name.endswith("Options")  # of a command, each field of which has its help
+                if not is_overload and not is_options and not ast.get_docstring(node):
                     offenders.append(f"{module}: {node.name}")
     assert offenders == []
 

@@ -51,8 +51,6 @@ class PackOptions(RootOptions):
 
 
 class PublishOptions(PackOptions):
-    """All options of `publish`."""
-
     output: str = option("", "The folder for the tree.", required=True, type=click.Path(), metavar="DIR")
     base_url: str = option(
         "",
@@ -193,8 +191,6 @@ def _packable(
 
 
 class PushOptions(PackOptions):
-    """All options of `push`."""
-
     each: bool = flag("One artifact for each skill, in the repository REPOSITORY/NAME, and no collection of them.")
     timeout: float = seconds(600, "One upload.", above=True)
 
@@ -282,14 +278,10 @@ class PackageOptions(PackOptions):
 
 
 class BundleOptions(PackageOptions):
-    """All options of `bundle`."""
-
     output: str = option("", "The file to write, by custom NAME.mcpb.", required=True, type=click.Path(dir_okay=False))
 
 
 class PluginOptions(PackageOptions):
-    """All options of `plugin`."""
-
     output: str = option("", "The folder to write; it must not be there yet.", required=True, type=click.Path())
     server: bool = flag("Also have hosts start this server with the skills (mcp.json), by uvx.")
 

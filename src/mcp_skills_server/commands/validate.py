@@ -42,8 +42,6 @@ _OF_SEVERAL: Final = frozenset(("shadowed", "name-shared"))
 
 
 class ValidateOptions(RootOptions):
-    """All options of `validate`."""
-
     form: Literal["text", "json", "github", "gitlab", "junit", "sarif"] = output_format(
         "text", "json", "github", "gitlab", "junit", "sarif", words="How to print; github: annotations for a workflow."
     )
@@ -303,8 +301,6 @@ def _remark_cut(registry: Registry) -> None:
 
 
 class RulesOptions(Options):
-    """All options of `rules`."""
-
     form: Literal["text", "json"] = output_format("text", "json")
     schema: bool = flag("Print the JSON schema of the frontmatter, for editors, in place of the rules.")
 

@@ -87,8 +87,6 @@ def _count(folder: Path) -> int:
 
 
 class NewOptions(Options):
-    """All options of `new`."""
-
     directory: str = option(".", "The folder of the skill.", type=click.Path(), metavar="DIR")
     description: str = option(DESCRIPTION, "What the skill does and when to use it.")
 

@@ -48,14 +48,7 @@ class DiffOptions(SignedRootOptions):
 
 
 class SourceOffer(NamedTuple):
-    """A source at one moment.
-
-    Attributes:
-        given: the root.
-        revision: "" for a folder.
-        skills: by path, those that are served of it beside the other roots.
-        registry: reads their files.
-    """
+    """A source at one moment: the revision is "" for a folder; skills are those served of it beside the other roots."""
 
     given: str
     revision: str

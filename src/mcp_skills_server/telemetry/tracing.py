@@ -41,13 +41,7 @@ _W3C: Final = TraceContextTextMapPropagator()
 
 
 class Tracing:
-    """Makes spans.
-
-    Args:
-        provider: makes tracers.
-        methods: the methods that spans are named after; what clients make up is "_OTHER".
-        tool_of: the tool that a name means, None for no tool.
-    """
+    """Makes spans named after these methods; what clients make up is "_OTHER". `tool_of` returns the tool of a name."""
 
     def __init__(
         self, provider: trace.TracerProvider, methods: Collection[str], tool_of: Callable[[str], str | None]

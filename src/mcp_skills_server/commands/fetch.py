@@ -46,8 +46,6 @@ _FRAMING = frozenset(
 
 
 class FetchOptions(GitOptions):
-    """All options of `fetch`."""
-
     output: str | None = option(
         None, "The folder of fetched skills; made if missing.", type=click.Path(file_okay=False), metavar="DIR"
     )

@@ -42,8 +42,6 @@ _OF_SEVERAL: Final = frozenset(("shadowed", "name-shared"))
 
 
 class ValidateOptions(RootOptions):
-    """All options of `validate`."""
-
     form: Literal["text", "json", "github", "gitlab", "junit", "sarif"] = output_format(
         "text", "json", "github", "gitlab", "junit", "sarif", words="How to print; github: annotations for a workflow."
     )
@@ -74,16 +72,9 @@ class _Correction:
 
 @dataclass(slots=True)
 class _Report:
-    """The findings of one look at all roots.
+    """The findings of one look at all roots, in the order of their places, and the files that `--fix` can correct.
 
-    Attributes:
-        skills: all skills, those included that another one hides.
-        empty: the roots without a skill.
-        passed: skills in dot folders that were passed over.
-        problems: errors and warnings, in the order of their places.
-        notes: what a reviewer would say, likewise.
-        suppressed: the findings that comments suppress, with their reasons.
-        corrections: the files that `--fix` can correct.
+    The skills include those that another one hides; `passed` are those in dot folders that were passed over.
     """
 
     skills: Sequence[Skill]
@@ -303,8 +294,6 @@ def _remark_cut(registry: Registry) -> None:
 
 
 class RulesOptions(Options):
-    """All options of `rules`."""
-
     form: Literal["text", "json"] = output_format("text", "json")
     schema: bool = flag("Print the JSON schema of the frontmatter, for editors, in place of the rules.")
 

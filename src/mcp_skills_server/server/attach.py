@@ -37,15 +37,16 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server import prompts, resources
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.callers import counted, principal
 from mcp_skills_server.server.entrance import (
     Call,
     Context,
     SessionPeer,
     caller_of,
+    counted,
     guarded,
     host_of,
     observed,
+    principal,
     scope_of,
     stream_of,
 )

@@ -379,7 +379,7 @@ class MergedHandlers:
 
     def _is_about_skills(self, wanted: types.SubscriptionFilter) -> bool:
         extra, uris = wanted.model_extra or {}, wanted.resource_subscriptions or ()
-        asked = wanted.resources_list_changed or any(map(extra.get, self._attachment.notifier.extensions))
+        asked = wanted.resources_list_changed or any(map(extra.get, self._attachment.settings.spoken.notifications))
         return bool(asked) or any(uri.startswith(SCHEME) for uri in uris)
 
 

@@ -35,8 +35,7 @@ from mcp_skills_server.telemetry.events import Event, Events, Use
 from mcp_skills_server.telemetry.log import log_requests
 from mcp_skills_server.telemetry.metrics import Metrics
 from mcp_skills_server.telemetry.tracing import Tracing
-from mcp_skills_server.telemetry.usage import Usage
-from mcp_skills_server.telemetry.usage_store import UsageStore
+from mcp_skills_server.telemetry.usage import Usage, UsageStore
 from mcp_skills_server.web.ui.pages.operation import Activity
 from web.http_wire import MODERN_META
 from wire import DEADLINE, write_skill

@@ -83,14 +83,14 @@ class OpenedRoots:
 
     def poll(self) -> None:
         """Fetch the remote roots, and poll them from now on."""
+
+        def load(folder: str) -> None:
+            self.registry.loaded.wait()
+            self.registry.refresh([os.path.realpath(folder)])
+
         if self.mirrors is not None:
             self.mirrors.report_to(self.registry.note)
-            self.mirrors.start(self._load)
-
-    def _load(self, folder: str) -> None:
-        """Load a folder that was fetched, once the first scan is done."""
-        self.registry.loaded.wait()
-        self.registry.refresh([os.path.realpath(folder)])
+            self.mirrors.start(load)
 
     def fetch(self, first_load: float) -> None:
         """Poll the remote roots. A first list waits so many seconds for a root that was never fetched."""
@@ -134,10 +134,9 @@ class OpenedRoots:
             entries = _placed(self.entries, locked_roots(self.lock, self.given), self.lock)
             if entries == self.entries:
                 return ""
+            before = self.entries
             moved = {
-                folder: each.revision
-                for folder, each in entries.items()
-                if each.revision != self.entries[folder].revision
+                each: entries[each].revision for each in entries if entries[each].revision != before[each].revision
             }
             switch = self.mirrors and self.mirrors.repinned(moved)
         except (UsageError, SourceError) as error:
@@ -277,10 +276,7 @@ def make_registry(
 ) -> Registry:
     """Return a registry of these roots, not yet loaded; remote ones are fetched now.
 
-    `proved` refuses a cached copy that cannot be revalidated.
-
-    Raises:
-        UsageError: a root does not exist or cannot be read or fetched.
+    `proved` refuses a cached copy that cannot be revalidated. Raises UsageError for a root that cannot be had.
     """
     if not all(map(os.path.isdir, given)):
         log_to_stderr("warning")
@@ -302,7 +298,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
     """Open these roots, or those that a lock file names. Only `--frozen` loads them at once.
 
     Raises:
-        UsageError: a root does not exist or cannot be read or fetched, or is not what is locked.
+        UsageError: a root cannot be had, or is not what is locked.
     """
     locked: Sequence[LockedSource] | None = None
     roots = given
@@ -338,27 +334,17 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
 
 
 def read_lock(path: str) -> tuple[LockedSource, ...]:
-    """Return the sources of a lock file, with paths as they are from the current folder.
-
-    Raises:
-        UsageError: there is none, or it is none.
-    """
+    """Return the sources of a lock file, with paths as they are from the current folder."""
     from mcp_skills_server.provenance import lock
 
-    folder = os.path.dirname(path)
-
     def from_here(given: str) -> str:
-        return os.path.normpath(os.path.join(folder, given))
+        return os.path.normpath(os.path.join(os.path.dirname(path), given))
 
     return tuple(replace(each, given=if_path(from_here, each.given)) for each in lock.read(Path(path)))
 
 
 def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
-    """Return the entries of the lock file for these roots, for all that it names where none is given.
-
-    Raises:
-        UsageError: the lock file cannot be read, or does not name a root.
-    """
+    """Return the entries of the lock file for these roots, for all that it names where none is given."""
     locked = [(if_path(os.path.abspath, each.given), each) for each in read_lock(path)]
     names = {name for name, _ in locked}
     wanted = {if_path(os.path.abspath, root): root for root in roots}

@@ -135,7 +135,7 @@ class ActiveSkills:
         """Have these loaded, as a model wants it. Which of the others it made no use of is said in the event."""
         for path, (_, before) in self._loaded.items():
             if path in self._unused and path not in loaded:
-                events.dropped(path, before.digest)
+                events.note(events.Use("dropped", path, SKILL_MD, before.digest))
         self._unused = {path for path in loaded if path not in self._loaded or path in self._unused}
         self._loaded = loaded
         self.changed += 1

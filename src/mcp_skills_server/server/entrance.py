@@ -27,7 +27,7 @@ from mcp_skills_server.server.eras import MODERN, era_of_version, outcome_of_err
 from mcp_skills_server.server.notify import ClientLeftError, Stream
 from mcp_skills_server.server.requests import Caller
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.telemetry.trace_context import of_headers, trace_of
+from mcp_skills_server.telemetry.events import of_headers, trace_of
 
 PRINCIPAL: Final = "principal"
 """The key of the ASGI scope that holds the principal, set by our guard."""

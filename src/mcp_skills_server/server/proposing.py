@@ -82,7 +82,7 @@ class Proposing:
             base=given.get("base") or "",
         )
         kept = propose(self._registry, self._store, draft, given["files"])
-        events.proposed(kept.name, kept.id, kept.base)
+        events.note(events.Use("propose", kept.name, kept.id, kept.base))
         return runtime.proposal_kept(kept.as_json())
 
 

@@ -50,7 +50,7 @@ from mcp_skills_server.server.eras import (
 from mcp_skills_server.server.notify import Stream
 from mcp_skills_server.server.requests import Caller, Page, Settings
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.telemetry.trace_context import trace_of
+from mcp_skills_server.telemetry.events import trace_of
 from mcp_skills_server.transport import Pipes
 
 logger = logging.getLogger(__name__)

@@ -36,7 +36,7 @@ from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.server.entrance import PRINCIPAL, address
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.telemetry.usage_store import spark
+from mcp_skills_server.telemetry.usage import spark
 from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.forwarded import PREFIX
 from mcp_skills_server.web.part import Part

@@ -19,7 +19,7 @@ from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.sources.git.history import Histories
-from mcp_skills_server.telemetry.usage_store import Line
+from mcp_skills_server.telemetry.usage import Line
 
 if TYPE_CHECKING:
     from jinja2 import Environment

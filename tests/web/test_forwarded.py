@@ -10,7 +10,7 @@ import pytest
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.server.callers import counted
+from mcp_skills_server.server.entrance import counted
 from mcp_skills_server.web.forwarded import PREFIX, RootPath, checked_prefix, trusted_networks
 from tables import each_row
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import email
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,10 +17,13 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from wire import ROOT, SCHEMAS
+from wheelhouse import fill, needed, size
+from wire import COMMAND, FIXTURES, ROOT, SCHEMAS
 
 DEADLINE = 120.0
 BUILD = "import sys; from hatchling.build import {0}; print({0}(sys.argv[1]))"
+PROGRAMS = Path(sys.executable).parent
+"""Where the programs of the development environment are."""
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +80,63 @@ def test_the_source_distribution_has_all_that_its_tests_and_its_makefile_use(bui
     ignored = {"deploy/tokens"}  # what people make by the documentation
     assert {each for each in there - ignored - packed if not each.startswith("deploy/skills/")} == set()
     assert {"Makefile", "Dockerfile", "constraints.txt", "pyproject.toml", "CONTRIBUTING.md", "README.md"} <= packed
+
+
+def test_an_index_takes_both_distributions(built: Path) -> None:
+    command = [PROGRAMS / "twine", "check", "--strict", *built.iterdir()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 0 and done.stdout.count("PASSED") == 2, done.stdout + done.stderr
+
+
+def test_the_manual_page_is_where_man_looks(wheel: zipfile.ZipFile) -> None:
+    (page,) = [name for name in wheel.namelist() if name.endswith("share/man/man1/mcp-skills-server.1")]
+    assert ".data/data/" in page
+    assert wheel.read(page) == (ROOT / "docs" / "mcp-skills-server.1").read_bytes()
+    if program := shutil.which("man"):
+        shown = subprocess.run([program, "-l", "-"], input=wheel.read(page), capture_output=True, check=True)
+        assert b"validate" in shown.stdout and not shown.stderr
+
+
+@pytest.fixture(scope="module")
+def index(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A local index: a folder with our wheel and those of all that it needs."""
+    house = tmp_path_factory.mktemp("index")
+    packages = needed("mcp-skills-server")
+    del packages["mcp-skills-server"]
+    fill(house, packages.values())
+    shutil.copy(next(built.glob("*.whl")), house)
+    return house
+
+
+@pytest.mark.parametrize("command", [("uvx", "mcp-skills-server"), ("pipx", "run", "mcp-skills-server")])
+def test_one_line_runs_it_from_an_index_on_a_bare_machine(
+    command: tuple[str, ...], index: Path, tmp_path: Path
+) -> None:
+    environment = {
+        "HOME": str(tmp_path),
+        "PATH": os.pathsep.join(map(str, (PROGRAMS, "/usr/bin", "/bin"))),
+        "UV_OFFLINE": "1",
+        "UV_NO_INDEX": "1",
+        "UV_FIND_LINKS": str(index),
+        "UV_PYTHON": sys.executable,
+    }
+    done = subprocess.run(
+        [PROGRAMS / command[0], *command[1:], "list", str(FIXTURES)],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    listed = subprocess.run([*COMMAND, "list", str(FIXTURES)], capture_output=True, text=True, check=True)
+    assert done.returncode == 0 and done.stdout == listed.stdout, done.stderr
+
+
+def test_the_default_install_is_small() -> None:
+    packages = needed("mcp-skills-server")
+    del packages["mcp-skills-server"]
+    # 33 of them are the SDK's own needs.
+    assert len(packages) <= 40 and size(packages.values()) < 70e6
+    page = {"jinja2", "markupsafe", "markdown-it-py", "mdurl"}
+    assert page <= packages.keys() and len(packages.keys() - page - needed("mcp").keys()) <= 5

@@ -56,6 +56,8 @@ class Wire:
         self.host = host
         self.era = era
         self.extension = extension
+        self.extensions: dict[str, Any] = {EXTENSION: {}} if extension else {}
+        """What the client declares: set it before the handshake."""
         self.dialect = arguments[arguments.index("--dialect") + 1] if "--dialect" in arguments else "auto"
         self.process = Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
         self.notifications: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -94,7 +96,7 @@ class Wire:
     def _params(self, params: Mapping[str, Any] | None) -> dict[str, Any] | None:
         if self.era == "legacy":
             return None if params is None else dict(params)
-        capabilities = {"extensions": {EXTENSION: {}}} if self.extension else {}
+        capabilities = {"extensions": self.extensions} if self.extensions else {}
         meta = {
             META + "protocolVersion": VERSIONS["modern"],
             META + "clientInfo": {"name": self.host, "version": "1"},
@@ -145,7 +147,7 @@ class Wire:
         """Shake hands as the era does, and return the result of it."""
         if self.era == "modern":
             return self.request("server/discover")
-        capabilities = {"extensions": {EXTENSION: {}}} if self.extension else {}
+        capabilities = {"extensions": self.extensions} if self.extensions else {}
         params = {
             "protocolVersion": VERSIONS["legacy"],
             "capabilities": capabilities,

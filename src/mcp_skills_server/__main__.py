@@ -1,4 +1,4 @@
-"""What `python -m mcp_skills_server` and the installed command run."""
+"""Entry point of `python -m mcp_skills_server` and of the installed command."""
 
 import sys
 

@@ -18,7 +18,7 @@ from typing import Final, cast
 import click
 
 import mcp_skills_server
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import SkillsServerError
 
 _PROGRAM: Final = "mcp-skills-server"
 _QUOTED: Final = re.compile(r"^'([^']*)'")
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
     _open_standard_streams()
     try:
         code = cli.main(arguments, prog_name=_PROGRAM, standalone_mode=False)
-    except UsageError as error:
+    except SkillsServerError as error:
         _fail(str(error))
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)

@@ -95,6 +95,7 @@ CODES: dict[str, Code] = {
     "yaml-colon": Code("warning", Standing.LENIENT, "ASG-13", "put the value in single quotes"),
     # Refused by what the operator asked for; nothing need be wrong with the skill.
     "switched-off": _note("", "nothing need be done; take back --include or --exclude to serve it"),
+    "plugin-elsewhere": _note("", "give the place where it lies as a ROOT of its own"),
     "lock-missing": _fatal("", "look at it with 'diff', then take it in with 'update'"),
     "lock-differs": _fatal("", "look at it with 'diff', then move the pin with 'update'"),
     "signature-missing": _fatal("", "have its author sign it with 'sign', or serve it without --require-signature"),

@@ -80,15 +80,24 @@ def missing_extra(what: str, extra: str) -> UsageError:
 class StaleFileError(SkillsServerError, OSError):
     """A file is no longer the one that was scanned: changed, vanished or unreadable. Scan its skill again.
 
+    It is an OSError, with the reason and the path as its `strerror` and `filename`: only what scans again need tell it
+    from any other file that cannot be read.
+
     Attributes:
         path: the file, absolute.
         reason: why the system refuses it, None where it changed.
     """
 
     def __init__(self, path: str, reason: str | None = None) -> None:
-        super().__init__(f"{reason or 'changed since it was scanned'}: {path}")
-        self.path = path
+        super().__init__()
+        self.path = self.filename = path
         self.reason = reason
+        self.strerror = reason or "it keeps changing"
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"{self.reason}: {self.path}"
+        return f"changed since it was scanned: {self.path}; try again when it no longer changes"
 
 
 def innermost(error: BaseException) -> BaseException:

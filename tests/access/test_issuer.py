@@ -12,8 +12,7 @@ import anyio
 import pytest
 
 from access.signing import AUDIENCE, ISSUER, claims, private, public, signed
-from mcp_skills_server.access.issuer import Issuer, metadata_urls
-from mcp_skills_server.access.oauth import ResourceServer
+from mcp_skills_server.access.oauth import Issuer, ResourceServer, metadata_urls
 from mcp_skills_server.access.principal import RefusedError, UnavailableError
 from mcp_skills_server.access.settings import OAuthSettings, is_safe
 from mcp_skills_server.errors import SkillsServerError

@@ -87,5 +87,5 @@ def test_a_rewrite_under_the_same_signature_is_caught_by_the_read_and_recovered_
     same_signature_rewrite(tmp_path / "a/ref.md", file, b"other")
     with pytest.raises(StaleFileError) as raised:
         registry.read(file)
-    assert registry.rescan(raised.value).files == {("a", "ref.md")}
+    assert registry.rescan(raised.value.path).files == {("a", "ref.md")}
     assert registry.read(registry.snapshot.skills["a"].files["ref.md"]) == b"other"

@@ -131,7 +131,7 @@ def test_bytes_of_another_folder_that_the_link_leads_to_by_now_are_stale(project
     link.symlink_to("../../other/pdf")
     with pytest.raises(StaleFileError) as raised:
         registry.read(registry.snapshot.skills["pdf"].files["references/a.md"])
-    registry.rescan(raised.value)
+    registry.rescan(raised.value.path)
     assert registry.read(registry.snapshot.skills["pdf"].files["references/a.md"]) == b"b"
 
 

@@ -1,4 +1,4 @@
-"""An Agent Plugin 1.0 as a root: its name before its skills, and nothing but those right below `skills`."""
+"""Plugins and marketplaces as roots: the name of a plugin before its skills, and nothing but its skills."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import open_roots
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.model import Standing
 from tables import each_row
 from wire import COMMAND, serving, write_skill
 
@@ -45,7 +46,7 @@ def test_its_name_is_the_namespace_and_only_its_skills_are_served(
     kept.load()
     kept.keep_index()
     before = kept.remembered()
-    assert before is not None and set(before.skills) == {"acme/one", "acme/two"}
+    assert before is not None and before.paths(Standing.LENIENT) == ["acme/one", "acme/two"]
 
 
 def test_an_edit_is_followed_below_its_name(tmp_path: Path) -> None:
@@ -91,11 +92,108 @@ def test_a_name_that_breaks_the_format_is_refused(tmp_path: Path, name: object) 
         open_roots([plugin(tmp_path / "p", name=name)])
 
 
-def test_a_plugin_without_skills_or_with_a_link_for_them_is_refused(tmp_path: Path) -> None:
+def test_a_plugin_may_have_no_skills_and_a_link_for_them_is_not_followed(tmp_path: Path) -> None:
     folder = plugin(tmp_path / "p")
     (folder / "skills").rename(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match="skills"):
-        open_roots([folder])
+    assert not loaded(folder).snapshot.skills
     (folder / "skills").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match="skills"):
-        open_roots([folder])
+    registry = loaded(folder)
+    assert not registry.snapshot.skills and "link-outside" in {each.code for each in registry.snapshot.all_problems}
+
+
+def claude_plugin(folder: Path, *skills: str, **fields: object) -> Path:
+    """A plugin of Claude Code with these skills, by their folders."""
+    for each in skills:
+        write_skill(folder / each)
+    manifest = folder / ".claude-plugin" / "plugin.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text(json.dumps(fields), encoding="utf-8")
+    return folder
+
+
+def marketplace(folder: Path, *plugins: object, **fields: object) -> Path:
+    manifest = folder / ".claude-plugin" / "marketplace.json"
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    about = {"name": "acme", "owner": {"name": "Acme"}, "plugins": plugins, **fields}
+    manifest.write_text(json.dumps(about), encoding="utf-8")
+    return folder
+
+
+def served(registry: Registry) -> set[str]:
+    return {path for path, skill in registry.snapshot.skills.items() if skill.standing > 0}
+
+
+def test_a_plugin_of_claude_code_has_its_skills_folder_and_those_that_it_lists(tmp_path: Path) -> None:
+    folder = claude_plugin(
+        tmp_path / "p", "skills/one", "more/two", "alone", "other/three", name="acme", skills=["./more", "./alone"]
+    )
+    assert served(loaded(folder)) == {"acme/one", "acme/two", "acme/alone"}
+    write_skill(folder / "more" / "two" / "inner")
+    assert {"acme/two", "acme/two/inner"} < set(loaded(folder).snapshot.skills)
+    lone = claude_plugin(tmp_path / "q", name="lone", skills="./")
+    write_skill(lone, name="tea")
+    assert set(loaded(lone).snapshot.skills) == {"lone/tea"}
+
+
+def test_a_marketplace_serves_the_skills_of_its_own_plugins_and_names_the_others(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    claude_plugin(folder / "plugins" / "first", "skills/one", name="first")
+    claude_plugin(folder / "plugins" / "second", "skills/one", "extra/two", name="second", skills="./extra")
+    for name in ("xlsx", "docx", "other"):
+        write_skill(folder / "shared" / name)
+    write_skill(folder / "template")
+    far = {"source": "github", "repo": "acme/far"}
+    marketplace(
+        folder,
+        {"name": "first", "source": "./plugins/first"},
+        {"name": "second", "source": "second"},
+        {"name": "sheets", "source": "./", "strict": False, "skills": ["./shared/xlsx"]},
+        {"name": "texts", "source": "./", "strict": False, "skills": ["./shared/docx"]},
+        {"name": "far", "source": far},
+        {"name": "above", "source": "./../../etc"},
+        {"name": "Not A Name", "source": "./template"},
+        "nothing",
+        metadata={"pluginRoot": "./plugins"},
+    )
+    registry = loaded(folder)
+    assert served(registry) == {"first/one", "second/one", "second/two", "sheets/xlsx", "texts/docx"}
+    lines = [each.message for each in registry.snapshot.all_problems if each.code == "plugin-elsewhere"]
+    assert len(lines) == 4 and any("'far'" in each and "acme/far" in each for each in lines)
+    assert any("'above'" in each and "leads out" in each for each in lines)
+    done = run([*COMMAND, "list", str(folder)], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr.count("[plugin-elsewhere]") == 4
+
+
+def test_a_plugin_that_is_added_to_a_marketplace_is_served_after_the_next_full_look(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    for name in ("first", "second"):
+        claude_plugin(folder / name, "skills/one", name=name)
+    first, second = ({"name": name, "source": f"./{name}"} for name in ("first", "second"))
+    registry = Registry([marketplace(folder, first)], quiet_s=0)
+    registry.load()
+    assert set(registry.snapshot.skills) == {"first/one"}
+    marketplace(folder, first, second)
+    registry.refresh()
+    assert set(registry.snapshot.skills) == {"first/one", "second/one"}
+    write_skill(folder / "second" / "skills" / "two")
+    registry.refresh([str(folder / "second" / "skills" / "two" / "SKILL.md")])
+    assert "second/two" in registry.snapshot.skills
+    (folder / ".claude-plugin" / "marketplace.json").unlink()
+    (folder / ".claude-plugin" / "plugin.json").write_text('{"name": "Broken Name"}', encoding="utf-8")
+    registry.refresh()  # what cannot be read changes nothing
+    assert "second/two" in registry.snapshot.skills
+
+
+def test_the_marketplace_of_anthropics_skills_has_its_three_kinds_of_entry(tmp_path: Path) -> None:
+    """One folder, several plugins that list skills of it: as github.com/anthropics/skills has it."""
+    for name in ("pdf", "xlsx", "canvas-design", "claude-api"):
+        write_skill(tmp_path / "skills" / name)
+    entries = {"document-skills": ["pdf", "xlsx"], "example-skills": ["canvas-design"], "claude-api": ["claude-api"]}
+    marketplace(
+        tmp_path,
+        *(
+            {"name": name, "source": "./", "strict": False, "skills": [f"./skills/{each}" for each in skills]}
+            for name, skills in entries.items()
+        ),
+    )
+    assert served(loaded(tmp_path)) == {f"{name}/{each}" for name, skills in entries.items() for each in skills}

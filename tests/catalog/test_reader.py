@@ -35,7 +35,7 @@ def test_a_directory_swapped_for_a_link_is_stale_and_never_the_foreign_bytes(tmp
     (tmp_path / "root/a").symlink_to(tmp_path / "outside")
     with pytest.raises(StaleFileError) as raised:
         registry.read(registry.snapshot.skills["a"].files["ref.md"])
-    registry.rescan(raised.value)
+    registry.rescan(raised.value.path)
     assert served(registry) == [] and codes(registry) == ["link-outside"]
 
 
@@ -94,7 +94,7 @@ def test_what_read_returns_always_has_the_digest_of_its_entry(tmp_path: Path) ->
                 try:
                     raw = registry.read(file)
                 except StaleFileError as stale:
-                    registry.rescan(stale)
+                    registry.rescan(stale.path)
                 else:
                     assert digest_of(raw) == file.digest and len(raw) == file.size
                     proved.add(raw)

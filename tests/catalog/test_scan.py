@@ -241,7 +241,7 @@ def test_a_skill_md_that_could_not_be_read_once_is_tried_again(tmp_path: Path, m
     with monkeypatch.context() as patch:
 
         def fail(_root: str, location: str, *_: object) -> bytes:
-            raise StaleFileError(location, "Input/output error")
+            raise OSError(errno.EIO, "Input/output error", location)
 
         patch.setattr(disk, "ingest", fail)
         registry = loaded(tmp_path)

@@ -15,17 +15,12 @@ from starlette.routing import Route
 from mcp_skills_server import cli
 from mcp_skills_server.commands.features import table
 from mcp_skills_server.commands.features.feature import Feature
-from mcp_skills_server.commands.fields import Options, option
+from mcp_skills_server.commands.fields import option
 from mcp_skills_server.web.part import Routes
 
 
-class SeenOptions(Options):
-    heading = "Seen (--transport http)"
+class Seen(Feature, heading="Seen (--transport http)"):
     seen: str | None = option(None, "Show at this path which methods were called.", metavar="PATH")
-
-
-class Seen(Feature[SeenOptions]):
-    options_class = SeenOptions
 
     def start(self, server):
         self.methods = []
@@ -33,7 +28,7 @@ class Seen(Feature[SeenOptions]):
 
     def part(self, server):
         answer = lambda _: PlainTextResponse(" ".join(self.methods))
-        return Routes(lambda _: [Route(self.options.seen, answer)])
+        return Routes(lambda _: [Route(self.seen, answer)])
 
     def gauges(self):
         return {"skills_seen": ("Calls that were seen.", len(self.methods))}

@@ -5,19 +5,22 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 import tomllib
 import zipfile
 from pathlib import Path
 
+import agent_plugins
 import pytest
+from tools.interop.setup import MCPB, MODULES
 
 import mcp_skills_server
+import published
 from forkserver import run
 from wire import COMMAND, FIXTURES, ROOT, write_skill
 
+VALIDATOR = MODULES / MCPB / "dist" / "cli" / "cli.js"
 HELLO = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -56,6 +59,24 @@ def test_a_bundle_has_what_its_format_wants_and_starts_with_its_skills(tmp_path:
     assert len(names) == len({*names}) == 17
 
 
+@pytest.mark.skipif(not VALIDATOR.exists(), reason="make interop installs the validator of bundles")
+@pytest.mark.needs_program("node")
+def test_the_validator_of_bundles_takes_it(tmp_path: Path) -> None:
+    assert called("bundle", FIXTURES, "--output", tmp_path / "s.mcpb").returncode == 0
+
+    def judged(*words: str | Path) -> str:
+        done = run(["node", str(VALIDATOR), *map(str, words)], capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    judged("unpack", "s.mcpb", "unpacked")
+    assert "passes" in judged("validate", "unpacked/manifest.json")
+    judged("pack", "unpacked", "again.mcpb")
+    with zipfile.ZipFile(tmp_path / "s.mcpb") as ours, zipfile.ZipFile(tmp_path / "again.mcpb") as theirs:
+        names = {each for each in ours.namelist() if not each.endswith("/")}
+        assert names == {each for each in theirs.namelist() if not each.endswith("/")}
+
+
 def test_the_same_skills_give_the_same_bundle(tmp_path: Path) -> None:
     for place in ("one", "two"):
         skill = write_skill(tmp_path / place / "skills" / "a", scripts__run_sh="#!/bin/sh\n")
@@ -73,12 +94,21 @@ def test_a_plugin_has_its_skills_right_below(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert {each.name for each in (tmp_path / "p").iterdir()} == {"plugin.json", "skills"}
     about = json.loads((tmp_path / "p/plugin.json").read_bytes())
-    assert about["$schema"] == "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json" and about["name"] == "acme"
+    assert published.faults(published.AGENT_PLUGIN, about) == [] and about["name"] == "acme"
     assert all((each / "SKILL.md").is_file() for each in (tmp_path / "p/skills").iterdir())
     assert called("validate", tmp_path / "p/skills").returncode == 0
     assert called("plugin", FIXTURES, "--output", tmp_path / "q", "--server").returncode == 0
-    entry = json.loads((tmp_path / "q/mcp.json").read_bytes())["mcpServers"]["skills"]
+    servers = json.loads((tmp_path / "q/mcp.json").read_bytes())
+    assert published.faults(published.AGENT_PLUGIN_MCP, servers) == []
+    entry = servers["mcpServers"]["skills"]
     assert entry["args"] == ["mcp-skills-server", "serve", "${PLUGIN_ROOT}/skills"]
+
+
+def test_another_reader_of_agent_plugins_takes_it(tmp_path: Path) -> None:
+    assert called("plugin", FIXTURES, "--output", tmp_path / "p", "--name", "acme", "--server").returncode == 0
+    read = agent_plugins.Plugin(tmp_path / "p")
+    assert read.manifest.name == "acme" and read.manifest.version == "0.1.0"
+    assert len(read.skills) == 17 and read.mcp is not None and [*read.mcp.servers] == ["skills"]
 
 
 def test_what_is_wrong_is_one_line_and_nothing_is_written(tmp_path: Path) -> None:
@@ -109,8 +139,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 
 def test_the_registry_of_servers_is_given_what_it_wants() -> None:
     entry = json.loads((ROOT / "server.json").read_bytes())
-    assert len(entry["description"]) <= 100
-    assert re.fullmatch(r"[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+", entry["name"])
+    assert published.faults(published.SERVER_JSON, entry) == []
     versions = {entry["version"], *(each["version"] for each in entry["packages"])}
     assert versions == {mcp_skills_server.__version__}
     assert f"<!-- mcp-name: {entry['name']} -->" in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -18,8 +18,8 @@ from catalog.forest import plant, skill_md, skills
 from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.cli import cli
-from mcp_skills_server.commands.features.replicas import RedisOptions, Replicas
-from mcp_skills_server.commands.serve_options import ServeOptions
+from mcp_skills_server.commands.features.replicas import Replicas
+from mcp_skills_server.commands.serve import ServeOptions
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.web.guards import make_policy
 from mcp_skills_server.web.settings import HttpSettings
@@ -31,10 +31,10 @@ SECRET = "very-secret-indeed"
 HTTP = ServeOptions(transport="http")
 
 
-def started(options: RedisOptions, registry: Registry) -> tuple[Replicas, HttpSettings]:
+def started(replicas: Replicas, registry: Registry) -> tuple[Replicas, HttpSettings]:
     """The feature of a server over a folder, and the settings of HTTP that it makes."""
-    server: Any = SimpleNamespace(opened=SimpleNamespace(registry=registry, mirrors=None), quotas=QuotaSettings())
-    replicas = Replicas(options, HTTP)
+    opened = SimpleNamespace(registry=registry, mirrors=None)
+    server: Any = SimpleNamespace(options=HTTP, opened=opened, quotas=QuotaSettings())
     replicas.start(server)
     http = HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()))
     part = replicas.part(server)
@@ -44,10 +44,9 @@ def started(options: RedisOptions, registry: Registry) -> tuple[Replicas, HttpSe
 def test_nothing_is_made_or_imported_for_redis_and_the_page_without_their_options() -> None:
     code = """
 import sys
-from mcp_skills_server.commands.features.replicas import RedisOptions, Replicas
-from mcp_skills_server.commands.serve_options import ServeOptions
+from mcp_skills_server.commands.features.replicas import Replicas
 from mcp_skills_server.web import app
-replicas = Replicas(RedisOptions(), ServeOptions(transport="http"))
+replicas = Replicas()
 replicas.start(None)
 assert replicas.part(None) is None
 print(sorted(name for name in sys.modules if name.startswith(("redis", "jinja2", "mcp_skills_server.shared"))))
@@ -59,13 +58,13 @@ print(sorted(name for name in sys.modules if name.startswith(("redis", "jinja2",
 def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_skills_server.commands.features.replicas.find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r"pip install '\.\[redis\]'"):
-        started(RedisOptions(redis="redis://cache"), Registry([]))
+        started(Replicas(redis="redis://cache"), Registry([]))
 
 
 @pytest.mark.parametrize("options", [{"redis_password": SECRET}, {"redis_ca": "/ca.pem"}])
 def test_what_is_for_redis_wants_one(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="give --redis URL too"):
-        Replicas(RedisOptions(**options), HTTP)
+        started(Replicas(**options), Registry([]))
 
 
 def test_the_password_is_masked_where_options_are_shown(tmp_path: Path) -> None:
@@ -92,7 +91,7 @@ def followed(redis: RealRedis, tree: Path, count: int) -> Iterator[list[tuple[Re
         for _ in range(count):
             registry = Registry([tree], quiet_s=0)
             registry.load()
-            replicas, http = started(RedisOptions(redis=redis.url), registry)
+            replicas, http = started(Replicas(redis=redis.url), registry)
             stack.callback(replicas.stop)
             made.append((registry, replicas, http))
         until(lambda: redis.say("--raw", "pubsub", "numsub", "mcp-skills:look").endswith(str(count)))

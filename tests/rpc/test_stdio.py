@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from mcp_skills_server.rpc import server
-from mcp_skills_server.transport.pipes import Pipes
+from mcp_skills_server.transport import Pipes
 from rpc.build import ACTIONS, Desk
 from wire import DEADLINE
 

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malformed import CALL, HALVES, MALFORMED, Case, raw, without
-from mcp_skills_server.server import messages
-from mcp_skills_server.server.messages import InvalidMessage, Message, duplicate, judge
-from mcp_skills_server.transport.framing import MAX_LINE
+from mcp_skills_server.dialects.jsonrpc import MOST_LEVELS, InvalidMessage, Message, duplicate, judge
+from mcp_skills_server.transport import MAX_LINE
 from tables import each_row
 from wire import DEADLINE, FIXTURES, SLOW_LOAD, Era, Wire, serving
 
@@ -76,8 +75,8 @@ def test_how_deep_a_message_may_be_does_not_depend_on_the_parser() -> None:
     def nested(levels: int) -> bytes:
         return raw(params={"a": 1}).replace(b"1", b"[" * levels + b"]" * levels)
 
-    assert isinstance(judge(nested(messages.MOST_LEVELS - 2)), Message)
-    assert isinstance(judge(nested(messages.MOST_LEVELS - 1)), InvalidMessage)
+    assert isinstance(judge(nested(MOST_LEVELS - 2)), Message)
+    assert isinstance(judge(nested(MOST_LEVELS - 1)), InvalidMessage)
     wide = raw(params={"a": [[]] * 1000})
     assert isinstance(judge(wide), Message)
 

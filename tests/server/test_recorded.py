@@ -12,9 +12,9 @@ import mcp_types as types
 import pytest
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.server.messages import Message, judge
+from mcp_skills_server.dialects.jsonrpc import Message, judge
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.transport.framing import MAX_LINE
+from mcp_skills_server.transport import MAX_LINE
 from scripted import talk
 from tables import each_row
 from wire import FIXTURES, ROOT

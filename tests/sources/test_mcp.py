@@ -105,17 +105,6 @@ def test_an_edit_at_the_other_server_is_followed(tmp_path: Path) -> None:
         assert [each["frontmatter"]["name"] for each in wire.request("skills/list")["skills"]] == ["two"]
 
 
-def test_the_last_good_copy_stays_while_the_server_is_away(tmp_path: Path) -> None:
-    write_skill(tmp_path / "skills" / "one")
-    with http_serving(tmp_path / "skills") as other:
-        root = f"mcp+http://127.0.0.1:{other.port}/mcp"
-        assert listed(tmp_path, root)[0] == 0
-    code, out, said = listed(tmp_path, root)
-    assert code == 0 and "one" in out and "no answer" in said
-    code, _, said = listed(tmp_path / "new", root)
-    assert code == 2 and "there is no copy of it" in said and said.count("\n") == 1
-
-
 def test_a_file_that_is_not_what_was_listed_costs_its_skill_alone(tmp_path: Path) -> None:
     files = {name: {"SKILL.md": skill_md(name), "a.md": "text"} for name in ("good", "bad")}
     root = fake(tmp_path, files, {"skill://bad/a.md": f"sha256:{'0' * 64}"})

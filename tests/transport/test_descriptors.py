@@ -9,13 +9,13 @@ from threading import Event, Thread
 
 import pytest
 
-from mcp_skills_server.transport.descriptors import read, wait_for_hang_up, write
+from mcp_skills_server.transport import read, wait_for_hang_up, write
 from wire import DEADLINE
 
 CLAIM = """
 import os, subprocess, sys
 print("printed before")
-from mcp_skills_server.transport.descriptors import claim, read, write
+from mcp_skills_server.transport import claim, read, write
 stdin, stdout = claim()
 print("printed", repr(sys.stdin.read()), flush=True)
 subprocess.run([sys.executable, "-c", "print('a child')"])
@@ -34,7 +34,7 @@ def test_prints_and_children_do_not_reach_the_protocol() -> None:
 def test_a_large_message_goes_out_whole_where_the_parent_made_stdout_non_blocking() -> None:
     """A parent in Node.js does so."""
     code = (
-        "from mcp_skills_server.transport.descriptors import claim, write\n"
+        "from mcp_skills_server.transport import claim, write\n"
         "_, out = claim()\n"
         "write(2, b'begun')\n"
         "write(out, b'x' * (4 << 20))"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.transport.framing import MAX_LINE, LineBuffer
+from mcp_skills_server.transport import MAX_LINE, LineBuffer
 from tables import each_row
 
 PIECES = st.binary(min_size=1, max_size=12) | st.text(alphabet="a \r\n", min_size=1, max_size=9).map(str.encode)
@@ -18,8 +18,8 @@ CHUNKS = st.lists(PIECES)
 def lines(chunks: Iterable[bytes], max_line: int = MAX_LINE) -> list[bytes | None]:
     buffer = LineBuffer(max_line)
     found = [line for chunk in chunks for line in buffer.lines(chunk)]
-    last = buffer.last_line()
-    return found if last is None else [*found, last]
+    last = buffer.rest()
+    return [*found, last] if last.strip() else found
 
 
 def cut(stream: bytes, sizes: list[int]) -> Iterator[bytes]:
@@ -80,7 +80,7 @@ def test_a_line_that_is_too_long_is_reported_at_once_and_skipped() -> None:
     assert list(buffer.lines(b"f")) == []
     assert list(buffer.lines(b"g\nhi\nabcde\nj")) == [b"hi", None]
     assert list(buffer.lines(b"klmn")) == [None]
-    assert buffer.last_line() is None
+    assert buffer.rest() == b""
 
 
 def test_a_line_that_is_too_long_passes_in_pieces_and_the_next_one_is_whole() -> None:

@@ -17,7 +17,7 @@ from wire import DEADLINE
 
 ECHO = """
 import os, sys, anyio
-from mcp_skills_server.transport.pipes import Pipes
+from mcp_skills_server.transport import Pipes
 
 async def main():
     pipes = Pipes(1 << 20)
@@ -176,7 +176,7 @@ def test_a_peer_that_does_not_read_does_not_keep_the_process() -> None:
 
 FLOODED = """
 import asyncio, sys
-from mcp_skills_server.transport.pipes import Pipes
+from mcp_skills_server.transport import Pipes
 
 async def main():
     pipes = Pipes()

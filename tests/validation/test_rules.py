@@ -122,7 +122,7 @@ FOUND_ON_READING = {
     *("too-many-files", "too-many-bytes", "link-outside", "file-name", "file-name-backslash", "file-irregular"),
     *("hard-link", "too-deep"),
     # Sources and gates, which know what was fetched and what the operator asked for.
-    *("source-refused", "commit-unsigned", "switched-off"),
+    *("source-refused", "commit-unsigned", "switched-off", "plugin-elsewhere"),
     *("lock-missing", "lock-differs", "signature-missing", "signature-invalid", "signature-files", "signature-expired"),
 }
 """The codes without a rule: whoever reads the bytes finds them, and nobody could look for them afterwards."""

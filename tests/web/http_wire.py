@@ -262,6 +262,8 @@ class HttpClient:
         self.server = server
         self.era = era
         self.extension = extension
+        self.extensions: dict[str, Any] = {EXTENSION: {}} if extension else {}
+        """What the client declares: set it before the handshake."""
         self.session: str | None = None
         self._authorization = {"Authorization": f"Bearer {token}"} if token else {}
         self._streams: list[Stream] = []
@@ -286,7 +288,7 @@ class HttpClient:
         self._id += 1
         sent = dict(params or {})
         if self.era == "modern":
-            declared = {META + "clientCapabilities": {"extensions": {EXTENSION: {}}}} if self.extension else {}
+            declared = {META + "clientCapabilities": {"extensions": self.extensions}} if self.extensions else {}
             sent["_meta"] = MODERN_META | declared | sent.get("_meta", {})
         return {"jsonrpc": "2.0", "id": self._id, "method": method, "params": sent}
 
@@ -317,7 +319,7 @@ class HttpClient:
         """Shake hands as the era does, and return the result of it."""
         if self.era == "modern":
             return self.request("server/discover")
-        capabilities = {"extensions": {EXTENSION: {}}} if self.extension else {}
+        capabilities = {"extensions": self.extensions} if self.extensions else {}
         result = self.request("initialize", {**HELLO, "capabilities": capabilities})
         reply = self.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
         assert (reply.status, reply.body) == (202, b"")

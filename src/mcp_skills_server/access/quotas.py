@@ -12,7 +12,7 @@ _REFUSALS_PER_MINUTE: Final = 60
 
 
 class QuotaSettings(NamedTuple):
-    """What the operator leaves to one owner; None where what all share is divided as by default.
+    """The quotas of one owner; None for the default share of what all owners divide.
 
     Attributes:
         requests_per_minute: requests over HTTP, of any protocol.
@@ -36,7 +36,7 @@ class QuotaSettings(NamedTuple):
 
     @property
     def lasting(self) -> QuotaSettings:
-        """What of it holds until the server ends: all but the rates, which `Rates` takes at any time."""
+        """The quotas that hold until the server ends: all but the rates, which `Rates` replaces at any time."""
         return self._replace(requests_per_minute=None, failed_authentications_per_minute=None)
 
 

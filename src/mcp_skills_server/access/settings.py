@@ -1,4 +1,4 @@
-"""What the operator says of an issuer of access tokens."""
+"""Settings of an issuer of access tokens."""
 
 from __future__ import annotations
 

@@ -31,8 +31,7 @@ from mcp_skills_server.dialects.acp import AvailableSkill
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.model import printable
 from mcp_skills_server.runtime.scripts.launch import NOT_STARTED
-from mcp_skills_server.transport.descriptors import claim, read, wait_for_hang_up, write
-from mcp_skills_server.transport.framing import LineBuffer
+from mcp_skills_server.transport import LineBuffer, claim, read, wait_for_hang_up, write
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.views import Views

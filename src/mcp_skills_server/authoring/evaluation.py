@@ -8,13 +8,13 @@ trigger the skill.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, Protocol, cast
 from xml.etree import ElementTree
 
 from mcp_skills_server.dialects import runtime as dialect
-from mcp_skills_server.errors import StaleFileError, UsageError
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import EVALS, Skill, SkillFile, Snapshot, printable
 from mcp_skills_server.runtime.search import Hit, Search
 from mcp_skills_server.runtime.search_text import reasons
@@ -98,8 +98,8 @@ def own_cases(
             found += [(skill, case) for case in read_cases(read(file), show(file.location))]
         except UsageError as error:
             troubles.append(str(error))
-        except StaleFileError as error:
-            troubles.append(f"{show(file.location)}: cannot be read ({error.reason or 'it changed'})")
+        except OSError as error:
+            troubles.append(f"{show(file.location)}: cannot be read ({error.strerror})")
     return found, troubles
 
 
@@ -135,7 +135,7 @@ class RankingJudge:
 
 
 class CaseResult(NamedTuple):
-    """How one case was judged.
+    """The verdict on one case.
 
     Attributes:
         triggers: how many of the runs chose the skill.
@@ -208,12 +208,10 @@ def evaluate(
     judge: Judge,
     snapshot: Snapshot,
     threshold: float = 0.5,
-    tick: Callable[[], object] = lambda: None,
-) -> list[CaseResult]:
-    """Judge all cases, each with the skill that it is about, and return the results in the same order.
+) -> Iterator[CaseResult]:
+    """Judge all cases, each with the skill that it is about, and yield the results in the same order.
 
-    A prompt triggers a skill that at least `threshold` of the runs chose. `tick` is called after each case, in any
-    thread.
+    A prompt triggers a skill that at least `threshold` of the runs chose.
     """
 
     def result(pair: tuple[Skill, TriggerCase]) -> CaseResult:
@@ -232,13 +230,13 @@ def evaluate(
         if first and first[0] in snapshot.skills:
             found = reasons(snapshot.skills[first[0]], case.query)
             words = list(dict.fromkeys(word for _, each in found for word in each))
-        tick()
         return CaseResult(skill, case, triggers, judge.runs, passed, rank, winner, words)
 
     if judge.concurrency == 1:
-        return [result(each) for each in cases]
+        yield from map(result, cases)
+        return
     with ThreadPoolExecutor(judge.concurrency, "skills-judge") as threads:
-        return list(threads.map(result, cases))
+        yield from threads.map(result, cases)
 
 
 def summary(results: Sequence[CaseResult]) -> Summary:

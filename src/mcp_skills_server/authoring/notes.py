@@ -9,14 +9,13 @@ from typing import Final
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.codes import problem
-from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import media
 from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
 from mcp_skills_server.runtime.overlap import pairs
 
 MOST_TEXT: Final = 1 << 20
-"""Bytes of a text file that is looked through for the names of other files."""
+"""Bytes of a file that is looked through for the names of other files and for comments, and corrected."""
 _LICENSES: Final = re.compile(r"licen[cs]e|notice|copying|authors|readme|changelog", re.IGNORECASE)
 """Files that stand for themselves."""
 _PARTS: Final = re.compile(r"(?:^|/)(?:evals|tests?|\.[^/]*|__init__\.py$|skill\.toml$|skill\.oms\.sig$)")
@@ -58,7 +57,7 @@ def _texts(registry: Registry, skill: Skill, paths: Iterable[str]) -> dict[str, 
             continue
         try:
             text = media.as_text(registry.read(file), media.media_type(path))
-        except StaleFileError:
+        except OSError:
             continue
         if text is not None:
             texts[path] = text

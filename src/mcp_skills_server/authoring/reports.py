@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import mcp_skills_server
 from mcp_skills_server.codes import CODES
 from mcp_skills_server.model import Problem, printable
+from mcp_skills_server.validation import explanations
 
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 _ROOT: Final = "%SRCROOT%"
@@ -70,19 +71,14 @@ def junit(problems: Sequence[Problem], skills: Iterable[str]) -> str:
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True)
 
 
-def sarif(
-    problems: Iterable[Problem], explained: Mapping[str, str], fixed: Mapping[Problem, tuple[str, str]]
-) -> dict[str, Any]:
+def sarif(problems: Iterable[Problem], fixed: Mapping[Problem, tuple[str, str]]) -> dict[str, Any]:
     """Return a report in SARIF 2.1.0. Places are relative to `%SRCROOT%`, where the command ran.
 
-    Args:
-        problems: the findings.
-        explained: what each code means, in Markdown.
-        fixed: of findings that `--fix` can correct, the file before and after.
+    `fixed` has the file before and after of findings that `--fix` can correct.
     """
     found = list(problems)
     codes = sorted({each.code for each in found})
-    rules = [_rule(code, explained.get(code, "")) for code in codes]
+    rules = [_rule(code) for code in codes]
     driver: dict[str, Any] = {"name": "mcp-skills-server", "version": mcp_skills_server.__version__, "rules": rules}
     results = [_result(each, codes.index(each.code), fixed.get(each)) for each in found]
     run = {"tool": {"driver": driver}, "results": results, "columnKind": "unicodeCodePoints"}
@@ -94,14 +90,15 @@ def _fingerprint(problem: Problem) -> str:
     return hashlib.sha256("\0".join((problem.code, problem.path, problem.message)).encode()).hexdigest()
 
 
-def _rule(code: str, explained: str) -> dict[str, Any]:
+def _rule(code: str) -> dict[str, Any]:
     row = CODES.get(code)
     if row is None:  # of another scanner
         return {"id": code}
+    explained = explanations.markdown(code)
     return {
         "id": code,
         "shortDescription": {"text": row.hint},
-        "help": {"text": explained or row.hint, "markdown": explained or row.hint},
+        "help": {"text": explained, "markdown": explained},
         "defaultConfiguration": {"level": row.severity},
     }
 

@@ -16,7 +16,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final, TypeAlias
 
-from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format.ignored import is_ignored
 from mcp_skills_server.model import SkillFile
 
@@ -145,24 +144,22 @@ def owner_of(handle: Handle, name: str) -> int:
     return os.lstat(f"{handle}/{name}").st_uid
 
 
-def read(root_path: str, file: SkillFile) -> bytes:
-    """Return the bytes of a file, no more than it had at the scan. Its digest tells whether they are the right ones.
+def read(path: str, most_bytes: int, directory: Handle | None = None) -> tuple[bytes, os.stat_result]:
+    """Read a regular file whole, and its status; a link is not followed. `path` may be a name in an open directory.
 
     Raises:
-        StaleFileError: it is gone, unreadable, no regular file, or has another size.
+        OSError: it is gone, unreadable, no regular file, or has more bytes.
     """
-    path = f"{root_path}/{file.location}"
+    if isinstance(directory, str):
+        path = f"{directory}/{path}"
+    descriptor = os.open(path, _FILE, dir_fd=directory if isinstance(directory, int) else None)
     try:
-        descriptor = os.open(path, _FILE)
-        try:
-            found = os.fstat(descriptor)
-            if stat.S_ISREG(found.st_mode) and found.st_size == file.size:
-                return _read_all(descriptor, file.size)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise _stale(path, error) from None
-    raise StaleFileError(path)
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
+            raise OSError(errno.EFBIG, "it is too large, or no regular file", path)
+        return _read_all(descriptor, found.st_size), found
+    finally:
+        os.close(descriptor)
 
 
 def ingest(root_path: str, location: str, file: SkillFile, most_bytes: int) -> bytes:
@@ -175,55 +172,27 @@ def ingest(root_path: str, location: str, file: SkillFile, most_bytes: int) -> b
         most_bytes: a larger file is not read.
 
     Raises:
-        StaleFileError: it is gone, unreadable, no regular file, or too large.
-        OSError: the process ran out of descriptors or memory.
+        OSError: it is gone, unreadable, no regular file, or too large.
     """
     path = f"{root_path}/{location}"
     try:
-        descriptor, found = _open_found(root_path, location, file)
-        try:
-            if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
-                raise StaleFileError(path, "it is too large, or no regular file")
-            raw = _read_all(descriptor, found.st_size)
-        finally:
-            os.close(descriptor)
-    except StaleFileError:
-        raise
+        raw, found = read(path, most_bytes)
+        if signature(found) != file.signature:  # it changed, or a directory above it was swapped for a link
+            parent, _, name = location.rpartition("/")
+            with open_directory(root_path, parent) as handle:
+                raw, found = read(name, most_bytes, handle)
+                if is_foreign(found, handle):
+                    raise FileNotFoundError(errno.ENOENT, "", path)
     except OSError as error:
-        if error.errno in PASSING:
-            raise
-        raise _stale(path, error) from None
+        reason = error.strerror
+        if error.errno in GONE:
+            reason = "it keeps changing"
+        raise OSError(error.errno, reason, path) from None
     mark = signature(found)
     if mark != file.signature or len(raw) != found.st_size:
         file.size, file.signature, file.mtime_reliable = len(raw), mark, False
     file.digest = digest_of(raw)
     return raw
-
-
-def _open_found(root_path: str, location: str, file: SkillFile) -> tuple[int, os.stat_result]:
-    """Open the file that a walk found; one that has changed since is opened anew without following any link."""
-    descriptor = os.open(f"{root_path}/{location}", _FILE)
-    found = os.fstat(descriptor)
-    if signature(found) == file.signature:
-        return descriptor, found
-    os.close(descriptor)
-    parent, _, name = location.rpartition("/")
-    with open_directory(root_path, parent) as handle:
-        if isinstance(handle, int):
-            descriptor = os.open(name, _FILE, dir_fd=handle)
-        else:
-            descriptor = os.open(f"{handle}/{name}", _FILE)
-        found = os.fstat(descriptor)
-        if is_foreign(found, handle):
-            os.close(descriptor)
-            raise StaleFileError(f"{root_path}/{location}")
-    return descriptor, found
-
-
-def _stale(path: str, error: OSError) -> StaleFileError:
-    if error.errno in GONE:
-        return StaleFileError(path)
-    return StaleFileError(path, error.strerror)
 
 
 def resolve_link(root_path: str, root: int, directory: str, name: str) -> SkillFile | None:

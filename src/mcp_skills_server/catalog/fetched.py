@@ -1,4 +1,4 @@
-"""Where the skills of a folder were fetched from: `fetch` leaves a record beside each.
+"""Origins of fetched skills: `fetch` leaves a record beside each.
 
 A record that is there and cannot be read makes a skill one of unknown origin, never a local one.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Skill, SkillFile
 
+_CHANGED: Final = disk.GONE | {errno.EFBIG}
 _KEPT: Final = 64
 """Bodies that are kept ready, of at most `Limits.skill_md` bytes each."""
 
@@ -62,11 +64,17 @@ class Reader:
         Raises:
             StaleFileError: they are no longer the bytes that were scanned. `rescan` looks again.
         """
-        root_path = self.roots[file.root].path
-        raw = disk.read(root_path, file)
+        path = os.path.join(self.roots[file.root].path, file.location)
+        try:
+            raw, _ = disk.read(path, file.size)
+        except OSError as error:
+            reason = error.strerror
+            if error.errno in _CHANGED:
+                reason = None
+            raise StaleFileError(path, reason) from None
         if file.digest != digest_of(raw):
             file.signature = ""  # or a rewrite so quick that no time stamp tells would not be found
-            raise StaleFileError(os.path.join(root_path, file.location))
+            raise StaleFileError(path)
         return raw
 
     def read_all(self, skill: Skill) -> dict[str, bytes]:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, cast
+from typing import NamedTuple
 
 from mcp_skills_server.catalog.disk import spelled
 from mcp_skills_server.catalog.path_index import PathIndex, above
-from mcp_skills_server.durable import read_regular
+from mcp_skills_server.catalog.plugins import Layout, read_layout
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SKILL_MD, Skill
 
 logger = logging.getLogger(__name__)
-
-PLUGIN_NAME: Final = re.compile(r"(?!.*(?:--|\.\.))[a-z0-9](?:[a-z0-9.-]{0,62}[a-z0-9])?")
-_PLUGIN: Final = "plugin.json"
-_PLUGIN_SCHEMA: Final = "https://agent-plugins.org/schemas/1."
-_MOST_OF_PLUGIN: Final = 1 << 20
 
 
 class Limits(NamedTuple):
@@ -93,7 +86,7 @@ class Root:
         given: absolute and not resolved; a link on the way may come to lead elsewhere.
         origin: where its skills come from, if it only holds copies of them.
         revision: what its source has is served as of this one; "" for a folder, and where that is not known.
-        namespace: stands before its skill paths: the name of the Agent Plugin whose `skills` it is; "" for none.
+        layout: where the skills of its plugins lie; None for a folder that is neither plugin nor marketplace.
         links: the links to directories that the last scans found outside of skills, by place; `set_link` changes them.
     """
 
@@ -103,7 +96,7 @@ class Root:
     given: str
     origin: str | None = None
     revision: str = ""
-    namespace: str = ""
+    layout: Layout | None = None
     links: PathIndex[FolderLink] = field(default_factory=PathIndex[FolderLink])
     _followed: dict[str, str] = field(default_factory=dict[str, str])
     """The places of the links that are followed, by the real paths that they lead to."""
@@ -143,10 +136,25 @@ class Root:
 
     def follow(self) -> None:
         """Look where it leads now: tools that publish a folder whole do it by moving a link."""
-        path = _served_of(os.path.realpath(self.given), self.namespace)
+        path = os.path.realpath(self.given)
         if path != self.path and os.path.isdir(path) and not os.path.islink(path):
             logger.info("%s now leads to another folder", self.shown)
             self.path = path
+        if self.origin is None:
+            try:
+                self.layout = read_layout(self.path)
+            except UsageError as error:
+                logger.warning("%s; serving its skills as before", error)
+
+    def skill_path(self, place: str, skills: Container[str]) -> str:
+        """Return the path of the skill in a directory below the root: that of a plugin is below the plugin's name.
+
+        `skills` has the directories of the skills that it may lie in.
+        """
+        outer = next((up for up in above(place) if up in skills), place)
+        if self.layout is None or self.layout.namespace(outer) is None:
+            return place
+        return f"{self.layout.namespace(outer)}/{place.removeprefix(outer.rpartition('/')[0]).lstrip('/')}"
 
 
 def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[Root, ...]:
@@ -166,12 +174,8 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
             raise UsageError("the path of a folder is empty; give the path of a folder that holds skills")
         if os.path.basename(shown) == SKILL_MD and os.path.isfile(shown):
             shown = os.path.dirname(shown) or "."
-        folder, real = shown, os.path.realpath(shown)
-        namespace = ""
-        if origin is None:
-            namespace = plugin_name(real)
-        path, shown = _served_of(real, namespace), _served_of(shown, namespace)
-        if not os.path.isdir(path) or os.path.islink(path):  # as the skills of a plugin may be
+        path = os.path.realpath(shown)
+        if not os.path.isdir(path):
             raise no_folder(shown)
         try:
             os.scandir(path).close()
@@ -179,39 +183,11 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
             raise UsageError(f"{shown}: cannot be read ({error.strerror}); check its permissions") from None
         if path not in seen:
             seen.add(path)
-            given_path = os.path.abspath(folder)
-            out.append(Root(len(out), path, origin or spelled(shown), given_path, origin, namespace=namespace))
+            layout = None
+            if origin is None:
+                layout = read_layout(path)
+            out.append(Root(len(out), path, origin or spelled(shown), os.path.abspath(shown), origin, layout=layout))
     return tuple(out)
-
-
-def plugin_name(folder: str) -> str:
-    """Return the name of the Agent Plugin that a folder is; "" for any other folder.
-
-    Raises:
-        UsageError: it is one whose name breaks the format.
-    """
-    try:
-        raw, _ = read_regular(os.path.join(folder, _PLUGIN), _MOST_OF_PLUGIN)
-        found: Any = json.loads(raw)
-    except (OSError, ValueError, RecursionError):
-        return ""
-    if not isinstance(found, dict):
-        return ""
-    fields = cast("dict[str, object]", found)
-    name = fields.get("name")
-    if not str(fields.get("$schema")).startswith(_PLUGIN_SCHEMA):
-        return ""
-    if not isinstance(name, str) or not PLUGIN_NAME.fullmatch(name):
-        place = os.path.join(folder, _PLUGIN)
-        raise UsageError(f"{place}: its name breaks the format; write 1 to 64 small letters, digits, '-' and '.'")
-    return name
-
-
-def _served_of(folder: str, namespace: str) -> str:
-    """Return the folder that is served of a root: of an Agent Plugin its skills alone."""
-    if namespace:
-        return os.path.join(folder, "skills")
-    return folder
 
 
 def no_folder(shown: str) -> UsageError:

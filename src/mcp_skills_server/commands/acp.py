@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from mcp_skills_server.commands.fields import Grouped, located, seconds, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served
-from mcp_skills_server.commands.options import FollowOptions, RootType, configuration_of
+from mcp_skills_server.commands.options import FollowOptions, RootType
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import leave, say_that_it_waits
 from mcp_skills_server.commands.runtime_options import AllowOptions, EmbeddingOptions, SandboxOptions
@@ -74,9 +74,9 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
     opened: list[OpenedRoots] = []
 
     def open_skills() -> tuple[Views, Callable[[], None]]:
-        found = open_served(roots, options, configuration_of(context))
+        found = open_served(roots, options)
         opened.append(found)
-        views = make_views(found.registry, configuration_of(context), local=True)
+        views = make_views(found.registry, options.config, local=True)
         Reloader(context, views, found).start()
         return views, partial(found.follow, options)
 
@@ -100,7 +100,7 @@ def _words(context: click.Context, roots: Sequence[str]) -> list[str]:
     absolute = [os.path.abspath(root) if os.path.exists(root) else root for root in roots]
     own = [os.path.abspath(sys.executable), "-P", "-m", "mcp_skills_server", serve.name or ""]
     # What a file says it reads there by itself; but how that server is reached is not the file's to say.
-    pinned = [] if configuration_of(context) is None else ["--transport", "stdio"]
+    pinned = [] if context.params["config"] is None else ["--transport", "stdio"]
     return [*own, *_given(context), *pinned, _SPLIT, *absolute]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import click
@@ -11,7 +12,7 @@ from click.core import ParameterSource
 
 from mcp_skills_server.access.grants import LOCAL, MAY
 from mcp_skills_server.commands.fields import Grouped, key_of, many, output_format, takes, traits_of, variables_of
-from mcp_skills_server.commands.options import FollowOptions, configuration_of, oauth_of, tokens_of
+from mcp_skills_server.commands.options import FollowOptions, tokens_of
 from mcp_skills_server.commands.printing import say, say_json, say_table
 from mcp_skills_server.errors import UsageError, listed, quoted
 
@@ -68,7 +69,7 @@ def show(words: tuple[str, ...]) -> None:
             for each in command.params
             if each.name in made.params
         ]
-        rows += _rules(configuration_of(made)) + _oauth(made, command)
+        rows += _rules(made.params["config"]) + _oauth(made, command)
     say_table([("KEY", "FROM", "VALUE"), *((key, origin, value) for key, value, origin in rows)])
 
 
@@ -84,8 +85,7 @@ class GrantsOptions(FollowOptions):
 @config.command(cls=Grouped)
 @click.argument("who")
 @takes(GrantsOptions)
-@click.pass_context
-def grants(context: click.Context, options: GrantsOptions, who: str) -> None:
+def grants(options: GrantsOptions, who: str) -> None:
     """Print what WHO may do with which skill, and by which grants.
 
     WHO is "token:NAME", "user:SUBJECT", "group:NAME", "local" or "*", as in a table [[grant]].
@@ -101,7 +101,7 @@ def grants(context: click.Context, options: GrantsOptions, who: str) -> None:
     from mcp_skills_server.commands.opening import open_served
     from mcp_skills_server.model import Standing
 
-    configuration = configuration_of(context)
+    configuration = options.config
     if configuration is None or configuration.grants is None:
         raise UsageError(
             "there are no grants, so everybody who is let in reads every skill; give --config FILE with some"
@@ -114,7 +114,7 @@ def grants(context: click.Context, options: GrantsOptions, who: str) -> None:
     names = Grants(configuration.grants, local=who == LOCAL).names(principal)
     lines = zip(configuration.grants, configuration.grant_lines, strict=True)
     given = [(grant, line) for grant, line in lines if not names.isdisjoint(grant.who)]
-    served = open_served(configuration.values.get("roots", ()), options, configuration)
+    served = open_served(configuration.values.get("roots", ()), options)
     registry = served.registry
     if served.mirrors is not None:
         served.mirrors.fetch()
@@ -175,37 +175,27 @@ def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
     """Return the rows of the tables [[source]], [[grant]] and [quota]."""
     if configuration is None:
         return []
-    rows: list[tuple[str, str, str]] = []
+    rows: list[tuple[str, str, int]] = []
     for root, rules in configuration.sources.items():
-        words = [_without_secrets(root)]
-        if rules.scripts is not None:
-            words.append(f"scripts={str(rules.scripts).lower()}")
-        if rules.require_signature:
-            words.append(f"require-signature={','.join(rules.require_signature)}")
-        for key, patterns in (("include", rules.include), ("exclude", rules.exclude)):
-            if patterns:
-                words.append(f"{key}={','.join(patterns)}")
-        if rules.token_env:
-            words.append(f"token-env={rules.token_env}")
-        if rules.refresh_s is not None:
-            words.append(f"refresh={rules.refresh_s:g}")
-        rows.append(("source", " ".join(words), f"{configuration.file}:{rules.line}"))
+        given = {key: value for key, value in asdict(rules).items() if key != "line" and value not in (None, (), "")}
+        words = [f"{key.removesuffix('_s').replace('_', '-')}={_text(value, ',')}" for key, value in given.items()]
+        rows.append(("source", " ".join([_without_secrets(root), *words]), rules.line))
     for grant, line in zip(configuration.grants or (), configuration.grant_lines, strict=True):
-        who, skills = ",".join(grant.who), ",".join(pattern.text for pattern in grant.skills)
-        may = ",".join(["read", *sorted(grant.may - {"read"})])
-        rows.append(("grant", f"who={who} skills={skills} may={may}", f"{configuration.file}:{line}"))
+        may, skills = ["read", *sorted(grant.may - {"read"})], [pattern.text for pattern in grant.skills]
+        rows.append(("grant", f"who={','.join(grant.who)} skills={','.join(skills)} may={','.join(may)}", line))
     for key, line in configuration.lines.items():
         table, _, name = key.partition(".")
         if table == "quota":
-            value = getattr(configuration.quotas, name.replace("-", "_"))
-            rows.append((key, str(value), f"{configuration.file}:{line}"))
-    return rows
+            rows.append((key, str(getattr(configuration.quotas, name.replace("-", "_"))), line))
+    return [(key, value, f"{configuration.file}:{line}") for key, value, line in rows]
 
 
 def _oauth(context: click.Context, command: click.Command) -> list[tuple[str, str, str]]:
     """Return the rows of the issuer of tokens. None of its values is a secret."""
-    found, configuration = oauth_of(context), configuration_of(context)
-    if found is None:
+    from mcp_skills_server.commands.config_file import oauth_settings
+
+    configuration: Configuration | None = context.params["config"]
+    if "oauth_issuer" not in context.params or (found := oauth_settings(configuration, context.params)) is None:
         return []
     place = "default"
     if configuration is not None and configuration.oauth is not None:
@@ -217,23 +207,32 @@ def _oauth(context: click.Context, command: click.Command) -> list[tuple[str, st
         "resource": found.resource,
         "groups-claim": found.groups_claim,
         "principal-claim": found.principal_claim,
-        "scopes": " ".join(found.scopes) or "-",
-        "request-scopes": " ".join(found.requested_scopes) or "-",
-        "algorithms": " ".join(found.algorithms),
-        "skew": f"{found.skew_s:g}",
+        "scopes": found.scopes,
+        "request-scopes": found.requested_scopes,
+        "algorithms": found.algorithms,
+        "skew": found.skew_s,
     }
-    return [(f"oauth.{key}", value, given.get(f"oauth_{key}", place)) for key, value in shown.items()]
+    return [(f"oauth.{key}", _text(value), given.get(f"oauth_{key}", place)) for key, value in shown.items()]
 
 
 def _shown(parameter: click.Parameter, value: Any) -> str:
+    if value not in (None, ()) and traits_of(parameter).is_secret:
+        return _MASK
+    if isinstance(value, float):
+        return str(value)
+    return _text(value)
+
+
+def _text(value: Any, between: str = " ") -> str:
+    """Return a value as a row shows it."""
     if value is None or value == ():
         return "-"
-    if traits_of(parameter).is_secret:
-        return _MASK
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
     if isinstance(value, tuple):
-        return " ".join(_without_secrets(str(each)) for each in cast("tuple[object, ...]", value))
+        return between.join(_without_secrets(str(each)) for each in cast("tuple[object, ...]", value))
     return _without_secrets(str(value))
 
 
@@ -247,7 +246,7 @@ def _without_secrets(text: str) -> str:
 
 
 def _origin(parameter: click.Parameter, context: click.Context) -> str:
-    source, configuration = context.get_parameter_source(parameter.name or ""), configuration_of(context)
+    source, configuration = context.get_parameter_source(parameter.name or ""), context.params["config"]
     if source is ParameterSource.COMMANDLINE:
         return "option"
     if source is ParameterSource.ENVIRONMENT:

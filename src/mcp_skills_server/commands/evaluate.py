@@ -6,10 +6,18 @@ import glob
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
+import anyio
 import click
 
+from mcp_skills_server.authoring import context as contexts
+from mcp_skills_server.authoring import evaluation
+from mcp_skills_server.authoring.evaluation import CaseResult, RankingJudge, TriggerCase
+from mcp_skills_server.authoring.programs import CommandJudge
+from mcp_skills_server.authoring.tokens import counter
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.views import SkillSet
 from mcp_skills_server.commands.fields import choice, count, many, option, output_format, seconds, takes
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import (
@@ -21,16 +29,13 @@ from mcp_skills_server.commands.options import (
     roots,
     roots_and_last,
 )
-from mcp_skills_server.commands.printing import progress_bar, remark, say, say_json, say_lines, say_table
+from mcp_skills_server.commands.printing import progress, remark, say, say_json, say_lines, say_table
 from mcp_skills_server.errors import RequestError, UsageError, plural
+from mcp_skills_server.format import identity
 from mcp_skills_server.model import Skill, Standing
-
-if TYPE_CHECKING:
-    from mcp_skills_server.authoring.evaluation import CaseResult, TriggerCase
-    from mcp_skills_server.authoring.programs import CommandJudge
-    from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.catalog.skill_set import SkillSet
-    from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.overlap import pairs
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.search_text import reasons
 
 _MOST_BYTES: Final = 16 << 20
 
@@ -87,9 +92,6 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server evaluate ~/skills --cases 'triggers/*.json' --min-pass 0.9
       mcp-skills-server evaluate ~/skills --judge 'python examples/judges/openai.py' --format junit
     """
-    from mcp_skills_server.authoring import evaluation
-    from mcp_skills_server.runtime.runtime import Runtime
-
     registry = load_registry(roots, options)
     cases = _given_cases(registry, options.cases) if options.cases else _own_cases(registry)
     if not cases:
@@ -97,10 +99,10 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
             "there is no trigger set: no skill has an evals/*.json; write one, or name one with --cases FILE"
         )
     with Runtime(registry) as runtime:
-        by_program = None if options.judge is None else _judge(options, runtime)
-        judge = by_program or evaluation.RankingJudge(runtime.searches.of(registry))
-        with progress_bar(len(cases), "Judging") as tick:
-            results = evaluation.evaluate(cases, judge, registry.snapshot, options.threshold, tick)
+        by_program = _program(options, runtime)
+        judge = by_program or RankingJudge(runtime.searches.of(registry))
+        judged = evaluation.evaluate(cases, judge, registry.snapshot, options.threshold)
+        results = [*progress(judged, "Judging", len(cases))]
     if options.form == "json":
         cost = {} if by_program is None else {"cost_usd": by_program.cost_usd, "judge_runs": by_program.asked}
         say_json(evaluation.as_json(results) | cost)
@@ -118,11 +120,11 @@ def _usable(registry: SkillSet) -> list[Skill]:
     return [snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT)]
 
 
-def _judge(options: EvaluateOptions, runtime: Runtime) -> CommandJudge:
-    from mcp_skills_server.authoring.programs import CommandJudge
-
+def _program(options: EvaluateOptions, runtime: Runtime) -> CommandJudge | None:
+    if options.judge is None:
+        return None
     return CommandJudge(
-        options.judge or "",
+        options.judge,
         runtime.briefing.instructions(),
         _usable(runtime.registry),
         runs=options.runs,
@@ -134,11 +136,9 @@ def _judge(options: EvaluateOptions, runtime: Runtime) -> CommandJudge:
 
 def _own_cases(registry: Registry) -> list[tuple[Skill, TriggerCase]]:
     """Return the cases that lie in the skills' evals folders; another JSON file there is passed over with a remark."""
-    from mcp_skills_server.authoring.evaluation import own_cases
-
     found: list[tuple[Skill, TriggerCase]] = []
     for skill in _usable(registry):
-        cases, troubles = own_cases(registry.read, skill, registry.roots[skill.root].show)
+        cases, troubles = evaluation.own_cases(registry.read, skill, registry.roots[skill.root].show)
         found += cases
         for each in troubles:
             remark(f"passed over: {each}")
@@ -146,8 +146,6 @@ def _own_cases(registry: Registry) -> list[tuple[Skill, TriggerCase]]:
 
 
 def _given_cases(registry: Registry, patterns: Sequence[str]) -> list[tuple[Skill, TriggerCase]]:
-    from mcp_skills_server.authoring.evaluation import read_cases
-
     found: list[tuple[Skill, TriggerCase]] = []
     for pattern in patterns:
         for name in sorted(glob.glob(pattern, recursive=True)) or [pattern]:
@@ -159,14 +157,12 @@ def _given_cases(registry: Registry, patterns: Sequence[str]) -> list[tuple[Skil
                 raise UsageError(f"{name}: cannot be read ({error.strerror}); name a file with a trigger set") from None
             if len(raw) > _MOST_BYTES:
                 raise UsageError(f"{name}: has more than {_MOST_BYTES:,} bytes; split it")
-            found += [(_skill_of(registry, case.skill, file), case) for case in read_cases(raw, name)]
+            found += [(_skill_of(registry, case.skill, file), case) for case in evaluation.read_cases(raw, name)]
     return found
 
 
 def _skill_of(registry: Registry, named: str, file: Path) -> Skill:
     """Return the skill that a case is about, by the file's place, the case or the file's name."""
-    from mcp_skills_server.format import identity
-
     snapshot = registry.snapshot
     place = os.path.realpath(file)
     for skill in snapshot.skills.values():
@@ -185,12 +181,10 @@ def _skill_of(registry: Registry, named: str, file: Path) -> Skill:
 
 
 def _say_results(results: Sequence[CaseResult]) -> None:
-    from mcp_skills_server.authoring.evaluation import by_skill, summary, why
-
     rows = [("SKILL", "CASES", "PASSED", "HIT@1", "HIT@5", "FALSE")]
     colours: dict[int, str] = {}
-    for path, found in by_skill(results).items():
-        totals = summary(found)
+    for path, found in evaluation.by_skill(results).items():
+        totals = evaluation.summary(found)
         if totals.passed < totals.total:
             colours[len(rows)] = "yellow"
         shares = (_percent(totals.hit_at_1), _percent(totals.hit_at_5))
@@ -199,8 +193,8 @@ def _say_results(results: Sequence[CaseResult]) -> None:
     for each in results:
         if not each.passed:
             wanted = "should trigger" if each.case.should_trigger else "should not trigger"
-            say(f"{each.skill.path}: {wanted}: {each.case.query!r}: {why(each)}")
-    whole = summary(results)
+            say(f"{each.skill.path}: {wanted}: {each.case.query!r}: {evaluation.why(each)}")
+    whole = evaluation.summary(results)
     shares = f"hit@1 {_percent(whole.hit_at_1)}, hit@5 {_percent(whole.hit_at_5)}"
     say(f"{whole.passed:,} of {plural(whole.total, 'case')} passed; {shares}; {whole.false_triggers:,} false triggers")
 
@@ -219,10 +213,6 @@ def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
     Examples:
       mcp-skills-server try ~/skills "refund the customer"
     """
-    from mcp_skills_server.authoring.evaluation import RankingJudge
-    from mcp_skills_server.runtime.runtime import Runtime
-    from mcp_skills_server.runtime.search_text import reasons
-
     usage = "try takes one or more roots and then a prompt, as in 'try ~/skills \"refund the customer\"'"
     given, prompt = roots_and_last(arguments, usage)
     registry = load_registry(given, options)
@@ -260,8 +250,6 @@ def overlap(options: OverlapOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server overlap ~/skills
       mcp-skills-server overlap ~/skills --least 0.8 --format json
     """
-    from mcp_skills_server.runtime.overlap import pairs
-
     found = pairs(_usable(load_registry(roots, options)), options.least)
     if options.form == "json":
         shown = [
@@ -306,12 +294,6 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server context ~/skills --host claude-code --skill refunds
       mcp-skills-server context ~/skills --host gemini-cli --budget 4000
     """
-    import anyio
-
-    from mcp_skills_server.authoring import context as contexts
-    from mcp_skills_server.authoring.tokens import counter
-    from mcp_skills_server.runtime.runtime import Runtime
-
     host = contexts.HOSTS[options.host]
     registry = load_registry(roots, options)
     with Runtime(registry) as runtime:

@@ -7,17 +7,37 @@ import re
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
 
+import anyio
 import click
 
 from mcp_skills_server.commands.fields import count, flag, many, option, seconds, takes
 from mcp_skills_server.commands.options import GitOptions, path_or_none
 from mcp_skills_server.commands.printing import remark, say
+from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.directories import cache_directory
 from mcp_skills_server.errors import UsageError
-
-if TYPE_CHECKING:
-    from mcp_skills_server.sources.source import FetchReport, FetchSettings, Source
+from mcp_skills_server.format.archive import is_archive
+from mcp_skills_server.provenance.signatures import UnsignedError, Verifier
+from mcp_skills_server.sources.addresses import check_fetchable, relative_to_site, shown
+from mcp_skills_server.sources.kinds import kind_of, open_source
+from mcp_skills_server.sources.reconcile import reconcile
+from mcp_skills_server.sources.records import read_indexes
+from mcp_skills_server.sources.source import (
+    Bounds,
+    FetchLimits,
+    FetchReport,
+    FetchSettings,
+    OriginPolicy,
+    RollbackError,
+    Source,
+    SourceError,
+    SourceSettings,
+    UnacceptableError,
+)
 
 _FRAMING = frozenset(
     ("host", "connection", "content-length", "transfer-encoding", "accept-encoding", "te", "upgrade", "range", "expect")
@@ -88,13 +108,13 @@ def fetch(options: FetchOptions, url: str | None) -> int:
         raise UsageError("fetch needs the URL of a site; without one, --update refreshes what --output DIR holds")
     settings = _settings(options)
     if url is not None:
-        return _fetch_or_list(url, settings, options)
-    return max(_fetch_or_list(given, each, options) for given, each in _known(str(output), settings))
+        return _fetch(url, settings, options)
+    return max(_fetch(given, each, options) for given, each in _known(str(output), settings))
 
 
 def _settings(options: FetchOptions) -> FetchSettings:
-    from mcp_skills_server.sources.source import Bounds, FetchLimits, FetchSettings, OriginPolicy
-
+    for origin in options.origins:
+        check_fetchable(origin)
     return FetchSettings(
         wanted=frozenset(options.skills) or None,
         revalidate=options.update,
@@ -102,7 +122,7 @@ def _settings(options: FetchOptions) -> FetchSettings:
         prune=options.prune,
         allow_rollback=options.allow_rollback,
         trust=OriginPolicy(
-            frozenset(_origin(each) for each in options.origins),
+            frozenset(map(wellknown.origin, options.origins)),
             options.allow_private,
             options.allow_http,
             tuple(_headers(options.headers, options.token_env)),
@@ -118,11 +138,6 @@ def _proof(keys: tuple[str, ...]) -> Callable[[Mapping[str, bytes]], object] | N
     """Return the function that verifies a skill's signature by one of these keys; None without keys."""
     if not keys:
         return None
-    from pathlib import Path
-
-    from mcp_skills_server.provenance.signatures import UnsignedError, Verifier
-    from mcp_skills_server.sources.source import UnacceptableError
-
     verifier = Verifier([*map(Path, keys)])
 
     def prove(files: Mapping[str, bytes]) -> None:
@@ -132,14 +147,6 @@ def _proof(keys: tuple[str, ...]) -> Callable[[Mapping[str, bytes]], object] | N
             raise UnacceptableError(str(error)) from None
 
     return prove
-
-
-def _origin(text: str) -> str:
-    from mcp_skills_server.dialects import wellknown
-    from mcp_skills_server.sources.addresses import check_fetchable
-
-    check_fetchable(text)
-    return wellknown.origin(text)
 
 
 def _headers(given: tuple[str, ...], token_env: str | None) -> Generator[tuple[str, str]]:
@@ -162,10 +169,6 @@ def _headers(given: tuple[str, ...], token_env: str | None) -> Generator[tuple[s
 
 def _known(folder: str, settings: FetchSettings) -> list[tuple[str, FetchSettings]]:
     """Return what a folder was fetched from, each with settings for what was asked of it."""
-    from dataclasses import replace
-
-    from mcp_skills_server.sources.records import read_indexes
-
     known = read_indexes(folder)
     if not known:
         raise UsageError(f"{folder}: nothing was fetched into it; give the URL of a site")
@@ -179,31 +182,56 @@ def _known(folder: str, settings: FetchSettings) -> list[tuple[str, FetchSetting
     ]
 
 
-def _fetch_or_list(url: str, settings: FetchSettings, options: FetchOptions) -> int:
-    """Return the exit code: 1 where the index is at fault, 2 where nothing answers or may be fetched."""
-    from mcp_skills_server.dialects.wellknown import IndexRefusedError
-    from mcp_skills_server.sources.addresses import relative_to_site, shown
-    from mcp_skills_server.sources.source import RollbackError, SourceError
-
+def _fetch(url: str, settings: FetchSettings, options: FetchOptions) -> int:
+    """Return the exit code: 1 where the index or a skill is at fault, 2 where nothing answers or may be fetched."""
     try:
         if options.only_list:
-            return _list(url, settings, options)
-        return _fetch(url, str(options.output), settings, options)
-    except (IndexRefusedError, SourceError) as error:
+            return _list(url, settings)
+        source = _source(url, settings, options)
+
+        async def fetch(progress: Callable[[int, int], None] | None) -> FetchReport:
+            return await reconcile(source, await source.resolve(anew=settings.revalidate), progress)
+
+        with _bar() as progress:
+            report = anyio.run(fetch, progress)
+    except (wellknown.IndexRefusedError, SourceError) as error:
         remark(f"{shown(url)}: {relative_to_site(url, str(error))}")
-        if isinstance(error, IndexRefusedError | RollbackError):
+        if isinstance(error, wellknown.IndexRefusedError | RollbackError):
             return 1
         return 2
+    _remark_report(report, source.origin, str(options.output))
+    return int(not report.ok)
 
 
-def _list(url: str, settings: FetchSettings, options: GitOptions) -> int:
-    import anyio
+def _source(url: str, settings: FetchSettings, options: FetchOptions) -> Source:
+    """Open a source whose skills go into the folder of `--output`."""
+    kind = kind_of(url)
+    if kind.name == "folder" and is_archive(url) and not os.path.exists(url):
+        raise UsageError(f"{url}: no such file; give the path of an archive, or the URL of a site or a repository")
+    chosen = SourceSettings(
+        cache_directory(),
+        fetch=settings,
+        signers=path_or_none(options.signers),
+        rewritten=options.accept_rewritten,
+        output=Path(str(options.output)),
+    )
+    if kind.name in {"folder", "site"}:
+        from mcp_skills_server.sources.site import Site  # the HTTP client takes a while to load
 
-    if _tree_source(url, settings, options) is not None:
+        return Site(url, chosen)
+    if settings.trust.headers:
+        way = "registries have 'docker login'" if kind.name == "oci" else "git has credential helpers"
+        raise UsageError(f"--token-env and --header are for sites; {way}, which are used here too")
+    if kind.is_path:
+        url = os.path.abspath(url)  # for --update, from wherever that is called
+    return cast("Source", open_source(url, chosen))
+
+
+def _list(url: str, settings: FetchSettings) -> int:
+    from mcp_skills_server.sources.site import look  # the HTTP client takes a while to load
+
+    if kind_of(url).name not in {"folder", "site"}:
         raise UsageError(f"fetch --list is for sites; 'mcp-skills-server list {url}' shows what this one has")
-
-    from mcp_skills_server.sources.site import look
-
     _, index = anyio.run(look, url, settings)
     wanted = settings.wanted
     entries = [entry for entry in index.entries if wanted is None or entry.name in wanted]
@@ -222,69 +250,22 @@ def _list(url: str, settings: FetchSettings, options: GitOptions) -> int:
     return int(index.version is None or any(each.broken for each in broken))
 
 
-def _fetch(url: str, folder: str, settings: FetchSettings, options: GitOptions) -> int:
-    import anyio
-
-    source = _tree_source(url, settings, options)
-    if source is None:
-        from mcp_skills_server.sources.site import refresh
-
-        with _bar() as progress:
-            report = anyio.run(refresh, url, folder, settings, progress)
-    else:
-        from mcp_skills_server.sources.copying import copy
-        from mcp_skills_server.sources.source import SourceError
-
-        try:
-            report = anyio.run(copy, source, folder, settings)
-        except SourceError as error:
-            remark(f"{source.origin}: {error}")
-            return 2
-    for line in report.warnings:
+def _remark_report(report: FetchReport, origin: str, folder: str) -> None:
+    """Print what was fetched on stderr."""
+    where, source, size = report.url, "the source", ""
+    if report.version != "tree":
+        where, source, size = shown(report.url), "the index", f" ({report.bytes:,} bytes downloaded)"
+    for line in (*report.warnings, *map(str, report.pointer_problems(origin))):
         remark(f"warning: {line}")
     for name in report.edited:
         remark(f"{name}: it was edited in {folder}, and stays; --force replaces it")
     for name in report.gone:
+        fate = "stays; --prune removes it"
         if name in report.pruned:
-            remark(f"{name}: it is gone from {_index(report)}, and was removed")
-        else:
-            remark(f"{name}: it is gone from {_index(report)}, and stays; --prune removes it")
+            fate = "was removed"
+        remark(f"{name}: it is gone from {source}, and {fate}")
     for refusal in report.refused:
         remark(f"refused: {refusal}")
-    remark(_summary(report))
-    return int(not report.ok)
-
-
-def _tree_source(url: str, settings: FetchSettings, options: GitOptions) -> Source | None:
-    """Return the source that is copied skill by skill from a tree; None for a site, whose index says what is new."""
-    from mcp_skills_server.directories import cache_directory
-    from mcp_skills_server.format.archive import is_archive
-    from mcp_skills_server.sources.kinds import kind_of, open_source
-    from mcp_skills_server.sources.source import SourceSettings
-
-    kind = kind_of(url)
-    if kind.name == "folder" and is_archive(url) and not os.path.exists(url):
-        raise UsageError(f"{url}: no such file; give the path of an archive, or the URL of a site or a repository")
-    if kind.name in {"folder", "site"}:
-        return None
-    if kind.is_path:
-        url = os.path.abspath(url)  # for --update, from wherever that is called
-    if settings.trust.headers:
-        way = "registries have 'docker login'" if kind.name == "oci" else "git has credential helpers"
-        raise UsageError(f"--token-env and --header are for sites; {way}, which are used here too")
-    signers = path_or_none(options.signers)
-    return open_source(
-        url, SourceSettings(cache_directory(), fetch=settings, signers=signers, rewritten=options.accept_rewritten)
-    )
-
-
-def _index(report: FetchReport) -> str:
-    return "the source" if report.version == "tree" else "the index"
-
-
-def _summary(report: FetchReport) -> str:
-    from mcp_skills_server.sources.addresses import shown
-
     counts = (
         (len(report.added), "added"),
         (len(report.updated), "updated"),
@@ -294,9 +275,7 @@ def _summary(report: FetchReport) -> str:
         (len(report.refused), "refused"),
     )
     done = ", ".join(f"{count} {word}" for count, word in counts if count) or "nothing to do"
-    if report.version == "tree":
-        return f"{report.url}: {done}"
-    return f"{shown(report.url)}: {done} ({report.bytes:,} bytes downloaded)"
+    remark(f"{where}: {done}{size}")
 
 
 @contextmanager

@@ -1,15 +1,14 @@
 """Options of a command as typed fields of a class: one field declares all that is known of an option.
 
-    class WatchOptions(Options):
-        heading: ClassVar[str] = "Following changes"
+    class WatchOptions(Options, heading="Following changes"):
         poll: bool = switch(False, "Look at time stamps instead of waiting for events.")
 
 `takes(WatchOptions)` gives a click command these options and calls it with one such object. The command line, the
 environment, the configuration file, `config show` and the reloading of the file are all derived from the field. In the
 help of a `Grouped` command the options stand below the heading of the class that declares them.
 
-To a type checker these classes are frozen dataclasses. Real ones compile methods for each class, and that took 8 ms of
-every start.
+To a type checker these classes are dataclasses. Real ones compile methods for each class, and that took 8 ms of every
+start.
 """
 
 from __future__ import annotations
@@ -20,17 +19,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import wraps
 from itertools import chain
-from typing import Any, ClassVar, Final, NamedTuple, NoReturn, TypeVar, cast, dataclass_transform
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast, dataclass_transform
 
 import click
 
 _T = TypeVar("_T")
-_STREAM: Final = "-"
-"""Stands in the place of a path for stdin or stdout."""
 VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 """Of an environment variable that the operator names."""
 PREFIX: Final = "MCP_SKILLS_"
 """Of the variables of all options: MCP_SKILLS_PAGE_SIZE for --page-size."""
+_WORDS: Final = "mcp_skills_server.words"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ class Traits:
         is_live: a running server takes a new value of the configuration file.
         in_file: a configuration file may give it.
         if_empty: what to give where its variable is set and empty, which would open the server to everyone.
-        locate: returns a value with the path in it made absolute, from a folder; None for a value without a path.
+        path: matches a value with a path, which is its first group.
     """
 
     heading: str = "Other options"
@@ -51,7 +49,7 @@ class Traits:
     is_live: bool = False
     in_file: bool = True
     if_empty: str = ""
-    locate: Callable[[str, str], str] | None = None
+    path: str = ""
 
     @property
     def is_http_only(self) -> bool:
@@ -68,7 +66,7 @@ class _Declared(NamedTuple):
     settings: Mapping[str, Any]
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclass_transform(kw_only_default=True)
 class Options:
     """The values of options: those that are given, and the defaults of the others.
 
@@ -76,16 +74,16 @@ class Options:
         TypeError: there is no such option.
     """
 
-    heading: ClassVar[str] = _OTHERS.heading
+    heading: ClassVar[str]
+
+    def __init_subclass__(cls, heading: str = _OTHERS.heading) -> None:
+        cls.heading = heading
 
     def __init__(self, **given: Any) -> None:
         values = {name: declared.default for name, declared, _ in _declared(type(self))}
         if unknown := given.keys() - values:
             raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
         vars(self).update(values | given)
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__} does not change")
 
 
 def option(default: _T, words: str, *names: str, **more: Any) -> _T:
@@ -95,7 +93,7 @@ def option(default: _T, words: str, *names: str, **more: Any) -> _T:
         default: its value where none is given.
         words: its help.
         names: as on the command line; without any, the field's name with hyphens.
-        more: what `click.Option` takes besides (`type`, `metavar`, `required` ...), and `Traits` but for the heading.
+        more: what `click.Option` takes besides, and `Traits` but for the heading.
     """
     known = {} if more.get("required") else {"default": default}
     return cast("_T", _Declared(default, names or ("--{}",), {"help": words, "show_default": True, **known, **more}))
@@ -166,7 +164,7 @@ def _declared(kind: type[Options]) -> Iterator[tuple[str, _Declared, str]]:
     for base in kind.__mro__:
         for name, value in vars(base).items():
             if isinstance(value, _Declared):
-                yield name, value, vars(base).get("heading", Options.heading)
+                yield name, value, vars(base)["heading"]
 
 
 class _Option(click.Option):
@@ -184,6 +182,11 @@ class _Option(click.Option):
 class Grouped(click.Command):
     """A command whose help has its options below headings."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words of the command line, and keep them for `parsed_again`."""
+        ctx.meta[_WORDS] = (*args,)
+        return super().parse_args(ctx, args)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the headings in the order of the classes; options without one come last."""
         rows: dict[str, list[tuple[str, str]]] = {}
@@ -191,16 +194,23 @@ class Grouped(click.Command):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
                 rows.setdefault(traits_of(parameter).heading, []).append(record)
-        rest = rows.pop(Options.heading, [])
-        for heading, records in [*rows.items(), (Options.heading, rest)]:
+        rest = rows.pop(_OTHERS.heading, [])
+        for heading, records in [*rows.items(), (_OTHERS.heading, rest)]:
             with formatter.section(heading):
                 formatter.write_dl(records)
 
 
-def values_for(settings: type[Any], options: Options, **more: Any) -> dict[str, Any]:
-    """Return the values of options that have the name of a field of this settings class, and `more` in their place."""
-    names = {each.name for each in fields(settings) if each.init}
-    return {name: value for name, value in vars(options).items() if name in names} | more
+def parsed_again(context: click.Context) -> click.Context:
+    """Parse the command line and the environment of a `Grouped` command anew, with the configuration file as it is now.
+
+    `obj` of the new context is true, by which the file's reader knows a running server.
+    """
+    return context.command.make_context(context.info_name, [*context.meta[_WORDS]], obj=True)
+
+
+def values_of(options: Options, *names: str) -> dict[str, Any]:
+    """Return the values of the options of these names, for settings whose fields have the same names."""
+    return {name: getattr(options, name) for name in names}
 
 
 def traits_of(parameter: click.Parameter) -> Traits:
@@ -212,12 +222,13 @@ def traits_of(parameter: click.Parameter) -> Traits:
 
 def located(parameter: click.Parameter, value: str, folder: str) -> str:
     """Return the value of an option with the path in it, if any, made absolute from `folder`."""
-    locate = traits_of(parameter).locate
-    if locate is not None:
-        return locate(value, folder)
-    if isinstance(parameter.type, click.Path) and value != _STREAM:
-        return os.path.normpath(os.path.join(folder, value))
-    return value
+    pattern = traits_of(parameter).path
+    if isinstance(parameter.type, click.Path):
+        pattern = "(?!-$)(.+)"  # a hyphen stands for stdin or stdout
+    found = re.fullmatch(pattern, value)
+    if found is None or not pattern:
+        return value
+    return value[: found.start(1)] + os.path.normpath(os.path.join(folder, found[1]))
 
 
 def key_of(parameter: click.Parameter) -> str:

@@ -6,10 +6,12 @@ import os
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
+from mcp_skills_server.catalog.dot_folders import passed_over
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.fields import takes
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import (
@@ -23,14 +25,10 @@ from mcp_skills_server.commands.options import (
 from mcp_skills_server.commands.printing import progress, remark, say, say_json, say_lines, say_table
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.uris import uri
-from mcp_skills_server.model import SKILL_MD, Standing
-
-if TYPE_CHECKING:
-    from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.model import Problem, Skill
+from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
+from mcp_skills_server.runtime.runtime import Runtime
 
 _OF_A_KIND: Final = 20
-_EMPTY: Final = "give the folder that holds your skills, or begin one with 'new'"
 _UNLISTED: Final = {Standing.UNUSABLE: " (not served)", Standing.LENIENT: " (not listed)"}
 _SERVED: Final = {
     Standing.UNUSABLE: "no",
@@ -99,16 +97,17 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
     check(registry, skills)
     problems = registry.problems()
     counts = Counter(problem.skill for problem in problems)
-    passed = report_passed(registry)
-    empty = without_skills(registry)
-    report_empty(empty, passed)
-    sources = [
-        {"root": root.shown, "revision": root.revision or None} for root in registry.roots if root.origin is not None
-    ]
+    empty, passed = report_absent(registry)
+    sources = [{"root": root.shown, "revision": root.revision or None} for root in registry.roots if root.origin]
     if options.form == "json":
-        summaries = [_summary(skill, counts[skill.path]) for skill in skills]
-        found = {"skills": summaries, "problems": [each._asdict() for each in problems]}
-        say_json(found | {"passed_over": passed, "sources": sources})
+        say_json(
+            {
+                "skills": [_summary(skill, counts[skill.path]) for skill in skills],
+                "problems": [each._asdict() for each in problems],
+                "passed_over": passed,
+                "sources": sources,
+            }
+        )
         return int(bool(empty))
     colours: dict[int, str] = {}
     rows = [("PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION")]
@@ -144,8 +143,6 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
       mcp-skills-server show ~/skills refunds
       mcp-skills-server show ~/skills acme/billing/refunds --format json
     """
-    from mcp_skills_server.runtime.runtime import Runtime
-
     usage = "show takes one or more roots and then the name of a skill, as in 'show ~/skills refunds'"
     roots, name = roots_and_last(arguments, usage)
     registry = load_registry(roots, options)
@@ -169,12 +166,10 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
     if options.form == "json":
         say_json(details)
         return
-    for key in ("path", "name", "title", "version", "uri", "origin", "revision", "description"):
+    details["served"] = _SERVED[skill.standing]
+    for key in ("path", "name", "title", "version", "uri", "origin", "revision", "description", "served", "listed"):
         if details[key]:
             say(f"{key + ':':13}{' '.join(str(details[key]).split())}")
-    say(f"{'served:':13}{_SERVED[skill.standing]}")
-    if listed is not None:
-        say(f"{'listed:':13}{listed}")
     say("")
     rows = [(path, str(file.size), file.digest or "") for path, file in skill.files.items()]
     say_table([("FILE", "BYTES", "DIGEST"), *rows])
@@ -184,21 +179,16 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
     say_lines(str(details["instructions"]))
 
 
-def report_passed(registry: Registry) -> list[dict[str, Any]]:
-    """Print on stderr which skills in dot folders were passed over, and return the same for a program."""
-    from mcp_skills_server.catalog.dot_folders import passed_over
-
-    passed = passed_over(registry)
+def report_absent(registry: Registry) -> tuple[list[str], list[dict[str, Any]]]:
+    """Print on stderr which roots have no skill, and which skills in dot folders were passed over; return both."""
+    passed, empty = passed_over(registry), without_skills(registry)
     for each in passed:
         remark(str(each))
-    return [each.as_json() for each in passed]
-
-
-def report_empty(empty: Iterable[str], passed: list[dict[str, Any]]) -> None:
-    """Print on stderr which roots have no skill at all, not even in a dot folder."""
     for root in empty:
-        if root not in {each["root"] for each in passed}:
-            remark(f"no skill at {root}: no folder there has a SKILL.md; {_EMPTY}")
+        if root not in {each.root for each in passed}:
+            hint = "give the folder that holds your skills, or begin one with 'new'"
+            remark(f"no skill at {root}: no folder there has a SKILL.md; {hint}")
+    return empty, [each.as_json() for each in passed]
 
 
 def _summary(skill: Skill, problems: int) -> dict[str, Any]:

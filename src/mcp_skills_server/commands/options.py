@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
@@ -25,13 +24,12 @@ from mcp_skills_server.commands.fields import (
     switch,
     variables_of,
 )
-from mcp_skills_server.errors import StaleFileError, UsageError
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Standing
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcp_skills_server.access.settings import OAuthSettings
     from mcp_skills_server.access.tokens import Token, TokenLines
     from mcp_skills_server.catalog.index import Index
     from mcp_skills_server.catalog.registry import Registry
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
     from mcp_skills_server.model import Skill
 
 logger = logging.getLogger(__name__)
-_READ: Final = "mcp_skills_server.configuration"
 _WITHOUT_OPTION: Final = frozenset(("MCP_SKILLS_EMBEDDINGS_KEY",))
 """Variables of secrets that have no option, so that no process list shows them."""
 _ROOTS: Final = "MCP_SKILLS_ROOTS"
@@ -88,10 +85,7 @@ def path_or_none(given: str | None) -> Path | None:
     return None
 
 
-class LimitOptions(Options):
-    """The limits of a skill, and the folders that are searched."""
-
-    heading: ClassVar[str] = "Which skills there are"
+class LimitOptions(Options, heading="Which skills there are"):
     max_skill_md: int = count(1 << 20, "Bytes of a SKILL.md.")
     max_files: int = count(512, "Files of one skill.")
     max_bytes: int = count(16 << 20, "Bytes of one skill, all files together.")
@@ -111,10 +105,7 @@ class LimitOptions(Options):
     )
 
 
-class SiteOptions(Options):
-    """How remote roots are fetched and cached."""
-
-    heading: ClassVar[str] = "Roots that are fetched"
+class SiteOptions(Options, heading="Roots that are fetched"):
     cache_dir: str | None = option(
         None,
         "Where copies of what is fetched and indexes for the next start are kept; by default the user's cache.",
@@ -134,10 +125,7 @@ class SiteOptions(Options):
     )
 
 
-class GitOptions(Options):
-    """How git repositories are fetched."""
-
-    heading: ClassVar[str] = "Roots in git"
+class GitOptions(Options, heading="Roots in git"):
     signers: str | None = file(
         "Take a commit only if it is signed with an ssh key that this file of allowed signers names.",
         "--require-signed-commits",
@@ -145,25 +133,22 @@ class GitOptions(Options):
     accept_rewritten: bool = flag("Take what a branch was rewritten to (force-push), or a tag moved to.")
 
 
-def _take(context: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
-    """Read the file, before any other option is looked at."""
-    if path is not None and not context.resilient_parsing:
-        from mcp_skills_server.commands.config_file import ConfigurationError, read
+def _read(context: click.Context, _parameter: click.Parameter, path: str | None) -> Configuration | None:
+    """Read the configuration file, which gives the defaults of the options that are parsed after it."""
+    if path is None or context.resilient_parsing:
+        return None
+    from mcp_skills_server.commands.config_file import ConfigurationError, read
 
-        try:
-            configuration = read(path)
-        except ConfigurationError as error:
-            raise UsageError(str(error)) from None
-        context.meta[_READ] = configuration
-        context.default_map = {**configuration.values}
-    return path
+    try:
+        configuration = read(path, again=bool(context.obj))
+    except ConfigurationError as error:
+        raise UsageError(str(error)) from None
+    context.default_map = {**configuration.values}
+    return configuration
 
 
-class ConfigOptions(Options):
-    """The file of options."""
-
-    heading: ClassVar[str] = "Configuration"
-    config: str | None = option(
+class ConfigOptions(Options, heading="Configuration"):
+    config: Configuration | None = option(
         None,
         "Take from this TOML file the options that neither the command line nor the environment gives: "
         "page-size = 20. 'config check' proves it, 'config show' says what is in force.",
@@ -171,12 +156,12 @@ class ConfigOptions(Options):
         metavar="FILE",
         in_file=False,
         is_eager=True,
-        callback=_take,
+        callback=_read,
     )
 
 
 class RootOptions(LimitOptions, SiteOptions, GitOptions, ConfigOptions):
-    """How the roots of a command are read."""
+    """Options of reading the roots of a command."""
 
 
 class TextOptions(RootOptions):
@@ -191,19 +176,13 @@ class TableOptions(RootOptions):
     form: Literal["table", "json"] = output_format("table", "json")
 
 
-class WatchOptions(Options):
-    """How local folders are watched."""
-
-    heading: ClassVar[str] = "Following changes"
+class WatchOptions(Options, heading="Following changes"):
     watch: bool = switch(True, "Follow changes of the folders.")
     poll: bool = switch(False, "Look at time stamps instead of waiting for events, for network file systems.")
     reconcile: float = seconds(300, "Look at everything again after so long, in case an event was lost.", least=1)
 
 
-class RefreshOptions(Options):
-    """How often remote roots are polled."""
-
-    heading: ClassVar[str] = "Following changes"
+class RefreshOptions(Options, heading="Following changes"):
     refresh: float = seconds(
         60,
         "How often to look whether a root in git or a registry has changed. A site says so itself.",
@@ -213,10 +192,7 @@ class RefreshOptions(Options):
     first_load: float = seconds(5, "How long a first list waits for what was never fetched before.")
 
 
-class SignatureOptions(Options):
-    """The signatures that skills must have."""
-
-    heading: ClassVar[str] = "What is pinned and signed"
+class SignatureOptions(Options, heading="What is pinned and signed"):
     require_signature: tuple[str, ...] = many(
         "Take only skills that this key signed, a public key or the certificate of an authority in PEM. May be "
         "repeated; one of them must have signed.",
@@ -226,51 +202,27 @@ class SignatureOptions(Options):
 
 
 class SignedRootOptions(RootOptions, SignatureOptions):
-    """How roots are read, and the signatures that their skills must have."""
+    """Options of reading roots, and the signatures that their skills must have."""
 
 
-class PinOptions(SignatureOptions):
-    """The lock file, and the signatures that skills must have."""
-
-    heading: ClassVar[str] = "What is pinned and signed"
+class PinOptions(SignatureOptions, heading="What is pinned and signed"):
     lock: str | None = file("Serve exactly the skills that this lock file names, of the ROOTs that it names.")
     frozen: bool = flag("With --lock: refuse to start where a skill that it names cannot be served.")
 
 
 class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions):
-    """How the roots of a command are read and kept current."""
+    """Options of reading the roots of a command and keeping them current."""
 
 
-def _locate_proposals(given: str, folder: str) -> str:
-    """Return the absolute path of a folder of proposals; "git" as it is."""
-    return given if given == "git" else os.path.normpath(os.path.join(folder, given))
-
-
-class ProposalOptions(Options):
-    """The proposals of models."""
-
-    heading: ClassVar[str] = "Proposals"
+class ProposalOptions(Options, heading="Proposals"):
     proposals: str | None = option(
         None,
         "Let models propose skills, and changes of skills in your own folders, and keep what they propose in this "
         "folder; git for a branch each in the working copy of a root. Nothing changes until a person approves "
         "it ('proposals', or the page).",
-        locate=_locate_proposals,
+        path="(?!git$)(.+)",
         metavar="DIR|git",
     )
-
-
-@contextmanager
-def reading() -> Generator[None]:
-    """Report a file that changes while it is read as wrong usage.
-
-    Raises:
-        UsageError: a file changed.
-    """
-    try:
-        yield
-    except StaleFileError as error:
-        raise UsageError(f"{error}; try again when it no longer changes") from None
 
 
 def roots_and_last(arguments: Sequence[str], usage: str) -> tuple[Sequence[str], str]:
@@ -339,14 +291,6 @@ def limits_of(options: LimitOptions) -> Limits:
     )
 
 
-# The configuration file and what it and other options give
-
-
-def configuration_of(context: click.Context) -> Configuration | None:
-    """Return the configuration of this command; None without `--config`."""
-    return context.meta.get(_READ)
-
-
 def tokens_of(file: str | None, lines: str | None) -> list[Token]:
     """Return the tokens of `--token-file` or `--tokens`, each line proved. Warn of those that expire soon."""
     from mcp_skills_server.access.tokens import warn_of_ends
@@ -367,19 +311,6 @@ def token_lines_of(file: str | None, lines: str | None, *, again: bool = False) 
     if file is not None:
         return read_token_file(file, again=again)
     return TokenLines(())
-
-
-def oauth_of(context: click.Context) -> OAuthSettings | None:
-    """Return the issuer whose access tokens are accepted, by the options and the file of this command; or None."""
-    configuration = configuration_of(context)
-    table = configuration and configuration.oauth
-    given = {key: context.params.get(f"oauth_{key}") for key in ("issuer", "audience", "resource")}
-    options = {key: value for key, value in given.items() if value is not None}
-    if table is None and not options:
-        return None
-    from mcp_skills_server.commands.config_file import oauth_settings
-
-    return oauth_settings(table or {}, options)
 
 
 def warn_of_unknown_variables(context: click.Context) -> None:

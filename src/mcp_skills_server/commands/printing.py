@@ -10,8 +10,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 import click
@@ -88,19 +87,13 @@ def remark(text: str) -> None:
     say(f"{_PROGRAM}: {text}", err=True)
 
 
-def progress(items: Collection[_T], label: str) -> Iterator[_T]:
-    """Yield the items, with a progress bar of this label on stderr if that is a terminal."""
-    with progress_bar(len(items), label) as tick:
-        for each in items:
-            yield each
-            tick()
+def progress(items: Iterable[_T], label: str, count: int | None = None) -> Iterator[_T]:
+    """Yield the items, with a progress bar of this label on stderr if that is a terminal.
 
-
-@contextmanager
-def progress_bar(length: int, label: str) -> Generator[Callable[[], object]]:
-    """Show a progress bar on stderr if that is a terminal; yield the function that moves it by one, in any thread."""
+    `count` is the number of items; None where they have a length.
+    """
     if not sys.stderr.isatty():
-        yield lambda: None
+        yield from items
         return
-    with click.progressbar(length=length, label=label, file=sys.stderr) as bar:
-        yield lambda: bar.update(1)
+    with click.progressbar(items, count, label, file=sys.stderr) as bar:
+        yield from bar

@@ -5,38 +5,44 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+import anyio
 import click
 
 import mcp_skills_server
-from mcp_skills_server.catalog.roots import PLUGIN_NAME
-from mcp_skills_server.commands.fields import Options, flag, option, seconds, takes
-from mcp_skills_server.commands.look import report_passed
-from mcp_skills_server.commands.opening import make_registry
+from mcp_skills_server.catalog.dot_folders import passed_over
+from mcp_skills_server.catalog.plugins import PLUGIN_NAME
+from mcp_skills_server.commands.fields import flag, option, seconds, takes
+from mcp_skills_server.commands.opening import load_registry, make_registry
 from mcp_skills_server.commands.options import RootOptions, roots, roots_and_last, without_skills
 from mcp_skills_server.commands.printing import progress, remark, say
+from mcp_skills_server.durable import replace_file, write_folder
 from mcp_skills_server.errors import UsageError, plural
-from mcp_skills_server.format.archive import Files
+from mcp_skills_server.format import identity
+from mcp_skills_server.format.archive import ArchiveRefusedError, Files
 from mcp_skills_server.model import printable
+from mcp_skills_server.publish import packages
+from mcp_skills_server.publish.artifacts import Published
+from mcp_skills_server.publish.publication import Publication
+from mcp_skills_server.publish.static import StaticSite
+from mcp_skills_server.sources.oci.reference import OciReference, is_oci, parse_reference
+from mcp_skills_server.sources.source import Bounds, OriginPolicy, SourceError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.publish.artifacts import Published
-    from mcp_skills_server.publish.publication import Publication
-    from mcp_skills_server.sources.oci.push import Package, Pushed
-    from mcp_skills_server.sources.oci.reference import OciReference
+    from mcp_skills_server.sources.oci.push import Package
 
 _VERSION: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:-[0-9A-Za-z.-]{1,64})?")
 
 
-class PartialOptions(Options):
-    """Options for skills that cannot be published."""
+class PackOptions(RootOptions):
+    """Options of the skills to pack, and of reading them."""
 
     allow_partial: bool = flag(
         "Publish the others where a skill cannot be; without it nothing is, and it exits with 1."
@@ -44,7 +50,7 @@ class PartialOptions(Options):
     with_evals: bool = flag("Publish the folder evals of each skill, too. That of a signed skill always is.")
 
 
-class PublishOptions(PartialOptions, RootOptions):
+class PublishOptions(PackOptions):
     """All options of `publish`."""
 
     output: str = option("", "The folder for the tree.", required=True, type=click.Path(), metavar="DIR")
@@ -81,9 +87,6 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server publish ~/skills --output ./public --base-url https://cdn.example.com --headers
       mcp-skills-server publish ~/skills --output ./public --check
     """
-    from mcp_skills_server.publish.publication import Publication
-    from mcp_skills_server.publish.static import StaticSite
-
     output = options.output
     _check_base(options.base_url)
     registry = make_registry(roots, options, indexed=True)
@@ -94,7 +97,8 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     if sys.stderr.isatty():
         remark("reading the skills")
     registry.load()
-    report_passed(registry)
+    for each in passed_over(registry):
+        remark(str(each))
     empty = without_skills(registry)
     if empty and not options.allow_partial and not options.check:
         return _refuse_to_publish(output, [(root, "no skill there") for root in empty])
@@ -165,27 +169,30 @@ def _check_base(url: str) -> None:
 
 
 def _packable(
-    registry: Registry, options: PartialOptions, *, what: str, refusal: str, empty: str
-) -> tuple[Publication, dict[str, Published]] | None:
-    """Return the skills that can be packed, by name; None where one cannot and --allow-partial is missing.
+    roots: Sequence[str], options: PackOptions, *, left_out: str, nothing: str, empty: str
+) -> tuple[Publication, dict[str, Published]]:
+    """Return the skills that can be packed, by name. Exit with 1 where one cannot and --allow-partial is missing.
 
-    Each one left out is reported as `what`, and a refusal by the line `refusal`.
+    Args:
+        roots: where they are.
+        options: how they are read and packed.
+        left_out: what is said of each skill that cannot be packed.
+        nothing: what is said where nothing is packed because of one.
+        empty: what cannot be done with no skill at all.
     """
-    from mcp_skills_server.publish.publication import Publication
-
-    registry.load()
+    registry = load_registry(roots, options, proved=True)
     publication = Publication(registry, evals=options.with_evals)
     edition = publication.edition()
-    _report_left_out(edition.left_out, what)
+    _report_left_out(edition.left_out, left_out)
     if edition.left_out and not options.allow_partial:
-        remark(refusal)
-        return None
+        remark(nothing)
+        raise click.exceptions.Exit(1)
     if not edition.skills:
         raise UsageError(f"there is no skill to {empty}; 'validate' says what is wrong with those that are there")
     return publication, dict(sorted(edition.skills.items()))
 
 
-class PushOptions(PartialOptions, RootOptions):
+class PushOptions(PackOptions):
     """All options of `push`."""
 
     each: bool = flag("One artifact for each skill, in the repository REPOSITORY/NAME, and no collection of them.")
@@ -209,9 +216,7 @@ def push(options: PushOptions, arguments: tuple[str, ...]) -> int:
       mcp-skills-server push ~/skills/refunds oci://registry.example.com/team/refunds:2.1
       mcp-skills-server push ~/skills oci://registry.example.com/team/skills --each
     """
-    from mcp_skills_server.format.identity import version
     from mcp_skills_server.sources.oci.push import Package
-    from mcp_skills_server.sources.oci.reference import is_oci, parse_reference
 
     usage = "push takes roots and then where to, as in 'push ~/skills oci://registry.example.com/skills'"
     roots, target = roots_and_last(arguments, usage)
@@ -220,37 +225,23 @@ def push(options: PushOptions, arguments: tuple[str, ...]) -> int:
     reference = parse_reference(target, http=options.allow_http)
     if reference.digest is not None:
         raise UsageError(f"{target}: what is pushed gets its digest from its bytes; give a tag, or nothing for latest")
-    refusal = f"nothing was pushed to {reference}; correct this, or push the rest with --allow-partial"
-    found = _packable(
-        make_registry(roots, options, proved=True), options, what="not pushed", refusal=refusal, empty="push"
-    )
-    if found is None:
-        return 1
-    publication, skills = found
-    packages = [
-        Package(name, each.skill.frontmatter, version(each.skill.frontmatter), partial(publication.unpacked, each))
+    nothing = f"nothing was pushed to {reference}; correct this, or push the rest with --allow-partial"
+    publication, skills = _packable(roots, options, left_out="not pushed", nothing=nothing, empty="push")
+    packed = [
+        Package(
+            name,
+            each.skill.frontmatter,
+            identity.version(each.skill.frontmatter),
+            partial(publication.unpacked, each),
+        )
         for name, each in skills.items()
     ]
-    return _push(reference, packages, options)
-
-
-def _push(reference: OciReference, packages: Sequence[Package], options: PushOptions) -> int:
-    """Push, and print what became of it; 1 where a skill cannot be packed, 2 where the registry does not take it."""
-    import anyio
-
-    from mcp_skills_server.format.archive import ArchiveRefusedError
-    from mcp_skills_server.sources.source import SourceError
-
-    async def run() -> None:
-        if not options.each:
-            _report(reference, await _push_all(reference, packages, options))
-            return
-        for package in packages:
-            own = replace(reference, repository=f"{reference.repository}/{package.name}")
-            _report(own, await _push_all(own, [package], options))
-
+    targets = [(reference, packed)]
+    if options.each:
+        targets = [(replace(reference, repository=f"{reference.repository}/{each.name}"), [each]) for each in packed]
     try:
-        anyio.run(run)
+        for target, wanted in targets:
+            anyio.run(_push, target, wanted, options)
     except ArchiveRefusedError as error:
         remark(str(error))
         return 1
@@ -260,31 +251,31 @@ def _push(reference: OciReference, packages: Sequence[Package], options: PushOpt
     return 0
 
 
-async def _push_all(reference: OciReference, packages: Sequence[Package], options: PushOptions) -> Pushed:
+async def _push(reference: OciReference, packed: Sequence[Package], options: PushOptions) -> None:
+    """Push one skill, or a collection of several, and print its digest."""
     from mcp_skills_server.sources.http import HttpClient
     from mcp_skills_server.sources.oci.access import Access
     from mcp_skills_server.sources.oci.client import RegistryClient
     from mcp_skills_server.sources.oci.push import push_collection, push_skill
-    from mcp_skills_server.sources.source import Bounds, OriginPolicy
 
     trust = OriginPolicy(private=options.allow_private, http=options.allow_http)
     bounds = Bounds(read_s=min(30.0, options.timeout), download_s=options.timeout)
     async with HttpClient(bounds) as http:
         client = RegistryClient(http, reference, Access(reference, "pull,push"), trust)
-        if len(packages) == 1:
-            return await push_skill(client, reference, packages[0])
-        return await push_collection(client, reference, packages)
-
-
-def _report(reference: OciReference, pushed: Pushed) -> None:
+        if len(packed) == 1:
+            pushed = await push_skill(client, reference, packed[0])
+        else:
+            pushed = await push_collection(client, reference, packed)
     named = str(reference).removesuffix(f":{reference.tag}")
     say(f"{named}@{pushed.digest}")
-    sent = f"{len(pushed.sent)} new ({pushed.bytes:,} bytes sent)" if pushed.bytes else "nothing to send"
+    sent = "nothing to send"
+    if pushed.bytes:
+        sent = f"{len(pushed.sent)} new ({pushed.bytes:,} bytes sent)"
     remark(f"pushed {reference}: {sent}")
 
 
-class PackageOptions(PartialOptions, RootOptions):
-    """What `bundle` and `plugin` have in common."""
+class PackageOptions(PackOptions):
+    """Options that `bundle` and `plugin` share."""
 
     name: str | None = option(None, "What hosts call it; by default the name of the first folder.", metavar="NAME")
     package_version: str = option("0.1.0", "Its version.", metavar="VERSION")
@@ -316,18 +307,11 @@ def bundle(options: BundleOptions, roots: tuple[str, ...]) -> int:
     Example:
       mcp-skills-server bundle ~/skills --output skills.mcpb
     """
-    from mcp_skills_server.durable import replace_file
-    from mcp_skills_server.publish import packages
-
-    name, version = _named(options, roots)
+    name = _name_of(options, roots)
     skills = _packaged_files(options, roots)
-    if skills is None:
-        return 1
-    raw = packages.bundle(skills, name, version, mcp_skills_server.__version__)
-    try:
+    raw = packages.bundle(skills, name, options.package_version, mcp_skills_server.__version__)
+    with _writing(options.output):
         replace_file(Path(options.output), raw, None)
-    except OSError as error:
-        raise UsageError(f"--output {printable(options.output)}: cannot be written ({error.strerror})") from None
     remark(f"wrote {plural(len(skills), 'skill')} in {len(raw):,} bytes to {printable(options.output)}")
     return 0
 
@@ -342,46 +326,43 @@ def plugin(options: PluginOptions, roots: tuple[str, ...]) -> int:
     Example:
       mcp-skills-server plugin ~/skills --output acme-plugin --name acme
     """
-    from mcp_skills_server.durable import write_folder
-    from mcp_skills_server.publish import packages
-
-    name, version = _named(options, roots)
+    name = _name_of(options, roots)
     if os.path.lexists(options.output):
         raise UsageError(f"--output {printable(options.output)}: is there already; give another folder, or remove it")
     skills = _packaged_files(options, roots)
-    if skills is None:
-        return 1
-    try:
-        write_folder(Path(options.output), packages.plugin(skills, name, version, server=options.server))
-    except OSError as error:
-        raise UsageError(f"--output {printable(options.output)}: cannot be written ({error.strerror})") from None
+    with _writing(options.output):
+        files = packages.plugin(skills, name, options.package_version, server=options.server)
+        write_folder(Path(options.output), files)
     remark(f"wrote the plugin {name} with {plural(len(skills), 'skill')} to {printable(options.output)}")
     return 0
 
 
-def _named(options: PackageOptions, given: Sequence[str]) -> tuple[str, str]:
-    """Return name and version of the package, checked."""
+@contextmanager
+def _writing(output: str) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"--output {printable(output)}: cannot be written ({error.strerror})") from None
+
+
+def _name_of(options: PackageOptions, given: Sequence[str]) -> str:
+    """Return the name of the package. It and the version are checked."""
     folder = re.sub(r"[^a-z0-9]+", "-", os.path.basename(os.path.abspath(given[0])).lower()).strip("-")
     name = options.name if options.name is not None else folder[:64].strip("-")
     if not PLUGIN_NAME.fullmatch(name):
         raise UsageError(f"--name {printable(name)!r}: give 1 to 64 small letters, digits, '-' and '.'")
     if not _VERSION.fullmatch(options.package_version):
         raise UsageError(f"--package-version {printable(options.package_version)}: write three numbers, as in 1.2.0")
-    return name, options.package_version
+    return name
 
 
-def _packaged_files(options: PackageOptions, given: Sequence[str]) -> Mapping[str, Files] | None:
-    """Return the files of each skill by name; None where one cannot be published."""
-    refusal = "nothing was written; correct this, or take the rest with --allow-partial"
-    found = _packable(
-        make_registry(given, options, proved=True), options, what="left out", refusal=refusal, empty="take"
-    )
-    if found is None:
-        return None
-    publication, published = found
+def _packaged_files(options: PackageOptions, given: Sequence[str]) -> Mapping[str, Files]:
+    """Return the files of each skill by name, without those of the skills inside it, which have their own folders."""
+    nothing = "nothing was written; correct this, or take the rest with --allow-partial"
+    publication, published = _packable(given, options, left_out="left out", nothing=nothing, empty="take")
     skills: dict[str, Files] = {}
     for name, each in published.items():
-        inside = tuple(f"{place}/" for place in each.skill.nested)  # each a skill of its own in the package
+        inside = tuple(f"{place}/" for place in each.skill.nested)
         files = publication.unpacked(each)
         skills[name] = {path: file for path, file in files.items() if not path.startswith(inside)}
     return skills

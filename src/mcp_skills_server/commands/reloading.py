@@ -1,7 +1,8 @@
 """Reload the configuration, the tokens and the lock file on SIGHUP and when one of them changes.
 
-A new version that is broken is one line in the log, and the old one stays. Live options (`Traits`), tokens, grants and
-rates change at once; of all else one line says that it takes effect at the next start.
+A reload parses the command line anew, under the file as it is now, and compares the options. A new version that is
+broken is one line in the log, and the old one stays. Live options (`Traits`), tokens, grants and rates change at once;
+of all else one line says that it takes effect at the next start.
 """
 
 from __future__ import annotations
@@ -10,26 +11,24 @@ import logging
 import os
 import threading
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
-from click.core import ParameterSource
 
 from mcp_skills_server.access.tokens import warn_of_ends
-from mcp_skills_server.commands.fields import key_of, traits_of
+from mcp_skills_server.commands.fields import key_of, parsed_again, traits_of
 from mcp_skills_server.commands.logs import set_level
-from mcp_skills_server.commands.options import configuration_of, token_lines_of, warn_of_unknown_variables
+from mcp_skills_server.commands.options import token_lines_of, warn_of_unknown_variables
 from mcp_skills_server.commands.printing import and_more
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mcp_skills_server.access.grants import Grant
     from mcp_skills_server.access.quotas import Rates
     from mcp_skills_server.access.tokens import Token, Tokens
@@ -39,31 +38,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S: Final = 1.0
+_LOOK_S: Final = 0.5
+"""A changed file is read when it was the same at two polls, so many seconds apart."""
 _DAY_S: Final = 86_400.0
-_SETTLE_S: Final = 0.2
-"""A file that is being written is read when it has stayed the same for so long."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reload:
-    """The result of a reload; the start is the first.
-
-    Attributes:
-        at: seconds since the epoch.
-        error: why something of the files is not in force; "" where all is.
-    """
-
-    at: float
-    error: str = ""
-
-    @property
-    def line(self) -> str:
-        """Return one line for `/readyz?verbose`."""
-        when = datetime.fromtimestamp(self.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        if self.error:
-            return f"configuration: refused at {when}: {self.error}"
-        return f"configuration: read at {when}"
 
 
 class Reloader:
@@ -78,6 +55,10 @@ class Reloader:
         sources: the roots, whose lock file is read again; None where there are none.
         tokens: those in force, where there may be some.
         rates: those in force, where requests are counted.
+
+    Attributes:
+        read_at: when the files were last read, in seconds since the epoch.
+        refused: why something of the files is not in force; "" where all is.
     """
 
     def __init__(
@@ -92,22 +73,9 @@ class Reloader:
         self._sources = sources
         self._views = views
         self._rates = rates
-        above = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
-        self._options = {
-            each.name or "": each
-            for each in context.command.params
-            if context.get_parameter_source(each.name or "") not in above
-        }
-        """The options that the file decides."""
-        self._given = context.params
-        plain = click.Context(context.command)  # where the file gives no defaults
-        self._defaults = {
-            name: each.get_default(plain) for name, each in self._options.items() if traits_of(each).is_live
-        }
-        self._configuration = configuration_of(context)
         self._tokens = tokens
-        self._warned = time.monotonic()  # when they were read
-        self.last = Reload(time.time())
+        self._warned = self.read_at = time.time()
+        self.refused = ""
         self._asked: SimpleQueue[None] = SimpleQueue()
         self._seen = self._look()
 
@@ -120,17 +88,27 @@ class Reloader:
         """Request a reload and a poll of every source; reentrant, for handlers of signals."""
         self._asked.put(None)  # the lock of an Event is not reentrant
 
+    def state(self) -> str:
+        """Return one line for `/readyz?verbose`, "" without a file to follow."""
+        if not self.has_files:
+            return ""
+        when = datetime.fromtimestamp(self.read_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if self.refused:
+            return f"configuration: refused at {when}: {self.refused}"
+        return f"configuration: read at {when}"
+
     def reload(self) -> None:
         """Read all files again, and put what is new in force."""
-        before, troubles = self._configuration, list[str]()
-        if before is not None:
-            from mcp_skills_server.commands.config_file import ConfigurationError, read  # not for every start
-
-            try:
-                self._configuration = read(before.file, again=True)
-            except ConfigurationError as error:
-                troubles.append(f"{error}; the configuration stays as it was")
-        tokens, wrong = None, ()
+        before, troubles = self._context, list[str]()
+        try:
+            self._context = parsed_again(before)
+        except UsageError as error:
+            troubles.append(f"{error}; the configuration stays as it was")
+        except click.ClickException as error:
+            troubles.append(f"{error.format_message()}; the configuration stays as it was")
+        was, now = before.params["config"], self._context.params["config"]
+        tokens: list[Token] | None = None
+        wrong: Sequence[tuple[str, str]] = ()
         try:
             tokens, wrong = self._new_tokens()
         except UsageError as error:
@@ -140,17 +118,20 @@ class Reloader:
             if tokens is None:
                 in_force = "the tokens stay as they were"
             troubles.append(f"{wrong[0][1]}{and_more(len(wrong) - 1)}; {in_force}")
-        self._swap(tokens, self._new_grants(before))
+        grants: Sequence[Grant] | None = None
+        if was is not None and now is not None and was.grants is not None and was.grants != now.grants:
+            grants = now.grants
+        self._swap(tokens, grants)
         for each in troubles:  # once what was taken is in force
             logger.warning("%s", each)
-        if before is not None and self._configuration is not None and self._configuration != before:
-            self._take(before, self._configuration)
+        if was is not None and now is not None and was != now:
+            self._take(before, was, now)
         if self._sources is not None and (refused := self._sources.relock()):
             logger.warning("%s", refused)
             troubles.append(refused)
-        if self.last.error and not troubles:
+        if self.refused and not troubles:
             logger.info("the files are right again, and all that they say is in force")
-        self.last = Reload(time.time(), printable(" / ".join(troubles)))
+        self.read_at, self.refused = time.time(), printable(" / ".join(troubles))
 
     def _swap(self, tokens: list[Token] | None, grants: Sequence[Grant] | None) -> None:
         """Replace tokens and grants atomically. None keeps the current one."""
@@ -169,27 +150,12 @@ class Reloader:
         if grants is not None:
             logger.info("the grants were read again; there are %d of them", len(grants))
 
-    def _value(self, name: str, configuration: Configuration | None) -> Any:
-        """Return the value of a live option under a configuration."""
-        if name not in self._options:
-            return self._given.get(name)
-        if configuration is None:
-            return self._defaults[name]
-        return configuration.values.get(name, self._defaults[name])
-
-    def _new_grants(self, before: Configuration | None) -> Sequence[Grant] | None:
-        """Return the grants of the file if they have changed; None too where there were none."""
-        now = self._configuration
-        if before is None or now is None or before.grants is None or before.grants == now.grants:
-            return None
-        return now.grants
-
     def _new_tokens(self) -> tuple[list[Token] | None, Sequence[tuple[str, str]]]:
         """Return the tokens of the file, None if they are those in force, and the lines that are wrong."""
         if self._tokens is None:
             return None, ()
-        file = self._value("token_file", self._configuration)
-        lines = token_lines_of(file, self._value("tokens", self._configuration), again=True)
+        params = self._context.params
+        lines = token_lines_of(params["token_file"], params["tokens"], again=True)
         found = lines.after(self._tokens)
         if not found and not lines.wrong and not self._tokens:
             return None, ()
@@ -201,39 +167,33 @@ class Reloader:
             return None, lines.wrong
         return found, lines.wrong
 
-    def _take(self, before: Configuration, now: Configuration) -> None:
-        if self._value("log_level", before) != (level := self._value("log_level", now)):
-            set_level(level)
-        logger.info("%s was read again", now.file)
-        mirrors = self._sources and self._sources.mirrors
-        if mirrors is not None:
-            roots = () if "roots" in self._options else self._given["roots"]
-            for root in {*before.values.get("roots", ()), *now.values.get("roots", ()), *roots}:
-                rules = now.rules_of(root)
-                mirrors.set_refresh(root, (rules and rules.refresh_s) or self._value("refresh", now))
+    def _take(self, before: click.Context, was: Configuration, now: Configuration) -> None:
+        """Put the live options and the rates in force, and name what waits for the next start."""
+        old, new = before.params, self._context.params
         later = sorted(
             key_of(each)
-            for name, each in self._options.items()
-            if before.values.get(name) != now.values.get(name) and not traits_of(each).is_live
+            for each in before.command.params
+            if traits_of(each).in_file and not traits_of(each).is_live and old[each.name or ""] != new[each.name or ""]
         )
-        if _without_refresh(before) != _without_refresh(now):
+        if old["log_level"] != new["log_level"]:
+            set_level(new["log_level"])
+        logger.info("%s was read again", now.file)
+        if self._sources is not None and self._sources.mirrors is not None:
+            for root in {*old["roots"], *new["roots"]}:
+                rules = now.rules_of(root)
+                self._sources.mirrors.set_refresh(root, (rules and rules.refresh_s) or new["refresh"])
+        if _without_refresh(was) != _without_refresh(now):
             later.append("source")
-        if (before.grants is None) != (now.grants is None):
+        if (was.grants is None) != (now.grants is None):
             later.append("grant")
-        if before.oauth != now.oauth:
+        if was.oauth != now.oauth:
             later.append("oauth")
-        if self._rates is not None and before.quotas != now.quotas:
+        if self._rates is not None and was.quotas != now.quotas:
             self._rates.replace(now.quotas)
-            if before.quotas.lasting != now.quotas.lasting:
+            if was.quotas.lasting != now.quotas.lasting:
                 later.append("quota")
         if later:
             logger.warning("%s: %s: this takes effect at the next start", now.file, ", ".join(later))
-
-    def _warn_of_ends(self) -> None:
-        """Warn of tokens that expire soon, once a day."""
-        if self._tokens is not None and time.monotonic() - self._warned > _DAY_S:
-            self._warned = time.monotonic()
-            warn_of_ends(self._tokens, time.time())
 
     @property
     def has_files(self) -> bool:
@@ -242,39 +202,40 @@ class Reloader:
 
     def _look(self) -> list[tuple[int, ...] | None]:
         """Return a stat signature of each file; None for one that is missing."""
-        files = [self._configuration.file] if self._configuration is not None else []
-        if self._tokens is not None and (file := self._value("token_file", self._configuration)) is not None:
-            files.append(file)
-        if self._sources is not None and self._sources.lock is not None:
+        files: list[str | None] = []
+        if (configuration := self._context.params["config"]) is not None:
+            files.append(configuration.file)
+        if self._tokens is not None:
+            files.append(self._context.params["token_file"])
+        if self._sources is not None:
             files.append(self._sources.lock)
-        return [_signature(each) for each in files]
+        return [_signature(each) for each in files if each]
 
     def _follow(self) -> None:
+        last = self._seen
         while True:
-            asked = True
+            is_asked = self._is_asked()
+            before, last = last, self._look()  # before the files are read, so that a later change is another one
+            if self._tokens is not None and time.time() - self._warned > _DAY_S:
+                self._warned = time.time()
+                warn_of_ends(self._tokens, self._warned)
+            if not is_asked and (last == self._seen or last != before):
+                continue
+            self._seen = last
             try:
-                self._asked.get(timeout=_LOOK_S if self._seen or self._tokens else None)
-            except Empty:
-                asked = False
-                self._warn_of_ends()
-                now = self._look()
-                if now == self._seen:
-                    continue
-                while True:
-                    try:
-                        self._asked.get(timeout=_SETTLE_S)
-                        break
-                    except Empty:
-                        before, now = now, self._look()
-                        if before == now:
-                            break
-            try:
-                self._seen = self._look()  # before they are read, so that a later change is another one
                 self.reload()
-                if self._sources is not None and asked:
+                if self._sources is not None and is_asked:
                     self._sources.look()
             except Exception:  # a bug must not end the looking
                 logger.exception("the configuration could not be read again")
+
+    def _is_asked(self) -> bool:
+        """Wait for a request, or for the next poll of the files."""
+        try:
+            self._asked.get(timeout=_LOOK_S if self._seen or self._tokens else None)
+        except Empty:
+            return False
+        return True
 
 
 def _signature(path: str) -> tuple[int, ...] | None:

@@ -10,7 +10,7 @@ from mcp_skills_server.commands.features.records import AuditOptions, start_audi
 from mcp_skills_server.commands.fields import Grouped, takes
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import make_views, open_served
-from mcp_skills_server.commands.options import FollowOptions, configuration_of, roots_or_lock
+from mcp_skills_server.commands.options import FollowOptions, roots_or_lock
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import end_on_signals, leave, on_hangup, say_that_it_waits
 from mcp_skills_server.commands.runtime_options import RuntimeOptions, make_runtime
@@ -46,12 +46,12 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
     from mcp_skills_server.telemetry.log import log_requests
 
     context = click.get_current_context()
-    opened = open_served(roots, options, configuration_of(context))
+    opened = open_served(roots, options)
     runtime = make_runtime(
         opened.registry, options, RuntimeSettings(max_loaded=1, overview_characters=0), roots=opened.scripts
     )
     log_requests(runtime.events)
-    views = make_views(opened.registry, configuration_of(context), local=True)
+    views = make_views(opened.registry, options.config, local=True)
     methods = Methods(runtime, options.allow_code, views=views)
     say_that_it_waits(
         "a client of the Skills Protocol",

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 import click
@@ -17,7 +17,6 @@ from mcp_skills_server.errors import RequestError, UsageError, missing_extra
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.runtime.embeddings.index import Embeddings
     from mcp_skills_server.runtime.embeddings.models import Embedder
     from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 
@@ -33,17 +32,11 @@ def _canonical(_context: click.Context, _parameter: click.Parameter, value: tupl
     return tuple(map(canonical, value))
 
 
-class ApprovalOptions(Options):
-    """The file of approvals."""
-
-    heading: ClassVar[str] = "Running scripts"
+class ApprovalOptions(Options, heading="Running scripts"):
     approvals: str | None = file("The file that lists approved skills; by default in the user's state directory.")
 
 
-class AllowOptions(ApprovalOptions):
-    """The switch for scripts."""
-
-    heading: ClassVar[str] = "Running scripts"
+class AllowOptions(ApprovalOptions, heading="Running scripts"):
     allow_scripts: bool = switch(
         False,
         "Let clients run what skills of your own folders bring: scripts of loaded skills, and actions by the Skills "
@@ -51,10 +44,7 @@ class AllowOptions(ApprovalOptions):
     )
 
 
-class SandboxOptions(ApprovalOptions):
-    """The sandbox of scripts, and their limits."""
-
-    heading: ClassVar[str] = "Running scripts"
+class SandboxOptions(ApprovalOptions, heading="Running scripts"):
     script_origins: tuple[str, ...] = many(
         "Run approved skills of this site or archive, too, named as 'show' does. May be repeated.",
         "--allow-scripts-of",
@@ -93,10 +83,7 @@ class SandboxOptions(ApprovalOptions):
     )
 
 
-class ExecutionOptions(Options):
-    """The rights of the Skills Protocol where scripts are allowed."""
-
-    heading: ClassVar[str] = "Running scripts"
+class ExecutionOptions(Options, heading="Running scripts"):
     allow_code: bool = switch(False, "Skills Protocol: let run_code run what comes with a call. Needs --allow-scripts.")
     script_secrets: tuple[str, ...] = many(
         "Pass this variable of the server's environment to scripts of the skill at this path, if its skill.toml "
@@ -147,15 +134,7 @@ def make_runtime(
     runs: int | None = None,
     wait_for_sandbox: bool = True,
 ) -> Runtime:
-    """Return the runtime of a server's sessions.
-
-    Args:
-        registry: the skills.
-        options: of scripts.
-        settings: of the runtime.
-        roots: whether scripts of single roots may run, by their folders.
-        runs: scripts of one client at once; None for all but one of the limit of all.
-        wait_for_sandbox: as for `ScriptSettings`.
+    """Return the runtime of a server's sessions. `roots`, `runs` and `wait_for_sandbox` are those of `ScriptSettings`.
 
     Raises:
         UsageError: scripts cannot be run as the options ask.
@@ -163,7 +142,20 @@ def make_runtime(
     from mcp_skills_server.runtime.runtime import Runtime
 
     if not options.allow_scripts:
-        _refuse_script_options(options, roots)
+        for name, value in (
+            ("--interpreter", options.interpreters),
+            ("--script-env", options.script_env),
+            ("--script-folder", options.script_folders),
+            ("--script-secret", options.script_secrets),
+            ("--script-network-of", options.script_network_of),
+            ("--allow-code", options.allow_code),
+            ("--allow-scripts-of", options.script_origins),
+            ("--approvals", options.approvals),
+        ):
+            if value:
+                raise UsageError(f"{name} says what scripts may do; give --allow-scripts too")
+        if any(roots.values()):
+            raise UsageError("a [[source]] has scripts = true, and scripts are off; give allow-scripts = true too")
         return Runtime(registry, settings)
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
@@ -195,84 +187,35 @@ def make_runtime(
     return Runtime(registry, settings, scripts=scripts)
 
 
-def _refuse_script_options(options: RuntimeOptions, roots: Mapping[str, bool]) -> None:
-    """Refuse what says how scripts run where they are off.
-
-    Raises:
-        UsageError: an option or a `[[source]]` says so.
-    """
-    for name, value in (
-        ("--interpreter", options.interpreters),
-        ("--script-env", options.script_env),
-        ("--script-folder", options.script_folders),
-        ("--script-secret", options.script_secrets),
-        ("--script-network-of", options.script_network_of),
-        ("--allow-code", options.allow_code),
-        ("--allow-scripts-of", options.script_origins),
-        ("--approvals", options.approvals),
-    ):
-        if value:
-            raise UsageError(f"{name} says what scripts may do; give --allow-scripts too")
-    if any(roots.values()):
-        raise UsageError("a [[source]] has scripts = true, and scripts are off; give allow-scripts = true too")
-
-
-def _locate_model(model: str, folder: str) -> str:
-    """Return the absolute path of a model, or its address as it is."""
-    if "://" in model:
-        return model
-    return os.path.normpath(os.path.join(folder, model))
-
-
-class EmbeddingOptions(Options):
-    """Search by meaning."""
-
-    heading: ClassVar[str] = "Search by meaning"
+class EmbeddingOptions(Options, heading="Search by meaning"):
     embeddings: str | None = option(
         None,
         "Let skills_search compare meanings too, by a model2vec model in this folder, or by an endpoint that speaks "
         f"OpenAI's embeddings, whose key is in {KEY_VARIABLE}. Needs the extra [embeddings].",
-        locate=_locate_model,
+        path="(?!.*://)(.+)",
         metavar="DIR|URL",
     )
     embeddings_model: str | None = option(None, "The name of the model at an endpoint.", metavar="NAME")
 
 
-class SearchByMeaning(Feature[EmbeddingOptions]):
-    """Search by meaning."""
+class SearchByMeaning(EmbeddingOptions, Feature):
+    """Search by meaning. The first scan loads the model."""
 
-    options_class = EmbeddingOptions
     only_http = False
 
     def start(self, server: Server) -> None:
-        """Load the model with the first scan.
+        if self.embeddings is None:
+            if self.embeddings_model is not None:
+                raise UsageError("--embeddings-model names a model at an endpoint; give --embeddings URL too")
+            return
+        make = _endpoint if "://" in self.embeddings else _local
+        embedder = make(self.embeddings, self.embeddings_model)
+        from mcp_skills_server.commands.options import index_of
+        from mcp_skills_server.runtime.embeddings.index import Embeddings
 
-        Raises:
-            UsageError: as for `make_embeddings`.
-        """
-        registry = server.opened.registry
-        server.runtime.embeddings = make_embeddings(registry, self.options, self.serve.cache_dir)
-
-
-def make_embeddings(registry: Registry, options: EmbeddingOptions, cache_dir: str | None) -> Embeddings | None:
-    """Start the search by meaning and return it; None without `--embeddings`. The first scan loads the model.
-
-    Raises:
-        UsageError: there is no such model, its address is refused, or the extra is not installed.
-    """
-    given = options.embeddings
-    if given is None:
-        if options.embeddings_model is not None:
-            raise UsageError("--embeddings-model names a model at an endpoint; give --embeddings URL too")
-        return None
-    make = _endpoint if "://" in given else _local
-    embedder = make(given, options.embeddings_model)
-    from mcp_skills_server.commands.options import index_of
-    from mcp_skills_server.runtime.embeddings.index import Embeddings
-
-    made = Embeddings(registry, embedder, index_of(cache_dir))
-    made.start()
-    return made
+        made = Embeddings(server.opened.registry, embedder, index_of(server.options.cache_dir))
+        made.start()
+        server.runtime.embeddings = made
 
 
 def _local(folder: str, model: str | None) -> Embedder:

@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import shlex
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 import click
 from click.core import ParameterSource
 
+from mcp_skills_server.access.grants import EVERYBODY, LOCAL
+from mcp_skills_server.commands.features.endpoints import OAuth
 from mcp_skills_server.commands.features.feature import Feature, Server
 from mcp_skills_server.commands.features.table import FEATURES
-from mcp_skills_server.commands.fields import Grouped, takes, traits_of, values_for
-from mcp_skills_server.commands.logs import log_to_stderr, request_level
+from mcp_skills_server.commands.fields import (
+    Grouped,
+    Options,
+    choice,
+    count,
+    flag,
+    many,
+    option,
+    seconds,
+    switch,
+    takes,
+    traits_of,
+    values_of,
+    variables_of,
+)
+from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import make_views, make_watcher, open_served, proposals_at
-from mcp_skills_server.commands.options import configuration_of, roots_or_lock
+from mcp_skills_server.commands.options import FollowOptions, ProposalOptions, roots_or_lock, tokens_of
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import (
     collect_from_now_on,
@@ -25,18 +44,126 @@ from mcp_skills_server.commands.running import (
     say_that_it_waits,
     settle_after_load,
 )
-from mcp_skills_server.commands.runtime_options import make_runtime
-from mcp_skills_server.commands.serve_options import ServeOptions
+from mcp_skills_server.commands.runtime_options import RuntimeOptions, make_runtime
+from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
+
+if TYPE_CHECKING:
+    from mcp_skills_server.commands.config_file import Configuration
 
 logger = logging.getLogger(__name__)
 
 
-# Every option has an environment variable by the prefix: MCP_SKILLS_PAGE_SIZE for --page-size.
+class ShownOptions(Options, heading="What clients are shown"):
+    dialect: str = option(
+        AUTO,
+        "What skills/list and skills/get speak. auto: all of them, to each client what it can take.",
+        type=click.Choice(names()),
+    )
+    tools: bool = switch(True, "Offer tools to load, read and search skills, for hosts that know no skills.")
+    prompts: bool = switch(True, "Offer each skill as a prompt, a slash command in most hosts.")
+    prompt_choice: tuple[str, ...] = many(
+        "Only skills whose name or path fits appear as prompts, such as 'acme/*'. May be repeated.",
+        "--prompt",
+        metavar="PATTERN",
+    )
+    catalog_chars: int | None = option(
+        None,
+        "How long the instructions, and the description of skills_load, may be. By default 4000, since hosts cut what "
+        "is over 4,096, and 10000 for those that are known to cut nothing.",
+        type=click.IntRange(min=0),
+        metavar="CHARACTERS",
+    )
+    prefer: tuple[str, ...] = many(
+        "Skills with this tag are described to models before others where not all descriptions fit. May be repeated.",
+        metavar="TAG",
+    )
+    max_loaded: int = count(8, "Skills that a session may have loaded at once.")
+    load_dependencies: bool = switch(
+        False, "Load with a skill those that its dependencies.skills names, too, one level deep."
+    )
+    local_paths: bool = switch(
+        True, "Over stdio, tell models the directory of a skill of a local folder, whose scripts their shell can run."
+    )
+    page_size: int = option(50, "Entries of one page of a listing.", type=click.IntRange(1, 1000))
+    prompt_page_size: int = count(1000, "Prompts of one page; some hosts show the first page alone.")
+
+
+class HttpOptions(Options, heading="Over HTTP (--transport http)"):
+    host: str = option("127.0.0.1", "The address to listen on.")
+    port: int = option(8000, "The port; 0 takes one that is free.", type=click.IntRange(0, 65535))
+    allow_empty: bool = flag("Be ready although there is no skill yet in any folder; without it /readyz says 503.")
+    allowed_host: tuple[str, ...] = many(
+        "A name that the Host header may have. May be repeated; * for any. The names of this machine may pass without "
+        "it where --host is one of them.",
+        metavar="NAME",
+    )
+    allowed_origin: tuple[str, ...] = many(
+        "An origin that browsers may come from, such as https://app.example. May be repeated; * for any.",
+        metavar="ORIGIN",
+    )
+    token_file: str | None = option(
+        None,
+        "Clients must send a token of this file, which has lines name=token, and after the token expires=2027-01-31 "
+        "and groups=a,b if you like. Read again when it changes.",
+        type=click.Path(),
+        metavar="FILE",
+        is_live=True,
+        if_empty="tokens",
+    )
+    tokens: str | None = option(
+        None,
+        "The same lines as a value; meant for MCP_SKILLS_TOKENS.",
+        metavar="LINES",
+        is_secret=True,
+        is_live=True,
+        if_empty="tokens",
+    )
+    session_idle: float = seconds(1800, "Close a legacy session that was not used for so long.", least=1)
+    max_sessions: int = count(1000, "Legacy sessions at once. Then the client with most loses its oldest idle one.")
+    max_connections: int = count(
+        1000,
+        "Connections at once. Then the client with most loses its oldest idle one. The process's limit of open files "
+        "bounds it too.",
+    )
+    request_timeout: float = seconds(
+        30, "Close a connection that takes so long to send a request's head, or its body.", above=True
+    )
+    max_body: int = count(1 << 20, "Size of a request.", metavar="BYTES")
+
+
+class ProxyOptions(Options, heading="Behind a proxy (--transport http)"):
+    keep_alive: int = count(
+        5,
+        "Close a connection that had no request for so long. A proxy must give its connections up before.",
+        metavar="SECONDS",
+    )
+    root_path: str = option(
+        "",
+        "What stands before all paths that clients see, such as /skills, if a proxy takes it off or not.",
+        metavar="PATH",
+    )
+    trusted_proxy: tuple[str, ...] = many(
+        "The address or network of a proxy, such as 10.0.0.0/8, that is believed when it says for whom it asks "
+        "(X-Forwarded-For and -Proto). May be repeated.",
+        metavar="CIDR",
+    )
+    drain: float = seconds(0, "After SIGTERM answer requests for so long, and say at /readyz that it ends.")
+
+
+class ServeOptions(
+    ShownOptions, FollowOptions, ProposalOptions, RuntimeOptions, HttpOptions, ProxyOptions, heading="The server"
+):
+    transport: Literal["stdio", "http"] = choice("stdio", "http", words="How clients reach the server.")
+    log_level: Level = log_level("info")
+    log_format: Format = log_format()
+
+
 @click.command(cls=Grouped)
 @roots_or_lock
-@takes(ServeOptions, *(each.options_class for each in FEATURES))
-def serve(options: ServeOptions, *of_features: Any, roots: tuple[str, ...]) -> None:
+@takes(ServeOptions, *FEATURES)
+@click.pass_context
+def serve(context: click.Context, options: ServeOptions, *features: Feature, roots: tuple[str, ...]) -> None:
     """Serve the skills below each ROOT over MCP, on stdin and stdout or over HTTP.
 
     A ROOT is a folder that holds skills, a skill itself, a .zip or .tar.gz, the address of a site, of a folder in git
@@ -58,24 +185,21 @@ def serve(options: ServeOptions, *of_features: Any, roots: tuple[str, ...]) -> N
     log_to_stderr(options.log_level, options.log_format, queued=True)
     if options.proposals is not None and not options.tools:
         raise UsageError("--proposals offers tools, and --no-tools none; leave one of them out")
-    features: list[Feature[Any]] = [make(own, options) for make, own in zip(FEATURES, of_features, strict=True)]
-    server = _open(roots, options, features)
+    server = _make_server(roots, options, features)
     if options.transport == "stdio":
-        _serve_stdio(server, roots)
+        _serve_stdio(context, server, roots)
     else:
-        from mcp_skills_server.commands.serve_http import serve_over_http
-
-        serve_over_http(server)
+        _serve_http(context, server)
     server.opened.stop()
     for each in features:
         each.stop()
     leave()
 
 
-def _open(roots: tuple[str, ...], options: ServeOptions, features: list[Feature[Any]]) -> Server:
+def _make_server(roots: tuple[str, ...], options: ServeOptions, features: tuple[Feature, ...]) -> Server:
     """Make the parts of the server, and start its features. The roots are not followed yet."""
-    configuration, over_http = configuration_of(click.get_current_context()), options.transport == "http"
-    opened = open_served(roots, options, configuration)
+    configuration, over_http = options.config, options.transport == "http"
+    opened = open_served(roots, options)
     registry = opened.registry
     from mcp_skills_server.access.quotas import QuotaSettings
     from mcp_skills_server.catalog.report import report_to_log
@@ -89,23 +213,26 @@ def _open(roots: tuple[str, ...], options: ServeOptions, features: list[Feature[
     if configuration is not None:
         quotas = configuration.quotas
     proposals = proposals_at(options.proposals, [each.path for each in registry.roots])
-    settings = Settings(**values_for(Settings, options, streams=quotas.streams, proposals=proposals))
-    runtime_settings = RuntimeSettings(
-        max_loaded=options.max_loaded,
-        overview_characters=options.catalog_chars,
-        local_root_dirs=options.local_paths and not over_http,
-        preferred_tags=options.prefer,
-        load_dependencies=options.load_dependencies,
-    )
+    shown = values_of(options, "dialect", "page_size", "prompt_page_size", "tools", "prompts", "prompt_choice")
+    settings = Settings(**shown, streams=quotas.streams, proposals=proposals)
     runtime = make_runtime(
         registry,
         options,
-        runtime_settings,
+        RuntimeSettings(
+            max_loaded=options.max_loaded,
+            overview_characters=options.catalog_chars,
+            local_root_dirs=options.local_paths and not over_http,
+            preferred_tags=options.prefer,
+            load_dependencies=options.load_dependencies,
+        ),
         roots=opened.scripts,
         runs=quotas.runs,
         wait_for_sandbox=over_http,  # a host over stdio waits for the start, and for few seconds
     )
-    log_requests(runtime.events, request_level(options.transport))
+    level = logging.DEBUG  # over a pipe requests are one person's own
+    if over_http:
+        level = logging.INFO
+    log_requests(runtime.events, level)
     watcher = make_watcher(registry, options)
     views = make_views(registry, configuration, local=not over_http)
     server = Server(options, features, opened, runtime, settings, watcher, views, quotas)
@@ -115,20 +242,16 @@ def _open(roots: tuple[str, ...], options: ServeOptions, features: list[Feature[
     return server
 
 
-def _serve_stdio(server: Server, roots: tuple[str, ...]) -> None:
-    context, options = click.get_current_context(), server.options
-    _warn_of_unused(context)
-    reloader = Reloader(context, server.views, server.opened)
-    reloader.start()
-    on_hangup(reloader.ask, *(each.reopen for each in server.features))
-    given = shlex.join(roots or ["--lock", str(options.lock)])
+def _serve_stdio(context: click.Context, server: Server, roots: tuple[str, ...]) -> None:
+    _warn_of_unused(context, server.options.config)
+    given = shlex.join(roots or ["--lock", str(server.options.lock)])
     say_that_it_waits(
         "an MCP host",
         f"mcp-skills-server install HOST {given} (has claude-code, cursor, vscode ... start it)",
         f"mcp-skills-server list {given} (what it serves)",
         f"npx @modelcontextprotocol/inspector mcp-skills-server serve {given} (a host in your browser)",
     )
-    server.opened.fetch(options.first_load)
+    _follow(server, Reloader(context, server.views, server.opened))
     import asyncio
 
     from mcp_skills_server.server.stdio import serve_stdio
@@ -137,7 +260,14 @@ def _serve_stdio(server: Server, roots: tuple[str, ...]) -> None:
     asyncio.run(serve_stdio(server.runtime, server.settings, server.watcher, server.views))
 
 
-def _warn_of_unused(context: click.Context) -> None:
+def _follow(server: Server, reloader: Reloader) -> None:
+    """Follow the files of the operator and the remote roots."""
+    reloader.start()
+    on_hangup(reloader.ask, *(each.reopen for each in server.features))
+    server.opened.fetch(server.options.first_load)
+
+
+def _warn_of_unused(context: click.Context, configuration: Configuration | None) -> None:
     """Warn of options that do nothing over stdio. Tokens are among them, which protect nothing there."""
     unused = [
         parameter.opts[0]
@@ -145,10 +275,67 @@ def _warn_of_unused(context: click.Context) -> None:
         if traits_of(parameter).is_http_only
         and context.get_parameter_source(parameter.name or "") not in (None, ParameterSource.DEFAULT)
     ]
-    found = configuration_of(context)
-    if found is not None and found.oauth is not None:
+    if configuration is not None and configuration.oauth is not None:
         unused.append("[oauth]")
-    if found is not None and any(each.startswith("quota.") for each in found.lines):
+    if configuration is not None and any(each.startswith("quota.") for each in configuration.lines):
         unused.append("[quota]")
     if unused:
         logger.warning("unused without --transport http: %s", ", ".join(unused))
+
+
+def _serve_http(context: click.Context, server: Server) -> None:
+    """Serve over HTTP until a signal ends the process.
+
+    Raises:
+        UsageError: the options cannot be served.
+    """
+    import anyio
+
+    from mcp_skills_server.access.quotas import Rates
+    from mcp_skills_server.access.tokens import Tokens
+    from mcp_skills_server.runtime.sessions import Sessions
+    from mcp_skills_server.web.forwarded import checked_prefix, trusted_networks
+    from mcp_skills_server.web.guards import make_policy
+    from mcp_skills_server.web.serving import serve_http
+    from mcp_skills_server.web.settings import HttpSettings
+
+    options, sources = server.options, server.opened.mirrors
+    for parameter in context.command.params:
+        variable, wanted = variables_of(parameter)[0], traits_of(parameter).if_empty
+        if wanted and os.environ.get(variable) == "":
+            raise UsageError(f"{variable} is set but empty; give {wanted}, or unset it for a server without")
+    tokens = server.tokens = Tokens(tokens_of(options.token_file, options.tokens))
+    issuer = server.feature(OAuth).resource_server
+    if not tokens and issuer is None:
+        _refuse_principals(options.config)
+    rates = Rates(server.quotas)
+    reloader = server.reloader = Reloader(context, server.views, server.opened, tokens, rates)
+    own = ("host", "port", "session_idle", "max_sessions", "max_body", "max_connections", "request_timeout")
+    http = HttpSettings(
+        **values_of(options, *own, "keep_alive", "drain", "allow_empty"),
+        policy=make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer),
+        root_path=checked_prefix(options.root_path),
+        proxies=trusted_networks(options.trusted_proxy),
+        quotas=server.quotas,
+        rates=rates,
+        sessions=partial(Sessions, share=server.quotas.runtime_sessions),
+        states=lambda: [state for each in (reloader, *server.features) if (state := each.state())],
+    )
+    if sources is not None:
+        http = replace(http, sites=sources.states, look=sources.look)
+    parts = [part for each in server.features if (part := each.part(server)) is not None]
+    _follow(server, reloader)
+    collect_from_now_on()
+    anyio.run(partial(serve_http, parts=parts), server.runtime, server.settings, http, server.watcher, server.views)
+
+
+def _refuse_principals(configuration: Configuration | None) -> None:
+    """Refuse grants to principals where no client can authenticate, for there are neither tokens nor an issuer."""
+    if configuration is None or configuration.grants is None:
+        return
+    for grant, line in zip(configuration.grants, configuration.grant_lines, strict=True):
+        if not {EVERYBODY, LOCAL}.issuperset(grant.who):
+            raise UsageError(
+                f"{configuration.file}:{line}: grant.who: no client can prove who it is; give token-file or [oauth], "
+                f'or write who = ["{EVERYBODY}"]'
+            )

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.fields import many, option, takes
 from mcp_skills_server.commands.opening import load_registry
-from mcp_skills_server.commands.options import (
-    LimitOptions,
-    RootOptions,
-    limits_of,
-    path_or_none,
-    reading,
-    roots,
-)
+from mcp_skills_server.commands.options import LimitOptions, RootOptions, limits_of, path_or_none, roots
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SIGNATURE_FILE, Standing
-
-if TYPE_CHECKING:
-    from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.model import Skill
+from mcp_skills_server.provenance import signatures
 
 _FILE = click.Path(dir_okay=False)
 
@@ -70,9 +60,6 @@ def sign(options: SignOptions, directory: str) -> int:
       openssl ec -in team.key -pubout -out team.pub
       mcp-skills-server sign ~/skills --key team.key
     """
-    from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.provenance import signatures
-
     password = None
     if options.password_env is not None:
         if options.password_env not in os.environ:
@@ -84,9 +71,14 @@ def sign(options: SignOptions, directory: str) -> int:
     # The signature of a skill covers those of the skills inside.
     for path in sorted(paths, key=lambda path: -path.count("/")):
         skill = registry.snapshot.skills[path]
-        made = signatures.sign(_files(registry, skill), Path(options.key), password, [*map(Path, options.certificates)])
+        certificates = [*map(Path, options.certificates)]
+        made = signatures.sign(registry.read_all(skill), Path(options.key), password, certificates)
         place = registry.place(skill)
-        _replace(Path(place, SIGNATURE_FILE), made)
+        file = Path(place, SIGNATURE_FILE)
+        try:
+            replace_file(file, made, 0o644)  # the mode that the skill's other files have as a rule
+        except OSError as error:
+            raise UsageError(f"{file}: cannot be written ({error.strerror}); check the folder's permissions") from None
         registry.refresh([place])
         say(f"signed {path}")
     left_out = registry.snapshot.skills.keys() - {*paths}
@@ -110,41 +102,27 @@ def verify(options: VerifyOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server verify ~/skills --key team.pub
       mcp-skills-server verify ~/skills --identity me@example.com --issuer https://accounts.example
     """
-    from mcp_skills_server.provenance.signatures import Identity, UnsignedError, Verifier
-
     if (options.identity is None) != (options.issuer is None):
         raise UsageError("--identity and --issuer belong together; give both, or --key FILE")
     identity = None
     if options.identity is not None:
-        identity = Identity(options.identity, options.issuer or "", path_or_none(options.trust_root))
+        identity = signatures.Identity(options.identity, options.issuer or "", path_or_none(options.trust_root))
     elif not options.keys:
         raise UsageError("verify needs --key FILE, the public key of who signed, or --identity and --issuer")
-    verifier = Verifier([*map(Path, options.keys)], identity)
+    verifier = signatures.Verifier([*map(Path, options.keys)], identity)
     registry = load_registry(roots, options)
     failed = 0
-    for path in registry.snapshot.paths(Standing.LENIENT):
+    usable = registry.snapshot.paths(Standing.LENIENT)
+    for path in usable:
         try:
-            verifier.check(_files(registry, registry.snapshot.skills[path]))
+            verifier.check(registry.read_all(registry.snapshot.skills[path]))
             say(f"{path}: signed")
-        except UnsignedError as error:
+        except signatures.UnsignedError as error:
             failed += 1
             say(f"{path}: {error} [{error.code}]")
-    unusable = registry.snapshot.skills.keys() - {*registry.snapshot.paths(Standing.LENIENT)}
+    unusable = registry.snapshot.skills.keys() - {*usable}
     for path in sorted(unusable):
         remark(f"{path}: not looked at, since it cannot be served; see 'validate'")
     if not registry.snapshot.skills:
         remark("there is no skill to verify")
     return int(bool(failed or unusable) or not registry.snapshot.skills)
-
-
-def _files(registry: Registry, skill: Skill) -> dict[str, bytes]:
-    with reading():
-        return registry.read_all(skill)
-
-
-def _replace(path: Path, raw: bytes) -> None:
-    """Write a signature whole, with the mode that the skill's other files have as a rule."""
-    try:
-        replace_file(path, raw, 0o644)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror}); check the folder's permissions") from None

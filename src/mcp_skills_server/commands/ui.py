@@ -15,14 +15,14 @@ from mcp_skills_server.commands.features.records import UsageOptions, store_at
 from mcp_skills_server.commands.fields import Grouped, option, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import make_watcher, open_served, proposals_at
-from mcp_skills_server.commands.options import FollowOptions, ProposalOptions, configuration_of, roots_or_lock
+from mcp_skills_server.commands.options import FollowOptions, ProposalOptions, roots_or_lock
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import end_on_signals, leave
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.telemetry.usage_store import UsageStore
+    from mcp_skills_server.telemetry.usage import UsageStore
 
 _HOST: Final = "127.0.0.1"
 
@@ -64,7 +64,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     from mcp_skills_server.web.settings import HttpSettings, UiSettings
     from mcp_skills_server.web.ui.app import PagePart
 
-    opened = open_served(roots, options, configuration_of(context))
+    opened = open_served(roots, options)
     opened.fetch(options.first_load)
     registry, mirrors = opened.registry, opened.mirrors
     settings = Settings(proposals=proposals_at(options.proposals, [each.path for each in registry.roots]))

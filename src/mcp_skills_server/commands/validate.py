@@ -4,32 +4,41 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import click
 
+from mcp_skills_server.authoring import reports
+from mcp_skills_server.authoring.notes import MOST_TEXT, notes
+from mcp_skills_server.authoring.programs import scan
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.codes import CODES
 from mcp_skills_server.commands.fields import Options, flag, many, output_format, takes
-from mcp_skills_server.commands.look import check, in_order, report_empty, report_passed, shortened
+from mcp_skills_server.commands.look import check, in_order, report_absent, shortened
 from mcp_skills_server.commands.opening import load_registry, make_registry
-from mcp_skills_server.commands.options import RootOptions, roots, without_skills
+from mcp_skills_server.commands.options import RootOptions, roots
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, say_table
-from mcp_skills_server.errors import StaleFileError, UsageError, plural
+from mcp_skills_server.dialects import runtime as dialect
+from mcp_skills_server.durable import replace_file
+from mcp_skills_server.errors import UsageError, plural
+from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.model import SKILL_MD, Problem, Skill
 from mcp_skills_server.model.clients import UNKNOWN
-
-if TYPE_CHECKING:
-    from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.validation.suppressions import Suppression
+from mcp_skills_server.provenance.difference import unified
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.validation import explanations, fixes, suppressions
+from mcp_skills_server.validation.suppressions import Suppression
 
 _OF_SEVERAL: Final = frozenset(("shadowed", "name-shared"))
 """Codes of problems that show only when all roots are read together, as `serve` does."""
-_MOST_TEXT: Final = 1 << 20
-"""Bytes of a file that is looked through for comments, and corrected."""
 
 
 class ValidateOptions(RootOptions):
@@ -124,10 +133,7 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
 
 
 def _look(registry: Registry, options: ValidateOptions) -> _Report:
-    from mcp_skills_server.authoring.notes import notes
-    from mcp_skills_server.authoring.programs import scan
-
-    passed = report_passed(registry)
+    empty, passed = report_absent(registry)
     # Each root alone first: what another one hides must be sound too, since it may be served without the other.
     alone = [registry.of_root(root) for root in registry.roots]
     skills = [skill for snapshot in alone for skill in snapshot.skills.values()]
@@ -140,16 +146,15 @@ def _look(registry: Registry, options: ValidateOptions) -> _Report:
     for command in options.scanners:
         for root in local:
             found.update(scan(command, root.path, root.show))
-    empty = without_skills(registry)
-    report_empty(empty, passed)
     report = _Report(skills, empty, passed)
-    suppressions = _Suppressions(registry, skills)
+    suppression = _suppression_of(registry, skills)
     for each in in_order(found):
         is_ignored = bool(options.ignore) and each.code.startswith(options.ignore)
         if is_ignored or not each.code.startswith(options.select or ("",)):
             continue
-        if reason := suppressions.reason(each):
-            report.suppressed.append((each, reason))
+        comment = suppression(each)
+        if comment is not None and comment.reason:
+            report.suppressed.append((each, comment.reason))
         elif each.severity == "note":
             report.notes.append(each)
         else:
@@ -158,45 +163,30 @@ def _look(registry: Registry, options: ValidateOptions) -> _Report:
     return report
 
 
-class _Suppressions:
-    """The comments in the files of skills that suppress findings, each file read when a finding names it."""
+def _suppression_of(registry: Registry, skills: Sequence[Skill]) -> Callable[[Problem], Suppression | None]:
+    """Return the function that finds the comment in the files of these skills that suppresses a problem."""
+    files = {registry.roots[skill.root].show(file.location): file for skill in skills for file in skill.files.values()}
 
-    def __init__(self, registry: Registry, skills: Sequence[Skill]) -> None:
-        self._registry = registry
-        self._files = {
-            registry.roots[skill.root].show(file.location): file for skill in skills for file in skill.files.values()
-        }
-        self._known: dict[str, Sequence[Suppression]] = {}
+    @cache
+    def comments(place: str) -> Sequence[Suppression]:
+        file = files.get(place)
+        if file is None or file.size > MOST_TEXT:
+            return ()
+        try:
+            return suppressions.find(registry.read(file).decode("utf-8", "replace"))
+        except OSError:
+            return ()
 
-    def reason(self, problem: Problem) -> str:
-        """Return the reason with which a comment suppresses a problem, "" where none does."""
-        from mcp_skills_server.validation import suppressions
-
+    def suppression(problem: Problem) -> Suppression | None:
         place = problem.path
         if problem.line is None:
             place = os.path.join(place.removesuffix(SKILL_MD), SKILL_MD)
-        if place not in self._known:
-            self._known[place] = suppressions.find(self._text(place))
-        found = suppressions.suppressed(problem, self._known[place])
-        if found is None:
-            return ""
-        return found.reason
+        return suppressions.suppressed(problem, comments(place))
 
-    def _text(self, place: str) -> str:
-        """Return the text of a file, "" for one that is missing, large or changing."""
-        file = self._files.get(place)
-        if file is None or file.size > _MOST_TEXT:
-            return ""
-        try:
-            return self._registry.read(file).decode("utf-8", "replace")
-        except StaleFileError:
-            return ""
+    return suppression
 
 
 def _print(registry: Registry, report: _Report, options: ValidateOptions) -> None:
-    from mcp_skills_server.authoring import reports
-    from mcp_skills_server.validation import explanations
-
     everything = [*report.problems, *report.notes]
     if options.form == "json":
         say_json(
@@ -210,9 +200,8 @@ def _print(registry: Registry, report: _Report, options: ValidateOptions) -> Non
             }
         )
     elif options.form == "sarif":
-        explained = {code: explanations.markdown(code) for code in CODES}
         fixed = {problem: (each.before, each.after) for each in report.corrections for problem in each.done}
-        say_json(reports.sarif(everything, explained, fixed))
+        say_json(reports.sarif(everything, fixed))
     elif options.form == "gitlab":
         say_json(reports.gitlab(everything))
     elif options.form == "junit":
@@ -242,21 +231,19 @@ def _say_counts(report: _Report, *, err: bool) -> None:
 
 
 def _corrections(registry: Registry, report: _Report) -> Iterator[_Correction]:
-    from mcp_skills_server.validation import fixes
-
     by_place: dict[str, list[Problem]] = {}
     for each in filter(fixes.can_correct, report.problems):
         by_place.setdefault(each.path, []).append(each)
     for skill in report.skills:
         root, file = registry.roots[skill.root], skill.files.get(SKILL_MD)
-        if root.origin is not None or file is None or file.size > _MOST_TEXT:
+        if root.origin is not None or file is None or file.size > MOST_TEXT:
             continue
         shown = root.show(file.location)
         if shown not in by_place:
             continue
         try:
             before = registry.read(file).decode("utf-8")
-        except (StaleFileError, UnicodeDecodeError):
+        except (OSError, UnicodeDecodeError):
             continue
         after, done = fixes.corrected(before, by_place[shown], os.path.basename(registry.place(skill)))
         if done:
@@ -266,15 +253,8 @@ def _corrections(registry: Registry, report: _Report) -> Iterator[_Correction]:
 
 def _fix(found: Sequence[_Correction], *, ask: bool) -> bool:
     """Show the safe corrections and write them; return whether anything was written."""
-    import difflib
-    import sys
-
-    from mcp_skills_server.durable import replace_file
-
     for each in found:
-        before, after = each.before.splitlines(), each.after.splitlines()
-        lines = difflib.unified_diff(before, after, each.shown, each.shown, lineterm="")
-        say_lines("\n".join(lines), err=True)
+        say_lines(unified(each.shown, each.before, each.after), err=True)
     if not found:
         remark("there is nothing that --fix can correct")
         return False
@@ -294,10 +274,6 @@ def _fix(found: Sequence[_Correction], *, ask: bool) -> bool:
 
 def _follow(options: ValidateOptions, roots: tuple[str, ...]) -> int:
     """Report after each change, until Ctrl-C."""
-    import threading
-
-    from mcp_skills_server.catalog.watch import Watcher
-
     registry = make_registry(roots, options)
     changed = threading.Event()
     changed.set()
@@ -312,15 +288,13 @@ def _follow(options: ValidateOptions, roots: tuple[str, ...]) -> int:
 
 def _remark_cut(registry: Registry) -> None:
     """Print on stderr of how many skills a model is not shown the whole description unasked."""
-    from mcp_skills_server.dialects import runtime
-    from mcp_skills_server.runtime.runtime import Runtime
-
     with Runtime(registry) as made:
         overview = made.briefing.overview
         limit = made.briefing.characters(UNKNOWN)
-        shown = runtime.in_instructions(overview, limit, scripts=False)
-    count = len(overview.offers)
-    whole = count - len(shown.cut) if shown.names is None else 0
+        shown = dialect.in_instructions(overview, limit, scripts=False)
+    count, whole = len(overview.offers), 0
+    if shown.names is None:
+        whole = count - len(shown.cut)
     if whole < count:
         remark(
             f"in the {limit:,} characters that hosts show unasked, {whole:,} of {count:,} descriptions stand whole; "
@@ -347,9 +321,6 @@ def rules(options: RulesOptions, codes: tuple[str, ...]) -> None:
       mcp-skills-server rules name-mismatch
       mcp-skills-server rules --schema > frontmatter.schema.json
     """
-    from mcp_skills_server.format.nearest import nearest
-    from mcp_skills_server.validation.explanations import EXPLANATIONS, markdown
-
     if options.schema:
         schema = resources.files("mcp_skills_server.validation").joinpath("frontmatter.schema.json")
         say_lines(schema.read_text().rstrip())
@@ -366,9 +337,9 @@ def rules(options: RulesOptions, codes: tuple[str, ...]) -> None:
             for code, row in CODES.items()
             if code in wanted
         }
-        say_json([row | EXPLANATIONS[code]._asdict() for code, row in found.items()])
+        say_json([row | explanations.EXPLANATIONS[code]._asdict() for code, row in found.items()])
     elif codes:
-        say_lines("\n".join(map(markdown, codes)))
+        say_lines("\n".join(map(explanations.markdown, codes)))
     else:
-        rows = [(code, row.severity, EXPLANATIONS[code].what) for code, row in CODES.items()]
+        rows = [(code, row.severity, explanations.EXPLANATIONS[code].what) for code, row in CODES.items()]
         say_table([("CODE", "SEVERITY", "WHAT"), *rows])

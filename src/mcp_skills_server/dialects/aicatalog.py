@@ -25,8 +25,9 @@ CARD: Final = "/mcp/server-card"
 CARD_MEDIA_TYPE: Final = "application/mcp-server-card+json"
 MOST_SKILLS: Final = 500
 """Skills that have an entry of their own; the index has all."""
+LEAST_QUERIES: Final = 2
 MOST_QUERIES: Final = 5
-"""Queries of an entry, as ARD recommends."""
+"""Queries of an entry, as the schema of ARD wants them."""
 _SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/v1/server-card.schema.json"
 _SKILLS_TYPE: Final = "application/agent-skills"
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9.-]")
@@ -85,9 +86,12 @@ def _skill_entry(site: str, host: str, published: CatalogSkill) -> Json:
     if published.media_type == media.MARKDOWN:
         form = "md"
     title, url = identity.title(skill) or skill.name, site + published.path
-    entry = _entry(f"{host}:skill:{skill.name}", f"{_SKILLS_TYPE}+{form}", url, title)
+    name = skill.name
+    if not name.isascii():
+        name = f"xn--{name.encode('punycode').decode()}"  # an identifier has letters of ASCII alone
+    entry = _entry(f"{host}:skill:{name}", f"{_SKILLS_TYPE}+{form}", url, title)
     entry |= {"description": skill.description, "digest": published.digest}
-    if published.queries:
+    if len(published.queries) >= LEAST_QUERIES:
         entry["representativeQueries"] = [*published.queries[:MOST_QUERIES]]
     version = identity.version(skill.frontmatter)
     if version is not None:

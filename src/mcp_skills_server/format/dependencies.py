@@ -20,7 +20,7 @@ class Served(NamedTuple):
 
 
 class Dependencies(NamedTuple):
-    """What a skill depends on and is served, in the order that it declares, and words for what is not ("tool x")."""
+    """Dependencies of a skill that are served, in declared order, and words for those that are not ("tool x")."""
 
     tools: tuple[str, ...] = ()
     prompts: tuple[str, ...] = ()

@@ -130,7 +130,7 @@ def _blanked(text: str, form: Form) -> tuple[str, list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _JsonMember:
-    """Where a member stands: its key's quote, its value, the end of that, and a comma after it."""
+    """Offsets of a member: its key's quote, its value, the end of the value, and a comma after it."""
 
     key: str
     start: int

@@ -16,7 +16,7 @@ from typing import Final
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.durable import write_folder
-from mcp_skills_server.errors import RequestError, StaleFileError, listed, quoted
+from mcp_skills_server.errors import RequestError, listed, quoted
 from mcp_skills_server.format import file_names, hidden, ignored
 from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
 from mcp_skills_server.model import SKILL_MD, Skill
@@ -86,7 +86,7 @@ def files_of(registry: Registry, skill: Skill) -> Files:
     """Return the files of a skill as they are now; a `RequestError` tells that they change while they are read."""
     try:
         read = registry.read_all(skill)
-    except StaleFileError:
+    except OSError:
         raise RequestError(f"{skill.path} is being changed; try again in a moment") from None
     return {path: (raw, skill.files[path].executable) for path, raw in read.items()}
 
@@ -102,9 +102,9 @@ def trial(name: str, root: Root, files: Files) -> Generator[Registry]:
 
 def place_in(root: Root, name: str) -> str:
     """Return where below a root the skill of this path lies, or would lie."""
-    if not root.namespace:
+    if root.layout is None:
         return name
-    return name.removeprefix(f"{root.namespace}/")
+    return name.partition("/")[2]
 
 
 def explained(registry: Registry) -> list[str]:
@@ -188,7 +188,7 @@ def _root_for(registry: Registry, name: str) -> Root:
             raise RequestError(f"{quoted(name)} would lie in or around another skill; choose another name")
     for root in registry.roots:
         is_a_skill = "" in {each.directory for each in registry.of_root(root).skills.values()}
-        if root.origin is None and not root.namespace and not is_a_skill:
+        if root.origin is None and root.layout is None and not is_a_skill:
             return root
     raise RequestError("no folder that is served here takes new skills; tell the user what you would have proposed")
 

@@ -1,4 +1,4 @@
-"""What a reviewer of a proposal is shown: what it changes, what is wrong with it, and what it could be taken for."""
+"""The review of a proposal: its changes, its problems, and the skills that it could be mistaken for."""
 
 from __future__ import annotations
 

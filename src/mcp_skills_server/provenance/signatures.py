@@ -39,7 +39,7 @@ class UnsignedError(SkillsServerError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who may have signed without a key: by a certificate of sigstore.
+    """An identity that may sign without a key, by a certificate of sigstore.
 
     `name` is an e-mail address or that of a workflow, `issuer` an OpenID Connect issuer, and `trust` a file with the
     trust root, None for sigstore's own.
@@ -125,7 +125,7 @@ class Verifier:
 
 
 class _Config(Protocol):
-    """What the library makes of a key."""
+    """A key as the library wants it."""
 
     def verify(self, model_path: Path, signature_path: Path, /) -> None: ...
 

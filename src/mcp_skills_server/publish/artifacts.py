@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from mcp_skills_server.dialects.wellknown import Artifact
-from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import UnpackLimits
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
@@ -37,7 +36,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Edition:
-    """What is published at one moment.
+    """All artifacts that are published at one moment.
 
     Attributes:
         skills: what the index 0.2.0 offers, by name and in its order.
@@ -67,7 +66,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """How long artifacts stay that the newest index no longer names: so many seconds, and the newest of them."""
+    """Retention of artifacts that the newest index no longer names: by seconds, and the newest of them."""
 
     seconds: float = GRACE_S
     number: int = 20_000
@@ -104,13 +103,7 @@ class Artifacts:
         return artifact, slot
 
     def read(self, artifact: Artifact) -> bytes:
-        """Read the bytes of an artifact.
-
-        Raises:
-            StaleFileError: it was never set aside, or is not kept any more.
-        """
-        if artifact.path not in self._slots:
-            raise StaleFileError(artifact.path)
+        """Read the bytes of an artifact, or raise KeyError if it is not kept any more."""
         return self._slots[artifact.path].read()
 
     def unpacked(self, artifact: Artifact) -> archive.Files:
@@ -162,7 +155,7 @@ class Artifacts:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactSlot:
-    """Where some bytes lie."""
+    """The location of some bytes."""
 
     spool: Spool
     row: int

@@ -44,7 +44,7 @@ class OutdatedFile:
 
 @dataclass(frozen=True, slots=True)
 class PublishRecord:
-    """What the file beside the tree says.
+    """The record file beside the published tree.
 
     Attributes:
         files: sha256 in hex of every file that this program wrote, by its path in the folder.
@@ -66,7 +66,7 @@ class PublishRecord:
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be done.
+    """The changes that publish will make.
 
     Attributes:
         differences: all that is not as it should be.

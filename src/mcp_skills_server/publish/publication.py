@@ -16,7 +16,7 @@ from typing import Final
 
 from mcp_skills_server import codes
 from mcp_skills_server.catalog.disk import digest_of
-from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.catalog.views import SkillSet
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Artifact
 from mcp_skills_server.errors import StaleFileError
@@ -42,7 +42,7 @@ class _Packed:
 
 @dataclass(frozen=True, slots=True)
 class _Picked:
-    """What one snapshot gives: skills by name, (skill path, reason) of the others, and files that changed since."""
+    """The publishable skills of a snapshot by name, (skill path, reason) of the others, and files changed since."""
 
     snapshot: Snapshot
     skills: dict[str, Published]
@@ -120,7 +120,7 @@ class Publication:
             if not picked.stale:
                 break
             for error in picked.stale:
-                self.registry.rescan(error)
+                self.registry.rescan(error.path)
             picked = self._pick()
         self._settled = not picked.stale
         skills = picked.skills

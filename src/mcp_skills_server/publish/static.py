@@ -16,7 +16,7 @@ from typing import Final
 
 from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE
-from mcp_skills_server.errors import StaleFileError, UsageError
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SKILL_MD, printable
 from mcp_skills_server.publish.artifacts import Edition, Item
 from mcp_skills_server.publish.folder import STAGING, OutputFolder
@@ -191,7 +191,7 @@ class StaticSite:
     def _raw(self, path: str, item: Item) -> bytes:
         try:
             return item.read()
-        except StaleFileError:
+        except KeyError:
             raise UsageError(f"{printable(path)} changed while it was published; run it again") from None
 
     @contextmanager

@@ -115,7 +115,7 @@ class Executor:
         Raises:
             QuotaError: the owner runs too much already.
             RequestError: an input blob is unknown.
-            StaleFileError: a file of the skill changed; scan it again and call again. Nothing was started.
+            OSError: a file of the skill changed; scan it again and call again. Nothing was started.
         """
         entry, language, export = (manifest.runtime.get(name) for name in ("entrypoint", "language", "export"))
         if manifest.fields["kind"] != ACTION or not isinstance(entry, str):

@@ -22,10 +22,8 @@ from anyio import to_thread
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.path_index import join
-from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.threads import in_turn, off_loop
-from mcp_skills_server.catalog.view import View, retry_when_stale
-from mcp_skills_server.catalog.views import BySkillSet, Views
+from mcp_skills_server.catalog.views import LruCache, SkillSet, View, Views, held, retry_when_stale
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND, QUOTA_EXCEEDED
@@ -37,7 +35,7 @@ from mcp_skills_server.dialects.skills_protocol import (
     FileRequest,
     Listing,
 )
-from mcp_skills_server.errors import RequestError, StaleFileError, clipped
+from mcp_skills_server.errors import RequestError, clipped
 from mcp_skills_server.format import cursors, media
 from mcp_skills_server.format import manifest as manifests
 from mcp_skills_server.format.cursors import portion
@@ -165,7 +163,8 @@ class Catalogues:
     def make(self, snapshot: Snapshot) -> Catalogue:
         """Return the catalogue of this snapshot. Reads every `skill.toml` that was not read yet.
 
-        A `skill.toml` that changed is a StaleFileError.
+        Raises:
+            OSError: a `skill.toml` changed.
         """
         with self._lock:
             known = self.known(snapshot)
@@ -200,10 +199,10 @@ class Catalogues:
         file = skill.files.get(SKILL_TOML)
         try:
             raw = None if file is None else self._skill_set.read(file)
-        except StaleFileError as stale:
+        except OSError as error:
             if file is not None and file.digest:
                 raise
-            message = f"the file cannot be read ({stale.reason or 'it changed'})"
+            message = f"the file cannot be read ({error.strerror})"
             return Findings(None, (problem("unreadable", message),))
         found = _findings[skill] = manifests.read(raw, skill.frontmatter, skill.path, skill.files)
         return found
@@ -262,7 +261,7 @@ class Methods:
             dialect.GUIDE: self._guide,
         }
         self.catalogues = Catalogues(runtime.registry)
-        self._restricted = BySkillSet(lambda each: Catalogues(each, self.catalogues.logged), _MOST_SKILLS)
+        self._restricted = LruCache(partial(Catalogues, logged=self.catalogues.logged), held, _MOST_SKILLS)
         if runtime.scripts is not None:
             from mcp_skills_server.rpc.execution import Executor
 

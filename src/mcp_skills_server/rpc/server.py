@@ -22,7 +22,7 @@ from mcp_skills_server.rpc.messages import MAX_BATCH, CallError
 from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.transport.pipes import Pipes
+from mcp_skills_server.transport import Pipes
 
 logger = logging.getLogger(__name__)
 

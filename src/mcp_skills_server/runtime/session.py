@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
 from mcp_skills_server.catalog.threads import in_thread, in_turn
-from mcp_skills_server.catalog.view import View, retry_when_stale
+from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded, ToolResult
 from mcp_skills_server.errors import RequestError
@@ -192,7 +192,7 @@ class Session(Closing):
 
     @property
     def changed(self) -> int:
-        """How often something was loaded or unloaded here."""
+        """Number of loads and unloads in this process."""
         return self._active.changed
 
     async def restore(self, record: SessionRecord, here: str, changed: int) -> bool:

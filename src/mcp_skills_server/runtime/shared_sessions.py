@@ -71,7 +71,7 @@ class SessionRecord:
 
 
 class RecordStore(Protocol):
-    """Where records are that all replicas see. What fails is a `RequestError` whose message is for the model."""
+    """A store of records that all replicas see. It raises `RequestError`, whose message is for the model."""
 
     async def read(self, name: str, group: str | None) -> str | None:
         """Return the text of this name, which is foreign; None where there is none."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import table
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format.dependencies import Served
@@ -42,6 +43,7 @@ class Settings:
         streams: `subscriptions/listen` streams of one client at once; None for a quarter of all.
         proposals: keeps what callers propose; None where nothing may be proposed.
         spoken: the dialects that `dialect` stands for.
+        least: the standing that a skill needs to be shown.
 
     Raises:
         UsageError: there is no such dialect.
@@ -57,21 +59,18 @@ class Settings:
     streams: int | None = None
     proposals: ProposalStore | None = None
     spoken: table.Spoken = field(init=False, repr=False, compare=False)
+    least: Standing = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "spoken", table.spoken(self.dialect))
-
-    @property
-    def least(self) -> Standing:
-        """The standing that a skill needs to be shown."""
-        return self.spoken.least
+        object.__setattr__(self, "least", self.spoken.least)
 
 
 class Caller(NamedTuple):
     """The client of a request.
 
     Attributes:
-        extensions: the extensions of MCP that the client declared.
+        extensions: the extensions of MCP that the client declared, with its settings of each.
         served: returns what else the server serves to this caller.
         principal: the proved identity, None where none is required.
         counted: the owner whose quota counts what the caller opens, None where callers cannot be distinguished.
@@ -81,7 +80,7 @@ class Caller(NamedTuple):
         client: what the host calls itself.
     """
 
-    extensions: Collection[str] = ()
+    extensions: Mapping[str, Any] = MappingProxyType({})
     served: Callable[[View], Awaitable[Served]] = _nothing_else
     principal: Principal | None = None
     counted: Owner = None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog.threads import in_turn
-from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import resources as dialect
+from mcp_skills_server.dialects.runtime import apps
 from mcp_skills_server.errors import NotServedError, RequestError, clipped
 from mcp_skills_server.format import cursors, identity, uris
 from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
@@ -22,15 +24,18 @@ _directories: Final[WeakKeyDictionary[Snapshot, dict[str, str]]] = WeakKeyDictio
 _CURSOR: Final = "resources"
 
 
-async def list_resources(view: View, settings: Settings, _: Caller, params: Params) -> Result:
-    """`resources/list`: every SKILL.md."""
+async def list_resources(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
+    """`resources/list`: every SKILL.md, behind the views of the tools for a client that shows them."""
     after = cursors.key_of(params, _CURSOR)
     key = (_CURSOR, settings.least, settings.page_size, after)
     page = kept_page(view.snapshot, *key)
     if page is None:
         skills, more = page_of(view.snapshot, settings, after)
         page = keep_page(Page(map(descriptor, skills), more), view.snapshot, *key)
-    return with_pending(dialect.listing(page, cursors.encode(_CURSOR, page.more), settings.ttl_ms), view)
+    shown: list[Json] = page
+    if after is None and settings.tools and apps.is_declared(caller.extensions):
+        shown = [*apps.descriptors(), *page]
+    return with_pending(dialect.listing(shown, cursors.encode(_CURSOR, page.more), settings.ttl_ms), view)
 
 
 async def list_templates(_view: View, settings: Settings, _: Caller, params: Params) -> Result:
@@ -41,12 +46,14 @@ async def list_templates(_view: View, settings: Settings, _: Caller, params: Par
 
 
 async def read_resource(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
-    """`resources/read`: the exact bytes of a file of a served skill.
+    """`resources/read`: the exact bytes of a file of a served skill, or a view of the tools.
 
     Raises:
         NotServedError: there is no such file, or it is not for everybody.
     """
     target = str(params["uri"])
+    if is_view(settings, target):
+        return dialect.contents([apps.content(target, _app())], settings.ttl_ms)
     found = uris.find(view.snapshot, target, settings.least)
     if found is None:
         raise NotServedError(target)
@@ -54,6 +61,19 @@ async def read_resource(view: View, settings: Settings, caller: Caller, params: 
     async with in_turn(skill.files[path].size, caller.counted):
         raw = await view.read(skill, path)
         return dialect.contents([dialect.content(target, path, raw)], settings.ttl_ms)
+
+
+def is_view(settings: Settings, target: str) -> bool:
+    """Return whether this is the URI of a view of the tools, which are offered."""
+    return settings.tools and apps.is_view(target)
+
+
+@cache
+def _app() -> str:
+    """Return the document of all views."""
+    from importlib.resources import files  # late: few clients ask for a view
+
+    return files("mcp_skills_server.server").joinpath("app.html").read_text(encoding="utf-8")
 
 
 async def read_directory(view: View, settings: Settings, _: Caller, params: Params) -> Result:

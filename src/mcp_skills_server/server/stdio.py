@@ -1,7 +1,7 @@
 """MCP over stdin and stdout, without the SDK: to import it takes longer than everything else at the start.
 
-A line becomes a message (`messages.py`), a request a task, and its answer a line. Each request is checked once, and
-handed to the handler of its method.
+A line becomes a message, a request a task, and its answer a line. Each request is checked once, and handed to the
+handler of its method.
 """
 
 from __future__ import annotations
@@ -15,25 +15,44 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.catalog.view import View, retry_when_stale
-from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.catalog.views import View, Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import jsonrpc
-from mcp_skills_server.dialects.jsonrpc import INVALID_PARAMS
+from mcp_skills_server.dialects.jsonrpc import (
+    INVALID_PARAMS,
+    InvalidMessage,
+    Message,
+    RequestId,
+    duplicate,
+    judge,
+    too_long,
+)
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.runtime.runtime import Runtime
-from mcp_skills_server.server import eras, methods
+from mcp_skills_server.server import eras
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.eras import DISCOVER, INITIALIZE, MODERN, NOBODY, PING, Era, McpClient, Params, era_of
-from mcp_skills_server.server.messages import Id, InvalidMessage, Message, duplicate, judge, too_long
-from mcp_skills_server.server.methods import Fault, FaultError, fault_of, outcome_of_error, outcome_of_result
+from mcp_skills_server.server.eras import (
+    DISCOVER,
+    INITIALIZE,
+    MODERN,
+    NOBODY,
+    PING,
+    Era,
+    Fault,
+    FaultError,
+    McpClient,
+    Params,
+    era_of,
+    outcome_of_error,
+    outcome_of_result,
+)  # fmt: skip
 from mcp_skills_server.server.notify import Stream
 from mcp_skills_server.server.pages import Page
-from mcp_skills_server.server.requests import Caller, Handler, Settings
+from mcp_skills_server.server.requests import Caller, Settings
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.telemetry.trace_context import trace_of
-from mcp_skills_server.transport.pipes import Pipes
+from mcp_skills_server.telemetry.events import trace_of
+from mcp_skills_server.transport import Pipes
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +88,7 @@ class PendingRequest:
         cancel: cancels the work.
     """
 
-    id: Id
+    id: RequestId
     method: str
     params: Params | None
     era: Era
@@ -98,7 +117,7 @@ def _observed(request: PendingRequest) -> AbstractContextManager[events.Request 
     )
 
 
-def _answer(id_: Id, result: dict[str, Any]) -> bytes:
+def _answer(id_: RequestId, result: dict[str, Any]) -> bytes:
     fields = [
         b"%b:%b" % (jsonrpc.dump(key), value.json if isinstance(value, Page) else jsonrpc.dump(value))
         for key, value in result.items()
@@ -106,7 +125,7 @@ def _answer(id_: Id, result: dict[str, Any]) -> bytes:
     return b'{"jsonrpc":"2.0","id":%b,"result":{%b}}' % (jsonrpc.dump(id_), b",".join(fields))
 
 
-def _refusal(id_: Id, fault: Fault) -> bytes:
+def _refusal(id_: RequestId, fault: Fault) -> bytes:
     return jsonrpc.dump(jsonrpc.error(id_, fault.code, fault.message, fault.data))
 
 
@@ -123,8 +142,6 @@ class Connection:
         self.principal: Principal | None = None  # a pipe proves no identity
         self._lines = lines
         self._attachment = attachment
-        settings, tools = attachment.settings, attachment.tools
-        handlers = {**methods.SKILLS, **methods.RESOURCES, **(methods.PROMPTS if settings.prompts else {})}
         self._methods: dict[str, _Method] = {
             INITIALIZE: self._initialize,
             PING: _nothing,
@@ -132,11 +149,8 @@ class Connection:
             "resources/subscribe": self._subscribe,
             "resources/unsubscribe": self._unsubscribe,
             "subscriptions/listen": self._listen,
-            **{method: partial(self._call, handler, attachment.ready) for method, handler in handlers.items()},
+            **dict.fromkeys(attachment.handlers, self._call),
         }
-        if settings.tools:
-            self._methods["tools/list"] = partial(self._call, tools.list_tools, attachment.glimpse)
-            self._methods["tools/call"] = partial(self._call, tools.call_tool, attachment.ready)
         self._era: Era | None = None
         self._client: McpClient = NOBODY
         self._is_open = False
@@ -156,8 +170,9 @@ class Connection:
         """
         self._reading = asyncio.current_task()
         try:
-            async for line in self._lines.lines():
-                await self._receive(line)
+            with self._attachment.events.serving():  # each task has this context
+                async for line in self._lines.lines():
+                    await self._receive(line)
             await self.last_answers(_LAST_ANSWERS_S)
             self._is_closing = True
         except asyncio.CancelledError:
@@ -214,14 +229,14 @@ class Connection:
             if era.modern:
                 request.client = eras.client_of_envelope(request.params or {})
             fault = era.params_fault(method, request.params)
-        with self._attachment.events.serving(), _observed(request) as event:
+        with _observed(request) as event:
             try:
                 result = era.written(method, await self._result(request, fault))
                 answer = _answer(request.id, result)
             except BrokenPipeError:
                 raise
             except Exception as error:
-                fault = fault_of(error, method, modern=era.modern)
+                fault = era.fault_of(error, method)
                 if event is not None:
                     event.code, event.outcome = fault.code, outcome_of_error(fault.code)
                 return _refusal(request.id, fault)
@@ -239,11 +254,7 @@ class Connection:
             raise FaultError(_NO_HANDSHAKE)
         return await method(request)
 
-    async def _call(
-        self, handler: Handler, ready: Callable[[], Awaitable[None]], request: PendingRequest
-    ) -> dict[str, Any]:
-        attachment = self._attachment
-        await ready()
+    async def _call(self, request: PendingRequest) -> dict[str, Any]:
         caller = Caller(
             request.client.extensions,
             served=self._served,
@@ -252,13 +263,10 @@ class Connection:
             audience=self,
             client=request.client.name,
         )
-        params = request.params or {}
-        return await retry_when_stale(
-            attachment.views.of(None), lambda view: handler(view, attachment.settings, caller, params)
-        )
+        return await self._attachment.call(request.method, caller, request.params or {})
 
     async def _served(self, view: View) -> Served:
-        return methods.served(self._attachment, view)
+        return self._attachment.served(view)
 
     async def _initialize(self, request: PendingRequest) -> dict[str, Any]:
         params = request.params or {}
@@ -273,11 +281,11 @@ class Connection:
         return await self._attachment.declared(shown, None, client.name, client.extensions)
 
     async def _subscribe(self, request: PendingRequest) -> dict[str, Any]:
-        await methods.subscribe(self._attachment, self, (request.params or {})["uri"], None)
+        await self._attachment.subscribe(self, (request.params or {})["uri"])
         return {}
 
     async def _unsubscribe(self, request: PendingRequest) -> dict[str, Any]:
-        methods.unsubscribe(self._attachment, self, (request.params or {})["uri"])
+        self._attachment.unsubscribe(self, (request.params or {})["uri"])
         return {}
 
     async def _listen(self, request: PendingRequest) -> dict[str, Any]:

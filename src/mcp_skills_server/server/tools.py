@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
-from mcp_skills_server.catalog.skill_set import SkillSet
-from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.views import SkillSet, View
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import cursors
@@ -84,6 +83,8 @@ class Tools:
         tools = self.definitions(
             view.skill_set, settings.spoken.shown_by(caller.client, caller.extensions), caller.client
         )
+        if runtime.apps.is_declared(caller.extensions):
+            tools = runtime.apps.with_views(tools)
         result = {"resultType": "complete", "tools": tools, "ttlMs": settings.ttl_ms, "cacheScope": "private"}
         return with_pending(result, view)
 

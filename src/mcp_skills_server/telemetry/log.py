@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from mcp_skills_server.errors import REPEATS, listed
@@ -20,11 +21,11 @@ def log_requests(events: Events, level: int = logging.DEBUG) -> Callable[[], Non
     Returns:
         A function that ends it.
     """
-    return events.subscribe(lambda event: _log(event, level))
+    return events.subscribe(partial(_log, level), partial(logger.isEnabledFor, level))
 
 
-def _log(event: Event, level: int) -> None:
-    if event.protocol == CATALOGUE or not logger.isEnabledFor(level):
+def _log(level: int, event: Event) -> None:
+    if event.protocol == CATALOGUE:
         return
     about = ""
     if event.skills:

@@ -67,6 +67,7 @@ _TABLE: Final[dict[str, tuple[str, ...]]] = {
     "root-missing": ("a root that is gone", "What was read before is served until it is back."),
     "yaml-colon": ("a colon in a value without quotes", _PARSERS_DIFFER, "description: Two steps: read, then write."),
     "switched-off": ("a skill that --include or --exclude leaves out", "It is named so that none is lost in silence."),
+    "plugin-elsewhere": ("a plugin of a marketplace that does not lie in its folder", "Nothing is fetched unasked."),
     "lock-missing": ("a skill that the lock file does not name", "Only what was reviewed and locked is served."),
     "lock-differs": ("a skill that is not as it was locked", "Only what was reviewed and locked is served."),
     "signature-missing": ("a skill without the signature that is required", "No author vouches for it."),

@@ -1,4 +1,4 @@
-"""What `validate` finds: in the names and the files of one skill, and among all skills. Pure: bytes come in.
+"""Lint of one skill's names and files, and of all skills together. Pure: bytes come in.
 
 Problems of one skill have the file's path in it; the registry knows where that lies.
 """

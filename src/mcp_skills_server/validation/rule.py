@@ -1,4 +1,4 @@
-"""What a rule is, and what rules read.
+"""Rules, their registry, and the facts that they read.
 
 A rule is three things and no more: a function under `@RULES.rule("its-code")`, the row of its code in `codes.py`, and a
 bundle `fixtures/broken/its-code` that shows it. The function reads one kind of subject and returns what it found; the
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Finding(NamedTuple):
-    """What a rule found.
+    """One finding of a rule.
 
     Attributes:
         message: what is wrong.

@@ -112,7 +112,7 @@ def _secret(file: TextFile) -> Iterator[Finding]:
 
 
 class _Command(NamedTuple):
-    """What may not stand in a text.
+    """A pattern of commands that a text must not contain.
 
     Attributes:
         code: of the rule.

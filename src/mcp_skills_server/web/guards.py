@@ -50,7 +50,7 @@ _ORIGIN: Final = re.compile(r"https?://(.+)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a request must carry.
+    """The conditions that a request must meet.
 
     Attributes:
         hosts: names that the Host header may have, None for any.

@@ -57,7 +57,7 @@ _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How many connections there may be.
+    """Limits of connections.
 
     Attributes:
         places: at once.

@@ -27,12 +27,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.dialects import jsonrpc
+from mcp_skills_server.dialects.jsonrpc import InvalidMessage, RequestId, duplicate, judge
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.server import messages
 from mcp_skills_server.server.callers import counted, principal
 from mcp_skills_server.server.entrance import Context, connection_of, scope_of
-from mcp_skills_server.server.messages import Id, InvalidMessage, duplicate, judge
 from mcp_skills_server.web.connections import client_to_evict
 from mcp_skills_server.web.rates import refuse, send_error
 
@@ -89,7 +88,7 @@ class Messages:
             await _refuse(found, scope, receive, send)
             return
         session = headers.get(_SESSION)
-        id_: Id | None = None
+        id_: RequestId | None = None
         if found.kind == "request":
             id_ = found.id
             if found.fields["method"] == "initialize":
@@ -114,7 +113,7 @@ class Messages:
                 await _refuse(duplicate(id_), scope, receive, send)
 
     @asynccontextmanager
-    async def _reserved(self, session: bytes, id_: Id) -> AsyncGenerator[bool]:
+    async def _reserved(self, session: bytes, id_: RequestId) -> AsyncGenerator[bool]:
         """Reserve an id of a session; False where another request has it, and keeps it for a second."""
         place = session, str(id_)
         with anyio.move_on_after(_ID_S):
@@ -140,7 +139,7 @@ def _is_modern(headers: Mapping[bytes, bytes]) -> bool:
     return headers.get(_VERSION, b"").decode("latin-1") not in ("", *HANDSHAKE_PROTOCOL_VERSIONS)
 
 
-def _is_of_another_era(found: messages.Message, headers: Mapping[bytes, bytes]) -> bool:
+def _is_of_another_era(found: jsonrpc.Message, headers: Mapping[bytes, bytes]) -> bool:
     """Return whether a request of the modern era comes with the headers of the legacy one (MCP-42)."""
     if _is_modern(headers) or found.kind != "request" or found.fields["method"] == "initialize":
         return False

@@ -250,7 +250,7 @@ def test_polling_tells_what_a_reader_found(tmp_path: Path) -> None:
             edit(tmp_path, "one", 2)
             with pytest.raises(StaleFileError) as stale:
                 registry.read(registry.snapshot.skills["one"].files["SKILL.md"])
-            registry.rescan(stale.value)
+            registry.rescan(stale.value.path)
         assert seen.next().after.keys() == {"one"}
 
 

@@ -106,7 +106,7 @@ def test_what_a_reader_found_is_told_though_no_event_tells_of_it(
         edit(tmp_path, "one", 2)
         with pytest.raises(StaleFileError) as stale:
             registry.read(registry.snapshot.skills["one"].files["SKILL.md"])
-        registry.rescan(stale.value)
+        registry.rescan(stale.value.path)
         assert registry.snapshot.skills["one"].frontmatter["version"] == 2
         assert seen.next().after.keys() == {"one"}
 

@@ -1,16 +1,14 @@
-"""The features that are an endpoint beside MCP: the Skills Protocol, the webhook of sources, OAuth, the page."""
+"""The features that are an endpoint beside MCP: discovery, the Skills Protocol, the webhook, OAuth, the page."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, ClassVar
-
-import click
+from typing import TYPE_CHECKING
 
 from mcp_skills_server.commands.features.feature import Feature, Server
 from mcp_skills_server.commands.features.records import UsageCounts
-from mcp_skills_server.commands.fields import Options, flag, option, switch
-from mcp_skills_server.commands.options import oauth_of
+from mcp_skills_server.commands.fields import flag, option, seconds, switch
+from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.oauth import ResourceServer
@@ -19,31 +17,45 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class SkillsProtocolOptions(Options):
-    """The Skills Protocol."""
+class Publishing(Feature, heading="Discovery (--transport http)"):
+    """Discovery by `/.well-known/agent-skills`, the AI Catalog and the Server Card."""
 
-    heading: ClassVar[str] = "Skills Protocol (--transport http)"
-    rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
+    publish: bool = switch(True, "Publish the skills below /.well-known/agent-skills too, to whom MCP is open.")
+    publish_only: bool = flag("Publish the skills and answer no MCP.")
+    publish_open: bool = flag("Ask no token for what is published, as /mcp does where tokens are given.")
+    publish_grace: float = seconds(3600, "Keep what an index has named for so long after it changed.")
+    only_http = False
 
-
-class SkillsProtocol(Feature[SkillsProtocolOptions]):
-    """The Skills Protocol at `/rpc`."""
-
-    options_class = SkillsProtocolOptions
+    def start(self, server: Server) -> None:
+        if self.publish_only and not self.publish:
+            raise UsageError("--publish-only and --no-publish leave nothing to serve; give one of them")
+        if self.publish_only and server.options.transport != "http":
+            raise UsageError("--publish-only publishes over HTTP; give --transport http")
 
     def part(self, server: Server) -> Part | None:
-        """Return the endpoint."""
-        if not self.options.rpc:
+        if not self.publish:
+            return None
+        from mcp_skills_server.web.published import Publisher
+
+        return Publisher(server.views, is_open=self.publish_open, alone=self.publish_only, grace_s=self.publish_grace)
+
+
+class SkillsProtocol(Feature, heading="Skills Protocol (--transport http)"):
+    """The Skills Protocol at `/rpc`."""
+
+    rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
+
+    def part(self, server: Server) -> Part | None:
+        if not self.rpc:
             return None
         from mcp_skills_server.web.rpc import SkillsProtocolEndpoint
 
-        return SkillsProtocolEndpoint(server.runtime, server.views, allow_code=self.serve.allow_code)
+        return SkillsProtocolEndpoint(server.runtime, server.views, allow_code=server.options.allow_code)
 
 
-class WebhookOptions(Options):
-    """The webhook of remote sources."""
+class Webhook(Feature, heading="Webhook (--transport http)"):
+    """The webhook by which the host of a source has all sources polled now."""
 
-    heading: ClassVar[str] = "Webhook (--transport http)"
     refresh_secret: str | None = option(
         None,
         "Answer webhooks of GitHub, GitLab, Gitea or Forgejo at /refresh, which prove that they know this secret: "
@@ -52,32 +64,24 @@ class WebhookOptions(Options):
         is_secret=True,
     )
 
-
-class Webhook(Feature[WebhookOptions]):
-    """The webhook by which the host of a source has all sources polled now."""
-
-    options_class = WebhookOptions
-
     def part(self, server: Server) -> Part | None:
-        """Return the endpoint.
-
-        Raises:
-            UsageError: the secret is too weak.
-        """
-        if self.options.refresh_secret is None:
+        if self.refresh_secret is None:
             return None
         from mcp_skills_server.web.refresh import PATH, WebhookEndpoint, checked_secret
 
-        secret = checked_secret(self.options.refresh_secret)
+        secret = checked_secret(self.refresh_secret)
         if server.opened.mirrors is None:
             logger.warning("--refresh-secret: every ROOT is a folder, which is watched; %s has nothing to fetch", PATH)
         return WebhookEndpoint(secret)
 
 
-class OAuthOptions(Options):
-    """OAuth, as a resource server."""
+class OAuth(Feature, heading="OAuth (--transport http)"):
+    """Access tokens of an OAuth 2.1 issuer.
 
-    heading: ClassVar[str] = "OAuth (--transport http)"
+    Attributes:
+        resource_server: takes the tokens; None where there is no issuer.
+    """
+
     oauth_issuer: str | None = option(
         None,
         "Take the access tokens of this OAuth 2.1 issuer, as its metadata spells it. The table [oauth] of a "
@@ -95,25 +99,12 @@ class OAuthOptions(Options):
         metavar="URL",
         in_file=False,
     )
-
-
-class OAuth(Feature[OAuthOptions]):
-    """Access tokens of an OAuth 2.1 issuer.
-
-    Attributes:
-        resource_server: takes the tokens; None where there is no issuer.
-    """
-
-    options_class = OAuthOptions
     resource_server: ResourceServer | None = None
 
-    def start(self, server: Server) -> None:  # noqa: ARG002
-        """Read which issuer is trusted.
+    def start(self, server: Server) -> None:
+        from mcp_skills_server.commands.config_file import oauth_settings
 
-        Raises:
-            UsageError: an option or the table [oauth] does not take its value, or one is missing.
-        """
-        settings = oauth_of(click.get_current_context())
+        settings = oauth_settings(server.options.config, vars(self))
         if settings is None:
             return
         from mcp_skills_server.access.oauth import ResourceServer
@@ -122,7 +113,6 @@ class OAuth(Feature[OAuthOptions]):
         self.resource_server = ResourceServer(settings, fetch)
 
     def part(self, server: Server) -> Part | None:  # noqa: ARG002
-        """Return the metadata that clients need to sign in."""
         if self.resource_server is None:
             return None
         from mcp_skills_server.web.resource_metadata import ResourceMetadata
@@ -130,21 +120,13 @@ class OAuth(Feature[OAuthOptions]):
         return ResourceMetadata(self.resource_server)
 
 
-class PageOptions(Options):
-    """The page."""
-
-    heading: ClassVar[str] = "Page (--transport http)"
-    ui: bool = flag("Show the skills to people at /ui, to whom MCP is open.")
-
-
-class PageFeature(Feature[PageOptions]):
+class PageFeature(Feature, heading="Page (--transport http)"):
     """The page for people, at `/ui`."""
 
-    options_class = PageOptions
+    ui: bool = flag("Show the skills to people at /ui, to whom MCP is open.")
 
     def part(self, server: Server) -> Part | None:
-        """Return the page."""
-        if not self.options.ui:
+        if not self.ui:
             return None
         from mcp_skills_server.web.settings import UiSettings
         from mcp_skills_server.web.ui.app import PagePart  # with its templates, where it is wanted

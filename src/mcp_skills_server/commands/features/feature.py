@@ -1,15 +1,15 @@
 """Interface of a feature of `serve`: a part of the server that can be off.
 
-A feature is a class in this package and a row of `FEATURES` in `table.py`. Its options become those of the command, of
-the environment and of the configuration file. `serve` makes it with the options before anything is opened, starts it
-when the parts of the server are there, and stops it at the end. Over HTTP it can add a part of the application.
+A feature is a class of options in this package, and a row of `FEATURES` in `table.py`. The command line, the
+environment and the configuration file give its values. `serve` starts it when the parts of the server are there, and
+stops it at the end. Over HTTP it can add a part of the application.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar
 
 from mcp_skills_server.commands.fields import Options
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.commands.opening import OpenedRoots
     from mcp_skills_server.commands.reloading import Reloader
-    from mcp_skills_server.commands.serve_options import ServeOptions
+    from mcp_skills_server.commands.serve import ServeOptions
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.web.part import Part
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 Gauge: TypeAlias = tuple[str, float] | tuple[str, str, Mapping[str, float]]
 """The help and the value of a gauge; with the name of a label, the value by label."""
 
-_O = TypeVar("_O", bound=Options)
 _F = TypeVar("_F")
 
 
@@ -50,7 +49,7 @@ class Server:
     """
 
     options: ServeOptions
-    features: Sequence[Feature[Any]]
+    features: Sequence[Feature]
     opened: OpenedRoots
     runtime: Runtime
     settings: Settings
@@ -65,24 +64,11 @@ class Server:
         return next(each for each in self.features if isinstance(each, kind))
 
 
-class Feature(Generic[_O]):
-    """A part of the server that can be off. By itself it adds nothing; a feature overrides what it has.
+class Feature(Options):
+    """A part of the server that can be off, with its options. It adds nothing but what it overrides."""
 
-    Args:
-        options: its own.
-        serve: those of the server.
-
-    Raises:
-        UsageError: the options contradict each other.
-    """
-
-    options_class: ClassVar[type[Options]]
     only_http: ClassVar[bool] = True
     """Whether the feature does nothing over stdio, and is not started there."""
-
-    def __init__(self, options: _O, serve: ServeOptions) -> None:
-        self.options = options
-        self.serve = serve
 
     def start(self, server: Server) -> None:
         """Begin, before the first request.

@@ -6,12 +6,12 @@ import time
 from collections.abc import Container, Mapping
 from contextlib import suppress
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server import __version__
 from mcp_skills_server.commands.features.feature import Feature, Gauge, Server
 from mcp_skills_server.commands.features.records import known_methods
-from mcp_skills_server.commands.fields import Options, flag, option
+from mcp_skills_server.commands.fields import flag, option
 from mcp_skills_server.errors import UsageError, missing_extra
 from mcp_skills_server.model import Standing
 from mcp_skills_server.web.part import Part, Routes
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 _RELOAD: Final = "skills_config_last_reload"
 
 
-class MetricsOptions(Options):
-    """Metrics for Prometheus."""
+class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
+    """Metrics for Prometheus: counters of requests, and the gauges of the server and of all features."""
 
-    heading: ClassVar[str] = "Metrics (--transport http)"
     metrics: bool = flag("Show metrics for Prometheus at /metrics, to whom MCP is open. Needs the extra [metrics].")
     metrics_address: str | None = option(
         None,
@@ -33,24 +32,13 @@ class MetricsOptions(Options):
         "by a name of --allowed-host.",
         metavar="HOST:PORT",
     )
-
-
-class PrometheusMetrics(Feature[MetricsOptions]):
-    """Metrics for Prometheus: counters of requests, and the gauges of the server and of all features."""
-
-    options_class = MetricsOptions
     _server: Server
     _metrics: Metrics | None = None
 
     def start(self, server: Server) -> None:
-        """Count requests, and listen at the address of the metrics.
-
-        Raises:
-            UsageError: the extra is not installed, or the address cannot be listened on.
-        """
         self._server = server
-        address = self.options.metrics_address
-        if not self.options.metrics and address is None:
+        address = self.metrics_address
+        if not self.metrics and address is None:
             return
         try:
             from mcp_skills_server.telemetry.metrics import Metrics, show_at
@@ -65,7 +53,7 @@ class PrometheusMetrics(Feature[MetricsOptions]):
         host, colon, port = address.rpartition(":")
         if not colon or not host or not port.isdigit() or int(port) > 65535:
             raise UsageError(f"--metrics-address {address}: write HOST:PORT, such as 127.0.0.1:9464")
-        names = {"localhost", *map(str.lower, (host, *self.serve.allowed_host))}
+        names = {"localhost", *map(str.lower, (host, *server.options.allowed_host))}
         try:
             show_at(self._metrics, host.strip("[]"), int(port), lambda header: _names_us(names, host_name(header)))
         except OSError as error:
@@ -73,9 +61,8 @@ class PrometheusMetrics(Feature[MetricsOptions]):
             raise UsageError(f"--metrics-address {address}: cannot be listened on ({reason})") from None
 
     def part(self, server: Server) -> Part | None:
-        """Return the route of `/metrics`."""
         metrics = self._metrics
-        if metrics is None or not self.options.metrics:
+        if metrics is None or not self.metrics:
             return None
         from mcp_skills_server.web.probes import metrics_route
 
@@ -88,7 +75,6 @@ class PrometheusMetrics(Feature[MetricsOptions]):
         return out
 
     def gauges(self) -> Mapping[str, Gauge]:
-        """Return the gauges of the catalogue, the sources, the tokens and the configuration."""
         from mcp_skills_server.access.tokens import SOON_S
         from mcp_skills_server.web.probes import count_failing
 
@@ -112,11 +98,11 @@ class PrometheusMetrics(Feature[MetricsOptions]):
             "skills_sources_failing": ("Roots whose last look failed.", count_failing(registry, states)),
         }
         has_files = reloader is not None and reloader.has_files
-        is_taken = reloader is None or not has_files or not reloader.last.error
+        is_taken = reloader is None or not has_files or not reloader.refused
         out[f"{_RELOAD}_successful"] = ("Whether all of configuration and tokens was taken.", float(is_taken))
         if reloader is not None and has_files:
             when = "When configuration and tokens were last read."
-            out[f"{_RELOAD}_timestamp_seconds"] = (when, reloader.last.at)
+            out[f"{_RELOAD}_timestamp_seconds"] = (when, reloader.read_at)
         return out
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server.commands.features.feature import Feature, Gauge, Server
 from mcp_skills_server.commands.fields import Options, file, flag, option
@@ -14,18 +14,14 @@ from mcp_skills_server.errors import UsageError, missing_extra
 if TYPE_CHECKING:
     from mcp_skills_server.telemetry.audit import AuditLog
     from mcp_skills_server.telemetry.events import Events
-    from mcp_skills_server.telemetry.usage import Usage
-    from mcp_skills_server.telemetry.usage_store import UsageStore
+    from mcp_skills_server.telemetry.usage import Usage, UsageStore
 
 logger = logging.getLogger(__name__)
 OFF: Final = "off"
 _SQLITE: Final = "sqlite:"
 
 
-class AuditOptions(Options):
-    """The audit log."""
-
-    heading: ClassVar[str] = "Audit log"
+class AuditOptions(Options, heading="Audit log"):
     audit_log: str | None = file(
         "Append a line of JSON to this file for every skill that is loaded, read or run, and for who was let in or "
         "refused; - for stdout, over HTTP. Opened anew on SIGHUP. Where it cannot be written, no script runs."
@@ -37,11 +33,7 @@ class AuditOptions(Options):
 
 
 def start_audit(options: AuditOptions, events: Events, *, stdout_is_free: bool) -> AuditLog | None:
-    """Start the audit log of a server's events and return it; None without `--audit-log`.
-
-    Raises:
-        UsageError: the file cannot be written, or stdout is the protocol's.
-    """
+    """Start the audit log of a server's events and return it; None without `--audit-log`."""
     if options.audit_log is None:
         if options.audit_required:
             raise UsageError("--audit-required is for the audit log; give --audit-log FILE too")
@@ -55,52 +47,37 @@ def start_audit(options: AuditOptions, events: Events, *, stdout_is_free: bool) 
     return audit
 
 
-class Audit(Feature[AuditOptions]):
+class Audit(AuditOptions, Feature):
     """The audit log. Of the features that read events it is the first: where it cannot write, no script starts."""
 
-    options_class = AuditOptions
     only_http = False
     log: AuditLog | None = None
 
     def start(self, server: Server) -> None:
-        """Write a line for each event."""
-        stdout_is_free = self.serve.transport == "http"
-        self.log = start_audit(self.options, server.runtime.events, stdout_is_free=stdout_is_free)
+        stdout_is_free = server.options.transport == "http"
+        self.log = start_audit(self, server.runtime.events, stdout_is_free=stdout_is_free)
 
     def reopen(self) -> None:
-        """Open the file anew."""
         if self.log is not None:
             self.log.reopen()
 
     def gauges(self) -> Mapping[str, Gauge]:
-        """Return how many lines were lost."""
         if self.log is None:
             return {}
         return {"skills_audit_lost": ("Lines that the audit log could not take.", self.log.lost)}
 
     def state(self) -> str:
-        """Return whether lines can be written."""
         if self.log is None:
             return ""
         return self.log.state
 
 
-def _locate_store(store: str, folder: str) -> str:
-    """Return `sqlite:FILE` with the absolute path of the file; another value as it is."""
-    if not store.startswith(_SQLITE) or store == _SQLITE:
-        return store
-    return _SQLITE + os.path.normpath(os.path.join(folder, store.removeprefix(_SQLITE)))
-
-
-class UsageOptions(Options):
-    """The counts of uses."""
-
-    heading: ClassVar[str] = "Counts of uses"
+class UsageOptions(Options, heading="Counts of uses"):
     usage: str | None = option(
         None,
         "Count which skills are used: sqlite:FILE or off. By default in the user's "
         "state directory over HTTP, and off over stdio. The command 'usage' shows the counts.",
-        locate=_locate_store,
+        path="sqlite:(.+)",
         metavar="STORE",
     )
     usage_questions: bool = flag("Keep the words of searches that found nothing, too.")
@@ -128,58 +105,50 @@ def store_at(store: str | None, *, make: bool = True) -> UsageStore | None:
         file = store.removeprefix(_SQLITE)
     if not make and not os.path.exists(file):
         return None
-    from mcp_skills_server.telemetry.usage_store import UsageStore
+    from mcp_skills_server.telemetry.usage import UsageStore
 
     return UsageStore(file)
 
 
-class UsageCounts(Feature[UsageOptions]):
+class UsageCounts(UsageOptions, Feature):
     """The counts of uses. Without `--usage` they are kept over HTTP alone.
 
     Attributes:
         store: the file of the counts; None where nothing is counted.
     """
 
-    options_class = UsageOptions
     only_http = False
     store: UsageStore | None = None
     _usage: Usage | None = None
     _stop: Callable[[], None] | None = None
 
     def start(self, server: Server) -> None:
-        """Count the uses of the skills.
-
-        Raises:
-            UsageError: the store that was named cannot be used. That of the user is left out with a warning.
-        """
-        over_http = self.serve.transport == "http"
-        if self.options.usage is not None or over_http:
+        over_http = server.options.transport == "http"
+        if self.usage is not None or over_http:
             try:
-                self.store = store_at(self.options.usage)
+                self.store = store_at(self.usage)
             except (OSError, UsageError) as error:
-                if self.options.usage is not None:
+                if self.usage is not None:
                     raise
                 logger.warning("uses are not counted: %s", error)
                 return
         if self.store is None:
-            if self.options.usage_questions:
+            if self.usage_questions:
                 raise UsageError("--usage-questions keeps words beside the counts; give --usage too")
             return
         from mcp_skills_server.telemetry.usage import Usage
 
-        self._usage = Usage(self.store, questions=self.options.usage_questions)
+        self._usage = Usage(self.store, questions=self.usage_questions)
         server.opened.registry.subscribe(self._usage.serves)
         self._stop = self._usage.start(server.runtime.events)
         if not over_http:  # what other people load is no client's business
             server.runtime.briefing.prefer(self.store.lately())
 
     def stop(self) -> None:
-        """Write the rest of the counts."""
         if self._stop is not None:
             self._stop()
 
     def gauges(self) -> Mapping[str, Gauge]:
-        """Return how many counts wait and were lost."""
         if self._usage is None:
             return {}
         return {
@@ -188,30 +157,18 @@ class UsageCounts(Feature[UsageOptions]):
         }
 
 
-class TracingOptions(Options):
+class Traces(Feature, heading="Traces"):
     """Traces by OpenTelemetry."""
 
-    heading: ClassVar[str] = "Traces"
     traces: bool = flag(
         "Send a span for each request by OTLP over HTTP, to where OTEL_EXPORTER_OTLP_ENDPOINT says. Needs the extra "
         "[otel]."
     )
-
-
-class Traces(Feature[TracingOptions]):
-    """Traces by OpenTelemetry."""
-
-    options_class = TracingOptions
     only_http = False
     _stop: Callable[[], None] | None = None
 
     def start(self, server: Server) -> None:
-        """Trace the server's requests.
-
-        Raises:
-            UsageError: the extra is not installed.
-        """
-        if not self.options.traces:
+        if not self.traces:
             return
         try:
             from mcp_skills_server.telemetry.tracing import Tracing, make_provider
@@ -223,7 +180,6 @@ class Traces(Feature[TracingOptions]):
         Tracing(provider, known_methods(), runtime.canonical).start(server.runtime.events)
 
     def stop(self) -> None:
-        """Send the rest of the spans, within a second."""
         if self._stop is not None:
             self._stop()
 

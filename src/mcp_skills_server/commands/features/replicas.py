@@ -6,18 +6,17 @@ import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from mcp_skills_server.commands.features.feature import Feature, Gauge, Server
-from mcp_skills_server.commands.fields import Options, file, option
+from mcp_skills_server.commands.fields import file, option
 from mcp_skills_server.errors import UsageError, missing_extra
 from mcp_skills_server.web.part import Part
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.commands.serve_options import ServeOptions
     from mcp_skills_server.model import Changes
     from mcp_skills_server.shared.link import Link
     from mcp_skills_server.shared.look_again import LookAgain, Where
@@ -34,17 +33,15 @@ class RedisType(click.ParamType[str]):
     name = "redis"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        """Return the address as it is."""
         from mcp_skills_server.shared.address import redis_settings
 
         redis_settings(value)
         return value
 
 
-class RedisOptions(Options):
-    """The state that replicas share."""
+class Replicas(Feature, heading="Shared by replicas (--transport http)"):
+    """The state that replicas share by Redis. Without `--redis` nothing of it is imported."""
 
-    heading: ClassVar[str] = "Shared by replicas (--transport http)"
     redis: str | None = option(
         None,
         "Share sessions of the tools and the count of requests with other "
@@ -61,30 +58,15 @@ class RedisOptions(Options):
     redis_ca: str | None = file(
         "The authorities that its certificate must be from, in PEM, instead of those of the system."
     )
-
-
-class Replicas(Feature[RedisOptions]):
-    """The state that replicas share by Redis. Without `--redis` nothing of it is imported."""
-
-    options_class = RedisOptions
     _link: Link | None = None
     _looking: LookAgain | None = None
     _part: Part | None = None
 
-    def __init__(self, options: RedisOptions, serve: ServeOptions) -> None:
-        super().__init__(options, serve)
-        if options.redis is None and serve.transport == "http":
-            for name, value in (("--redis-password", options.redis_password), ("--redis-ca", options.redis_ca)):
+    def start(self, server: Server) -> None:
+        if self.redis is None:
+            for name, value in (("--redis-password", self.redis_password), ("--redis-ca", self.redis_ca)):
                 if value is not None:
                     raise UsageError(f"{name} is for Redis; give --redis URL too")
-
-    def start(self, server: Server) -> None:
-        """Connect, and subscribe to the changes that other replicas see.
-
-        Raises:
-            UsageError: the address is none, or the extra is not installed.
-        """
-        if self.options.redis is None:
             return
         if find_spec("redis") is None:
             raise missing_extra("--redis", "redis")
@@ -96,11 +78,9 @@ class Replicas(Feature[RedisOptions]):
         from mcp_skills_server.shared.look_again import CLIENTS, FOLDERS, SOURCES, LookAgain
         from mcp_skills_server.shared.records import Records, SharedBucket
 
-        options, registry, mirrors = self.options, server.opened.registry, server.opened.mirrors
+        registry, mirrors = server.opened.registry, server.opened.mirrors
         link = self._link = Link(
-            redis_settings(
-                self.options.redis, prefix=options.redis_prefix, ca=options.redis_ca, password=options.redis_password
-            )
+            redis_settings(self.redis, prefix=self.redis_prefix, ca=self.redis_ca, password=self.redis_password)
         )
         share = server.quotas.runtime_sessions
         records = Records(link, "session", ttl_s=IDLE_S, share=share or MOST // 4)
@@ -108,7 +88,7 @@ class Replicas(Feature[RedisOptions]):
         followed: dict[Where, Callable[[], object]] = {CLIENTS: recent.repeat}
         if mirrors is not None:
             followed[SOURCES] = mirrors.look
-        if self.serve.watch:
+        if server.options.watch:
             followed[FOLDERS] = lambda: _look_at_folders(registry)
         looking = self._looking = LookAgain(link, followed, state=lambda: _state(mirrors))
         registry.subscribe(lambda changes: _say(looking, registry, changes))
@@ -130,22 +110,18 @@ class Replicas(Feature[RedisOptions]):
         looking.start()
 
     def part(self, server: Server) -> Part | None:  # noqa: ARG002
-        """Return what has sessions and counts of requests kept in Redis, and notifications repeated."""
         return self._part
 
     def stop(self) -> None:
-        """End the subscription."""
         if self._looking is not None:
             self._looking.stop()
 
     def gauges(self) -> Mapping[str, Gauge]:
-        """Return whether Redis answers."""
         if self._link is None:
             return {}
         return {"skills_redis_up": ("Whether Redis answers.", self._link.is_up)}
 
     def state(self) -> str:
-        """Return whether Redis answers, and since when it does not."""
         if self._link is None:
             return ""
         return self._link.state
@@ -158,7 +134,6 @@ class _Shared(Part):
         self._shared = shared
 
     def configure(self, http: HttpSettings) -> HttpSettings:
-        """Return the settings with what the replicas share."""
         return replace(http, **self._shared)
 
 

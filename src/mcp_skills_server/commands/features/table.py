@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from mcp_skills_server.commands.features.endpoints import OAuth, PageFeature, SkillsProtocol, Webhook
+from mcp_skills_server.commands.features.endpoints import OAuth, PageFeature, Publishing, SkillsProtocol, Webhook
 from mcp_skills_server.commands.features.feature import Feature
 from mcp_skills_server.commands.features.metrics import PrometheusMetrics
-from mcp_skills_server.commands.features.publishing import Publishing
 from mcp_skills_server.commands.features.records import Audit, Traces, UsageCounts
 from mcp_skills_server.commands.features.replicas import Replicas
 from mcp_skills_server.commands.runtime_options import SearchByMeaning
 
-FEATURES: Final[tuple[type[Feature[Any]], ...]] = (
+FEATURES: Final[tuple[type[Feature], ...]] = (
     OAuth,
     Replicas,
     Publishing,

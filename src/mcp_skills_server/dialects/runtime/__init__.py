@@ -5,6 +5,7 @@ hold. Of a tool's result the text alone and the structure alone are enough for a
 the one, some only the other.
 """
 
+from mcp_skills_server.dialects.runtime import apps
 from mcp_skills_server.dialects.runtime.definitions import argument_schemas, definitions, proposing
 from mcp_skills_server.dialects.runtime.overview import CHARACTERS as OVERVIEW_CHARACTERS
 from mcp_skills_server.dialects.runtime.overview import (
@@ -66,9 +67,9 @@ from mcp_skills_server.dialects.runtime.words import (
 __all__ = [
     "CONVERSATION", "LIST", "LIST_CHANGED", "LOAD", "OVERVIEW_CHARACTERS", "PROPOSALS", "PROPOSE", "READ",
     "RESULT_CHARACTERS", "RUN", "SCRIPTS", "SEARCH", "SESSION", "UNLOAD", "WORKSPACE", "Loaded", "Offer", "Overview",
-    "Shown", "ToolResult", "argument_schemas", "available", "binary_file", "canonical", "changed", "definitions",
-    "depends_on", "entry", "failure", "groups", "in_instructions", "in_loading", "in_workspace", "instructions",
-    "is_offered", "is_usable", "listing", "made_file", "news", "nothing_fits", "outcome", "pending", "problems",
-    "proposal_kept", "proposals_listed", "proposing", "receipt", "scripts_of", "shown_part", "text_file", "turns",
-    "unseen", "with_note",
+    "Shown", "ToolResult", "apps", "argument_schemas", "available", "binary_file", "canonical", "changed",
+    "definitions", "depends_on", "entry", "failure", "groups", "in_instructions", "in_loading", "in_workspace",
+    "instructions", "is_offered", "is_usable", "listing", "made_file", "news", "nothing_fits", "outcome", "pending",
+    "problems", "proposal_kept", "proposals_listed", "proposing", "receipt", "scripts_of", "shown_part", "text_file",
+    "turns", "unseen", "with_note",
 ]  # fmt: skip

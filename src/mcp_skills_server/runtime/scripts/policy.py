@@ -108,7 +108,7 @@ class ExecutionPolicy:
 
         Raises:
             RunRefusedError: it may not run. The message says what can be done.
-            StaleFileError: a file changed.
+            OSError: a file changed, or cannot be read.
         """
         if permissions is not None:
             _check_grants(permissions, skill, laid_out)

@@ -29,7 +29,7 @@ from anyio import to_thread
 
 from mcp_skills_server.access.grants import Permissions
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
+from mcp_skills_server.errors import RequestError, SkillsServerError, UsageError
 from mcp_skills_server.model import Skill, SkillFile, printable
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.scripts import sandbox
@@ -219,7 +219,7 @@ class Scripts:
             QuotaError: the owner runs too much already; try again later.
             RunRefusedError: it may not run for this caller.
             RequestError: the call must be changed, or be tried again later; the message says how.
-            StaleFileError: a file of a skill changed; scan it again and call again. The script was not started.
+            OSError: a file of a skill changed; scan it again and call again. The script was not started.
         """
         declared = declared_env(skill.frontmatter if skill is not None else {})
         request = replace(
@@ -284,7 +284,7 @@ class Scripts:
                 await to_thread.run_sync(workspace.enter)
             try:
                 ended, reason = await self._execute(request, workspace, directory, progress)
-            except StaleFileError:
+            except SkillsServerError:
                 raise
             except OSError as error:
                 problem = f"{printable(request.path)} could not be started: {error.strerror or error}"

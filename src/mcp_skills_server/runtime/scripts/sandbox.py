@@ -91,7 +91,7 @@ class Bubblewrap:
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """What of a whole sandbox is missing on this machine, in words."""
+        """The parts of a whole sandbox that this machine lacks, in words."""
         found: list[str] = []
         if self._dropper is None and is_root():
             found.append(_AS_ROOT)

@@ -196,7 +196,7 @@ def lay_out(registry: Registry, skill: Skill, script: str | None, top: str) -> N
     """Write the files of a skill into a new directory, read-only; the script and other programs can be executed.
 
     Raises:
-        StaleFileError: a file is not the one that was scanned any more.
+        OSError: a file is not the one that was scanned any more, or cannot be written.
     """
     os.makedirs(top, 0o700)
     directories = {top}

@@ -22,7 +22,7 @@ from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.runtime.search_text import reasons
-from mcp_skills_server.telemetry.usage_store import Line
+from mcp_skills_server.telemetry.usage import Line
 from mcp_skills_server.web.ui.look import (
     Look,
     choice_of,
@@ -51,7 +51,7 @@ _UNUSED: Final = Line("")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a viewer looks for, by the names of the fields in the address; "" for no such condition.
+    """A viewer's filter, by the names of the fields in the address; "" for no such condition.
 
     Attributes:
         q: the words of the search field.

@@ -1,4 +1,4 @@
-"""What appeared, changed and vanished, and server-sent event streams that announce the next change.
+"""Recent changes of the catalogue, and server-sent event streams that announce the next one.
 
 A stream says that there is something to fetch, and nothing of it: the browser then asks for the page again, and grants
 are judged there. While nothing changes a stream costs a line in half a minute, by which lost clients are found.
@@ -21,8 +21,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.skill_set import SkillSet
-from mcp_skills_server.catalog.views import nested_in
+from mcp_skills_server.catalog.views import SkillSet, nested_in
 from mcp_skills_server.model import Changes, Snapshot, Standing
 from mcp_skills_server.runtime.quota import Owner, Quota, QuotaError
 from mcp_skills_server.server.callers import counted

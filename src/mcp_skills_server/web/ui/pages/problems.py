@@ -1,4 +1,4 @@
-"""What is wrong, each beside the lines that it is about."""
+"""Problems, each beside the lines that it is about."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mcp_skills_server.catalog.checks import Survey
-from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Problem, Skill
 from mcp_skills_server.web.ui.look import Look, choice_of, list_address, shown_problem, start_of
 
@@ -86,7 +85,7 @@ async def _shown(look: Look, problem: Problem) -> ShownProblem:
         return ShownProblem(shown, skill, file)
     try:
         raw = await look.view.read(skill, file)
-    except StaleFileError:
+    except OSError:
         return ShownProblem(shown, skill, file)
     return ShownProblem(shown, skill, file, lines_around(raw, problem.line))
 

@@ -195,11 +195,11 @@ def queries(registry: Registry, found: Review) -> list[tuple[CaseResult | None, 
                 return []
             cases = own_cases(merged.read, skill, str)[0][:_MOST_QUERIES]
             try:
-                after = evaluate(cases, RankingJudge(Search(merged, None)), merged.snapshot)
+                after = [*evaluate(cases, RankingJudge(Search(merged, None)), merged.snapshot)]
                 if now is None:
                     return [(None, each) for each in after]
                 judge = RankingJudge(Search(registry, None))
-                before = evaluate([(now, case) for _, case in cases], judge, registry.snapshot)
+                before = [*evaluate([(now, case) for _, case in cases], judge, registry.snapshot)]
             except NoFullTextError:
                 return []
     return [*zip(before, after, strict=True)]

@@ -73,7 +73,7 @@ class CheckedPrompt(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """What a prompt finds, the best first, or skills whose names look like words of it, or why nothing was searched."""
+    """Search results of a prompt, best first; else skills with names like its words, or why nothing was searched."""
 
     places: Sequence[Ranked] = ()
     nearest: Sequence[Skill] = ()

@@ -1,22 +1,33 @@
 """Lines over stdin and stdout in an asyncio event loop, with backpressure and an orderly end.
 
 The event loop itself waits for both pipes. A thread that reads stdin cannot be interrupted: after SIGTERM the process
-would wait for its client.
+would wait for its client. `LineBuffer` and the functions on descriptors need no event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import select
 import signal
+import socket
+import stat
+import sys
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
-from mcp_skills_server.transport import descriptors
-from mcp_skills_server.transport.framing import MAX_LINE, LineBuffer
+logger = logging.getLogger(__name__)
 
+MAX_LINE: Final = 8 << 20
+"""Bytes of a line by default."""
+_CHUNK: Final = 1 << 16
+_ALWAYS_FITS: Final = 4096
+"""A pipe that is ready takes this much without blocking (PIPE_BUF on Linux; POSIX promises at least 512)."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _MOST_UNREAD: Final = 2
 """Chunks of stdin that are read ahead."""
@@ -26,20 +37,160 @@ _STUCK_S: Final = 0.4
 """How long a peer that has closed stdin may read nothing while more than that is unsent."""
 
 
-class Pipes:
-    """The process's stdin and stdout. Make only one; it claims both.
+class LineBuffer:
+    """Split chunks of bytes into lines of bounded length, wherever the chunks are cut.
+
+    `lines` is for a server, which answers lines; `blocks` for a proxy, which passes every byte on.
+
+    A line ends with a line feed; a carriage return is part of it. Use either `lines` or `blocks`, not both.
 
     Args:
-        max_line: bytes of a line that is read.
-
-    Attributes:
-        max_line: the same.
+        max_line: bytes of a line without its line feed. A longer one is never kept as a whole.
     """
 
     def __init__(self, max_line: int = MAX_LINE) -> None:
+        self._max_line = max_line
+        self._rest = bytearray()
+        self._overflowing = False
+
+    def lines(self, chunk: bytes) -> Iterator[bytes | None]:
+        """Yield the lines that this chunk completes, without blank ones; None for one as soon as it is too long."""
+        reported = self._overflowing
+        for line, whole in self.blocks(chunk):
+            if whole and line.strip():
+                yield line[:-1]
+            elif not whole and not reported:
+                yield None
+            reported = False  # only the first piece can go on with a line of the chunk before
+
+    def blocks(self, chunk: bytes) -> Iterator[tuple[bytes, bool]]:
+        """Yield every byte in order: (a whole line, True), or (a piece of a line that is too long, False)."""
+        *ended, tail = chunk.split(b"\n")
+        for line in ended:
+            whole = not self._overflowing and len(self._rest) + len(line) <= self._max_line
+            self._overflowing = False
+            yield self.rest() + line + b"\n", whole
+        if not tail:
+            return
+        self._rest += tail
+        self._overflowing = self._overflowing or len(self._rest) > self._max_line
+        if self._overflowing:
+            yield self.rest(), False
+
+    def rest(self) -> bytes:
+        """Return what is left when no more chunks come: the begin of a line that was not ended, or nothing."""
+        rest = bytes(self._rest)
+        self._rest.clear()
+        return rest
+
+
+def claim() -> tuple[int, int]:
+    """Claim stdin and stdout for the protocol, and return the descriptors that only it uses.
+
+    From then on print() and child processes write to stderr and read an empty stdin. Both descriptors are blocking,
+    whatever the parent made of them, and binary.
+    """
+    claimed = os.dup(0), os.dup(1)
+    for descriptor in claimed:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.setmode(descriptor, os.O_BINARY)
+        else:
+            os.set_blocking(descriptor, True)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    os.dup2(2, 1)
+    if sys.stdout is not None:
+        sys.stdout.flush()  # what was printed before goes to stderr, too
+    return claimed
+
+
+def read(descriptor: int) -> bytes:
+    """Return the next bytes, none at the end or after an error."""
+    try:
+        return os.read(descriptor, _CHUNK)
+    except OSError:
+        return b""
+
+
+def write(descriptor: int, raw: bytes | memoryview) -> None:
+    """Write all of these bytes.
+
+    Raises:
+        BrokenPipeError: the reader is gone, or they cannot be written, which a line of the log says.
+    """
+    view = memoryview(raw)
+    while view:
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:  # another process that shares the pipe has made it non-blocking
+            select.select([], [descriptor], [])
+        except OSError as error:
+            raise _end_of_answers(error) from None
+
+
+def _end_of_answers(error: OSError) -> BrokenPipeError:
+    """Return the error as a broken pipe, which ends the server; log one that is not the reader's doing."""
+    if isinstance(error, BrokenPipeError):
+        return error
+    if isinstance(error, ConnectionError):  # stdout is a socket
+        return BrokenPipeError(error.errno, error.strerror)
+    logger.error("the server ends: stdout cannot be written (%s)", error.strerror)
+    return BrokenPipeError(error.errno, error.strerror)
+
+
+def _non_blocking(descriptor: int) -> Callable[[bytes | memoryview], int]:
+    """Return a function that writes what a pipe or socket takes now, or raises BlockingIOError; a file takes all.
+
+    The descriptor itself stays blocking: a parent or a terminal that shares it may rely on that.
+    """
+    if sys.platform == "win32":
+        return partial(os.write, descriptor)
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(kind):
+        return partial(os.write, descriptor)
+    if stat.S_ISSOCK(kind):
+        line = socket.socket(fileno=os.dup(descriptor))
+        return lambda raw: line.send(raw, socket.MSG_DONTWAIT)
+    if stat.S_ISFIFO(kind):
+        # Opened anew it is a description of its own, with its own mode. Not every system has this path.
+        with suppress(OSError):
+            return partial(os.write, os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    poller = select.poll()
+    poller.register(descriptor, select.POLLOUT)
+    return lambda raw: os.write(descriptor, raw[:_ALWAYS_FITS]) if poller.poll(0) else 0
+
+
+def wait_for_hang_up(descriptor: int, wake: int | None = None, timeout_ms: int | None = None) -> bool:
+    """Wait until the other end of a pipe or socket is closed, even if nothing is read or written.
+
+    Args:
+        descriptor: our end.
+        wake: a descriptor that ends the wait as soon as it can be read.
+        timeout_ms: ends the wait after so many milliseconds; None for no end.
+
+    Returns:
+        False if it was woken, after the timeout, or where the system does not report it.
+    """
+    if sys.platform == "win32":
+        return False
+    poller = select.poll()
+    poller.register(descriptor, 0)  # no event is asked for, and a hang-up is reported all the same
+    if wake is not None:
+        poller.register(wake, select.POLLIN)
+    found = dict(poller.poll(timeout_ms))
+    return wake not in found and bool(found.get(descriptor, 0) & (select.POLLERR | select.POLLHUP))
+
+
+class Pipes:
+    """The process's stdin and stdout. Make only one; it claims both. Lines of at most `max_line` bytes are read."""
+
+    def __init__(self, max_line: int = MAX_LINE) -> None:
         self.max_line = max_line
-        self._stdin, self._stdout = descriptors.claim()
-        self._write = descriptors.writer(self._stdout)
+        self._stdin, self._stdout = claim()
+        self._write_now = _non_blocking(self._stdout)
         self._buffer = LineBuffer(max_line)
         self._chunks: asyncio.Queue[bytes] = asyncio.Queue()
         self._is_watched = False
@@ -62,7 +213,8 @@ class Pipes:
                         return
         finally:
             self._unwatch()
-        if last := self._buffer.last_line():
+        last = self._buffer.rest()
+        if last.strip():
             yield last
 
     def send_now(self, raw: bytes) -> bool:
@@ -80,7 +232,7 @@ class Pipes:
             try:
                 asyncio.get_running_loop().add_writer(self._stdout, self._send_rest)
             except (PermissionError, NotImplementedError):  # the event loop cannot wait for it
-                descriptors.write(self._stdout, rest)
+                write(self._stdout, rest)
                 return True
         elif self._broken is not None:
             raise self._broken
@@ -139,7 +291,7 @@ class Pipes:
             ending = ending or loop.create_task(end())
 
         def watch_reader() -> None:
-            if descriptors.wait_for_hang_up(self._stdout):
+            if wait_for_hang_up(self._stdout):
                 with suppress(RuntimeError):  # the loop is closed: it has ended already
                     loop.call_soon_threadsafe(cancel)
 
@@ -168,7 +320,7 @@ class Pipes:
         while (unsent := self._unsent_bytes) > _MOST_UNSENT and self._broken is None:
             self._less = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._less], timeout=_STUCK_S)
-            if self._unsent_bytes == unsent and descriptors.wait_for_hang_up(self._stdin, timeout_ms=0):
+            if self._unsent_bytes == unsent and wait_for_hang_up(self._stdin, timeout_ms=0):
                 return False
         return True
 
@@ -185,7 +337,7 @@ class Pipes:
 
     def _read(self) -> None:
         """Read a chunk, as the event loop found that there is one."""
-        chunk = descriptors.read(self._stdin)
+        chunk = read(self._stdin)
         self._chunks.put_nowait(chunk)
         if not chunk or self._chunks.qsize() >= _MOST_UNREAD:
             self._unwatch()
@@ -198,13 +350,22 @@ class Pipes:
     async def _read_in_thread(self, loop: asyncio.AbstractEventLoop) -> bytes:
         """Read a chunk of what the event loop cannot wait for, in a daemon thread, which is not joined at the end."""
 
-        def read() -> None:
-            chunk = descriptors.read(self._stdin)
+        def read_chunk() -> None:
+            chunk = read(self._stdin)
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._chunks.put_nowait, chunk)
 
-        threading.Thread(target=read, name="stdin", daemon=True).start()
+        threading.Thread(target=read_chunk, name="stdin", daemon=True).start()
         return await self._chunks.get()
+
+    def _write(self, raw: memoryview) -> int:
+        """Write what stdout takes without blocking; return how many bytes that was."""
+        try:
+            return self._write_now(raw)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise _end_of_answers(error) from None
 
     def _send_rest(self) -> None:
         """Write what stdout takes now, as the event loop found that it takes something."""

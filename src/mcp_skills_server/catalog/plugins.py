@@ -1,0 +1,141 @@
+"""Plugins of hosts as a root: the folders of skills of each plugin, whose name is the namespace of its skills.
+
+Three manifests are read: `plugin.json` of an Agent Plugin 1, `.claude-plugin/plugin.json` of a plugin of Claude Code,
+and `.claude-plugin/marketplace.json`, which lists plugins. Those of a marketplace that lie outside of the root are
+named and never fetched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from mcp_skills_server.durable import read_regular
+from mcp_skills_server.errors import UsageError, quoted
+
+PLUGIN_NAME: Final = re.compile(r"(?!.*(?:--|\.\.))[a-z0-9](?:[a-z0-9.-]{0,62}[a-z0-9])?")
+_AGENT_PLUGIN: Final = "plugin.json"
+_AGENT_PLUGIN_SCHEMA: Final = "https://agent-plugins.org/schemas/1."
+_CLAUDE_PLUGIN: Final = ".claude-plugin/plugin.json"
+_MARKETPLACE: Final = ".claude-plugin/marketplace.json"
+_MOST_BYTES: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class Layout:
+    """The plugins of a root.
+
+    Attributes:
+        folders: each folder that holds skills right below it, or is a skill, with the name of its plugin; "" is the
+            root itself. Of two plugins with one folder it belongs to the first.
+        left_out: the plugins that are not served, with the reason.
+    """
+
+    folders: dict[str, str] = field(default_factory=dict[str, str])
+    left_out: dict[str, str] = field(default_factory=dict[str, str])
+
+    def namespace(self, place: str) -> str | None:
+        """Return the plugin whose skill lies at a place below the root; None where no plugin has one."""
+        if place in self.folders:
+            return self.folders[place]
+        if not place:
+            return None
+        return self.folders.get(place.rpartition("/")[0])
+
+    def is_too_deep(self, place: str) -> bool:
+        """Tell whether a place lies in the skills of a plugin, and not right below them."""
+        return any(folder and place.startswith(f"{folder}/") for folder in self.folders)
+
+    def add(self, name: object, plugin: str, skills: object, *, default: bool) -> None:
+        """Add the folders of a plugin that lies at the place `plugin`; `default` adds its `skills`, too."""
+        if not isinstance(name, str) or not PLUGIN_NAME.fullmatch(name):
+            raise UsageError("its name breaks the format; write 1 to 64 small letters, digits, '-' and '.'")
+        listed: list[object] = []
+        if isinstance(skills, str):
+            listed = [skills]
+        elif isinstance(skills, list):
+            listed = cast("list[object]", skills)
+        places = [_inside(plugin, str(each)) for each in listed]
+        if default:
+            places.append(posixpath.join(plugin, "skills"))
+        for place in places:
+            self.folders.setdefault(place, name)
+
+
+def read_layout(root: str) -> Layout | None:
+    """Return the plugins of a folder; None for a folder that is neither plugin nor marketplace.
+
+    Raises:
+        UsageError: it is one whose name or paths break the format.
+    """
+    market = _manifest(root, _MARKETPLACE)
+    if market is not None and isinstance(market.get("plugins"), list):
+        return _marketplace(root, market)
+    layout, manifest = Layout(), _manifest(root, _AGENT_PLUGIN)
+    place = _AGENT_PLUGIN
+    if manifest is not None and str(manifest.get("$schema")).startswith(_AGENT_PLUGIN_SCHEMA):
+        skills = None  # the format has one fixed place
+    else:
+        place, manifest = _CLAUDE_PLUGIN, _manifest(root, _CLAUDE_PLUGIN)
+        if manifest is None:
+            return None
+        skills = manifest.get("skills")
+    try:
+        layout.add(manifest.get("name"), "", skills, default=True)
+    except UsageError as error:
+        raise UsageError(f"{os.path.join(root, place)}: {error}") from None
+    return layout
+
+
+def _marketplace(root: str, market: Mapping[str, Any]) -> Layout:
+    layout, base = Layout(), _fields(market.get("metadata")).get("pluginRoot")
+    for fields in map(_fields, cast("list[object]", market["plugins"])):
+        name, source, skills = fields.get("name"), fields.get("source"), fields.get("skills")
+        try:
+            if not isinstance(source, str):
+                raise UsageError(f"it lies elsewhere ({_elsewhere(source)}), and is not fetched")
+            if isinstance(base, str) and "/" not in source:
+                source = posixpath.join(base, source)  # a bare name lies there
+            plugin = _inside("", source)
+            manifest = _manifest(os.path.join(root, plugin), _CLAUDE_PLUGIN) or {}
+            is_whole = fields.get("strict") is False and bool(skills)  # else its own manifest and folder count, too
+            layout.add(name, plugin, skills, default=not is_whole)
+            if not is_whole:
+                layout.add(name, plugin, manifest.get("skills"), default=False)
+        except UsageError as error:
+            layout.left_out[quoted(str(name))] = str(error)
+    return layout
+
+
+def _elsewhere(source: object) -> str:
+    fields = _fields(source)
+    return " ".join(quoted(str(fields[key])) for key in ("source", "repo", "url", "package") if key in fields) or "?"
+
+
+def _inside(plugin: str, given: str) -> str:
+    """Return the place below the root of a path that a plugin gives; "" is the root itself."""
+    place = posixpath.normpath(posixpath.join(plugin, given))
+    if place == ".." or place.startswith(("../", "/")) or "\\" in place:
+        raise UsageError(f"{quoted(given)} leads out of the folder, and is not served")
+    if place == ".":
+        return ""
+    return place
+
+
+def _manifest(folder: str, name: str) -> dict[str, Any] | None:
+    try:
+        raw, _ = read_regular(os.path.join(folder, *name.split("/")), _MOST_BYTES)
+        return _fields(json.loads(raw)) or None
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _fields(value: object) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return cast("dict[str, Any]", value)
+    return {}

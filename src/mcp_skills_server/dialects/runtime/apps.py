@@ -1,0 +1,61 @@
+"""The MCP App of the tools (SEP-1865): the views in which a host shows a catalogue and a loaded skill.
+
+Hosts that declare the extension with its media type find the views in the tools' `_meta`. For others nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from mcp_skills_server.dialects.runtime.words import LIST, LOAD
+from mcp_skills_server.model import Json
+
+EXTENSION: Final = "io.modelcontextprotocol/ui"
+_MIME_TYPE: Final = "text/html;profile=mcp-app"
+_CATALOGUE: Final = "ui://mcp-skills-server/catalogue"
+_SKILL: Final = "ui://mcp-skills-server/skill"
+_VIEW_OF: Final = {LIST: _CATALOGUE, LOAD: _SKILL}
+_DOMAINS: Final = ("connectDomains", "resourceDomains", "frameDomains", "baseUriDomains")
+_META: Final[dict[str, Json]] = {"ui": {"csp": {each: [] for each in _DOMAINS}, "prefersBorder": True}}
+"""The view loads nothing from anywhere."""
+
+
+def is_declared(extensions: Mapping[str, Any]) -> bool:
+    """Tell whether a client with these extensions shows views of HTML."""
+    kinds: object = extensions.get(EXTENSION, {}).get("mimeTypes")
+    return isinstance(kinds, list) and _MIME_TYPE in kinds
+
+
+def descriptors() -> list[Json]:
+    """Return the views as `resources/list` shows them."""
+    return [
+        _view(
+            _CATALOGUE, name="skills-catalogue", title="Skills", description="The skills, to be searched and loaded."
+        ),
+        _view(_SKILL, name="loaded-skill", title="Loaded skill", description="What a loaded skill says."),
+    ]
+
+
+def content(target: str, html: str) -> Json:
+    """Return the document as `resources/read` answers it for the view at `target`."""
+    return _view(target, text=html)
+
+
+def is_view(target: str) -> bool:
+    """Tell whether this is the URI of a view."""
+    return target in _VIEW_OF.values()
+
+
+def with_views(tools: Sequence[Mapping[str, Json]]) -> list[dict[str, Json]]:
+    """Return the tools with the views of their results. The deprecated flat key `ui/resourceUri` is left out."""
+    out = [dict(tool) for tool in tools]
+    for tool in out:
+        view = _VIEW_OF.get(str(tool["name"]))
+        if view is not None:
+            tool["_meta"] = {"ui": {"resourceUri": view}}
+    return out
+
+
+def _view(target: str, **more: str) -> dict[str, Json]:
+    return {"uri": target, "mimeType": _MIME_TYPE, **more, "_meta": _META}

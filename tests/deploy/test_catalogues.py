@@ -1,0 +1,74 @@
+"""What other places list us by: Docker's catalogue and a Homebrew formula."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from tools import formula
+
+import published
+from wheelhouse import needed
+from wire import ROOT, serving, write_skill
+
+DOCKER = ROOT / "deploy" / "docker-catalogue"
+PINNED = formula.constraints((ROOT / "constraints.txt").read_text(encoding="utf-8"))
+SHA256 = 64 * "0"
+
+
+def test_docker_s_catalogue_is_given_what_it_wants(tmp_path: Path) -> None:
+    entry = yaml.safe_load((DOCKER / "server.yaml").read_text(encoding="utf-8"))
+    assert published.faults(published.DOCKER_CATALOGUE, entry) == []
+    templates = [each for each in (*entry["run"]["command"], *entry["run"]["volumes"]) if "{{" in each]
+    assert all(re.fullmatch(rf"{{{{{entry['name']}\.folders\|[a-z|-]+}}}}", each) for each in templates)
+    assert entry["config"]["parameters"]["properties"].keys() == {"folders"}
+    # The words of the container, with a folder in place of the template, on what the image starts.
+    write_skill(tmp_path / "tea")
+    words = [each if "{{" not in each else str(tmp_path) for each in entry["run"]["command"]]
+    assert words[0] == "serve"
+    with serving(*words[1:]) as wire:
+        tools = wire.request("tools/list")["tools"]
+    listed = json.loads((DOCKER / "tools.json").read_text(encoding="utf-8"))
+    assert [each["name"] for each in listed] == [each["name"] for each in tools]
+    for each, tool in zip(listed, tools, strict=True):
+        assert [argument["name"] for argument in each["arguments"]] == [*tool["inputSchema"].get("properties", {})]
+
+
+def lock_of(names: dict[str, str]) -> dict[str, list[dict[str, object]]]:
+    def package(name: str, version: str) -> dict[str, object]:
+        source = {"url": f"https://index.example/{name}-{version}.tar.gz", "hashes": {"sha256": SHA256}}
+        return {"name": name, "version": version, "sdist": source}
+
+    windows = {**package("colorama", "9"), "marker": "sys_platform == 'win32'"}
+    return {"packages": [*(package(*each) for each in names.items()), windows]}
+
+
+def test_the_formula_has_all_that_the_constraints_pin_for_the_program() -> None:
+    packages = needed("mcp-skills-server")
+    del packages["mcp-skills-server"]
+    made = formula.formula(
+        lock_of({name: PINNED[name] for name in packages}), PINNED, "https://index.example/x", SHA256
+    )
+    resources = set(re.findall(r'resource "([^"]+)"', made))
+    assert resources | formula.BREWED.keys() == packages.keys() and not resources & formula.BREWED.keys()
+    for name in resources:
+        assert f"{name}-{PINNED[name]}.tar.gz" in made
+    assert set(formula.BREWED.values()) < set(re.findall(r'depends_on "([^"]+)"', made)) and "colorama" not in made
+    if ruby := shutil.which("ruby"):
+        subprocess.run([ruby, "-c"], input=made, text=True, check=True, capture_output=True)
+
+
+def test_a_lock_that_is_out_of_step_makes_no_formula(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lock = tmp_path / "pylock.toml"
+    lock.write_text('[[packages]]\nname = "anyio"\nversion = "0.1"\n', encoding="utf-8")
+    assert formula.main(["--lock", str(lock), "--url", "https://index.example/x", "--sha256", SHA256]) == 1
+    seen = capsys.readouterr()
+    assert (
+        seen.out == ""
+        and seen.err == f"tools.formula: anyio 0.1 is locked, and constraints.txt has {PINNED['anyio']}\n"
+    )

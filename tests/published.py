@@ -1,0 +1,182 @@
+"""The rules of formats that others publish, as JSON schemas written from their texts, to judge what we write.
+
+They are no copies: each says what the published one says of the fields that this project writes, and is closed, so
+that a field that it does not know is a failure. The dates are those of the texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from jsonschema import Draft202012Validator
+
+Schema = Mapping[str, Any]
+_TEXT: Final[Schema] = {"type": "string", "minLength": 1}
+_TEXTS: Final[Schema] = {"type": "array", "items": _TEXT}
+_URL: Final[Schema] = {"type": "string", "pattern": "^https?://[^ ]+$"}
+
+
+def closed(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> Schema:
+    """An object with these fields and no others."""
+    properties = {**required, **(optional or {})}
+    return {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
+
+
+def faults(schema: Schema, document: object) -> list[str]:
+    """What is wrong with a document, by place."""
+    found = Draft202012Validator(schema).iter_errors(document)  # pyright: ignore[reportUnknownMemberType]
+    return [f"{'/'.join(map(str, each.absolute_path))}: {each.message}" for each in found]
+
+
+_PLUGIN_NAME: Final[Schema] = {
+    "type": "string",
+    "maxLength": 64,
+    "pattern": r"^(?!.*(--|\.\.))[a-z0-9]([a-z0-9.-]*[a-z0-9])?$",
+}
+AGENT_PLUGIN: Final = closed(
+    {"$schema": {"const": "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json"}, "name": _PLUGIN_NAME},
+    {
+        **dict.fromkeys(("version", "description", "homepage", "repository", "license"), _TEXT),
+        "author": closed({}, dict.fromkeys(("name", "email", "url"), _TEXT)),
+        "keywords": _TEXTS,
+        "extensions": {"type": "object", "additionalProperties": {"type": "object"}},
+    },
+)
+"""`plugin.json` of Agent Plugins 1.0.0 (2026-08-06)."""
+AGENT_PLUGIN_MCP: Final = closed(
+    {
+        "$schema": {"const": "https://agent-plugins.org/schemas/1.0.0/mcp.schema.json"},
+        "mcpServers": {
+            "type": "object",
+            "additionalProperties": closed(
+                {"type": {"const": "stdio"}, "command": {"type": "string", "pattern": r"^(\./)?[^\s/]+$"}},
+                {"args": _TEXTS, "cwd": {"type": "string", "pattern": r"^(\./|\$\{PLUGIN_(ROOT|DATA)\}(/|$))"}},
+            ),
+        },
+    }
+)
+"""`mcp.json` of Agent Plugins 1.0.0 with a server over stdio."""
+
+_NAME: Final[Schema] = {
+    "type": "string",
+    "minLength": 3,
+    "maxLength": 200,
+    "pattern": "^[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+$",
+}
+_SHORT: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 100}
+_VERSION: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[^\^~<>=*x ]+$"}
+_IDENTITY: Final[Mapping[str, Any]] = {"name": _NAME, "version": _VERSION, "description": _SHORT}
+_INPUT: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("description", "value", "default", "placeholder"), _TEXT),
+    "format": {"enum": ["string", "number", "boolean", "filepath"]},
+    **{key: {"type": "boolean"} for key in ("isRequired", "isSecret", "isRepeated")},
+    "choices": _TEXTS,
+}
+_ARGUMENT: Final[Schema] = {
+    "oneOf": [
+        {
+            **closed({"type": {"const": "positional"}}, {**_INPUT, "valueHint": _TEXT}),
+            "anyOf": [{"required": ["value"]}, {"required": ["valueHint"]}],
+        },
+        closed({"type": {"const": "named"}, "name": _TEXT}, _INPUT),
+    ]
+}
+_PACKAGE: Final = closed(
+    {
+        "registryType": {"enum": ["pypi", "oci", "npm", "nuget", "mcpb"]},
+        "identifier": _TEXT,
+        "transport": closed({"type": {"const": "stdio"}}),
+    },
+    {
+        "version": {**_VERSION, "not": {"const": "latest"}},
+        "runtimeHint": {"enum": ["uvx", "docker", "npx", "dnx"]},
+        "fileSha256": {"type": "string", "pattern": "^[a-f0-9]{64}$"},
+        **{key: {"type": "array", "items": _ARGUMENT} for key in ("runtimeArguments", "packageArguments")},
+    },
+)
+SERVER_JSON: Final = closed(
+    {
+        "$schema": {"const": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"},
+        **_IDENTITY,
+    },
+    {
+        "title": _SHORT,
+        "websiteUrl": _URL,
+        "repository": closed({"url": _URL, "source": _TEXT}, {"subfolder": _TEXT, "id": _TEXT}),
+        "packages": {"type": "array", "items": _PACKAGE},
+    },
+)
+"""`server.json` of the MCP registry (schema 2025-12-11)."""
+
+_REMOTE: Final = closed(
+    {
+        "type": {"enum": ["streamable-http", "sse"]},
+        "url": {"type": "string", "pattern": r"^(https?://[^\s]+|\{[a-zA-Z_][a-zA-Z0-9_]*\}[^\s]*)$"},
+    },
+    {"supportedProtocolVersions": _TEXTS},
+)
+SERVER_CARD: Final = closed(
+    {
+        "$schema": {"const": "https://static.modelcontextprotocol.io/schemas/v1/server-card.schema.json"},
+        **_IDENTITY,
+    },
+    {"title": _SHORT, "websiteUrl": _URL, "remotes": {"type": "array", "items": _REMOTE}},
+)
+"""A Server Card of SEP-2127, version 1 (2026-07-24). It has no field for tools, prompts or skills."""
+
+_ENTRY: Final = closed(
+    {
+        "identifier": {"type": "string", "pattern": "^urn:air:[a-zA-Z0-9.-]+(:[a-zA-Z0-9._-]+)+$"},
+        "displayName": _TEXT,
+        "type": {"type": "string", "pattern": "^application/(mcp-server-card|agent-skills)[+](json|md|zip|gzip)$"},
+        "url": _URL,
+    },
+    {
+        "description": _TEXT,
+        "tags": _TEXTS,
+        "version": _TEXT,
+        "digest": {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"},
+    },
+)
+_HOST: Final = closed({"displayName": _TEXT}, {"identifier": _TEXT, "documentationUrl": _URL, "logoUrl": _URL})
+AI_CATALOG: Final = closed(
+    {"specVersion": {"const": "1.0"}, "entries": {"type": "array", "items": _ENTRY}}, {"host": _HOST}
+)
+"""AI Catalog 1.0 with entries by address."""
+_QUERIES: Final[Schema] = {**_TEXTS, "minItems": 2, "maxItems": 5}
+ARD: Final = closed(
+    {
+        "specVersion": {"const": "1.0"},
+        "entries": {
+            "type": "array",
+            "minItems": 1,
+            "items": {**_ENTRY, "properties": {**_ENTRY["properties"], "representativeQueries": _QUERIES}},
+        },
+    },
+    {"host": _HOST},
+)
+"""A manifest of Agentic Resource Discovery 0.91."""
+
+DOCKER_CATALOGUE: Final = closed(
+    {
+        "name": {"type": "string", "pattern": "^[a-z0-9-]+$"},
+        "image": _TEXT,
+        "type": {"const": "server"},
+        "meta": closed({"category": _TEXT, "tags": _TEXTS}),
+        "about": closed({"title": _TEXT, "description": _TEXT}, {"icon": _URL}),
+        "source": closed(
+            {"project": _URL, "commit": {"type": "string", "pattern": "^[0-9a-f]{40}$"}}, {"branch": _TEXT}
+        ),
+        "run": closed({}, {"command": _TEXTS, "volumes": _TEXTS, "disableNetwork": {"type": "boolean"}}),
+        "config": closed(
+            {
+                "description": _TEXT,
+                "parameters": closed(
+                    {"type": {"const": "object"}, "properties": {"type": "object"}, "required": _TEXTS}
+                ),
+            }
+        ),
+    }
+)
+"""`servers/NAME/server.yaml` of Docker's MCP registry, of a server that runs in a container."""

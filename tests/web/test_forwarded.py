@@ -133,6 +133,3 @@ def test_what_is_no_network_is_refused_in_one_line(given: str) -> None:
 def test_what_stands_before_a_path_is_taken_off_once(sent: str, seen: str) -> None:
     scope = seen_of(path=sent)
     assert (scope["path"], scope[PREFIX]) == (seen, "/skills")
-
-
-# Whatever comes

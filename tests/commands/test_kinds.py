@@ -19,6 +19,7 @@ from sources.publishers import skill_md
 FETCHED = [
     pytest.param(name, marks=[pytest.mark.needs_program(kind.program)] if kind.program else [])
     for name, kind in KINDS.items()
+    if not kind.is_own
 ]
 
 

@@ -19,6 +19,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.kinds import kind_of, split
 from mcp_skills_server.sources.mcp import McpServer
 from mcp_skills_server.sources.source import Bounds, FetchSettings, SourceError, SourceSettings
+from sources.hostile import KINDS, Member
 from tables import each_row
 from web.http_wire import http_serving
 from wire import COMMAND, FIXTURES, serving, write_skill
@@ -72,6 +73,10 @@ def fake(tmp_path: Path, files: Mapping[str, Mapping[str, str]], digests: Mappin
     return "mcp+stdio:" + shlex.join([sys.executable, str(program), json.dumps(answers)])
 
 
+def kept(tmp_path: Path) -> tuple[object, ...]:
+    return "--cache-dir", tmp_path / "cache"
+
+
 def listed(tmp_path: Path, root: str, *more: str) -> tuple[int, str, str]:
     words = [*COMMAND, "list", root, "--cache-dir", str(tmp_path / "cache"), *more]
     done = run(words, capture_output=True, text=True)
@@ -103,6 +108,30 @@ def test_an_edit_at_the_other_server_is_followed(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "skills" / "one")
         wire.until("notifications/skills/list_changed")
         assert [each["frontmatter"]["name"] for each in wire.request("skills/list")["skills"]] == ["two"]
+
+
+def test_a_notification_of_another_server_is_followed_at_once_in_the_era_of_today(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "one")
+    with (
+        http_serving(tmp_path / "skills") as other,
+        serving(f"mcp+http://127.0.0.1:{other.port}/mcp", *kept(tmp_path), "--refresh", "3600") as wire,
+    ):
+        assert len(wire.request("skills/list")["skills"]) == 1
+        for number in (2, 3):
+            write_skill(tmp_path / "skills" / f"more-{number}")
+            wire.until("notifications/skills/list_changed")
+            assert len(wire.request("skills/list")["skills"]) == number
+
+
+def test_a_notification_of_another_server_is_followed_at_once_in_the_era_before(tmp_path: Path) -> None:
+    with (
+        KINDS["mcp"].open(tmp_path) as place,
+        serving(place.given, *kept(tmp_path), "--refresh", "3600") as wire,
+    ):
+        assert len(wire.request("skills/list")["skills"]) == 1
+        place.publish("second", [Member("more.md")])
+        wire.until("notifications/skills/list_changed")
+        assert {each["frontmatter"]["name"] for each in wire.request("skills/list")["skills"]} == {"good", "bad"}
 
 
 def test_the_last_good_copy_stays_while_the_server_is_away(tmp_path: Path) -> None:

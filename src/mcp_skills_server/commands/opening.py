@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.proposals.store import ProposalStore
     from mcp_skills_server.provenance.lock import LockedSource
     from mcp_skills_server.provenance.pins import Pins
+    from mcp_skills_server.sources.kinds import Kind
     from mcp_skills_server.sources.mirrors import Mirrors
 
 logger = logging.getLogger(__name__)
@@ -163,6 +164,7 @@ def open_roots(
     require_signature: Sequence[str] = (),
     refresh_s: float | None = None,
     indexed: bool = False,
+    kinds: Sequence[Kind] = (),
 ) -> OpenedRoots:
     """Open these roots. Nothing is loaded or fetched yet.
 
@@ -175,6 +177,7 @@ def open_roots(
         require_signature: keys, one of which must have signed each skill; () for any skill.
         refresh_s: seconds between two polls of a root without cache headers; None for 60.
         indexed: start from the index of an earlier process, and keep one where a watcher follows the roots.
+        kinds: further kinds of sources.
 
     Raises:
         UsageError: a root or a key cannot be read, or a `[[source]]` is no root of its own.
@@ -185,7 +188,7 @@ def open_roots(
     mirrors: Mirrors | None = None
     roots: list[str | MirroredRoot] = [*given]
     if not all(map(os.path.isdir, given)):
-        mirrors = _mirrors(options)
+        mirrors = _mirrors(options, kinds)
         pins = [pin] * len(given)
         if locked is not None:
             pins = [each.revision or None for each in locked]
@@ -224,8 +227,9 @@ def open_roots(
     return OpenedRoots(registry, mirrors, scripts, entries, gate)
 
 
-def _mirrors(options: RootOptions) -> Mirrors:
+def _mirrors(options: RootOptions, kinds: Sequence[Kind]) -> Mirrors:
     from mcp_skills_server.dialects import wellknown
+    from mcp_skills_server.sources.kinds import KINDS
     from mcp_skills_server.sources.mirrors import Mirrors
     from mcp_skills_server.sources.source import FetchSettings, OriginPolicy, SourceSettings
 
@@ -239,7 +243,7 @@ def _mirrors(options: RootOptions) -> Mirrors:
         signers=path_or_none(options.signers),
         rewritten=options.accept_rewritten,
     )
-    return Mirrors(settings)
+    return Mirrors(settings, (*kinds, *KINDS))
 
 
 def _token_of(rule: SourceRules | None) -> str:
@@ -461,7 +465,10 @@ def make_views(registry: Registry, configuration: Configuration | None, *, local
 
 @contextmanager
 def open_registry(
-    *roots: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None = None, allow_private: bool = False
+    *roots: str | os.PathLike[str],
+    cache_dir: str | os.PathLike[str] | None = None,
+    allow_private: bool = False,
+    kinds: Sequence[Kind] = (),
 ) -> Generator[Registry]:
     """Open a registry of any roots, and keep those current that are fetched while the context is open.
 
@@ -470,17 +477,18 @@ def open_registry(
             them. The earlier one wins where two have a skill of one path.
         cache_dir: the directory for copies of what is fetched; the user's cache unless given.
         allow_private: also fetch from private addresses.
+        kinds: further kinds of sources, tried first.
 
     Yields:
-        The registry, not yet loaded.
+        The registry, not yet loaded: `load` waits at most 5 s for roots of which there is no copy yet.
 
     Raises:
         UsageError: a root does not exist, or cannot be read or fetched.
     """
     cache = None if cache_dir is None else os.fspath(cache_dir)
-    options = RootOptions(cache_dir=cache, allow_private=allow_private)
-    opened = open_roots([os.fspath(each) for each in roots], options)
-    opened.poll()
+    options = FollowOptions(cache_dir=cache, allow_private=allow_private)
+    opened = open_roots([os.fspath(each) for each in roots], options, kinds=kinds)
+    opened.fetch(options.first_load)
     try:
         yield opened.registry
     finally:

@@ -30,6 +30,7 @@ from mcp_skills_server.sources.cache import private_folder, trim
 from mcp_skills_server.sources.folder import clear, folder_stamp
 from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
 from mcp_skills_server.sources.source import (
+    Announcing,
     FetchReport,
     Revision,
     RewrittenError,
@@ -182,6 +183,11 @@ class Follower:
                 self._change(ready=True)
             pace = self.source.pace  # which the operator may have changed
             wait = retry = min(retry * 2, pace.last_retry_s) or pace.first_retry_s
+
+    async def listen(self) -> None:
+        """Look whenever the publisher announces a change, until cancelled."""
+        if isinstance(self.source, Announcing):
+            await self.source.listen(self.look)
 
     def look(self) -> None:
         """Have `follow` look now. To be called in its event loop."""
@@ -463,6 +469,7 @@ class Mirrors:
         async with BlockingPortal() as self._portal, anyio.create_task_group() as tasks:
             for follower in self.followers:
                 tasks.start_soon(follower.follow)
+                tasks.start_soon(follower.listen)
             tasks.start_soon(self._keep_small)
             await to_thread.run_sync(self._stop.wait, abandon_on_cancel=True)
             tasks.cancel_scope.cancel()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import wellknown
@@ -309,6 +309,15 @@ class Polled:
         """The polling intervals."""
         seconds = self.refresh_s or 0.0
         return Pace(seconds, min(seconds, _FIRST_RETRY_S), max(seconds, LAST_RETRY_S))
+
+
+@runtime_checkable
+class Announcing(Protocol):
+    """A source whose publisher announces changes."""
+
+    async def listen(self, changed: Callable[[], object]) -> None:
+        """Call `changed` for each announcement, until cancelled. It is called beside the other methods."""
+        ...
 
 
 class Source(Protocol):

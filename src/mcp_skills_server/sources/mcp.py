@@ -27,11 +27,11 @@ from mcp_skills_server.dialects.listed import EntryRefusedError, ListedSkill
 from mcp_skills_server.errors import UsageError, clipped, innermost
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.addresses import is_loopback, shown
+from mcp_skills_server.sources.kinds import COMMAND
 from mcp_skills_server.sources.listed import Entry, ListedSource
 from mcp_skills_server.sources.source import ContentRefusedError, SourceError, SourceSettings, UnreachableError
 
 PREFIX: Final = "mcp+"
-_COMMAND: Final = "mcp+stdio:"
 _NOT_PROVED: Final = "the server does not list its files with digests, so nothing of it can be proved"
 
 
@@ -42,9 +42,9 @@ class McpServer(ListedSource):
         self._words: list[str] = []
         self._url = ""
         self._token = settings.token
-        if given.startswith(_COMMAND):
+        if given.startswith(COMMAND):
             self._words = _words_of(given)
-            origin = _COMMAND + os.path.basename(self._words[0])  # arguments may be anybody's secret
+            origin = COMMAND + os.path.basename(self._words[0])  # arguments may be anybody's secret
         else:
             self._url = _url_of(given, http=settings.fetch.trust.http)
             origin = PREFIX + shown(self._url)
@@ -118,11 +118,11 @@ class McpServer(ListedSource):
 
 def _words_of(given: str) -> list[str]:
     try:
-        words = shlex.split(given.removeprefix(_COMMAND))
+        words = shlex.split(given.removeprefix(COMMAND))
     except ValueError as error:
-        raise UsageError(f"{_COMMAND} the command cannot be read ({error}); close its quotes") from None
+        raise UsageError(f"{COMMAND} the command cannot be read ({error}); close its quotes") from None
     if not words:
-        raise UsageError(f"{_COMMAND} there is no command; write mcp+stdio:COMMAND, such as 'mcp+stdio:server --flag'")
+        raise UsageError(f"{COMMAND} there is no command; write mcp+stdio:COMMAND, such as 'mcp+stdio:server --flag'")
     return words
 
 

@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 Note: TypeAlias = Callable[[str, tuple[Problem, ...]], object]
 """Takes the revision that is served and what is wrong with it, in another thread."""
 
+_LISTEN_S: Final = 0.1
 _SOONEST_S: Final = 1.0
 """Between two looks that are asked for."""
 _TRIM_S: Final = 600.0
@@ -187,6 +188,8 @@ class Follower:
     async def listen(self) -> None:
         """Look whenever the publisher announces a change, until cancelled."""
         if isinstance(self.source, Announcing):
+            while not self.read_once.is_set():  # the first copy comes sooner alone
+                await anyio.sleep(_LISTEN_S)
             await self.source.listen(self.look)
 
     def look(self) -> None:

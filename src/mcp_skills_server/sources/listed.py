@@ -111,10 +111,10 @@ class ListedSource(Polled):
 
     def _checked(self, files: Files) -> Files:
         """Return these files, if every platform can hold them and they are within the limits."""
-        check_names(files)
         tree = Tree(UnpackLimits(bytes=self.settings.limits.skill_bytes))
         for path, (raw, executable) in files.items():
             check_name(path)
             tree.admit(path, len(raw))
             tree.fill(path, raw, executable)
+        check_names(files)
         return tree.checked()

@@ -153,6 +153,12 @@ def test_a_file_that_is_not_what_was_listed_costs_its_skill_alone(tmp_path: Path
     assert "mcp+stdio:python/bad: error" in said and "source-refused" in said
 
 
+def test_a_file_that_is_never_served_costs_its_skill_alone(tmp_path: Path) -> None:
+    files = {"good": {"SKILL.md": skill_md("good")}, "bad": {"SKILL.md": skill_md("bad"), ".envrc": "x"}}
+    code, out, said = listed(tmp_path, fake(tmp_path, files))
+    assert code == 0 and "good" in out and "bad" not in out and ".envrc" in said
+
+
 def test_a_token_is_sent_to_the_server_that_wants_one_and_shown_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -238,6 +238,9 @@ def _import_program() -> None:
             import_module(module.name)
     for name in ("anyio._backends._asyncio", "jsonschema", "platformdirs.unix", "uvicorn.lifespan.on"):
         import_module(name)
+    templates = import_module(f"{PROGRAM}.web.ui.app")._templates()
+    for name in templates.list_templates():
+        templates.get_template(name)  # to compile them all costs 400 ms
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page
 

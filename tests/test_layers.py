@@ -17,32 +17,17 @@ PACKAGE = "mcp_skills_server"
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / PACKAGE
 LAYERS = (
-    ("model", "errors", "directories", "durable"),
-    ("codes",),
-    ("format", "hosts", "transport", "shared"),
-    ("validation", "telemetry", "access"),
-    ("catalog", "dialects"),
-    ("client",),
-    ("runtime", "publish", "sources", "provenance"),
-    ("proposals",),
-    ("server", "acp", "rpc", "authoring"),
-    ("web",),
-    ("commands",),
-    ("cli",),
-    ("__main__",),
-)
+    ("model", "errors", "directories", "durable"), ("codes",), ("format", "hosts", "transport", "shared"),
+    ("validation", "telemetry", "access"), ("catalog", "dialects"), ("client",),
+    ("runtime", "publish", "sources", "provenance"), ("proposals",), ("server", "acp", "rpc", "authoring"),
+    ("web",), ("commands",), ("cli",), ("__main__",),
+)  # fmt: skip
 """The lowest first. What stands on one line is not imported by its neighbours, but for the lowest."""
 LAYER = {package: number for number, packages in enumerate(LAYERS) for package in packages}
 PURE = (
-    "model/",
-    "codes.py",
-    "format/",
-    "validation/",
-    "dialects/",
-    "hosts/edit.py",
-    "hosts/jsontext.py",
+    "model/", "codes.py", "format/", "validation/", "dialects/", "hosts/edit.py", "hosts/jsontext.py",
     "hosts/tomltext.py",
-)
+)  # fmt: skip
 NOT_IN_PURE_PACKAGES = {
     "os", "io", "pathlib", "shutil", "tempfile", "time", "datetime", "logging", "socket", "threading", "asyncio",
     "subprocess", "anyio", "mcp", "mcp_types", "starlette", "httpx", "httpx2", "click", "watchfiles", "random",

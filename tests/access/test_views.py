@@ -20,8 +20,7 @@ from conversations import ENVELOPE, EXTENSION, HANDSHAKE
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.skill_set import SkillSet
-from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.catalog.views import SkillSet, Views
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX
 from mcp_skills_server.format import cursors
 from mcp_skills_server.model import SKILL_MD

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mcp_skills_server.cli import cli
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import RequestError, UsageError
 from wire import write_skill
 
 SCRIPT = 'import os, sys\nprint(sys.argv[1:], os.environ.get("HIDDEN"))\nsys.exit(3)\n'
@@ -50,4 +50,4 @@ def test_what_it_may_see_is_explained_and_nothing_runs(
 )
 def test_what_is_not_there_is_one_line(root: Path, skill: str, script: str, message: str, sandbox_mode: str) -> None:
     done = command(root, skill, script, "--sandbox", sandbox_mode)
-    assert isinstance(done.exception, UsageError) and message in str(done.exception)
+    assert isinstance(done.exception, RequestError | UsageError) and message in str(done.exception)

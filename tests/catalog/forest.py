@@ -45,8 +45,9 @@ def skills(*paths: str) -> dict[str, str]:
     return {f"{path}/SKILL.md": skill_md(path.rpartition("/")[2]) for path in paths}
 
 
-def whole(found: tree.Directory) -> tree.Directory:
+def whole(found: tree.Directory | None) -> tree.Directory:
     """What a walk found, with all that lies below it looked for."""
+    assert found is not None
     found.directories = [whole(each) for each in found.directories]
     return found
 

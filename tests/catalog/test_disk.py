@@ -22,7 +22,7 @@ from wire import write_skill
 
 def walk(top: Path, *, depth: int = 6, most_files: int = 512) -> tree.Directory:
     with disk.open_directory(str(top), "") as handle:
-        return whole(tree.walk(handle, "", 0, depth=depth, most_files=most_files))
+        return whole(tree.Walk(0, most_files).look(handle, "", depth))
 
 
 def file_at(top: Path, location: str) -> SkillFile:
@@ -232,7 +232,7 @@ def test_where_nothing_can_be_opened_by_descriptor_paths_do(tmp_path: Path, monk
     monkeypatch.setattr(disk, "_BY_DESCRIPTOR", False)
     root = str(tmp_path / "root")
     with disk.open_directory(root, "") as handle:
-        found = whole(tree.walk(handle, "", 0, depth=6, most_files=9))
+        found = whole(tree.Walk(0, 9).look(handle, "", 6))
     (inner,) = found.directories
     (deeper,) = inner.directories
     file = deeper.files["file.md"]

@@ -21,7 +21,7 @@ from catalog.following import serves
 from catalog.forest import DEADLINE, LONG_AGO, Told, loaded, plant, skill_md, skills, together, view
 from catalog.unsafe_files import a_link, folder_writable_by_others, writable_by_others
 from mcp_skills_server.catalog import disk, reading
-from mcp_skills_server.catalog.index import Index, StoredSkills, encode
+from mcp_skills_server.catalog.index import Index, encode
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.catalog.watch import Watcher
@@ -253,7 +253,7 @@ def test_rows_whose_directories_are_no_text_are_passed_over(top: Path, index: In
     start(top, index)
     rewrite(index.path, "UPDATE skill SET directory = CAST('x' || directory AS BLOB)")
     again = Registry([top], quiet_s=0, index=index)
-    assert index.skills(str(top)) is not None
+    assert index.skills(again.roots[0], again.limits) == {}
     again.load()
     assert view(again) == view(loaded(top))
 
@@ -329,7 +329,9 @@ def test_an_edit_writes_the_row_of_its_skill_alone(top: Path, index: Index, monk
     monkeypatch.setattr(
         index,
         "save",
-        lambda path, changed, *rest: written.append([each.path for each in changed]) or save(path, changed, *rest),
+        lambda root, limits, changed, gone: (
+            written.append([each.path for each in changed]) or save(root, limits, changed, gone)
+        ),
     )
     registry.keep_index()
     edited = plant(top / "one", {"SKILL.md": skill_md("one", "version: 2")})
@@ -341,8 +343,8 @@ def test_an_edit_writes_the_row_of_its_skill_alone(top: Path, index: Index, monk
 def test_a_skill_that_is_gone_leaves_no_row(top: Path, index: Index) -> None:
     start(top, index)
     shutil.rmtree(top / "one")
-    start(top, index)
-    stored = index.skills(str(top))
+    registry = start(top, index)
+    stored = index.skills(registry.roots[0], registry.limits)
     assert stored is not None and "one" not in stored and "group/two" in stored
 
 
@@ -364,10 +366,13 @@ def test_a_watcher_leaves_the_index_and_the_next_one_begins_with_it(
         assert parsed == []
 
 
-@each_row("record", ["", "{}", "[1]", "[[],null]", '[{"a":1},[[1],{},null,9,[],[]]]', "1", "[" * 9999])
-def test_a_record_that_means_nothing_is_as_good_as_none(record: str) -> None:
-    stored = StoredSkills({"one": record})
-    assert stored.skill("one").reading is stored.skill("two").reading is None
+@each_row("record", ["", "{}", "[1]", "[[],null]", '["one",2,[[1]],[{},null,9,[],[],""]]', "1", "[" * 9999])
+def test_a_record_that_means_nothing_is_as_good_as_none(top: Path, index: Index, record: str) -> None:
+    registry = start(top, index)
+    rewrite(index.path, "UPDATE skill SET record = ? WHERE directory = 'one'", values=(record,))
+    stored = index.skills(registry.roots[0], registry.limits)
+    assert stored is not None and "one" not in stored and "group/two" in stored
+    assert view(start(top, index)) == view(loaded(top))
 
 
 @pytest.mark.parametrize("busy", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])

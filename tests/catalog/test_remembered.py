@@ -43,13 +43,10 @@ def test_it_is_what_the_scan_found(tmp_path: Path) -> None:
     assert registry.remembered() is not None, "the disk is not asked"
 
 
-def test_only_what_these_limits_look_for_is_shown(tmp_path: Path) -> None:
-    files = {f"{name}/SKILL.md": skill_md(name.rpartition("/")[2]) for name in ("a", "team/b", ".claude/skills/c")}
-    root, index = plant(tmp_path / "skills", files), Index(tmp_path / "index", 1)
-    registry = kept(index, root, Limits(hidden=True))
-    assert len(registry.snapshot.skills) == 3
-    found = Registry([root], Limits(depth=1), index=index).remembered()
-    assert found is not None and [*found.skills] == ["a"]
+def test_nothing_of_other_limits_is_shown(tmp_path: Path) -> None:
+    root, index = plant(tmp_path / "skills", {".claude/skills/c/SKILL.md": skill_md("c")}), Index(tmp_path / "index", 1)
+    assert len(kept(index, root, Limits(hidden=True)).snapshot.skills) == 1
+    assert Registry([root], index=index).remembered() is None
 
 
 def test_a_root_that_was_never_seen_makes_it_unknown(tmp_path: Path) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -23,7 +21,7 @@ from tables import each_row
 
 def walk(top: Path, *, depth: int = 6, most_files: int = 512) -> tree.Directory:
     with disk.open_directory(str(top), "") as handle:
-        return whole(tree.walk(handle, "", 0, depth=depth, most_files=most_files))
+        return whole(tree.Walk(0, most_files).look(handle, "", depth))
 
 
 @pytest.mark.requirement("ASG-5")
@@ -62,9 +60,9 @@ def test_a_walk_sorts_what_it_finds_by_kind(tmp_path: Path) -> None:
     found = walk(tmp_path)
     assert list(found.files) == [] and [each.path for each in found.directories] == ["a"]
     inner = found.directories[0]
-    assert sorted(inner.links) == ["dangling", "link"]
-    assert sorted(inner.irregular) == ["fifo", "socket"]
-    assert list(inner.unnamed) == ["\\xff.md"]
+    assert sorted(inner.named("link")) == ["dangling", "link"]
+    assert sorted(inner.named("irregular")) == ["fifo", "socket"]
+    assert inner.named("unnamed") == ["\\xff.md"]
     assert inner.directories[0].files["file.md"].location == "a/b/file.md"
 
 
@@ -155,27 +153,7 @@ def test_the_quick_look_at_a_name_never_passes_an_ignored_one(name: str) -> None
         assert name[0] in ignored.FIRSTS or name[-1] in ignored.LASTS
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="links want a privilege there")
-def test_what_is_noted_of_a_directory_costs_once_each(tmp_path: Path) -> None:
-    """10.B: every link copied all that were noted before it; 40,000 links at the top of a root took 20 seconds."""
-    for number in range(500):
-        (tmp_path / f"link-{number}").symlink_to("nowhere")
-    kept: list[int] = []
-
-    def watch(frame: FrameType, event: str, _: object) -> object:
-        if event == "line" and "here" in frame.f_locals:
-            kept.append(id(frame.f_locals["here"].links))
-        return watch
-
-    sys.settrace(lambda frame, _, __: watch if frame.f_code is tree._Walk.look.__code__ else None)
-    try:
-        assert len(walk(tmp_path).links) == 500
-    finally:
-        sys.settrace(None)
-    assert len(set(kept)) <= 2  # the one that is there at first, and the one that grows
-
-
-@each_row(("most", "found"), [(1, 1), (4, 4), (5, 5), (6, 5)])
-def test_ignored_names_are_looked_for_among_so_many_names(tmp_path: Path, most: int, found: int) -> None:
-    plant(tmp_path, {f"a/.{number}": "x" for number in range(5)})
-    assert len(tree.ignored_in(str(tmp_path), "a", most_names=most)) == found
+def test_the_ignored_names_of_a_skill_are_told_without_what_lies_in_ignored_folders_and_skills(tmp_path: Path) -> None:
+    plant(tmp_path, {"a/.env": "x", "a/.git/config": "x", "a/b/c.swp": "x", "a/b/d.md": "x", "a/n/SKILL.md": "x"})
+    plant(tmp_path, {"a/n/.hidden": "x"})
+    assert tree.ignored_in(str(tmp_path), "a") == [".env", ".git/", "b/c.swp"]

@@ -55,7 +55,7 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "sources/mirrors.py",
         "sources/records.py",
         "telemetry/events.py",
-        "telemetry/usage_store.py",
+        "telemetry/usage.py",
         "web/bearer.py",
         "web/guards.py",
         "web/ui/pages/live.py",

@@ -186,54 +186,6 @@ def test_what_stays_is_seen_exactly_once_whatever_comes_or_goes_between_pages(
 # The next snapshot
 
 
-@given(_CATALOGUES, st.data(), st.booleans())
-def test_replacing_gives_what_building_anew_would(skills: dict[str, Skill], data: st.DataObject, asked_before: bool):
-    old = Snapshot(dict(skills), (at("old"),))
-    if asked_before:
-        for least in Standing:
-            old.paths(least)
-            old.named("a", least)
-    gone = data.draw(st.sets(st.sampled_from(sorted(skills)))) if skills else set[str]()
-    came = {each.path: each for each in data.draw(st.lists(_SKILLS, max_size=4)) if each.path not in gone}
-
-    new = old.replacing(came, gone, (at("new"),))
-
-    expected = {path: each for path, each in skills.items() if path not in gone} | came
-    anew = Snapshot(dict(expected), (at("new"),))
-    assert dict(new.skills) == expected
-    assert new.problems == anew.problems
-    assert new.all_problems == anew.all_problems
-    for least in Standing:
-        assert new.paths(least) == anew.paths(least)
-        assert new.page(None, 3, least) == anew.page(None, 3, least)
-        for name in ("a", "b", "c", "same", "none"):
-            assert new.named(name, least) == anew.named(name, least)
-    assert dict(old.skills) == skills
-    assert old.problems == (at("old"),)
-
-
-@each_row(
-    "changed",
-    [
-        skill("a", name="other"),
-        skill("a", Standing.LENIENT),
-        skill("a", Standing.UNUSABLE),
-        skill("a", Standing.VALID, "more.md"),
-        skill("c"),
-    ],
-)
-def test_what_was_remembered_does_not_outlive_its_truth(changed: Skill):
-    old = snapshot(skill("a"), skill("b"))
-    assert (old.paths(Standing.VALID), old.named("a", Standing.VALID)) == (["a", "b"], ["a"])
-    new = old.replacing({changed.path: changed}, (), ())
-    anew = Snapshot(dict(new.skills))
-    for least in Standing:
-        assert new.paths(least) == anew.paths(least)
-        for name in ("a", "b", "c", "other"):
-            assert new.named(name, least) == anew.named(name, least)
-    assert new.find((changed.path, SKILL_MD), Standing.UNUSABLE) == (changed, SKILL_MD)
-
-
 # Finding
 
 
@@ -368,6 +320,6 @@ def test_a_change_of_many_skills_is_as_one_of_few() -> None:
     old = snapshot(*(skill(f"old/{number:03}") for number in range(150)), skill("stays"))
     assert len(old.paths(Standing.VALID)) == len(old.named("stays", Standing.VALID)) + 150
     came = {f"new/{number:03}": skill(f"new/{number:03}") for number in range(120)}
-    new = old.replacing(came, [f"old/{number:03}" for number in range(149)], ())
+    new = snapshot(*came.values(), old.skills["old/149"], old.skills["stays"])
     assert new.paths(Standing.VALID) == [*came, "old/149", "stays"]
     assert set(new.differing(old)) == old.skills.keys() ^ new.skills.keys()

@@ -21,8 +21,10 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ConfigDict
 
 from mcp_skills_server import Registry, Settings, attach
+from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SkillFile
 from tables import each_row
@@ -485,3 +487,78 @@ async def test_a_host_is_given_the_list_of_skills_where_its_model_sees_it(
             assert str(client.instructions).count("Brews tea.") == in_instructions
             tools = (await client.list_tools()).tools
             assert "".join(str(each.description) for each in tools).count("Brews tea.") == in_tools
+
+
+SKILL_OF_TOOL = "mcp-skills-server/skill"
+
+
+def tools_server() -> MCPServer[Any]:
+    """A server with tools for refunds and for invoices, of which one has `_meta` of its own, and another tool."""
+    server = MCPServer("mine")
+    for name, meta in (("refund", {"own": 1}), ("credit", None), ("invoice", None), ("other", None)):
+        server.add_tool(lambda: "done", name=name, description="Does a thing.", meta=meta)
+    return server
+
+
+async def metas(client: Client) -> dict[str, Any]:
+    """Return the `_meta` of each tool of the server's own that has any."""
+    tools = (await client.session.list_tools()).tools
+    return {tool.name: tool.meta for tool in tools if tool.meta is not None}
+
+
+@pytest.mark.parametrize("tools", [True, False])
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_tool_of_the_server_names_its_skill_to_who_has_the_skill(
+    tmp_path: Path, mode: Any, tools: bool
+) -> None:
+    write_skill(tmp_path / "our money" / "refunds")
+    write_skill(tmp_path / "invoices")
+    registry = Registry([tmp_path])
+    views = Views(registry, Grants([Grant(("local",), (Pattern("our money/**"),))], local=True))
+    uri = "skill://our%20money/refunds/SKILL.md"
+    named = {
+        "refund": "our money/refunds",
+        "credit": uri,
+        "invoice": "invoices",
+        "other": "our money/new",
+        "absent": uri,
+    }
+    server = tools_server()
+    attach(server, registry, Settings(tools=tools), watch=False, views=views, tool_skills=named)
+    async with Client(server, mode=mode) as client:
+        assert await metas(client) == {"refund": {"own": 1, SKILL_OF_TOOL: uri}, "credit": {SKILL_OF_TOOL: uri}}
+        write_skill(tmp_path / "our money" / "new")
+        registry.refresh()
+        assert (await metas(client))["other"] == {SKILL_OF_TOOL: "skill://our%20money/new/SKILL.md"}
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_what_loads_a_skill_names_the_tools_of_the_server_that_it_is_about(tmp_path: Path, mode: Any) -> None:
+    for name in ("refunds", "invoices", "greetings"):
+        write_skill(tmp_path / name)
+    server = tools_server()
+    named = {"refund": "refunds", "credit": "refunds", "invoice": "invoices", "absent": "refunds"}
+    attach(server, Registry([tmp_path]), watch=False, tool_skills=named)
+    async with Client(server, mode=mode) as client:
+        for names, note in (
+            (["refunds"], "Tools that these skills are about: credit (refunds), refund (refunds)."),
+            (["greetings"], None),
+        ):
+            result = await client.call_tool("skills_load", {"names": names})
+            assert result.structured_content is not None
+            assert result.structured_content.get("note") == note
+            assert [block.text for block in result.content[1:] if isinstance(block, types.TextContent)] == [
+                *filter(None, [note])
+            ]
+        result = await client.call_tool("skills_unload", {"all": True})
+        assert result.structured_content is not None and "note" not in result.structured_content
+        assert (await client.call_tool("refund")).content[0] == types.TextContent(text="done")
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_without_being_asked_to_no_tool_names_a_skill(tmp_path: Path, mode: Any) -> None:
+    write_skill(tmp_path / "refund")
+    server = tools_server()
+    attach(server, Registry([tmp_path]), watch=False)
+    async with Client(server, mode=mode) as client:
+        assert await metas(client) == {"refund": {"own": 1}}

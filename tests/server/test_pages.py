@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.server import pages, prompts, resources, skills
 from mcp_skills_server.server.pages import Page, keep_page, kept_page
 from mcp_skills_server.server.requests import Caller, Handler, Settings

@@ -74,7 +74,7 @@ def fake(tmp_path: Path, files: Mapping[str, Mapping[str, str]], digests: Mappin
 
 
 def kept(tmp_path: Path) -> tuple[object, ...]:
-    return "--cache-dir", tmp_path / "cache"
+    return "--cache-dir", tmp_path / "cache", "--first-load", "60"
 
 
 def listed(tmp_path: Path, root: str, *more: str) -> tuple[int, str, str]:
@@ -86,7 +86,7 @@ def listed(tmp_path: Path, root: str, *more: str) -> tuple[int, str, str]:
 def test_the_skills_of_a_command_are_served_with_the_same_bytes(tmp_path: Path) -> None:
     with serving(FIXTURES) as direct:
         wanted = {each["frontmatter"]["name"]: each for each in direct.request("skills/list")["skills"]}
-    with serving(ours(FIXTURES), "--cache-dir", tmp_path / "cache") as wire:
+    with serving(ours(FIXTURES), *kept(tmp_path)) as wire:
         found = {each["frontmatter"]["name"]: each for each in wire.request("skills/list")["skills"]}
         assert found.keys() == wanted.keys()
         for name, entry in found.items():
@@ -134,15 +134,10 @@ def test_a_notification_of_another_server_is_followed_at_once_in_the_era_before(
         assert {each["frontmatter"]["name"] for each in wire.request("skills/list")["skills"]} == {"good", "bad"}
 
 
-def test_the_last_good_copy_stays_while_the_server_is_away(tmp_path: Path) -> None:
-    write_skill(tmp_path / "skills" / "one")
-    with http_serving(tmp_path / "skills") as other:
-        root = f"mcp+http://127.0.0.1:{other.port}/mcp"
-        assert listed(tmp_path, root)[0] == 0
-    code, out, said = listed(tmp_path, root)
-    assert code == 0 and "one" in out and "no answer" in said
-    code, _, said = listed(tmp_path / "new", root)
-    assert code == 2 and "there is no copy of it" in said and said.count("\n") == 1
+def test_a_file_that_is_never_served_costs_its_skill_alone(tmp_path: Path) -> None:
+    files = {"good": {"SKILL.md": skill_md("good")}, "bad": {"SKILL.md": skill_md("bad"), ".envrc": "x"}}
+    code, out, said = listed(tmp_path, fake(tmp_path, files))
+    assert code == 0 and "good" in out and "bad" not in out and ".envrc" in said
 
 
 def test_a_file_that_is_not_what_was_listed_costs_its_skill_alone(tmp_path: Path) -> None:
@@ -151,12 +146,6 @@ def test_a_file_that_is_not_what_was_listed_costs_its_skill_alone(tmp_path: Path
     code, out, said = listed(tmp_path, root)
     assert code == 0 and "good" in out and "bad" not in out
     assert "mcp+stdio:python/bad: error" in said and "source-refused" in said
-
-
-def test_a_file_that_is_never_served_costs_its_skill_alone(tmp_path: Path) -> None:
-    files = {"good": {"SKILL.md": skill_md("good")}, "bad": {"SKILL.md": skill_md("bad"), ".envrc": "x"}}
-    code, out, said = listed(tmp_path, fake(tmp_path, files))
-    assert code == 0 and "good" in out and "bad" not in out and ".envrc" in said
 
 
 def test_a_token_is_sent_to_the_server_that_wants_one_and_shown_nowhere(

@@ -29,7 +29,7 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl
 
 from access.signing import claims, public, signed
-from mcp_skills_server.telemetry.usage_store import UsageStore
+from mcp_skills_server.telemetry.usage import UsageStore
 from ports import free_port
 from sources.publishers import Publisher, answer, redirect
 from web.authorization_server import authorization_server

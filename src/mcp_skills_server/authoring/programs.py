@@ -27,6 +27,8 @@ from mcp_skills_server.model import Problem, Severity, Skill, printable
 
 _OUTPUT: Final = "{output}"
 _SCAN_S: Final = 600.0
+_KIND: Final = "judge"
+"""Of the answers that the index keeps."""
 _NO_FAILURE: Final = (0, 1)
 """With 1 a scanner says that it found something."""
 _LEVELS: Final[dict[str, Severity]] = {"error": "error", "warning": "warning", "note": "note", "none": "note"}
@@ -119,7 +121,9 @@ class CommandJudge:
         key = hashlib.sha256(self._mark + json.dumps([query, run]).encode()).digest()
         output = None
         if self._answers is not None:
-            output = self._answers.answer(key)
+            kept = self._answers.memos(_KIND, [key])
+            if key in kept:
+                output = kept[key].decode()
         is_new = output is None
         if output is None:
             given = json.dumps({"query": query, **self._shown}).encode()
@@ -130,7 +134,7 @@ class CommandJudge:
                 self.asked += 1
                 self.cost_usd += cost
             if self._answers is not None:
-                self._answers.keep_answer(key, output)
+                self._answers.keep_memos(_KIND, {key: output.encode()})
         return [self._paths[name] for name in names if name in self._paths]
 
 

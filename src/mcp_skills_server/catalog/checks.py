@@ -12,20 +12,20 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.catalog.reader import Reader
-from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import plural
 from mcp_skills_server.model import Problem, Skill, Snapshot
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from mcp_skills_server.catalog.views import SkillSet
 
-_NAMES_LOOKED_AT: Final = 100_000
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def inspect(reader: Reader, skill: Skill, nested: Sequence[str], most_bytes: int
     inner = tuple(f"{directory.removeprefix(above)}/" for directory in nested)
     own = {path: file for path, file in skill.files.items() if not path.startswith(inner)}
     base, _, place = root.locate(skill.directory)
-    found = lint.lint_names(skill, own, tree.ignored_in(base, place, most_names=_NAMES_LOOKED_AT))
+    found = lint.lint_names(skill, own, tree.ignored_in(base, place))
     known = {each.path for each in skill.problems if each.code == "unreadable"}  # the scan reported them
     for path, file in own.items():
         if file.size > most_bytes:

@@ -77,10 +77,12 @@ class _Count:
         before = self.skills
         with suppress(OSError), open_directory(root.path, place) as handle:
             depth = tree.MOST_LEVELS - place.count("/") - 1
-            self._visit(tree.walk(handle, place, root.index, depth=depth, most_files=1, hidden=True))
+            self._visit(tree.Walk(root.index, 1, hidden=True).look(handle, place, depth))
         return self.skills > before
 
-    def _visit(self, here: tree.Directory) -> None:
+    def _visit(self, here: tree.Directory | None) -> None:
+        if here is None:
+            return
         self.folders_left -= 1
         self.skills += SKILL_MD in here.files
         for inner in here.directories if self.folders_left > 0 else ():

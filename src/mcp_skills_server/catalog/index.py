@@ -19,12 +19,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import mcp_skills_server
+from mcp_skills_server.catalog.disk import is_digest
+from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.durable import why_untrusted
 from mcp_skills_server.errors import SkillsServerError
-from mcp_skills_server.model import SKILL_MD, Json, Problem, Reading, Skill, Standing
+from mcp_skills_server.model import SKILL_MD, Json, Problem, Reading, Skill, SkillFile, Standing
 
 if TYPE_CHECKING:
     import sqlite3
@@ -36,18 +38,16 @@ LEAST_SKILLS: Final = 200
 _SHAPES_A_READING: Final = ("format", "validation", "model", "catalog", "codes.py")
 """The source that decides what a SKILL.md says and what is wrong with it."""
 _NAME: Final = "skills.sqlite3"
-_VERSION: Final = 3
+_VERSION: Final = 4
 _SCHEMA: Final = f"""
-    -- The roots, each for one state of the code that reads skills. `used` is a day since 1970.
+    -- The roots, each for one state of the code that reads skills and of the limits. `used` is a day since 1970.
     CREATE TABLE root (id INTEGER PRIMARY KEY, path BLOB, code TEXT, used INTEGER, UNIQUE (path, code));
     -- What was known of a skill, as JSON.
     CREATE TABLE skill (
         root INTEGER REFERENCES root ON DELETE CASCADE, directory TEXT, record TEXT, PRIMARY KEY (root, directory)
     );
-    -- The vectors that a model made of texts, by the digests of these. `used` is a day, too.
-    CREATE TABLE vector (model TEXT, digest BLOB, vector BLOB, used INTEGER, PRIMARY KEY (model, digest));
-    -- What a judge of trigger sets answered, by a digest of all that it was given.
-    CREATE TABLE answer (question BLOB PRIMARY KEY, answer TEXT, used INTEGER);
+    -- What a program or a model answered, by a digest of what it was given: vectors of texts, choices of judges.
+    CREATE TABLE memo (kind TEXT, key BLOB, value BLOB, used INTEGER, PRIMARY KEY (kind, key));
     PRAGMA user_version = {_VERSION};
 """
 _BUSY_S: Final = 5.0
@@ -56,61 +56,9 @@ _UNUSED_DAYS: Final = 30
 _OF_THE_MOMENT: Final = frozenset(("unreadable", "skill-md-too-large"))
 """Problems of a SKILL.md whose bytes were not read: the next process must try."""
 
-Digests: TypeAlias = "Mapping[str, tuple[str, str]]"
-"""The digest of each file and the signature that it stands for, by its place below the root. Not yet judged."""
-
 
 class UnusableFileError(SkillsServerError):
     """The file must not be used. The message says why."""
-
-
-class StoredSkill(NamedTuple):
-    """The record of one skill.
-
-    Attributes:
-        digests: of its files.
-        signature: of the SKILL.md that was read, "" where none was.
-        reading: what it said, None where that is not known. Its problems have no place.
-    """
-
-    digests: Digests
-    signature: str
-    reading: Reading | None
-
-
-_NOTHING: Final = StoredSkill({}, "", None)
-
-
-class StoredSkills:
-    """The skills of one root as the index has them, decoded one by one when they are asked for.
-
-    Args:
-        records: by directory below the root.
-    """
-
-    def __init__(self, records: Mapping[str, str]) -> None:
-        self._records = records
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __contains__(self, directory: str) -> bool:
-        return directory in self._records
-
-    @property
-    def directories(self) -> Iterable[str]:
-        """Directories of all skills, below the root."""
-        return self._records
-
-    def skill(self, directory: str) -> StoredSkill:
-        """Return what was known of the skill in this directory; a record that means nothing is as good as none."""
-        record = self._records.get(directory)
-        if record is None:
-            return _NOTHING
-        try:
-            return _decode(json.loads(record))
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            return _NOTHING
 
 
 class Index:
@@ -131,97 +79,77 @@ class Index:
         self._connection: sqlite3.Connection | None = None
         self._is_given_up = False
 
-    def skills(self, root_path: str) -> StoredSkills | None:
-        """Return what an earlier process left of a root, None where there is nothing.
+    def skills(self, root: Root, limits: Limits) -> dict[str, Skill] | None:
+        """Return the skills that an earlier process found in a root, by directory; None where there are none.
 
-        Args:
-            root_path: the root, absolute and resolved.
+        Each has the files whose bytes their stat signatures prove. A record that means nothing is passed over.
         """
         query = "SELECT directory, record FROM skill JOIN root ON root = id WHERE path = ? AND code = ?"
-        found = self._do(lambda connection: connection.execute(query, _key(root_path)).fetchall(), create=False)
-        if not found:
+        rows = self._do(lambda connection: connection.execute(query, _key(root, limits)).fetchall(), create=False)
+        if not rows:
             return None
-        known = {directory: record for directory, record in found if isinstance(directory, str)}
-        return StoredSkills(known)
+        found: dict[str, Skill] = {}
+        for directory, record in rows:
+            with suppress(ValueError, TypeError, LookupError, AttributeError, RecursionError):
+                found[directory] = _decode(root.index, directory, json.loads(record))
+        return found
 
-    def save(self, root_path: str, changed: Iterable[Skill], gone: Iterable[str]) -> bool:
+    def save(self, root: Root, limits: Limits, changed: Iterable[Skill], gone: Iterable[str]) -> bool:
         """Keep skills of a root, in one transaction. Return whether they were kept.
 
         Args:
-            root_path: the root, absolute and resolved.
+            root: the root.
+            limits: under which they were found.
             changed: the skills that are new or have changed.
             gone: the directories of skills that are no longer there.
         """
         records = [(skill.directory, encode(skill)) for skill in changed]
 
         def write(connection: sqlite3.Connection) -> bool:
-            connection.execute("BEGIN IMMEDIATE")
-            root = _root_id(connection, root_path)
+            number = _root_id(connection, _key(root, limits))
             connection.executemany(
-                "DELETE FROM skill WHERE root = ? AND directory = ?", ((root, directory) for directory in gone)
+                "DELETE FROM skill WHERE root = ? AND directory = ?", ((number, directory) for directory in gone)
             )
-            rows = ((root, directory, record) for directory, record in records if record is not None)
+            rows = ((number, directory, record) for directory, record in records if record is not None)
             connection.executemany("REPLACE INTO skill VALUES (?, ?, ?)", rows)
             return True
 
         return self._do(write, create=True) is True
 
-    def vectors(self, model: str, digests: Iterable[bytes]) -> dict[bytes, bytes]:
-        """Return the vectors that are known of these texts, by the digests of the texts.
+    def memos(self, kind: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        """Return the values that are kept under these keys, which are in use from now on.
 
         Args:
-            model: the key of the model.
-            digests: of the texts.
+            kind: what made the values, such as the key of a model.
+            keys: digests of what the values were made of.
         """
 
-        today = int(time.time()) // _DAY_S
-
         def read(connection: sqlite3.Connection) -> dict[bytes, bytes]:
-            query = "SELECT vector FROM vector WHERE model = ? AND digest = ?"
-            found = {each: connection.execute(query, (model, each)).fetchone() for each in digests}
+            query = "SELECT value FROM memo WHERE kind = ? AND key = ?"
+            found = {each: connection.execute(query, (kind, each)).fetchone() for each in keys}
+            today, used = _today(), [key for key, row in found.items() if row]
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany(
-                "UPDATE vector SET used = ? WHERE model = ? AND digest = ? AND used < ?",
-                ((today, model, each, today) for each, row in found.items() if row),
+                "UPDATE memo SET used = ? WHERE kind = ? AND key = ? AND used < ?",
+                ((today, kind, each, today) for each in used),
             )
-            return {digest: row[0] for digest, row in found.items() if row and isinstance(row[0], bytes)}
+            return {key: found[key][0] for key in used if isinstance(found[key][0], bytes)}
 
         return self._do(read, create=False) or {}
 
-    def keep_vectors(self, model: str, vectors: Mapping[bytes, bytes]) -> None:
-        """Keep more vectors, by the digests of their texts; those unused for a month go."""
-        today = int(time.time()) // _DAY_S
-        rows = [(model, digest, vector, today) for digest, vector in vectors.items()]
+    def keep_memos(self, kind: str, values: Mapping[bytes, bytes]) -> None:
+        """Keep more values, by their keys; those of any kind that were unused for a month go."""
+        rows = [(kind, key, value, _today()) for key, value in values.items()]
 
         def write(connection: sqlite3.Connection) -> None:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute("DELETE FROM vector WHERE used < ?", (today - _UNUSED_DAYS,))
-            connection.executemany("INSERT OR REPLACE INTO vector VALUES (?, ?, ?, ?)", rows)
+            connection.execute("DELETE FROM memo WHERE used < ?", (_today() - _UNUSED_DAYS,))
+            connection.executemany("REPLACE INTO memo VALUES (?, ?, ?, ?)", rows)
 
         self._do(write, create=True)
 
-    def forget_vectors(self, model: str) -> None:
-        """Drop the vectors of a model that has become another one."""
-        self._do(lambda connection: connection.execute("DELETE FROM vector WHERE model = ?", (model,)), create=False)
-
-    def answer(self, question: bytes) -> str | None:
-        """Return the answer that is kept for the digest of a question, None where there is none."""
-        query = "SELECT answer FROM answer WHERE question = ?"
-        found = self._do(lambda connection: connection.execute(query, (question,)).fetchone(), create=False)
-        if found:
-            return str(found[0])
-        return None
-
-    def keep_answer(self, question: bytes, answer: str) -> None:
-        """Keep an answer for a month."""
-        today = int(time.time()) // _DAY_S
-
-        def write(connection: sqlite3.Connection) -> None:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute("DELETE FROM answer WHERE used < ?", (today - _UNUSED_DAYS,))
-            connection.execute("INSERT OR REPLACE INTO answer VALUES (?, ?, ?)", (question, answer, today))
-
-        self._do(write, create=True)
+    def forget_memos(self, kind: str) -> None:
+        """Drop the values of a kind: what made them is another thing now."""
+        self._do(lambda connection: connection.execute("DELETE FROM memo WHERE kind = ?", (kind,)), create=False)
 
     def close(self) -> None:
         """Give back the file."""
@@ -250,6 +178,8 @@ class Index:
             try:
                 connection = self._connection or self._open()
                 with connection:
+                    if create:
+                        connection.execute("BEGIN IMMEDIATE")
                     return work(connection)
             except UnusableFileError as error:
                 self._discard(str(error))
@@ -346,75 +276,74 @@ def _prepare(connection: sqlite3.Connection) -> None:
         raise UnusableFileError("it has another format")
 
 
-def _key(root_path: str) -> tuple[bytes, str]:
-    return os.fsencode(root_path), _code_mark()
+def _today() -> int:
+    """Return the day since 1970."""
+    return int(time.time()) // _DAY_S
 
 
-def _root_id(connection: sqlite3.Connection, root_path: str) -> int:
+def _key(root: Root, limits: Limits) -> tuple[bytes, str]:
+    return os.fsencode(root.path), f"{_code_mark()} {tuple(limits)}"
+
+
+def _root_id(connection: sqlite3.Connection, key: tuple[bytes, str]) -> int:
     """Return the number of a root, which is in use from now on; drop the roots that no server used for a month."""
-    today = int(time.time()) // _DAY_S
-    connection.execute("DELETE FROM root WHERE used < ?", (today - _UNUSED_DAYS,))
+    connection.execute("DELETE FROM root WHERE used < ?", (_today() - _UNUSED_DAYS,))
     statement = "INSERT INTO root (path, code, used) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET used = excluded.used"
-    connection.execute(statement, (*_key(root_path), today))
-    (found,) = connection.execute("SELECT id FROM root WHERE path = ? AND code = ?", _key(root_path)).fetchone()
+    connection.execute(statement, (*key, _today()))
+    (found,) = connection.execute("SELECT id FROM root WHERE path = ? AND code = ?", key).fetchone()
     return int(found)
 
 
 def encode(skill: Skill) -> str | None:
-    """Return the record of a skill, None where nothing can be said of it.
+    """Return the record of a skill, None where its SKILL.md must be read again.
 
     A file that was so young at its scan that a later write could leave the same signature is left out.
     """
-    files = {
-        file.location: (file.digest, file.signature)
-        for file in skill.files.values()
+    files = [
+        (path, file.location, file.size, file.signature, file.digest)
+        for path, file in skill.files.items()
         if file.mtime_reliable and file.digest and file.signature
-    }
-    manifest, reading = skill.files.get(SKILL_MD), skill.reading
-    read: list[Any] | None = None
-    if manifest is not None and manifest.location in files:
-        problems = [(each.code, each.severity, each.message, each.hint, each.line) for each in reading.problems]
-        if not any(code in _OF_THE_MOMENT for code, *_ in problems):
-            read = [manifest.signature, reading.frontmatter, reading.heading, int(reading.standing), problems]
-            read += [reading.headings, reading.opening]
-    if read is None and not files:
+    ]
+    reading = skill.reading
+    if not any(path == SKILL_MD for path, *_ in files) or any(each.code in _OF_THE_MOMENT for each in reading.problems):
         return None
     try:
-        return json.dumps([files, read], separators=(",", ":"))
+        return json.dumps([skill.path, skill.standing, files, reading], separators=(",", ":"))
     except (ValueError, TypeError, RecursionError):  # a number of thousands of digits, say
         return None
 
 
-def _decode(record: Any) -> StoredSkill:
-    digests, read = record
-    if not isinstance(digests, dict):
-        raise ValueError
-    digests = cast("Digests", digests)
-    if read is None:
-        return StoredSkill(digests, "", None)
-    signature, fields, heading, standing, problems, headings, opening = read
+def _decode(root: int, directory: Any, record: Any) -> Skill:
+    """Return the skill of a record; one of the errors that `Index.skills` suppresses where it means nothing."""
+    path, standing, files, read = record
+    frontmatter, heading, of_reading, problems, headings, opening = read
+    if not isinstance(directory, str) or not isinstance(frontmatter, dict):
+        raise TypeError
+    if heading is not None:
+        heading = str(heading)
     reading = Reading(
-        cast("dict[str, Json]", fields),
-        _text_or_none(heading),
-        Standing(standing),
-        tuple(map(_problem, problems)),
-        tuple(str(each) for each in headings),
+        cast("dict[str, Json]", frontmatter),
+        heading,
+        Standing(of_reading),
+        tuple(_problem(each) for each in problems),
+        tuple(map(str, headings)),
         str(opening),
     )
-    return StoredSkill(digests, str(signature), reading)
+    known = {str(name): _file(root, *each) for name, *each in files}
+    return Skill(str(path), root, directory, reading, known, (), Standing(standing))
+
+
+def _file(root: int, location: str, size: int, signature: str, digest: str) -> SkillFile:
+    if not is_digest(digest):
+        raise ValueError
+    return SkillFile(root, str(location), int(size), str(signature), True, digest)
 
 
 def _problem(fields: Sequence[Any]) -> Problem:
-    code, severity, message, hint, line = fields
+    code, severity, message, hint, line, path, skill = fields
     if severity not in ("error", "warning", "note") or not (line is None or isinstance(line, int)):
         raise ValueError
-    return Problem(str(code), severity, str(message), str(hint), line)
-
-
-def _text_or_none(value: object) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    raise ValueError
+    return Problem(str(code), severity, str(message), str(hint), line, str(path), str(skill))
 
 
 @cache

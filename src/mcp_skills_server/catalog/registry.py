@@ -6,9 +6,10 @@ A refresh scans only the skills that a change touches.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Self
@@ -20,10 +21,51 @@ from mcp_skills_server.catalog.path_index import join, outermost
 from mcp_skills_server.catalog.reader import Reader
 from mcp_skills_server.catalog.root_index import QUIET_S, Arm, GracePeriod, RootIndex
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
-from mcp_skills_server.catalog.skill_set import Listeners
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Changes, Problem, Skill, Snapshot
+
+logger = logging.getLogger(__name__)
+
+
+class Listeners:
+    """The subscribers of a registry. `notify` and `notify_deferred` are called under the registry's lock."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[object, tuple[Callable[[Changes], None], bool]] = {}
+        self._deferred = Changes({}, {})
+
+    def __len__(self) -> int:
+        return len(self._listeners)
+
+    def subscribe(self, listener: Callable[[Changes], None], *, problems: bool) -> Callable[[], None]:
+        """Call it with each difference; with `problems` also when only those differ. Returns what ends that."""
+        token = object()
+        self._listeners[token] = listener, problems
+        return lambda: self._listeners.pop(token, None) and None
+
+    def notify(self, changes: Changes, *, first: bool = False, defer: bool = False) -> None:
+        """Call the listeners with this difference and with what was deferred, or defer it, too.
+
+        Nothing is deferred where no skill differs. After the first scan all are called, whatever it found.
+        """
+        if self._deferred:
+            changes, self._deferred = self._deferred.then(changes), Changes({}, {})
+        if changes and defer:
+            self._deferred = changes
+            return
+        for listener, problems in list(self._listeners.values()):
+            if not (changes or first or problems):
+                continue
+            try:
+                listener(changes)
+            except Exception:  # one listener's bug must not cost the others their news
+                logger.exception("a listener failed")
+
+    def notify_deferred(self) -> None:
+        """Call the listeners with what was deferred, if anything was."""
+        if self._deferred:
+            self.notify(Changes({}, {}))
 
 
 class Registry(Reader):
@@ -169,21 +211,22 @@ class Registry(Reader):
             else:
                 parts = self._touched(paths)
             problems = self._unattached_problems()
-            before: list[Skill] = []
-            after: list[Skill] = []
-            same_paths = True
+            changed = False
             for index, places in parts:
                 for part in places:
-                    stored = None
-                    if self.index is not None and not part and not self.loaded.is_set():
-                        stored = self.index.skills(index.root.path)
-                    found = index.scan(part, stored, arm)
-                    same_paths = same_paths and found.same_paths
-                    before += found.gone.values()
-                    after += found.came.values()
-            if before or after or problems != self._unattached_problems():
-                return self._swap(before, after, same_paths=same_paths, defer=defer and self.followed)
+                    recalled = None
+                    if not part and not self.loaded.is_set():
+                        recalled = self._recalled(index)
+                    changed = index.scan(part, recalled, arm) or changed
+            if changed or problems != self._unattached_problems():
+                return self._swap(changed=changed, defer=defer and self.followed)
             return Changes({}, {})
+
+    def _recalled(self, index: RootIndex) -> Mapping[str, Skill] | None:
+        """Return what an earlier process knew of a root, by directory; None where there is nothing."""
+        if self.index is None:
+            return None
+        return self.index.skills(index.root, index.limits)
 
     async def arefresh(self, paths: Iterable[str] | None = None) -> Changes:
         """`refresh` in a thread, for event loops."""
@@ -216,9 +259,9 @@ class Registry(Reader):
                     continue
                 index.noted = noted
                 if self.loaded.is_set():
-                    self._swap((), (), same_paths=True)
+                    self._swap(changed=False)
                 else:
-                    self.snapshot = self.snapshot.replacing({}, (), self._problems_of_none())
+                    self.snapshot = Snapshot({}, self._problems_of_none())
 
     def notify_deferred(self) -> None:
         """Call the listeners with what was found and left to this."""
@@ -231,24 +274,22 @@ class Registry(Reader):
             return
         for each in self._indexes:
             with self._lock:
-                skills, path, saved = dict(each.skills), each.root.path, each.saved
+                skills, saved = dict(each.skills), each.saved
             if len(skills) < self.index.least or skills == saved:
                 continue
             changed = [skill for directory, skill in skills.items() if saved.get(directory) is not skill]
-            if self.index.save(path, changed, saved.keys() - skills.keys()):
+            if self.index.save(each.root, each.limits, changed, saved.keys() - skills.keys()):
                 each.saved = {**skills}
 
     def remembered(self) -> Snapshot | None:
         """Return the skills of the last process, for a host that asks before the first scan; None where not all are
         known. Nothing is looked up on the disk, and nothing is served from this.
         """
-        if self.index is None:
+        known = [self._recalled(each) for each in self._indexes]
+        found = [each.values() for each in known if each is not None]
+        if len(found) < len(known):
             return None
-        stored = [self.index.skills(root.path) for root in self.roots]
-        known = [each for each in stored if each is not None]
-        if len(known) < len(stored):
-            return None
-        return Snapshot(merge(each.remembered(found) for each, found in zip(self._indexes, known, strict=True))[0])
+        return Snapshot(merge(found)[0])
 
     def _touched(self, paths: Iterable[str]) -> Iterable[tuple[RootIndex, list[str]]]:
         parts: list[set[str]] = [set() for _ in self._indexes]
@@ -263,27 +304,17 @@ class Registry(Reader):
         with self._lock:
             self.refresh([os.path.join(self.roots[root].path, place) for root, place in self._grace.places])
 
-    def _swap(self, went: Iterable[Skill], came: Iterable[Skill], *, same_paths: bool, defer: bool = False) -> Changes:
-        old = self.snapshot
-        if len(self.roots) == 1 or same_paths:
-            # Who wins does not change when only the contents do.
-            after = {skill.path: skill for skill in came if len(self.roots) == 1 or self._wins(skill)}
-            before = {skill.path: skill for skill in went if old.skills.get(skill.path) is skill}
-            gone = before.keys() - after.keys()
-            new = old.replacing(after, gone, self._problems_of_none())
-        else:
+    def _swap(self, *, changed: bool, defer: bool = False) -> Changes:
+        """Put the next snapshot in place of the current one, and notify the listeners of the difference."""
+        old, skills = self.snapshot, dict(self.snapshot.skills)
+        if changed:
             skills, self._shadowed = self._merge()
-            new = Snapshot(skills, self._problems_of_none())
-            before = {path: s for path, s in old.skills.items() if new.skills.get(path) is not s}
-            after = {path: s for path, s in new.skills.items() if old.skills.get(path) is not s}
-        self.snapshot = new
+        new = self.snapshot = Snapshot(skills, self._problems_of_none())
+        before = {path: skill for path, skill in old.skills.items() if new.skills.get(path) is not skill}
+        after = {path: skill for path, skill in new.skills.items() if old.skills.get(path) is not skill}
         changes = Changes(before, after)
         self._listeners.notify(changes, defer=defer)
         return changes
-
-    def _wins(self, skill: Skill) -> bool:
-        shown = self.snapshot.skills.get(skill.path)
-        return shown is not None and shown.root == skill.root
 
     def _unattached_problems(self) -> list[tuple[Problem, ...]]:
         """Return what is wrong with roots, and in them outside of every skill; the same objects where nothing has
@@ -317,6 +348,11 @@ class Registry(Reader):
     def permissions(self) -> None:
         """None: of no principal in particular."""
         return
+
+    @property
+    def held(self) -> int:
+        """Number of skills that it holds."""
+        return len(self.snapshot.skills)
 
     def left_of(self, changes: Changes) -> Changes:
         """Return all of these changes: nothing is withheld."""

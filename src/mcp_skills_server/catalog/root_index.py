@@ -6,13 +6,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
 
-from mcp_skills_server.catalog.disk import GONE, is_utf8, spelled
+from mcp_skills_server.catalog.disk import GONE, is_utf8
 from mcp_skills_server.catalog.gates import GateRefusal
-from mcp_skills_server.catalog.index import StoredSkills
-from mcp_skills_server.catalog.path_index import PathIndex, above, join, touched, within
+from mcp_skills_server.catalog.path_index import PathIndex, above, touched, within
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scan import Scan
 from mcp_skills_server.codes import problem
@@ -27,25 +26,6 @@ QUIET_S: Final = 1.0
 Arm: TypeAlias = Callable[[str, str], None]
 """Called with the path of a root and the place below it of each directory just before a scan looks into it."""
 Judge: TypeAlias = Callable[[Skill], GateRefusal | None]
-
-
-class ScanResult(NamedTuple):
-    """The difference of one scan to the one before.
-
-    Attributes:
-        gone: the skills that were there and are not, or are no longer the same, by directory.
-        came: the skills that are there now and were not, by directory.
-    """
-
-    gone: dict[str, Skill]
-    came: dict[str, Skill]
-
-    @property
-    def same_paths(self) -> bool:
-        """True when the same skill paths stand in the same directories as before."""
-        return self.gone.keys() == self.came.keys() and all(
-            self.came[directory].path == skill.path for directory, skill in self.gone.items()
-        )
 
 
 class RootIndex:
@@ -74,7 +54,7 @@ class RootIndex:
         """Why the root cannot be read at the moment."""
         self.saved: dict[str, Skill | None] = {}
         """The skills as the index has them, by directory; None for one that is not what it was."""
-        self._limits = limits
+        self.limits = limits
         self._grace = grace
         self._judge = judge
         self.unattached_problems: tuple[Problem, ...] = ()
@@ -100,22 +80,6 @@ class RootIndex:
         if self.missing is not None:
             missing = (self.missing,)
         return Snapshot(skills, (*missing, *self.unattached_problems, *self.noted))
-
-    def remembered(self, stored: StoredSkills) -> Iterator[Skill]:
-        """Yield the skills of an earlier process that a scan with these limits would look for, without their files."""
-        root, limits = self.root, self._limits
-        namespace = ""
-        if "" in stored:
-            namespace = spelled(os.path.basename(root.path))
-        for directory in stored.directories:
-            steps = []
-            if directory:
-                steps = directory.split("/")
-            reading = stored.skill(directory).reading
-            is_sought = len(steps) <= limits.depth and all(is_entered(step, hidden=limits.hidden) for step in steps)
-            if reading is not None and is_sought:
-                path = join(namespace, root.skill_path(directory, stored)).rstrip("/") or "root"
-                yield Skill(path, root.index, directory, reading, {}, (), reading.standing, origin=root.origin)
 
     def touched(self, path: str) -> str | None:
         """Return the directory to scan again after a change of this absolute path; None when it touches nothing
@@ -153,26 +117,22 @@ class RootIndex:
         names = [name for name in location.split("/") if name]
         if not any(map(is_ignored, names)):
             return False
-        hidden = self._limits.hidden and "" not in self.skills
+        hidden = self.limits.hidden and "" not in self.skills
         for depth, name in enumerate(names, 1):
             if not is_entered(name, hidden=hidden):
                 return True
             hidden = hidden and "/".join(names[:depth]) not in self.skills
         return False
 
-    def scan(self, part: str, stored: StoredSkills | None = None, arm: Arm | None = None) -> ScanResult:
-        """Scan a directory of the root, "" for all of it. Skills that have not changed are in no difference.
+    def scan(self, part: str, recalled: Mapping[str, Skill] | None = None, arm: Arm | None = None) -> bool:
+        """Scan a directory of the root, "" for all of it. Return whether a skill came, went or changed.
 
-        `stored` is what an earlier process knew of the root; `arm` begins to watch each directory.
+        Args:
+            part: the directory.
+            recalled: what an earlier process knew of the root, for its first scan.
+            arm: begins to watch each directory.
         """
         known = {directory: self.skills[directory] for directory in self.skills.below(part)}
-        held: set[str] = set()
-
-        def hold(directory: str, state: object) -> bool:
-            keep = self._grace.keep(self.root.index, directory, state)
-            if keep:
-                held.add(directory)
-            return keep
 
         def entering(place: str) -> None:
             if arm is not None:
@@ -186,17 +146,10 @@ class RootIndex:
         namespace = ""
         if part and "" in self.skills:
             namespace = self.skills[""].path
-        found = Scan(
-            self.root,
-            known,
-            namespace,
-            self._limits,
-            roots=self._roots,
-            nested=self._nested,
-            hold=hold,
-            stored=stored,
-            entering=entering,
-        )
+        grace = None
+        if recalled is None:
+            grace = self._grace
+        found = Scan(self.root, recalled or known, namespace, self.limits, self._roots, self._nested, grace, entering)
         try:
             found.run(part)
             self.missing = None
@@ -204,18 +157,18 @@ class RootIndex:
             # Only what is known to be gone is taken away: a want of descriptors, say, passes.
             if not part or error.errno not in GONE or not os.path.isdir(self.root.path):
                 self._report_missing(error)
-                return ScanResult({}, {})
-        self._grace.settle(self.root.index, part, held)
+                return False
+        self._grace.settle(self.root.index, part, found.held)
         if self._judge is not None:
             self._refuse(part, found, known, self._judge)
         self._dotted.replace(self._dotted.below(part), dict.fromkeys(found.passed))
         self._note_problems(part, found.problems)
-        gone = {directory: skill for directory, skill in known.items() if found.skills.get(directory) is not skill}
+        gone = [directory for directory, skill in known.items() if found.skills.get(directory) is not skill]
         came = {directory: skill for directory, skill in found.skills.items() if known.get(directory) is not skill}
         self.skills.replace(gone, came)
-        if stored is not None:
-            self.saved = {**dict.fromkeys(stored.directories), **found.recalled}
-        return ScanResult(gone, came)
+        if recalled is not None:
+            self.saved = {**dict.fromkeys(recalled), **{each: found.skills[each] for each in found.unread}}
+        return bool(gone or came)
 
     def _note_problems(self, part: str, found: Iterable[tuple[str, Problem]]) -> None:
         """These are the problems at or below a directory now; costs what there is there where they are the same."""

@@ -1,81 +1,94 @@
-"""A directory tree to Skills: what `tree.walk` brings from the disk is judged here.
+"""A directory tree to Skills: what `tree.Walk` brings from the disk is judged here.
 
 What has not changed since the last scan comes out as the same objects.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server.catalog import disk, tree
-from mcp_skills_server.catalog.bundle import ADMIT, DENIED, HARD_LINK, Files, complete, what_opens
 from mcp_skills_server.catalog.fetched import Origins
-from mcp_skills_server.catalog.index import StoredSkill, StoredSkills
 from mcp_skills_server.catalog.path_index import above, join, within
 from mcp_skills_server.catalog.roots import FolderLink, Limits, Root, link_state
 from mcp_skills_server.catalog.tree import Directory, Entering
-from mcp_skills_server.codes import problem
+from mcp_skills_server.codes import problem, standing
 from mcp_skills_server.format.ignored import ENVIRONMENT, is_entered
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
 
-Hold: TypeAlias = Callable[[str, object], bool]
-"""Whether to keep, for the moment, what was known of the skill in this directory: its SKILL.md is gone or has become
-worse. The second argument tells one state of it from the next."""
+if TYPE_CHECKING:
+    from mcp_skills_server.catalog.root_index import GracePeriod
+
+logger = logging.getLogger(__name__)
+
+_ADMIT: Final = "give the user that runs the server permission to enter the folder"
+_ODD: Final[Mapping[str, tuple[str, str, str | None]]] = {
+    "irregular": ("file-irregular", "{} is not a regular file", None),
+    "foreign": (
+        "hard-link",
+        "{} is a hard link to a file that belongs to another user than its folder, and is not served",
+        None,
+    ),
+    "unnamed": ("file-name", "the name of {} is not UTF-8, so the file is not served", None),
+    "denied": ("unreadable", "{} cannot be looked at: the folder may be read but not entered", _ADMIT),
+    "link": (
+        "link-outside",
+        "{} is a link that leaves the skill, leads to a directory or into another skill, or is broken",
+        None,
+    ),
+}
+"""The code, the message and the hint for each kind of name that a skill does not serve."""
+_IN_PART: Final = "it is not listed, and tools, prompts and the Skills Protocol have the files up to the limit alone"
 
 
+@dataclass
 class Scan:
     """One scan of a root, or of a part of it.
 
-    Args:
+    Attributes:
         root: the root.
-        known: the skills that were there, by directory.
+        known: the skills that were there, by directory; in the first scan those of an earlier process.
         namespace: the path of the skill that the root itself is, for a scan of a part of it; else "".
         limits: what a skill may measure.
         roots: all that are served: what lies in one of them is not served a second time through a link.
         nested: the directories that earlier scans found to be skills within another one; this scan adds its own.
-        hold: decides whether a skill whose SKILL.md is gone or has become worse stays what it was.
-        stored: what an earlier process knew: a file that still has the signature of then is not read.
+        grace: decides whether a skill whose SKILL.md is gone or has become worse stays what it was; None for no.
         entering: called with the place of each directory before it is looked into.
-
-    Attributes:
         skills: by directory below the root.
         problems: (place below the root, problem) of what belongs to no skill.
         passed: dot folders that were passed over, by their place below the root.
-        recalled: the skills of which the index knew all, by directory.
+        held: the directories of skills that stay what they were.
+        unread: the directories of known skills for which no file was read.
     """
 
-    def __init__(
-        self,
-        root: Root,
-        known: Mapping[str, Skill],
-        namespace: str,
-        limits: Limits,
-        *,
-        roots: Sequence[Root],
-        nested: set[str],
-        hold: Hold,
-        stored: StoredSkills | None = None,
-        entering: Entering | None = None,
-    ) -> None:
-        self.skills: dict[str, Skill] = {}
-        self.problems: list[tuple[str, Problem]] = []
-        self.passed: list[str] = []
-        self.recalled: dict[str, Skill] = {}
-        self._root = root
-        self._known = known
-        self._namespace = namespace
-        self._limits = limits
-        self._roots = roots
-        self._nested = nested
-        self._hold = hold
-        self._stored = stored
-        self._entering = entering
+    root: Root
+    known: Mapping[str, Skill]
+    namespace: str
+    limits: Limits
+    roots: Sequence[Root]
+    nested: set[str]
+    grace: GracePeriod | None
+    entering: Entering | None = None
+    skills: dict[str, Skill] = field(default_factory=dict[str, Skill])
+    problems: list[tuple[str, Problem]] = field(default_factory=list[tuple[str, Problem]])
+    passed: list[str] = field(default_factory=list[str])
+    held: set[str] = field(default_factory=set[str])
+    unread: set[str] = field(default_factory=set[str])
+
+    def __post_init__(self) -> None:
         self._links: list[str] = []
         """The places of links outside of every skill."""
-        self._files = Files(root, known.values(), nested, limits.bytes)
-        self._origins = Origins(root.path, root.origin)
+        self._origins = Origins(self.root.path, self.root.origin)
+        self._files = {file.location: file for skill in self.known.values() for file in skill.files.values()}
+        """The files that were there, by location."""
+        self._taken: dict[str, SkillFile] = {}
+        self._resolved: dict[str, SkillFile | None] = {}
+        self._reads = 0
 
     def run(self, part: str) -> None:
         """Scan the directory `part` of the root, "" for all of it.
@@ -84,101 +97,65 @@ class Scan:
             OSError: the directory cannot be opened, or the process ran out of descriptors or memory.
         """
         found: Directory | None = None
-        if self._root.layout is not None and not part:
-            for name, reason in self._root.layout.left_out.items():
-                outside = problem("plugin-elsewhere", f"the plugin {name} is not served: {reason}")
-                self.problems.append(("", outside.at(self._root.shown, "")))
-        levels = 0
-        if part:
-            levels = part.count("/") + 1
-        in_environment = any(
-            os.path.lexists(os.path.join(self._root.path, up, ENVIRONMENT)) for up in above(part) if up
-        )
+        if self.root.layout is not None and not part:
+            for name, reason in self.root.layout.left_out.items():
+                self._report("plugin-elsewhere", f"the plugin {name} is not served: {reason}", "")
+        levels = _levels(part)
+        in_environment = any(os.path.lexists(os.path.join(self.root.path, up, ENVIRONMENT)) for up in above(part) if up)
         # A scan of the whole root does not go deeper either; it only sees the links in the directory above.
         if levels > tree.MOST_LEVELS:
-            found = None
             if levels == tree.MOST_LEVELS + 1:
-                found = tree.link_at(self._root.path, part)
+                found = tree.link_at(self.root.path, part)
         elif not in_environment:
-            if self._entering is not None:
-                self._entering(part)
+            if self.entering is not None:
+                self.entering(part)
             try:
-                with disk.open_directory(self._root.path, part) as handle:
+                with disk.open_directory(self.root.path, part) as handle:
                     self._visit(self._walk(handle, part), inside=False)
             except OSError as error:
-                found = None
                 if part:
-                    found = tree.instead(self._root.path, part, error)
+                    found = tree.instead(self.root.path, part, error)
                 if found is None:
                     raise
-        if found is not None:
-            self._visit(found, inside=False)
+        self._visit(found, inside=False)
         self._follow_links(part)
 
-    def _walk(self, handle: disk.Handle, path: str) -> Directory:
+    def _walk(self, handle: disk.Handle, path: str) -> Directory | None:
+        walk = tree.Walk(self.root.index, self.limits.files, hidden=self.limits.hidden, entering=self.entering)
         # Beyond the limit on depth the walk goes on, so that a skill that lies too deep is reported, not lost.
-        return tree.walk(
-            handle,
-            path,
-            self._root.index,
-            depth=tree.MOST_LEVELS - (path.count("/") + 1 if path else 0),
-            most_files=self._limits.files,
-            hidden=self._limits.hidden,
-            entering=self._entering,
-        )
+        return walk.look(handle, path, tree.MOST_LEVELS - _levels(path))
 
-    def _visit(self, here: Directory, *, inside: bool) -> None:
+    def _visit(self, here: Directory | None, *, inside: bool) -> None:
         """Build the skill of this directory, if it is one, and of those below it."""
-        reads, stored = self._files.reads, None
-        if self._stored is not None and here.path in self._stored:
-            stored = self._stored.skill(here.path)
-            if not inside:  # else the skill around it has the digests of these files, too
-                self._files.recall(stored.digests)
-        if here.holds_manifest and not inside and self._is_of_plugin(here):
-            self._note_nested(here)
-        if inside and not here.holds_manifest and here.path not in self._known:
-            for inner in here.directories:
-                self._visit(inner, inside=True)
-            self._withhold(here)
+        if here is None:
             return
-        manifest = None
-        if inside or self._is_of_plugin(here):
-            manifest = self._manifest(here, inside)
-        skill = None
-        if manifest is not None:
-            skill = self._skill(here, manifest, stored)
+        reads = self._reads
+        layout, skill = self.root.layout, None
+        if inside or layout is None or layout.namespace(here.path) is not None:
+            skill = self._read_skill(here, inside=inside)
         held = self._held(here, skill)
-        if held is not None:
-            skill = held
+        skill = held or skill
         if skill is not None:
             self.skills[here.path] = skill
             if not here.path:
-                self._namespace = skill.path
+                self.namespace = skill.path
         elif not inside:
             self._report_outside(here)
         for inner in here.directories:
             self._visit(inner, inside=inside or skill is not None)
-        if skill is None and inside and not here.holds_manifest:
-            self._withhold(here)
-        if skill is not None and held is None:
-            found = complete(self._root, here, skill, self._files, self._limits)
-            old = self._known.get(here.path)
-            if old is not None and _equal(old, found):
-                found = old
-            self.skills[here.path] = found
-            if stored is not None and self._files.reads == reads:
-                self.recalled[here.path] = found
-
-    def _is_of_plugin(self, here: Directory) -> bool:
-        """Tell whether a skill in this directory is one of a plugin, in a root that has plugins."""
-        layout = self._root.layout
-        return layout is None or layout.namespace(here.path) is not None
+        if skill is None:
+            if inside and not here.holds_manifest:
+                self._withhold(here)
+        elif held is None:
+            self.skills[here.path] = self._completed(here, skill)
+            if here.path in self.known and self._reads == reads:
+                self.unread.add(here.path)
 
     def _note_nested(self, here: Directory) -> None:
         """Remember which directories below a skill are skills themselves, before any link is judged."""
         for inner in here.directories:
             if inner.holds_manifest:
-                self._nested.add(inner.path)
+                self.nested.add(inner.path)
             self._note_nested(inner)
 
     def _withhold(self, here: Directory) -> None:
@@ -186,22 +163,23 @@ class Scan:
 
         Its readers need not be those of the nested one, and an editor or a checkout may take its time.
         """
-        if here.path not in self._nested:
+        if here.path not in self.nested:
             return
         here.is_withheld = True
-        found = problem(
-            "skill-md-irregular",
-            "SKILL.md is gone, and the other files are not served with the skill around them",
-            hint="put it back, move the files to a folder of another name, or restart the server",
-        )
-        self.problems.append((here.path, found.at(self._root.show(here.path), "")))
+        message = "SKILL.md is gone, and the other files are not served with the skill around them"
+        hint = "put it back, move the files to a folder of another name, or restart the server"
+        self._report("skill-md-irregular", message, here.path, hint)
+
+    def _report(self, code: str, message: str, place: str, hint: str | None = None) -> None:
+        """Note a problem at a place outside of every skill."""
+        self.problems.append((place, problem(code, message, hint=hint).at(self.root.show(place), "")))
 
     def _held(self, here: Directory, found: Skill | None) -> Skill | None:
         """Return the known skill of this directory, if it is to stay although its SKILL.md is gone or has become
         worse.
         """
-        old = self._known.get(here.path)
-        if old is None or old.standing is Standing.UNUSABLE:
+        old = self.known.get(here.path)
+        if self.grace is None or old is None or old.standing is Standing.UNUSABLE:
             return None
         if found is not None and found.reading.standing >= old.reading.standing:
             return None
@@ -211,148 +189,284 @@ class Scan:
             state = now.signature
         elif found is not None:
             state = found.reading.problems
-        if self._hold(here.path, state):
-            return old
-        return None
-
-    def _manifest(self, here: Directory, inside: bool) -> SkillFile | Problem | None:
-        """Return this directory's SKILL.md, or why it cannot be read, or None when the directory is no skill."""
-        if SKILL_MD in here.files and self._origins.is_copy(here.path):
+        if not self.grace.keep(self.root.index, here.path, state):
             return None
+        self.held.add(here.path)
+        return old
+
+    # SKILL.md
+
+    def _manifest(self, here: Directory, *, inside: bool) -> SkillFile | Problem | None:
+        """Return this directory's SKILL.md, or why it cannot be read, or None when the directory is no skill."""
+        kind = here.odd.get(SKILL_MD)
         if SKILL_MD in here.files:
+            if self._origins.is_copy(here.path):
+                return None
             return here.files[SKILL_MD]
-        if SKILL_MD in here.links:
-            linked = self._files.link(here.path, SKILL_MD)
+        if kind == "link":
+            linked = self._link(here.path, SKILL_MD)
             if linked is not None and within(linked.location, here.path):
                 return linked
             return problem("skill-md-irregular", "SKILL.md is a link that leaves the skill or leads nowhere")
-        if SKILL_MD in here.denied:
-            return problem("unreadable", f"SKILL.md cannot be looked at: {DENIED}", hint=ADMIT)
-        if SKILL_MD in here.foreign:
-            return problem("skill-md-irregular", f"SKILL.md is {HARD_LINK}")
-        if SKILL_MD in here.irregular:
-            return problem("skill-md-irregular", "SKILL.md is not a regular file")
+        if kind is not None:
+            code, message, hint = _ODD[kind]
+            if code != "unreadable":
+                code = "skill-md-irregular"
+            return problem(code, message.format(SKILL_MD), hint=hint)
         if here.folder_as_manifest:
             return problem("skill-md-irregular", "SKILL.md is a directory")
-        if not inside:
-            for name in here.files:
-                if name.lower() == "skill.md":
-                    place = self._root.show(join(here.path, name))
-                    return problem("skill-md-case", f"the file is named {name}").at(place, "")
+        for name in here.files if not inside else ():
+            if name.lower() == "skill.md":
+                place = self.root.show(join(here.path, name))
+                return problem("skill-md-case", f"the file is named {name}").at(place, "")
         return None
 
-    def _skill(self, here: Directory, manifest: SkillFile | Problem, stored: StoredSkill | None) -> Skill:
-        """Return the skill without its files, which are not known before the directories below were visited."""
-        old = self._known.get(here.path)
+    def _read_skill(self, here: Directory, *, inside: bool) -> Skill | None:
+        """Return the skill without its files, which are not known before the directories below were visited; None
+        where there is none.
+        """
+        if here.holds_manifest and not inside:
+            self._note_nested(here)
+        manifest = self._manifest(here, inside=inside)
+        if manifest is None:
+            return None
+        old = self.known.get(here.path)
+        place = self.root.show(join(here.path, SKILL_MD))
         if isinstance(manifest, Problem):
-            reading = Reading({}, None, Standing.UNUSABLE, (manifest,))
+            place = manifest.path or place
+            reading = _unusable(manifest)
         else:
-            reading = self._reading(here, manifest, old, stored)
+            reading = self._reading(here, manifest, old)
         path = self._path(here, reading)
         if reading.problems:
-            place = self._root.show(join(here.path, SKILL_MD))
-            problems = tuple(found.at(found.path or place, path) for found in reading.problems)
-            reading = reading._replace(problems=problems)
+            reading = reading._replace(problems=tuple(found.at(place, path) for found in reading.problems))
             if old is not None and old.reading == reading:
                 reading = old.reading
         origin = self._origin(here.path)
-        return Skill(path, self._root.index, here.path, reading, {}, (), reading.standing, origin=origin)
+        return Skill(path, self.root.index, here.path, reading, {}, (), reading.standing, origin=origin)
 
-    def _reading(self, here: Directory, manifest: SkillFile, old: Skill | None, stored: StoredSkill | None) -> Reading:
-        """Return what SKILL.md says: what was known of it, or what an earlier process knew, if it is the same file."""
-        if manifest.size > self._limits.skill_md:
-            most = self._limits.skill_md
-            message = f"SKILL.md has {manifest.size} bytes, at most {most} are allowed"
-            return Reading({}, None, Standing.UNUSABLE, (problem("skill-md-too-large", message),))
-        if old is None or _is_unread(old.reading):
-            known = None
-        else:
+    def _reading(self, here: Directory, manifest: SkillFile, old: Skill | None) -> Reading:
+        """Return what SKILL.md says: what was known of it, if it is the same file."""
+        if manifest.size > self.limits.skill_md:
+            message = f"SKILL.md has {manifest.size} bytes, at most {self.limits.skill_md} are allowed"
+            return _unusable(problem("skill-md-too-large", message))
+        known = None
+        if old is not None and not any(found.code == "unreadable" for found in old.reading.problems):
             known = old.files.get(SKILL_MD)
-        if old is not None and known is not None and self._files.unchanged(manifest) is known:
+        if old is not None and known is not None and self._unchanged(manifest) is known:
             return old.reading
-        if stored is not None and stored.signature == manifest.signature and manifest.mtime_reliable:
-            self._files.take(manifest)
-            if stored.reading is not None:
-                return stored.reading
         try:
-            raw = self._files.read(manifest)
+            raw = self._read(manifest)
         except OSError as error:
             if error.errno in disk.PASSING:
                 raise
-            message = f"SKILL.md cannot be read ({error.strerror})"
-            return Reading({}, None, Standing.UNUSABLE, (problem("unreadable", message),))
-        if old is not None and known is not None and self._files.take(manifest) is known:
+            return _unusable(problem("unreadable", f"SKILL.md cannot be read ({error.strerror})"))
+        if old is not None and known is not None and self._take(manifest) is known:
             return old.reading
-        from mcp_skills_server.catalog import reading
+        from mcp_skills_server.catalog import reading  # over a tree that the index knows a start needs no rules
 
         return reading.read_skill_md(raw, self._directory_name(here))
 
     def _path(self, here: Directory, reading: Reading) -> str:
         if here.path:
-            if self._namespace:
-                return f"{self._namespace}/{here.path}"
-            return self._root.skill_path(here.path, self.skills)
+            if self.namespace:
+                return f"{self.namespace}/{here.path}"
+            return self.root.skill_path(here.path, self.skills)
         name = reading.frontmatter.get("name")
         # A root that is itself a skill goes by its name, unless the name would make a path of another shape.
         sound = isinstance(name, str) and name.isprintable() and "/" not in name and name not in {"", ".", ".."}
         if not isinstance(name, str) or not sound:
             name = self._directory_name(here)
-        if self._root.layout is not None:
-            return join(self._root.layout.folders[""], name)
+        if self.root.layout is not None:
+            return join(self.root.layout.folders[""], name)
         return name
 
     def _directory_name(self, here: Directory) -> str:
         if here.path:
             return here.path.rpartition("/")[2]  # which is UTF-8, or the walk had not come here
-        return disk.spelled(os.path.basename(self._root.path) or "root")
+        return disk.spelled(os.path.basename(self.root.path) or "root")
 
     def _origin(self, place: str) -> str | None:
         """Return the origin of a skill; behind a link it is that of the folder it lies in."""
-        base, link, rest = self._root.locate(place)
+        base, link, rest = self.root.locate(place)
         if link:
             return Origins(base, None).of(rest)
         return self._origins.of(place)
 
+    # Files
+
+    def _unchanged(self, found: SkillFile) -> SkillFile | None:
+        """Return the known file at the place of the one that was found, if its signature tells that it is the same.
+
+        That need not be true of what an earlier process left: `Reader.read` hashes whatever it reads, so no byte is
+        served under a digest that is not its own.
+        """
+        old = self._taken.get(found.location) or self._files.get(found.location)
+        if old is None or not old.digest or not old.mtime_reliable or old.signature != found.signature:
+            return None
+        if not found.mtime_reliable:  # the clock was set back
+            return None
+        old.executable = found.executable
+        self._taken[found.location] = old
+        return old
+
+    def _take(self, found: SkillFile) -> SkillFile:
+        """Return what stands for a file that was found: the known object if its bytes are the same.
+
+        A file that cannot be read has no digest.
+
+        Raises:
+            OSError: the process ran out of descriptors or memory.
+        """
+        taken = self._taken.get(found.location) or self._unchanged(found)
+        if taken is not None:
+            return taken
+        old = self._files.get(found.location)
+        if not found.digest:
+            try:
+                self._read(found)
+            except OSError as error:
+                if error.errno in disk.PASSING:
+                    raise
+                is_news = old is None or old.digest
+                if is_news and not found.location.endswith(SKILL_MD):  # which has a problem of its own then
+                    logger.warning("a file of a skill is not served: %s: %s", error.strerror, error.filename)
+        taken = found
+        if old is not None and (old.digest, old.size) == (found.digest, found.size):
+            old.signature, old.mtime_reliable, old.executable = found.signature, found.mtime_reliable, found.executable
+            taken = old
+        self._taken[found.location] = taken
+        return taken
+
+    def _read(self, found: SkillFile) -> bytes:
+        """Return the bytes of a file that was found, and record its digest; OSError where it cannot be read."""
+        self._reads += 1
+        base, _, rest = self.root.locate(found.location)
+        return disk.ingest(base, rest, found, self.limits.bytes)
+
+    def _link(self, directory: str, name: str) -> SkillFile | None:
+        """Return the file in its root that a link in this directory stands for, or None where it stands for none.
+
+        A file of a nested skill is that skill's own: a link from outside of it would pass by the grants.
+        """
+        place = join(directory, name)
+        if place not in self._resolved:
+            base, link, rest = self.root.locate(directory)
+            target = disk.resolve_link(base, self.root.index, rest, name)
+            if target is not None and link:
+                target.location = join(link, target.location)
+            if target is not None and any(up in self.nested and not within(place, up) for up in above(target.location)):
+                target = None
+            self._resolved[place] = target
+        return self._resolved[place]
+
+    # The skill with its files
+
+    def _completed(self, here: Directory, skill: Skill) -> Skill:
+        """Return the skill of this directory with its files, and with the standing that they leave it: the known
+        object where nothing differs.
+        """
+        bundle = _Bundle()
+        self._collect(here, skill, bundle)
+        files, findings = dict(sorted(bundle.files.items())), bundle.findings
+        over = list(_over_limits(here.path, files, self.limits, bundle.unkept))
+        if over:
+            findings += [each.at(self.root.show(here.path), skill.path) for each in over]
+            files = _as_far_as_allowed(files, self.limits)
+        found = replace(
+            skill,
+            files={path: self._take(file) for path, file in files.items()},
+            findings=tuple(findings),
+            standing=min(skill.standing, standing(findings)),
+            empty=tuple(sorted(bundle.empty)),
+            nested=tuple(bundle.nested),
+        )
+        old = self.known.get(here.path)
+        if old is not None and _equal(old, found):
+            return old
+        return found
+
+    def _collect(self, here: Directory, skill: Skill, bundle: _Bundle) -> None:
+        """Collect the files in this directory and below it, by their paths in the skill."""
+        if here.is_withheld:
+            return
+        within_skill = here.path.removeprefix(skill.directory).lstrip("/")
+        prefix = ""
+        if within_skill:
+            prefix = f"{within_skill}/"
+
+        def find(code: str, message: str, name: str, hint: str | None = None) -> None:
+            place = self.root.show(join(here.path, name))
+            bundle.findings.append(problem(code, message, hint=hint).at(place, skill.path))
+
+        before = len(bundle.files)
+        if here.holds_manifest and within_skill:
+            bundle.nested.append(within_skill)
+        bundle.unkept += here.overfull
+        for name, file in here.files.items():
+            bundle.files[sys.intern(prefix + name)] = file  # many skills have files of the same names
+            if "\\" in name:
+                find("file-name-backslash", f"the name of {prefix}{name} holds a backslash", name)
+        for name, kind in here.odd.items():
+            linked = None
+            if kind == "link":
+                linked = self._link(here.path, name)
+            if linked is not None and within(linked.location, skill.directory):
+                bundle.files[prefix + name] = linked
+            elif kind in _ODD and name != SKILL_MD:
+                code, message, hint = _ODD[kind]
+                find(code, message.format(prefix + name), name, hint)
+        if here.unreadable:
+            find("unreadable", "the directory cannot be opened", "", _what_opens(self.root, here))
+        if here.cut:
+            find("too-deep", "files lie deeper than the scan goes", "")
+        for inner in here.directories:
+            self._collect(inner, skill, bundle)
+        if len(bundle.files) == before and within_skill:
+            bundle.empty.append(within_skill)
+
+    # Links to folders, and what is no skill
+
     def _follow_links(self, part: str) -> None:
         """Serve the skill folders that links lead to, each once, and report the other links to directories."""
-        for place in [*self._root.links.below(part)]:
-            self._root.set_link(place, None)
+        for place in [*self.root.links.below(part)]:
+            self.root.set_link(place, None)
         # The outer one of two folders first, and of two links to one folder always the same.
         for target, place in sorted((os.path.realpath(self._at(place)), place) for place in self._links):
             state = link_state(self._at(place))
             if os.path.lexists(target) and not os.path.isdir(target):
                 continue
-            self._root.set_link(place, FolderLink("", state))
+            self.root.set_link(place, FolderLink("", state))
             if not state:
                 continue
             try:
                 reason = self._why_not(place, target)
                 if reason is None:
-                    self._root.set_link(place, FolderLink(target, state))
+                    self.root.set_link(place, FolderLink(target, state))
                     reason = self._follow(place, target)
             except OSError as error:
                 reason = f"leads to a directory that cannot be opened ({error.strerror})"
             if reason:
-                self._root.set_link(place, FolderLink("", state))
+                self.root.set_link(place, FolderLink("", state))
                 self._report_link(place, target, reason)
 
     def _at(self, place: str) -> str:
-        return os.path.join(self._root.path, place)
+        return os.path.join(self.root.path, place)
 
     def _why_not(self, place: str, target: str) -> str | None:
         """Return why a link is not followed: "" where its skill is served from elsewhere, None where it may be."""
         holds_skill = os.path.lexists(os.path.join(target, SKILL_MD))
-        if not self._limits.links or self._origins.of(place) is not None:
+        if not self.limits.links or self._origins.of(place) is not None:
             return "leads to a directory, and links are not followed"
-        for root in self._roots:
+        for root in self.roots:
             rest = _below(target, root.path)
-            if rest is not None and all(is_entered(name, hidden=self._limits.hidden) for name in rest):
+            if rest is not None and all(is_entered(name, hidden=self.limits.hidden) for name in rest):
                 if holds_skill:
                     return ""
                 return "leads to a directory without a SKILL.md"
             if _below(root.path, target) is not None:
                 return "leads to a directory that a root lies in"
-            if root.index <= self._root.index and root.behind_link(target) is not None:
+            if root.index <= self.root.index and root.behind_link(target) is not None:
                 return ""
         return None
 
@@ -362,52 +476,76 @@ class Scan:
         Raises:
             OSError: it cannot be opened.
         """
-        if self._entering is not None:
-            self._entering(place)
+        if self.entering is not None:
+            self.entering(place)
         with disk.open_real(target) as handle:
             # Of what was opened, whatever the link leads to by now.
             owner = os.lstat(self._at(place)).st_uid
             if disk.owner_of(handle, "") != owner:
                 return "leads to a directory of another user than the link's"
             found = self._walk(handle, place)
-            if found.holds_manifest and disk.owner_of(handle, SKILL_MD) != owner:
+            if found is not None and found.holds_manifest and disk.owner_of(handle, SKILL_MD) != owner:
                 return "leads to a directory whose SKILL.md belongs to another user"
-            if not found.holds_manifest and self._held(found, None) is None:
+            if found is None or (not found.holds_manifest and self._held(found, None) is None):
                 return "leads to a directory without a SKILL.md"
             self._visit(found, inside=False)
         return None
 
     def _report_link(self, place: str, target: str, reason: str) -> None:
-        if _below(target, self._root.path) is not None:
+        if _below(target, self.root.path) is not None:
             hint = "remove the link, since the folder it leads to is part of this root"
         else:
             hint = "serve the folder it leads to as a root of its own"
-        message = f"{place.rpartition('/')[2]} is a link that {reason}"
-        found = problem("link-outside", message, hint=hint).at(self._root.show(place), "")
-        self.problems.append((place, found))
+        self._report("link-outside", f"{place.rpartition('/')[2]} is a link that {reason}", place, hint)
 
     def _report_outside(self, here: Directory) -> None:
         """Outside every skill: what might have been one, so that nothing is lost in silence."""
-
-        def find(code: str, message: str, location: str, hint: str | None = None) -> None:
-            found = problem(code, message, hint=hint).at(self._root.show(location), "")
-            self.problems.append((location, found))
-
-        if here.holds_manifest and self._root.layout is not None and self._root.layout.is_too_deep(here.path):
+        layout = self.root.layout
+        if here.holds_manifest and layout is not None and layout.is_too_deep(here.path):
             message = "the skill does not lie right in the skills folder of its plugin, where plugins have theirs"
-            find("too-deep", message, here.path, "move it there, or list its folder in the plugin's manifest")
-        self._links += [join(here.path, name) for name in here.links]
-        for name in here.unnamed:
+            hint = "move it there, or list its folder in the plugin's manifest"
+            self._report("too-deep", message, here.path, hint)
+        self._links += [join(here.path, name) for name in here.named("link")]
+        self.passed += [join(here.path, name) for name in here.named("dotted")]
+        for name in here.named("unnamed"):
             message = f"the name {name} is not UTF-8, so nothing of it is served"
-            find("file-name", message, join(here.path, name))
+            self._report("file-name", message, join(here.path, name))
+        denied = here.named("denied")
         if here.unreadable:
-            find("unreadable", "the directory cannot be opened", here.path, what_opens(self._root, here))
-        elif here.denied:
-            find("unreadable", f"{len(here.denied)} of its names cannot be looked at: {DENIED}", here.path, ADMIT)
+            self._report("unreadable", "the directory cannot be opened", here.path, _what_opens(self.root, here))
+        elif denied:
+            _, message, hint = _ODD["denied"]
+            self._report("unreadable", message.format(f"{len(denied)} of its names"), here.path, hint)
         if here.cut:
             message = f"folders lie more than {tree.MOST_LEVELS} levels below the root and are not searched"
-            find("too-deep", message, here.path, "serve a folder that lies nearer to them as a root of its own")
-        self.passed += [join(here.path, name) for name in here.dotted]
+            hint = "serve a folder that lies nearer to them as a root of its own"
+            self._report("too-deep", message, here.path, hint)
+
+
+@dataclass(slots=True)
+class _Bundle:
+    """The files of one skill, those of nested skills included, and what is wrong with its directory.
+
+    Attributes:
+        unkept: how many further files the walk did not keep.
+    """
+
+    files: dict[str, SkillFile] = field(default_factory=dict[str, SkillFile])
+    findings: list[Problem] = field(default_factory=list[Problem])
+    empty: list[str] = field(default_factory=list[str])
+    nested: list[str] = field(default_factory=list[str])
+    unkept: int = 0
+
+
+def _unusable(found: Problem) -> Reading:
+    return Reading({}, None, Standing.UNUSABLE, (found,))
+
+
+def _levels(place: str) -> int:
+    """Return how many levels below the root a place lies."""
+    if not place:
+        return 0
+    return place.count("/") + 1
 
 
 def _below(path: str, top: str) -> list[str] | None:
@@ -417,14 +555,11 @@ def _below(path: str, top: str) -> list[str] | None:
     return [name for name in path[len(top) :].split(os.sep) if name]
 
 
-def _is_unread(reading: Reading) -> bool:
-    return any(found.code == "unreadable" for found in reading.problems)
-
-
 def _equal(old: Skill, new: Skill) -> bool:
     return (
         old.reading is new.reading
         and old.path == new.path
+        and old.standing == new.standing
         and old.findings == new.findings
         and old.empty == new.empty
         and old.nested == new.nested
@@ -432,3 +567,44 @@ def _equal(old: Skill, new: Skill) -> bool:
         and old.files.keys() == new.files.keys()
         and all(old.files[path] is file for path, file in new.files.items())
     )
+
+
+def _what_opens(root: Root, here: Directory) -> str | None:
+    """Return what to do about a directory that cannot be opened, None for what is usual: its own permissions are right
+    where the folder above may not be entered.
+    """
+    parent, _, name = here.path.rpartition("/")
+    effective = os.access in os.supports_effective_ids
+    if not name or os.access(os.path.join(root.path, parent), os.X_OK, effective_ids=effective):
+        return None
+    return f"{_ADMIT} above it, {root.show(parent)}"
+
+
+def _over_limits(directory: str, files: Mapping[str, SkillFile], limits: Limits, unkept: int) -> Iterator[Problem]:
+    """Yield what the limits say of a skill in this directory with these files, and with so many that were not kept."""
+    depth = _levels(directory)
+    if depth > limits.depth:
+        yield problem("too-deep", f"the skill lies {depth} levels below its root, {limits.depth} are searched")
+    count = len(files) + unkept
+    if count > limits.files:
+        yield problem("too-many-files", f"the skill has {count} files, {limits.files} are allowed; {_IN_PART}")
+    size = sum([file.size for file in files.values()])
+    if size > limits.bytes:
+        yield problem("too-many-bytes", f"the skill has {size} bytes, {limits.bytes} are allowed; {_IN_PART}")
+
+
+def _as_far_as_allowed(files: Mapping[str, SkillFile], limits: Limits) -> dict[str, SkillFile]:
+    """Return the files that the limits leave of a skill: SKILL.md first, then what lies nearest to it.
+
+    All that any client can make the server hash, copy or send of a skill is thus bounded by the limits.
+    """
+    kept: set[str] = set()
+    left = limits.bytes
+    for path in sorted(files, key=lambda path: (path != SKILL_MD, path.count("/"), path)):
+        if len(kept) >= limits.files:
+            break
+        size = files[path].size
+        if size <= left or path == SKILL_MD:
+            kept.add(path)
+            left -= size
+    return {path: file for path, file in files.items() if path in kept}

@@ -7,6 +7,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from mcp_skills_server.catalog.disk import (
@@ -33,125 +34,86 @@ Entering: TypeAlias = Callable[[str], None]
 """Called with the place of each directory below the root just before it is opened, so that a watch can begin there."""
 
 
+@dataclass(slots=True)
 class Directory:
-    """One directory as the walk found it. Most have files and directories alone, so the rest stays what it is here.
-
-    Args:
-        path: from the root, `/`-separated, "" for the root itself.
-        files: by their names.
-        links: as below.
-        unreadable: as below.
+    """One directory as the walk found it.
 
     Attributes:
-        path: as given.
-        files: as given.
+        path: from the root, `/`-separated, "" for the root itself.
+        files: by their names.
+        odd: the kind of every other name that is no directory to enter: "link"; "irregular" for what is no file;
+            "foreign" for a hard link to a file of another user than the folder's; "unnamed" for a name that is not
+            UTF-8, with escapes; "denied" where the directory may be read but not entered; "ignored" and "ignored
+            folder" for names that are never part of a skill; "dotted" for a folder outside of every skill that was
+            passed over for the dot that begins its name.
         directories: below a skill a sequence; elsewhere they can be had once, while the walk's first directory is open.
-        links: names of symbolic links.
-        irregular: names of what is no file, no directory and no link.
-        foreign: names of hard links to files of another user than the folder's.
-        unnamed: names that are not UTF-8, with escapes.
-        denied: names that are there and cannot be looked at: the directory may be read but not entered.
-        dotted: folders outside of every skill that were passed over for the dot that begins their names.
         holds_manifest: something here has the name SKILL.md, be it a file, a directory or anything else.
         folder_as_manifest: it is a directory.
         unreadable: nothing is known of what it holds.
         overfull: how many more files there are than were kept.
         cut: deeper than the walk goes: what lies below is not known.
-        is_environment: a Python environment, which is passed over.
         is_withheld: it was a nested skill and has no SKILL.md now, so the skill around it has none of its files.
-        is_plain: there are files and directories alone, and all of them are known.
     """
 
+    path: str
+    files: dict[str, SkillFile] = field(default_factory=dict[str, SkillFile])
+    odd: dict[str, str] = field(default_factory=dict[str, str])
     directories: Iterable[Directory] = ()
-    irregular: Sequence[str] = ()
-    foreign: Sequence[str] = ()
-    unnamed: Sequence[str] = ()
-    denied: Sequence[str] = ()
-    dotted: Sequence[str] = ()
-    holds_manifest = False
-    folder_as_manifest = False
-    overfull = 0
-    cut = False
-    is_environment = False
-    is_withheld = False
-    is_plain = False
+    holds_manifest: bool = False
+    folder_as_manifest: bool = False
+    unreadable: bool = False
+    overfull: int = 0
+    cut: bool = False
+    is_withheld: bool = False
 
-    def __init__(
-        self, path: str, files: dict[str, SkillFile], *, links: Sequence[str] = (), unreadable: bool = False
-    ) -> None:
-        self.path = path
-        self.files = files
-        self.links = links
-        self.unreadable = unreadable
+    def named(self, kind: str) -> list[str]:
+        """Return the names of a kind of `odd`."""
+        return [name for name, each in self.odd.items() if each == kind]
 
 
-def walk(
-    handle: Handle,
-    path: str,
-    root: int,
-    *,
-    depth: int,
-    most_files: int,
-    hidden: bool = False,
-    entering: Entering | None = None,
-) -> Directory:
-    """Everything below an open directory: `depth` levels, at most `most_files` files kept in any one directory.
+class Walk:
+    """A walk below an open directory.
 
-    What lies below a directory that is no skill is looked for as it is iterated over, once, while `handle` is open: a
-    root may hold very many skills, and one is to be had at a time.
+    What lies below a directory that is no skill is looked for as it is iterated over, once, while that is open: a root
+    may hold very many skills, and one is to be had at a time.
 
     Args:
-        handle: the open directory.
-        path: where it lies below the root.
         root: index of the root.
-        depth: levels below it, at most `MOST_LEVELS`.
         most_files: files kept of one directory.
         hidden: enter folders whose names begin with a dot, too, outside of skills.
-        entering: called for each directory below this one.
-
-    Raises:
-        OSError: the directory cannot be listed, or the process ran out of descriptors or memory; the iteration raises
-            it, too.
+        entering: called for each directory below the first one.
     """
-    return _Walk(root, most_files, entering, hidden=hidden).look(handle, path, depth, inside=False)
 
-
-class _Walk:
-    """One walk: what is the same for all of its directories."""
-
-    def __init__(
-        self,
-        root: int,
-        most_files: int,
-        entering: Entering | None,
-        *,
-        hidden: bool,
-    ) -> None:
+    def __init__(self, root: int, most_files: int, *, hidden: bool = False, entering: Entering | None = None) -> None:
         self._root = root
         self._most_files = most_files
         self._entering = entering
         self._hidden = hidden
 
-    def look(self, handle: Handle, path: str, depth: int, *, inside: bool) -> Directory:
-        """Return what lies in an open directory; `inside` is whether it lies in a skill."""
-        files: dict[str, SkillFile] = {}
-        here = Directory(path, files)
+    def look(self, handle: Handle, path: str, depth: int, *, inside: bool = False) -> Directory | None:
+        """Return what lies in an open directory at `path` and `depth` levels below it; None in a Python environment.
+
+        `inside` is whether it lies in a skill.
+
+        Raises:
+            OSError: the directory cannot be listed, or the process ran out of descriptors or memory; the iteration
+                raises it, too.
+        """
+        here = Directory(path)
+        files, odd = here.files, here.odd
         prefix = ""
         if path:
             prefix = f"{path}/"
         inner: list[str] = []
-        dotted: list[str] = []
-        rare: list[tuple[str, str]] = []
         root, now, by_descriptor = self._root, time.time_ns(), isinstance(handle, int)
         with os.scandir(handle) as entries:
             for entry in entries:
                 name = entry.name
                 try:
                     if (name[0] in FIRSTS or name[-1] in LASTS) and is_ignored(name):
-                        if not inside and is_entered(name, hidden=True) and entry.is_dir(follow_symlinks=False):
-                            dotted.append(name)
+                        odd[spelled(name)] = _kind_of_ignored(entry)
                     elif not name.isascii() and not is_utf8(name):
-                        rare.append(("unnamed", spelled(name)))
+                        odd[spelled(name)] = "unnamed"
                     elif entry.is_dir(follow_symlinks=False):
                         inner.append(name)
                     elif entry.is_file(follow_symlinks=False):
@@ -163,37 +125,30 @@ class _Walk:
                         else:
                             found = os.lstat(entry.path)
                         if found.st_nlink > 1 and is_foreign(found, handle):
-                            rare.append(("foreign", name))
+                            odd[name] = "foreign"
                             continue
                         files[name] = file_from(found, root, prefix + name, now)
                     elif entry.is_symlink():
-                        rare.append(("links", name))
+                        odd[name] = "link"
                     else:
-                        rare.append(("irregular", name))
+                        odd[name] = "irregular"
                 except OSError as error:
                     if error.errno in PASSING:
                         raise
                     if error.errno not in GONE:  # else it vanished meanwhile
-                        rare.append(("denied", name))
+                        odd[name] = "denied"
         if path and ENVIRONMENT in files:
-            files.clear()
-            here.is_environment = True
-            return here
-        for kind in dict(rare) if rare else ():
-            setattr(here, kind, [name for each, name in rare if each == kind])
+            return None
         here.folder_as_manifest = SKILL_MD in inner
-        here.holds_manifest = SKILL_MD in files or here.folder_as_manifest
-        if rare and not here.holds_manifest:
-            here.holds_manifest = any(name == SKILL_MD for _, name in rare)
-        if not inside and (inner or dotted):
-            # Be it a broken one: nothing in a skill is a collection any more.
-            inside = here.holds_manifest or any(name.lower() == _SKILL_MD_FOLDED for name in files)
-        if dotted and not inside:
-            here.dotted = [name for name in dotted if is_utf8(name)]
+        here.holds_manifest = SKILL_MD in files or SKILL_MD in odd or here.folder_as_manifest
+        # Be it a broken one: nothing in a skill is a collection any more.
+        inside = inside or here.holds_manifest or any(name.lower() == _SKILL_MD_FOLDED for name in files)
+        if odd and not inside:
+            dotted = [name for name in here.named("ignored folder") if is_entered(name, hidden=True)]
             if self._hidden:
-                inner += here.dotted
-                here.dotted = ()
-        here.is_plain = not rare and not here.overfull and (depth > 0 or not inner)
+                inner += dotted
+            else:
+                odd.update(dict.fromkeys(dotted, "dotted"))
         if depth <= 0:
             here.cut = bool(inner)
         elif inner:
@@ -217,12 +172,18 @@ class _Walk:
                 except OSError as error:
                     if error.errno in PASSING:
                         raise  # or half a tree would be taken for gone
-                    below = Directory(prefix + name, {}, unreadable=True)
-                if not below.is_environment:
+                    below = Directory(prefix + name, unreadable=True)
+                if below is not None:
                     yield below
             finally:
                 if opened is not None:
                     close(opened)
+
+
+def _kind_of_ignored(entry: os.DirEntry[str]) -> str:
+    if entry.is_dir(follow_symlinks=False) and is_utf8(entry.name):
+        return "ignored folder"
+    return "ignored"
 
 
 def instead(root_path: str, path: str, error: OSError) -> Directory | None:
@@ -230,7 +191,7 @@ def instead(root_path: str, path: str, error: OSError) -> Directory | None:
     nothing.
     """
     if isinstance(error, PermissionError):
-        return Directory(path, {}, unreadable=True)
+        return Directory(path, unreadable=True)
     if error.errno in GONE:
         return link_at(root_path, path)
     return None
@@ -242,45 +203,26 @@ def link_at(root_path: str, path: str) -> Directory | None:
     if found is None or not stat.S_ISLNK(found.st_mode):
         return None
     parent, _, name = path.rpartition("/")
-    return Directory(parent, {}, links=[name])
+    return Directory(parent, odd={name: "link"})
 
 
-def ignored_in(root_path: str, directory: str, *, most_names: int) -> list[str]:
+def ignored_in(root_path: str, directory: str) -> list[str]:
     """Return the files and folders below a skill that are no part of it for their names, by their paths in it, in
     order.
 
-    Of an ignored folder the folder alone is named. Skills within are passed over. At most `most_names` names are looked
-    at, and what cannot be opened is left out.
+    Of an ignored folder the folder alone is named. Skills within are passed over, and so is what cannot be opened.
     """
-    left = most_names
+    found: list[str] = []
 
-    def look(handle: Handle, prefix: str) -> list[str]:
-        nonlocal left
-        found: list[str] = []
-        inner: list[str] = []
-        with suppress(OSError), os.scandir(handle) as entries:
-            for entry in entries:
-                left -= 1
-                if left < 0:
-                    break
-                name = entry.name
-                if (name[0] in FIRSTS or name[-1] in LASTS) and is_ignored(name):
-                    found.append(f"{prefix}{spelled(name)}{'/' if entry.is_dir(follow_symlinks=False) else ''}")
-                elif entry.is_dir(follow_symlinks=False):
-                    inner.append(name)
-                elif prefix and name == SKILL_MD:
-                    return []
-        for name in inner if prefix.count("/") < MOST_LEVELS else ():
-            if left <= 0:
-                break
-            with suppress(OSError):
-                opened = enter(handle, name)
-                try:
-                    found += look(opened, f"{prefix}{name}/")
-                finally:
-                    close(opened)
-        return found
+    def collect(here: Directory, prefix: str) -> None:
+        found.extend(f"{prefix}{name}" for name in here.named("ignored"))
+        found.extend(f"{prefix}{name}/" for kind in ("ignored folder", "dotted") for name in here.named(kind))
+        for inner in here.directories:
+            if not inner.holds_manifest:
+                collect(inner, f"{prefix}{inner.path.rpartition('/')[2]}/")
 
     with suppress(OSError), open_directory(root_path, directory) as handle:
-        return sorted(look(handle, ""))
-    return []
+        here = Walk(0, 0).look(handle, "", MOST_LEVELS, inside=True)
+        if here is not None:
+            collect(here, "")
+    return sorted(found)

@@ -1,4 +1,4 @@
-"""The skills of each principal: what its grants leave of the registry, and what is made of that.
+"""The skills of each principal, what its grants leave of the registry, and the view of one request.
 
 There is one filtered snapshot for each set of grants, shared by all who have it. All that a request can reach is in its
 snapshot, so a reader of one needs to judge nothing.
@@ -6,30 +6,100 @@ snapshot, so a reader of one needs to judge nothing.
 
 from __future__ import annotations
 
+import logging
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 from weakref import WeakValueDictionary, ref
 
 from mcp_skills_server import codes
 from mcp_skills_server.access.grants import Grant, Grants, Permissions
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.path_index import join, within
-from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.skill_set import Listeners, SkillSet
-from mcp_skills_server.model import Changes, Skill, Snapshot, Standing
+from mcp_skills_server.catalog.reader import Body
+from mcp_skills_server.catalog.registry import Listeners, Registry
+from mcp_skills_server.catalog.threads import in_thread, off_loop
+from mcp_skills_server.errors import REPEATS, StaleFileError, UnreadableError
+from mcp_skills_server.model import SKILL_MD, Changes, Skill, Snapshot, Standing
+from mcp_skills_server.telemetry import events
 
-_MOST_SETS: Final = 4096
-"""Sets of grants that are kept although they are unused now; an unused one is a few hundred bytes."""
+logger = logging.getLogger(__name__)
+
 _MOST_SKILLS: Final = 400_000
 """Skills that all filtered snapshots hold together, about 150 bytes each."""
-_EMPTY_SET: Final = 50
+_EMPTY: Final = 50
 """The weight, in skills, of something that is made of no skill."""
+_INLINE_BYTES: Final = 1 << 18
+"""Larger files are read off the event loop."""
+_INLINE_MARKDOWN: Final = 1 << 14
+"""A longer SKILL.md is parsed off the event loop; for a shorter one the switch of threads would cost more."""
+_K = TypeVar("_K")
 _V = TypeVar("_V")
+
+SkillSet: TypeAlias = "Registry | Granted"
+"""The skills behind a view, a conversation or a publication: all, or what some permissions leave."""
+
+
+class View:
+    """The skills that one request is answered from.
+
+    Args:
+        skill_set: the skills that the grants leave to the caller.
+
+    Attributes:
+        skill_set: as given.
+        snapshot: all that the request sees, as it was when the view was made.
+    """
+
+    __slots__ = ("skill_set", "snapshot")
+
+    def __init__(self, skill_set: SkillSet) -> None:
+        self.skill_set = skill_set
+        self.snapshot: Snapshot = skill_set.snapshot
+
+    async def read(self, skill: Skill, path: str) -> bytes:
+        """Return the exact bytes of a file of a skill.
+
+        Raises:
+            StaleFileError: they are no longer those that were scanned.
+        """
+        file = skill.files[path]
+        raw = await off_loop(file.size <= _INLINE_BYTES, self.skill_set.read, file)
+        events.was_read(skill, path)
+        return raw
+
+    async def body(self, skill: Skill) -> Body:
+        """Return the skill's instructions and the files that they refer to.
+
+        Raises:
+            StaleFileError: as for `read`.
+        """
+        quick = skill.files[SKILL_MD].size <= _INLINE_MARKDOWN
+        found = await off_loop(quick, self.skill_set.body, skill)
+        events.was_read(skill, SKILL_MD)
+        return found
+
+
+async def retry_when_stale(skill_set: SkillSet, handler: Callable[[View], Awaitable[_V]]) -> _V:
+    """Return what the handler returns; called once more, with the skill scanned again, where a file has changed.
+
+    Raises:
+        UnreadableError: a file changed again, or stays unreadable.
+    """
+    try:
+        return await handler(View(skill_set))
+    except StaleFileError as stale:
+        events.begins_again()
+        await in_thread(skill_set.rescan, stale.path)
+    try:
+        return await handler(View(skill_set))
+    except StaleFileError as stale:
+        logger.warning("cannot be read: %s", stale, extra=REPEATS)
+        raise UnreadableError from None
 
 
 class Views:
@@ -44,10 +114,8 @@ class Views:
     def __init__(self, registry: Registry, grants: Grants | None = None) -> None:
         self.registry = registry
         self._grants = grants
-        self._lock = threading.Lock()
         self._live: WeakValueDictionary[Permissions, Granted] = WeakValueDictionary()
-        self._kept: OrderedDict[Permissions, Granted] = OrderedDict()
-        """Those that were used last, at the end the last of all."""
+        self._kept = LruCache(self._made, lambda _, each: each.held, _MOST_SKILLS, Granted.forget)
         self._replaced: list[Callable[[Grants, Grants], None]] = []
         if grants is not None:
             registry.subscribe(self._note)
@@ -78,22 +146,13 @@ class Views:
 
     def left_by(self, permissions: Permissions) -> Granted:
         """Return the skills that these permissions leave."""
-        with self._lock:
-            found = self._kept.get(permissions)
-            if found is None:
-                found = self._live.get(permissions) or Granted(self.registry, permissions)
-                self._live[permissions] = self._kept[permissions] = found
-                self._evict()
-            self._kept.move_to_end(permissions)
-        return found
+        return self._kept.of(permissions)
 
-    def _evict(self) -> None:
-        """Let go of the sets that were used longest ago, where there are too many or they hold too many skills."""
-        held = sum(each.held for each in self._kept.values())
-        while len(self._kept) > 1 and (len(self._kept) > _MOST_SETS or held > _MOST_SKILLS):
-            _, gone = self._kept.popitem(last=False)
-            held -= gone.held
-            gone.forget()
+    def _made(self, permissions: Permissions) -> Granted:
+        found = self._live.get(permissions)
+        if found is None:
+            found = self._live[permissions] = Granted(self.registry, permissions)
+        return found
 
     def replace(self, grants: Sequence[Grant]) -> None:
         """Have these grants in force from now on.
@@ -118,9 +177,7 @@ class Views:
         return Changes(_without_same(old, new), _without_same(new, old))
 
     def _note(self, changes: Changes) -> None:
-        with self._lock:
-            live = list(self._live.values())
-        for each in live:
+        for each in list(self._live.values()):
             each.notify(changes)
 
 
@@ -141,7 +198,7 @@ class Granted:
         self._is_whole = permissions.reads_all
         self._lock = threading.Lock()
         self._listeners = Listeners()
-        self._forget()
+        self.forget()
         # What touches no more than what a snapshot gave out is the registry's.
         self.read, self.body, self.place, self.load = registry.read, registry.body, registry.place, registry.load
         self.roots, self.limits, self.loaded, self.index = (
@@ -186,14 +243,11 @@ class Granted:
     def forget(self) -> None:
         """Free the snapshot; the next request makes it anew."""
         with self._lock:
-            self._forget()
-
-    def _forget(self) -> None:
-        self._own = Snapshot({})
-        self._of: ref[Snapshot] | None = None
-        """The snapshot of the registry that it was made of."""
-        self._whole: dict[str, Skill] = {}
-        """The registry's skills that are left, as they are without grants, by path."""
+            self._own = Snapshot({})
+            self._of: ref[Snapshot] | None = None
+            """The snapshot of the registry that it was made of."""
+            self._whole: dict[str, Skill] = {}
+            """The registry's skills that are left, as they are without grants, by path."""
 
     @property
     def held(self) -> int:
@@ -287,47 +341,52 @@ def _without_same(skills: Mapping[str, Skill], others: Mapping[str, Skill]) -> d
     return {path: each for path, each in skills.items() if not _is_same(others.get(path), each)}
 
 
-class BySkillSet(Generic[_V]):
-    """A cache of objects made of sets of skills, each when it is first asked for. Any thread may use it.
+def held(skill_set: SkillSet, _: object) -> int:
+    """Weigh what is made of a set of skills, for an `LruCache`."""
+    return skill_set.held
+
+
+class LruCache(Generic[_K, _V]):
+    """Objects by key, each made when it is first asked for. Any thread may use it.
 
     Args:
-        make: makes it; what takes long is for later.
-        most_skills: of all sets together; beyond that what was asked for longest ago goes.
+        make: makes the object of a key; what takes long is for later.
+        weigh: how many skills an object holds.
+        most: skills of all objects together; beyond that the least recently used one goes.
         close: ends what goes.
     """
 
     def __init__(
-        self, make: Callable[[SkillSet], _V], most_skills: int, close: Callable[[_V], object] = lambda _: None
+        self,
+        make: Callable[[_K], _V],
+        weigh: Callable[[_K, _V], int],
+        most: int,
+        close: Callable[[_V], object] | None = None,
     ) -> None:
         self._make = make
-        self._most = most_skills
+        self._weigh = weigh
+        self._most = most
         self._close = close
         self._lock = threading.Lock()
-        self._kept: OrderedDict[int, tuple[SkillSet, _V, int]] = OrderedDict()
-        """By the identity of the set, which is kept beside it."""
-        self._total = 0
+        self._kept: OrderedDict[_K, _V] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def of(self, skill_set: SkillSet) -> _V:
-        """Return what belongs to this set."""
+    def of(self, key: _K) -> _V:
+        """Return the object of this key."""
+        going: list[_V] = []
         with self._lock:
-            found = self._kept.get(id(skill_set))
-            if found is not None:
-                self._kept.move_to_end(id(skill_set))
-                return found[1]
-            weight = _EMPTY_SET + len(skill_set.snapshot.skills)
-            going = list(self._over(weight))
-            made = self._make(skill_set)
-            self._kept[id(skill_set)] = skill_set, made, weight
-        for each in going:
-            self._close(each)
-        return made
-
-    def _over(self, weight: int) -> Iterator[_V]:
-        self._total += weight
-        while self._total > self._most and self._kept:
-            _, (_, gone, size) = self._kept.popitem(last=False)
-            self._total -= size
-            yield gone
+            if key not in self._kept:
+                self._kept[key] = self._make(key)
+                total = sum(_EMPTY + self._weigh(*item) for item in self._kept.items())
+                while total > self._most and len(self._kept) > 1:
+                    oldest, gone = self._kept.popitem(last=False)
+                    total -= _EMPTY + self._weigh(oldest, gone)
+                    going.append(gone)
+            self._kept.move_to_end(key)
+            found = self._kept[key]
+        if self._close is not None:
+            for gone in going:
+                self._close(gone)
+        return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import click
@@ -174,31 +175,19 @@ def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
     """Return the rows of the tables [[source]], [[grant]] and [quota]."""
     if configuration is None:
         return []
-    rows: list[tuple[str, str, str]] = []
+    rows: list[tuple[str, str, int]] = []
     for root, rules in configuration.sources.items():
-        words = [_without_secrets(root)]
-        if rules.scripts is not None:
-            words.append(f"scripts={str(rules.scripts).lower()}")
-        if rules.require_signature:
-            words.append(f"require-signature={','.join(rules.require_signature)}")
-        for key, patterns in (("include", rules.include), ("exclude", rules.exclude)):
-            if patterns:
-                words.append(f"{key}={','.join(patterns)}")
-        if rules.token_env:
-            words.append(f"token-env={rules.token_env}")
-        if rules.refresh_s is not None:
-            words.append(f"refresh={rules.refresh_s:g}")
-        rows.append(("source", " ".join(words), f"{configuration.file}:{rules.line}"))
+        given = {key: value for key, value in asdict(rules).items() if key != "line" and value not in (None, (), "")}
+        words = [f"{key.removesuffix('_s').replace('_', '-')}={_text(value, ',')}" for key, value in given.items()]
+        rows.append(("source", " ".join([_without_secrets(root), *words]), rules.line))
     for grant, line in zip(configuration.grants or (), configuration.grant_lines, strict=True):
-        who, skills = ",".join(grant.who), ",".join(pattern.text for pattern in grant.skills)
-        may = ",".join(["read", *sorted(grant.may - {"read"})])
-        rows.append(("grant", f"who={who} skills={skills} may={may}", f"{configuration.file}:{line}"))
+        may, skills = ["read", *sorted(grant.may - {"read"})], [pattern.text for pattern in grant.skills]
+        rows.append(("grant", f"who={','.join(grant.who)} skills={','.join(skills)} may={','.join(may)}", line))
     for key, line in configuration.lines.items():
         table, _, name = key.partition(".")
         if table == "quota":
-            value = getattr(configuration.quotas, name.replace("-", "_"))
-            rows.append((key, str(value), f"{configuration.file}:{line}"))
-    return rows
+            rows.append((key, str(getattr(configuration.quotas, name.replace("-", "_"))), line))
+    return [(key, value, f"{configuration.file}:{line}") for key, value, line in rows]
 
 
 def _oauth(context: click.Context, command: click.Command) -> list[tuple[str, str, str]]:
@@ -218,23 +207,32 @@ def _oauth(context: click.Context, command: click.Command) -> list[tuple[str, st
         "resource": found.resource,
         "groups-claim": found.groups_claim,
         "principal-claim": found.principal_claim,
-        "scopes": " ".join(found.scopes) or "-",
-        "request-scopes": " ".join(found.requested_scopes) or "-",
-        "algorithms": " ".join(found.algorithms),
-        "skew": f"{found.skew_s:g}",
+        "scopes": found.scopes,
+        "request-scopes": found.requested_scopes,
+        "algorithms": found.algorithms,
+        "skew": found.skew_s,
     }
-    return [(f"oauth.{key}", value, given.get(f"oauth_{key}", place)) for key, value in shown.items()]
+    return [(f"oauth.{key}", _text(value), given.get(f"oauth_{key}", place)) for key, value in shown.items()]
 
 
 def _shown(parameter: click.Parameter, value: Any) -> str:
+    if value not in (None, ()) and traits_of(parameter).is_secret:
+        return _MASK
+    if isinstance(value, float):
+        return str(value)
+    return _text(value)
+
+
+def _text(value: Any, between: str = " ") -> str:
+    """Return a value as a row shows it."""
     if value is None or value == ():
         return "-"
-    if traits_of(parameter).is_secret:
-        return _MASK
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
     if isinstance(value, tuple):
-        return " ".join(_without_secrets(str(each)) for each in cast("tuple[object, ...]", value))
+        return between.join(_without_secrets(str(each)) for each in cast("tuple[object, ...]", value))
     return _without_secrets(str(value))
 
 

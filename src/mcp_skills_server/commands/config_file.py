@@ -12,7 +12,6 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import import_module
 from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard, cast
 from urllib.parse import urlsplit
@@ -88,8 +87,8 @@ class SourceRules:
     require_signature: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
-    refresh_s: float | None = None
     token_env: str = ""
+    refresh_s: float | None = None
     line: int = field(default=0, compare=False)
 
 
@@ -131,8 +130,8 @@ class Configuration:
 class _WrongValueError(SkillsServerError, ValueError):
     """A key does not take a value. The message does not repeat the value, which may be a secret."""
 
-    def __init__(self, reason: str = "it does not take this value") -> None:
-        super().__init__(reason)
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or "it does not take this value")
 
 
 class _Key(NamedTuple):
@@ -164,10 +163,6 @@ def _of_kind(value: Any, *kinds: type) -> Any:
     return value
 
 
-def _flag(value: Any) -> bool:
-    return _of_kind(value, bool)
-
-
 def _text(value: Any) -> str:
     if not _of_kind(value, str).strip() or "\0" in value:
         raise _WrongValueError
@@ -187,7 +182,7 @@ def _pattern(value: Any) -> Pattern:
     try:
         return Pattern(_of_kind(value, str))
     except PatternError as error:
-        raise _WrongValueError(*filter(None, [str(error)])) from None
+        raise _WrongValueError(str(error)) from None
 
 
 def _list_of(read: _Reader, *, least: int = 0) -> _Reader:
@@ -225,6 +220,13 @@ def _quoted(names: Sequence[str]) -> str:
     return ", ".join(f'"{each}"' for each in names)
 
 
+def _flag(value: Any) -> bool:
+    return _of_kind(value, bool)
+
+
+_FLAG: Final = _Key("true or false", _flag)
+
+
 # Keys of options
 
 
@@ -233,7 +235,6 @@ def reader(name: str) -> click.Command:
     return getattr(import_module(f"mcp_skills_server.commands.{name}"), name)
 
 
-@cache
 def parameters() -> Mapping[str, click.Parameter]:
     """Return the options and arguments that a file can give, by key."""
     found: dict[str, click.Parameter] = {}
@@ -244,18 +245,13 @@ def parameters() -> Mapping[str, click.Parameter]:
     return found
 
 
-@cache
-def _option_keys() -> Mapping[str, _Key]:
-    return {key: _key(each) for key, each in parameters().items()}
-
-
 def _key(parameter: click.Parameter) -> _Key:
     kind = parameter.type
     if isinstance(parameter, click.Argument) or parameter.multiple:
         example = parameter.metavar or (parameter.name or "").upper()
         return _Key(f'a list of text, such as ["{example}"]', _list_of(_text))
     if isinstance(parameter, click.Option) and parameter.is_flag:
-        return _Key("true or false", _flag)
+        return _FLAG
     if isinstance(kind, click.Choice):
         choices = [str(each) for each in kind.choices]
         return _Key(f"one of {_quoted(choices)}", _one_of(choices))
@@ -284,7 +280,7 @@ _TABLES: Final[Mapping[str, _Table]] = {
     "source": _Table(
         {
             "from": _Key("text in quotes, any ROOT", _text, 'from = "ROOT"'),
-            "scripts": _Key("true or false", _flag),
+            "scripts": _FLAG,
             "require-signature": _Key('a list of paths of keys, such as ["keys/team.pub"]', _list_of(_text, least=1)),
             "include": _Key(_PATTERNS, _list_of(_text, least=1)),
             "exclude": _Key(_PATTERNS, _list_of(_text, least=1)),
@@ -418,18 +414,16 @@ def parse(raw: bytes, path: str) -> Configuration:
             line = int(found[1])
         what = f"this is not TOML: {reason[:1].lower()}{reason[1:]}"
         raise _one_fault(path, line, what, "write key = value; text is in quotes") from None
-    reading = _FileReading(lines_of(text), os.path.dirname(os.path.abspath(path)))
+    reading = _FileReading(lines_of(text))
     options = {key: each for key, each in given.items() if key not in _TABLES}
-    values = reading.values(options, _option_keys(), [*_option_keys(), *_TABLES])
-    tables = {name: reading.tables(name, given[name]) for name in _TABLES if name in given}
-    reading.check_sources(tables.get("source", []), values.get("roots", ()))
-    reading.check_grants(tables.get("grant", []))
-    oauth = given.get("oauth")
-    if isinstance(oauth, dict) and not _has_resource(cast("dict[str, Any]", oauth)):
-        reading.blame(("oauth", "audience"), f"this {_NO_RESOURCE}", f'add resource = "{_ENDPOINT}"')
+    known = parameters()
+    values = reading.values(options, {key: _key(each) for key, each in known.items()}, [*known, *_TABLES])
+    tables = {name: reading.tables(name, given[name]) if name in given else [] for name in _TABLES}
+    reading.check(tables, values.get("roots", ()), given.get("oauth"))
     if reading.faults:
         raise ConfigurationError(path, sorted(reading.faults, key=lambda each: each.line))
-    return reading.configuration(values, tables, os.path.abspath(path))
+    file = os.path.abspath(path)
+    return _configuration(values, tables, reading.line, file, os.path.dirname(file))
 
 
 def _one_fault(path: str, line: int, what: str, hint: str) -> ConfigurationError:
@@ -437,11 +431,10 @@ def _one_fault(path: str, line: int, what: str, hint: str) -> ConfigurationError
 
 
 class _FileReading:
-    """Reads the values of one file in `folder`, and collects the faults in them. `lines` is where each key stands."""
+    """Reads the values of one file, and collects the faults in them. `lines` is where each key stands."""
 
-    def __init__(self, lines: Mapping[_Place, int], folder: str) -> None:
+    def __init__(self, lines: Mapping[_Place, int]) -> None:
         self._lines = lines
-        self._folder = folder
         self.faults: list[ConfigurationFault] = []
 
     def line(self, *place: str | int) -> int:
@@ -492,10 +485,10 @@ class _FileReading:
                 self.blame((*at, name), str(error), f"write {keys[name].takes}")
         return out
 
-    def check_sources(self, sources: Sequence[Mapping[str, Any]], roots: Sequence[str]) -> None:
-        """Note the sources that stand twice, and those that are never polled but have a refresh."""
+    def check(self, tables: Mapping[str, Sequence[Mapping[str, Any]]], roots: Sequence[str], oauth: Any) -> None:
+        """Note the tables whose keys contradict each other, and the sources that stand twice."""
         seen = {*roots}
-        for number, source in enumerate(sources):
+        for number, source in enumerate(tables["source"]):
             root = source.get("from")
             if root is None:
                 continue
@@ -509,53 +502,55 @@ class _FileReading:
             if "refresh" in source and not kind.is_asked:
                 what = f"a {kind.name} is not polled: a folder is watched, and a site says how long its index holds"
                 self.blame(("source", number, "refresh"), what, "leave it out")
-
-    def check_grants(self, grants: Sequence[Mapping[str, Any]]) -> None:
-        """Note the grants of administration of some skills alone."""
-        for number, grant in enumerate(grants):
+        for number, grant in enumerate(tables["grant"]):
             skills = [each.text for each in grant.get("skills", ())]
             if "admin" in grant.get("may", ()) and skills and EVERY_SKILL not in skills:
                 what = "admin is about all skills, and this grant is about some"
                 hint = f'write skills = ["{EVERY_SKILL}"], or leave out admin'
                 self.blame(("grant", number, "may"), what, hint)
+        if isinstance(oauth, dict) and not _has_resource(cast("dict[str, Any]", oauth)):
+            self.blame(("oauth", "audience"), f"this {_NO_RESOURCE}", f'add resource = "{_ENDPOINT}"')
 
-    def configuration(
-        self, options: Mapping[str, Any], tables: Mapping[str, Sequence[dict[str, Any]]], file: str
-    ) -> Configuration:
-        """Return what the values of a file without a fault say."""
-        values: dict[str, Any] = {}
-        lines: dict[str, int] = {}
-        for key, value in options.items():
-            parameter = parameters()[key]
-            name = parameter.name or ""
-            values[name], lines[name] = _from_here(parameter, value, self._folder), self.line(key)
-        sources: dict[str, SourceRules] = {}
-        for number, each in enumerate(tables.get("source", ())):
-            rules = _as_fields(each)
-            root = _absolute(rules.pop("from"), self._folder)
-            keys = tuple(os.path.join(self._folder, key) for key in rules.pop("require_signature", ()))
-            sources[root] = SourceRules(**rules, require_signature=keys, line=self.line("source", number))
-        if sources:
-            values["roots"] = (*values.get("roots", ()), *sources)
-            lines.setdefault("roots", self.line("source"))
-        grants = tuple(
-            Grant(each["who"], each["skills"], frozenset(each.get("may", ()))) for each in tables.get("grant", ())
-        )
-        oauth = next(iter(tables.get("oauth", ())), None)
-        if oauth is not None:
-            lines["oauth"] = self.line("oauth")
-        (quota,) = tables.get("quota") or [{}]
-        lines |= {f"quota.{key}": self.line("quota", key) for key in quota}
-        return Configuration(
-            file=file,
-            values=values,
-            sources=sources,
-            lines=lines,
-            oauth=oauth,
-            grants=grants or None,
-            grant_lines=tuple(self.line("grant", number) for number in range(len(grants))),
-            quotas=QuotaSettings(**_as_fields(quota)),
-        )
+
+def _configuration(
+    options: Mapping[str, Any],
+    tables: Mapping[str, Sequence[dict[str, Any]]],
+    line: Callable[..., int],
+    file: str,
+    folder: str,
+) -> Configuration:
+    """Return what the values of a file without a fault say. `line` returns where a key stands."""
+    values: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    known = parameters()
+    for key, value in options.items():
+        parameter = known[key]
+        name = parameter.name or ""
+        values[name], lines[name] = _from_here(parameter, value, folder), line(key)
+    sources: dict[str, SourceRules] = {}
+    for number, each in enumerate(tables["source"]):
+        rules = _as_fields(each)
+        root = _absolute(rules.pop("from"), folder)
+        keys = tuple(os.path.join(folder, key) for key in rules.pop("require_signature", ()))
+        sources[root] = SourceRules(**rules, require_signature=keys, line=line("source", number))
+    if sources:
+        values["roots"] = (*values.get("roots", ()), *sources)
+        lines.setdefault("roots", line("source"))
+    grants = tuple(Grant(each["who"], each["skills"], frozenset(each.get("may", ()))) for each in tables["grant"])
+    oauth = next(iter(tables["oauth"]), None)
+    if oauth is not None:
+        lines["oauth"] = line("oauth")
+    (quota,) = tables["quota"] or [{}]
+    return Configuration(
+        file=file,
+        values=values,
+        sources=sources,
+        lines=lines | {f"quota.{key}": line("quota", key) for key in quota},
+        oauth=oauth,
+        grants=grants or None,
+        grant_lines=tuple(line("grant", number) for number in range(len(grants))),
+        quotas=QuotaSettings(**_as_fields(quota)),
+    )
 
 
 def _are_tables(value: Any) -> TypeGuard[list[dict[str, Any]]]:

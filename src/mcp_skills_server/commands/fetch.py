@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import anyio
 import click
@@ -22,8 +23,8 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import is_archive
 from mcp_skills_server.provenance.signatures import UnsignedError, Verifier
 from mcp_skills_server.sources.addresses import check_fetchable, relative_to_site, shown
-from mcp_skills_server.sources.copying import copy
 from mcp_skills_server.sources.kinds import COMMAND, kind_of, open_source
+from mcp_skills_server.sources.reconcile import reconcile
 from mcp_skills_server.sources.records import read_indexes
 from mcp_skills_server.sources.source import (
     Bounds,
@@ -186,51 +187,55 @@ def _known(folder: str, settings: FetchSettings) -> list[tuple[str, FetchSetting
 
 def _fetch(url: str, settings: FetchSettings, options: FetchOptions) -> int:
     """Return the exit code: 1 where the index or a skill is at fault, 2 where nothing answers or may be fetched."""
-    from mcp_skills_server.sources import site  # the HTTP client takes a while to load
-
-    tree, folder = None, str(options.output)
     try:
-        tree = _tree_source(url, settings, options)
         if options.only_list:
-            if tree is not None:
-                raise UsageError(f"fetch --list is for sites; 'mcp-skills-server list {url}' shows what this one has")
-            return _list(anyio.run(site.look, url, settings)[1], settings)
-        if tree is not None:
-            report = anyio.run(copy, tree, folder, settings)
-        else:
-            with _bar() as progress:
-                report = anyio.run(site.refresh, url, folder, settings, progress)
+            return _list(url, settings)
+        source = _source(url, settings, options)
+
+        async def fetch(progress: Callable[[int, int], None] | None) -> FetchReport:
+            return await reconcile(source, await source.resolve(anew=settings.revalidate), progress)
+
+        with _bar() as progress:
+            report = anyio.run(fetch, progress)
     except (wellknown.IndexRefusedError, SourceError) as error:
-        if tree is not None:
-            remark(f"{tree.origin}: {error}")
-            return 2
         remark(f"{shown(url)}: {relative_to_site(url, str(error))}")
         if isinstance(error, wellknown.IndexRefusedError | RollbackError):
             return 1
         return 2
-    _remark_report(report, folder)
+    _remark_report(report, source.origin, str(options.output))
     return int(not report.ok)
 
 
-def _tree_source(url: str, settings: FetchSettings, options: GitOptions) -> Source | None:
-    """Return the source that is copied skill by skill from a tree; None for a site, whose index says what is new."""
+def _source(url: str, settings: FetchSettings, options: FetchOptions) -> Source:
+    """Open a source whose skills go into the folder of `--output`."""
     kind = kind_of(url)
     if kind.name == "folder" and is_archive(url) and not os.path.exists(url):
         raise UsageError(f"{url}: no such file; give the path of an archive, or the URL of a site or a repository")
+    chosen = SourceSettings(
+        cache_directory(),
+        fetch=settings,
+        signers=path_or_none(options.signers),
+        rewritten=options.accept_rewritten,
+        output=Path(str(options.output)),
+    )
     if kind.name in {"folder", "site"}:
-        return None
-    if kind.is_path:
-        url = os.path.abspath(url)  # for --update, from wherever that is called
+        from mcp_skills_server.sources.site import Site  # the HTTP client takes a while to load
+
+        return Site(url, chosen)
     if settings.trust.headers:
         way = "registries have 'docker login'" if kind.name == "oci" else "git has credential helpers"
         raise UsageError(f"--token-env and --header are for sites; {way}, which are used here too")
-    signers = path_or_none(options.signers)
-    return open_source(
-        url, SourceSettings(cache_directory(), fetch=settings, signers=signers, rewritten=options.accept_rewritten)
-    )
+    if kind.is_path:
+        url = os.path.abspath(url)  # for --update, from wherever that is called
+    return cast("Source", open_source(url, chosen))
 
 
-def _list(index: wellknown.SiteIndex, settings: FetchSettings) -> int:
+def _list(url: str, settings: FetchSettings) -> int:
+    from mcp_skills_server.sources.site import look  # the HTTP client takes a while to load
+
+    if kind_of(url).name not in {"folder", "site"}:
+        raise UsageError(f"fetch --list is for sites; 'mcp-skills-server list {url}' shows what this one has")
+    _, index = anyio.run(look, url, settings)
     wanted = settings.wanted
     entries = [entry for entry in index.entries if wanted is None or entry.name in wanted]
     width = max((len(entry.name) for entry in entries), default=0)
@@ -248,12 +253,12 @@ def _list(index: wellknown.SiteIndex, settings: FetchSettings) -> int:
     return int(index.version is None or any(each.broken for each in broken))
 
 
-def _remark_report(report: FetchReport, folder: str) -> None:
+def _remark_report(report: FetchReport, origin: str, folder: str) -> None:
     """Print what was fetched on stderr."""
     where, source, size = report.url, "the source", ""
     if report.version != "tree":
         where, source, size = shown(report.url), "the index", f" ({report.bytes:,} bytes downloaded)"
-    for line in report.warnings:
+    for line in (*report.warnings, *map(str, report.pointer_problems(origin))):
         remark(f"warning: {line}")
     for name in report.edited:
         remark(f"{name}: it was edited in {folder}, and stays; --force replaces it")

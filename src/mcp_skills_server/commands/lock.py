@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 import click
 from click.core import ParameterSource
 
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.fields import Options, option, output_format, takes
 from mcp_skills_server.commands.opening import elsewhere, if_path, open_roots, read_lock
 from mcp_skills_server.commands.options import SignedRootOptions, roots, without_skills
@@ -21,12 +22,9 @@ from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.model import Skill, Standing
 from mcp_skills_server.provenance import lock as lock_file
+from mcp_skills_server.provenance.difference import Difference, Files, compare
 from mcp_skills_server.provenance.lock import LockedSource
 from mcp_skills_server.sources.kinds import kind_of
-
-if TYPE_CHECKING:
-    from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.provenance.difference import Difference, Files
 
 _DEFAULT: Final = "skills.lock"
 Kind: TypeAlias = Literal["changed", "added", "removed"]
@@ -89,32 +87,21 @@ class SourceOffer(NamedTuple):
         return {each: (raw, skill.files[each].executable) for each, raw in self.registry.read_all(skill).items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """A source as it is locked, the entry that it would have now, and the source now."""
+class Moved(NamedTuple):
+    """A source as it is locked, the entry that it would have now, the source now, and each skill that differs."""
 
     source: LockedSource
     newest: LockedSource
     offer: SourceOffer
+    kinds: dict[str, Kind]
 
-    @property
-    def kinds(self) -> dict[str, Kind]:
-        """Return what happened to each skill that differs, by its path, in their order."""
-        before, now = self.source.skills, self.newest.skills
-        out: dict[str, Kind] = {}
-        for path in sorted(before.keys() | now.keys()):
-            if path not in before:
-                out[path] = "added"
-            elif path not in now:
-                out[path] = "removed"
-            elif before[path] != now[path]:
-                out[path] = "changed"
-        return out
 
-    def by_kind(self) -> dict[Kind, list[str]]:
-        """Return the paths of the skills by what happened to them."""
-        kinds = self.kinds
-        return {kind: [path for path, each in kinds.items() if each == kind] for kind in _KINDS}
+def _kinds(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, Kind]:
+    """Return what happened to each skill whose digest differs, by its path, in their order."""
+    kinds: dict[str, Kind] = {path: "changed" for path in before.keys() & now.keys() if before[path] != now[path]}
+    kinds |= dict.fromkeys(now.keys() - before.keys(), "added")
+    kinds |= dict.fromkeys(before.keys() - now.keys(), "removed")
+    return dict(sorted(kinds.items()))
 
 
 @contextmanager
@@ -123,18 +110,10 @@ def offered(
 ) -> Generator[tuple[Registry, list[SourceOffer]]]:
     """Open these roots together, as `serve` does: of two skills with one path the earlier root offers it.
 
-    Skills without the signature that the options or a `[[source]]` require are left out, and named on stderr.
-
-    Args:
-        given: the roots.
-        options: how they are read.
-        pin: the revision that is wanted of each, None for the newest.
-
-    Raises:
-        UsageError: a root cannot be had, or is the same folder as another one.
+    Skills without the signature that the options or a `[[source]]` require are left out, and named on stderr. `pin` is
+    the revision that is wanted of each, None for the newest.
     """
-    configuration = options.config
-    opened = open_roots(given, options, configuration, pin=pin, require_signature=options.require_signature)
+    opened = open_roots(given, options, options.config, pin=pin)
     registry, mirrors = opened.registry, opened.mirrors
     try:
         if mirrors is not None:
@@ -175,7 +154,7 @@ def moves(locked: Sequence[LockedSource], options: SignedRootOptions) -> Generat
             if last[each.given] != number:
                 wanted = now.skills.keys() & each.skills.keys()
             skills = {path: digest for path, digest in now.skills.items() if path in wanted}
-            out.append(Moved(each, replace(now, skills=skills), offer))
+            out.append(Moved(each, replace(now, skills=skills), offer, _kinds(each.skills, skills)))
         yield out
 
 
@@ -250,32 +229,26 @@ def outdated(options: OutdatedOptions) -> int:
       mcp-skills-server outdated
       mcp-skills-server outdated --lock team/skills.lock --format json
     """
-    with moves(read_lock(options.lock), options) as found:
-        is_new = any(each.kinds for each in found)
+    with moves(read_lock(options.lock), options) as moved:
+        is_new = any(each.kinds for each in moved)
         if options.form == "json":
-            say_json([_as_json(each) for each in found])
-        elif is_new:
-            for each in found:
-                _say_moved(each)
-        else:
+            say_json(
+                [
+                    {"from": each.source.given, "locked": each.source.revision, "newest": each.newest.revision}
+                    | {kind: [path for path, found in each.kinds.items() if found == kind] for kind in _KINDS}
+                    for each in moved
+                ]
+            )
+            return int(is_new)
+        for source, newest, _, kinds in moved:
+            if kinds:
+                before, after = (each.revision.removeprefix("sha256:")[:12] for each in (source, newest))
+                say(f"{source.given}:{f' {before} -> {after}' if before != after else ''}")
+            for path, kind in sorted(kinds.items(), key=lambda each: _KINDS.index(each[1])):
+                say(f"  {kind:8} {path}")
+        if not is_new:
             remark(f"nothing is new: the skills are as {options.lock} has them")
         return int(is_new)
-
-
-def _as_json(moved: Moved) -> dict[str, Any]:
-    revisions = {"from": moved.source.given, "locked": moved.source.revision, "newest": moved.newest.revision}
-    return revisions | moved.by_kind()
-
-
-def _say_moved(moved: Moved) -> None:
-    if not moved.kinds:
-        return
-    before, after = (each.revision.removeprefix("sha256:")[:12] for each in (moved.source, moved.newest))
-    revisions = f" {before} -> {after}" if before != after else ""
-    say(f"{moved.source.given}:{revisions}")
-    for kind, paths in moved.by_kind().items():
-        for path in paths:
-            say(f"  {kind:8} {path}")
 
 
 @click.command()
@@ -392,8 +365,6 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
 
 
 def _since(moved: Moved, options: SignedRootOptions) -> Iterable[Difference]:
-    from mcp_skills_server.provenance.difference import Difference
-
     source, kinds = moved.source, moved.kinds
     if kinds and kind_of(source.given).keeps_history:
         with ExitStack() as opened:
@@ -412,8 +383,6 @@ def _alone(opened: ExitStack, root: str, options: SignedRootOptions, pin: str | 
 
 
 def _between(before: SourceOffer | None, after: SourceOffer, paths: Iterable[str]) -> Iterable[Difference]:
-    from mcp_skills_server.provenance.difference import compare
-
     for path in sorted(paths):
         old = before.files(path) if before is not None else None
         found = compare(path, old, after.files(path))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from logging.handlers import QueueHandler, QueueListener
 from queue import SimpleQueue
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, Literal, TextIO, get_args
 
 import click
 
@@ -31,47 +31,37 @@ _MOST_WAITING: Final = 10_000
 Level = Literal["debug", "info", "warning", "error"]
 
 
-def log_level(default: Level) -> Level:
-    """Return the field of the option for what is logged on stderr."""
-    return option(
-        default, "What is logged on stderr.", type=click.Choice(["debug", "info", "warning", "error"]), is_live=True
-    )
-
-
 Format = Literal["text", "json"]
 
 
+def log_level(default: Level) -> Level:
+    """Return a field for the option `--log-level`."""
+    return option(default, "What is logged on stderr.", type=click.Choice(get_args(Level)), is_live=True)
+
+
 def log_format() -> Format:
-    """Return the field of the option for the form of lines on stderr."""
+    """Return a field for the option `--log-format`."""
     words = "The form of what is logged. json: an object a line, with time, level, message and what it is about."
     return choice("text", "json", words=words)
 
 
 def log_to_stderr(level: str, form: Format = "text", *, queued: bool = False) -> None:
-    """Log what is of this level or above to stderr; of other packages never less than warnings.
-
-    What the protocol's library logs at debug holds whole messages, and with them bodies and session handles.
-
-    Args:
-        level: by its name.
-        form: of the lines.
-        queued: write in a thread, so that no request waits for stderr.
-    """
+    """Log what is of this level or above to stderr; `queued` writes in a thread, so that no request waits for it."""
     handler = LineQueue(sys.stderr) if queued else logging.StreamHandler(sys.stderr)
     handler.addFilter(Seldom())
     handler.setFormatter(_Json() if form == "json" else _OneLine("mcp-skills-server: %(levelname)s: %(message)s"))
-    logging.basicConfig(handlers=[handler], level=_of_others(level))
-    logging.getLogger(_OURS).setLevel(level.upper())
+    logging.basicConfig(handlers=[handler])
+    set_level(level)
 
 
 def set_level(level: str) -> None:
-    """Log what is of this level or above from now on; of other packages never less than warnings."""
-    logging.getLogger().setLevel(_of_others(level))
-    logging.getLogger(_OURS).setLevel(level.upper())
+    """Log what is of this level or above from now on; of other packages never less than warnings.
 
-
-def _of_others(level: str) -> int:
-    return max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()])
+    What the protocol's library logs at debug holds whole messages, and with them bodies and session handles.
+    """
+    number = logging.getLevelNamesMapping()[level.upper()]
+    logging.getLogger().setLevel(max(logging.WARNING, number))
+    logging.getLogger(_OURS).setLevel(number)
 
 
 class LineQueue(QueueHandler):
@@ -88,7 +78,6 @@ class LineQueue(QueueHandler):
         self._writer.start()
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Put a line down, or drop it."""
         if self._lines.qsize() >= _MOST_WAITING:
             self._dropped += 1
             return
@@ -100,7 +89,6 @@ class LineQueue(QueueHandler):
         self._lines.put_nowait(record)
 
     def close(self) -> None:
-        """Write what waits, and end. `logging.shutdown` calls this."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.stop()
@@ -121,7 +109,6 @@ class Seldom(logging.Filter):
         """By place: when a record last passed, and how many have not passed since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether the record passes, with the number of those that did not before it as `left_out`."""
         if record.name.partition(".")[0] == _OURS and not getattr(record, "repeats", False):
             return True
         place, now = (record.name, record.pathname, record.lineno), self._now()
@@ -156,7 +143,6 @@ class _Json(logging.Formatter):
         self._request = request_id
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         left_out: int = getattr(record, "left_out", 0)
         fields: dict[str, Any] = {
@@ -171,10 +157,3 @@ class _Json(logging.Formatter):
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
         return json.dumps({key: value for key, value in fields.items() if value not in (None, "")})
-
-
-def request_level(transport: str) -> int:
-    """Return the level at which requests are logged: over a pipe they are one person's own."""
-    if transport == "http":
-        return logging.INFO
-    return logging.DEBUG

@@ -5,19 +5,23 @@ The bundle is made beside its place and then renamed, so that a server which wat
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Final
 
 import click
+import yaml
 
 from mcp_skills_server.commands.fields import Options, option, takes
 from mcp_skills_server.commands.printing import remark
+from mcp_skills_server.durable import write_folder
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.format import frontmatter
 from mcp_skills_server.model import SKILL_MD, printable
+from mcp_skills_server.validation import rules
 from mcp_skills_server.validation.template import DESCRIPTION, DETAILS, REFERENCE, SKILL
 
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9 ,.;()/_-]*[A-Za-z0-9,.;()/_-])?")
@@ -58,9 +62,6 @@ def bundle(name: str, description: str) -> dict[str, str]:
     Raises:
         UsageError: the name or the description breaks a rule of the format.
     """
-    from mcp_skills_server.format import frontmatter
-    from mcp_skills_server.validation import rules
-
     title = name.replace("-", " ").capitalize()
     values = {"name": name, "description": description}
     files: dict[str, str] = {}
@@ -88,20 +89,10 @@ def _plain_if_harmless(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    # A string of JSON is one of YAML, but for characters that YAML wants escaped.
-    return "".join(map(_escaped, json.dumps(text, ensure_ascii=False)))
-
-
-def _escaped(character: str) -> str:
-    if character.isprintable():
-        return character
-    code = ord(character)
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return yaml.dump(text, default_style='"', allow_unicode=True, width=sys.maxsize).rstrip("\n")
 
 
 def _create(place: Path, files: dict[str, str]) -> None:
-    from mcp_skills_server.durable import write_folder
-
     shown = printable(str(place))
     if os.path.lexists(place):
         raise UsageError(f"{shown} exists already and stays as it is; choose another name or --directory")

@@ -18,7 +18,9 @@ from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.commands.options import (
     FollowOptions,
     LimitOptions,
+    RefreshOptions,
     RootOptions,
+    SignatureOptions,
     WatchOptions,
     cache_folder,
     index_of,
@@ -67,8 +69,8 @@ class OpenedRoots:
         mirrors: keeps the remote roots current; None where all are folders.
         scripts: whether scripts of a root may run, by its absolute folder, where the configuration says so.
         entries: the entries of the lock file, by the absolute folder that the registry serves.
-        pins: the gate of the lock file, if there is one.
-        lock: the lock file, if there is one.
+        pins: the gate of the lock file.
+        lock: the path of the lock file.
         given: the roots that were given beside it.
     """
 
@@ -82,14 +84,14 @@ class OpenedRoots:
 
     def poll(self) -> None:
         """Fetch the remote roots, and poll them from now on."""
+
+        def load(folder: str) -> None:
+            self.registry.loaded.wait()
+            self.registry.refresh([os.path.realpath(folder)])
+
         if self.mirrors is not None:
             self.mirrors.report_to(self.registry.note)
-            self.mirrors.start(self._load)
-
-    def _load(self, folder: str) -> None:
-        """Load a folder that was fetched, once the first scan is done."""
-        self.registry.loaded.wait()
-        self.registry.refresh([os.path.realpath(folder)])
+            self.mirrors.start(load)
 
     def fetch(self, first_load: float) -> None:
         """Poll the remote roots. A first list waits so many seconds for a root that was never fetched."""
@@ -133,10 +135,9 @@ class OpenedRoots:
             entries = _placed(self.entries, locked_roots(self.lock, self.given), self.lock)
             if entries == self.entries:
                 return ""
+            before = self.entries
             moved = {
-                folder: each.revision
-                for folder, each in entries.items()
-                if each.revision != self.entries[folder].revision
+                each: entries[each].revision for each in entries if entries[each].revision != before[each].revision
             }
             switch = self.mirrors and self.mirrors.repinned(moved)
         except (UsageError, SourceError) as error:
@@ -161,8 +162,6 @@ def open_roots(
     *,
     pin: str | None = None,
     locked: Sequence[LockedSource] | None = None,
-    require_signature: Sequence[str] = (),
-    refresh_s: float | None = None,
     indexed: bool = False,
     kinds: Sequence[Kind] = (),
 ) -> OpenedRoots:
@@ -170,12 +169,10 @@ def open_roots(
 
     Args:
         given: the roots.
-        options: how they are read.
+        options: how they are read, and where they say so signed and polled.
         configuration: has the rules of single roots; None for none.
         pin: the revision that is wanted of each, None for the newest.
         locked: for each root the entry of a lock file, beside which nothing is served; None for no lock.
-        require_signature: keys, one of which must have signed each skill; () for any skill.
-        refresh_s: seconds between two polls of a root without cache headers; None for 60.
         indexed: start from the index of an earlier process, and keep one where a watcher follows the roots.
         kinds: further kinds of sources.
 
@@ -189,6 +186,9 @@ def open_roots(
     roots: list[str | MirroredRoot] = [*given]
     if not all(map(os.path.isdir, given)):
         mirrors = _mirrors(options, kinds)
+        refresh_s = None
+        if isinstance(options, RefreshOptions):
+            refresh_s = options.refresh
         pins = [pin] * len(given)
         if locked is not None:
             pins = [each.revision or None for each in locked]
@@ -207,7 +207,10 @@ def open_roots(
         entries = dict(zip(folders, locked, strict=True))
         gate = Pins(*_pinned(entries))
         gates.append(gate)
-    gates += _gates(options, require_signature, options.cache_dir)
+    keys: Sequence[str] = ()
+    if isinstance(options, SignatureOptions):
+        keys = options.require_signature
+    gates += _gates(options, keys, options.cache_dir)
     own: dict[str, Gate] = {}
     for folder, rule in by_folder.items():
         judge = all_of(_gates(rule, rule.require_signature, options.cache_dir))
@@ -277,14 +280,7 @@ def make_registry(
 ) -> Registry:
     """Return a registry of these roots, not yet loaded; remote ones are fetched now.
 
-    Args:
-        given: the roots.
-        options: how they are read.
-        proved: refuse a cached copy that cannot be revalidated.
-        indexed: as for `open_roots`.
-
-    Raises:
-        UsageError: a root does not exist or cannot be read or fetched.
+    `proved` refuses a cached copy that cannot be revalidated. Raises UsageError for a root that cannot be had.
     """
     if not all(map(os.path.isdir, given)):
         log_to_stderr("warning")
@@ -306,7 +302,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
     """Open these roots, or those that a lock file names. Only `--frozen` loads them at once.
 
     Raises:
-        UsageError: a root does not exist or cannot be read or fetched, or is not what is locked.
+        UsageError: a root cannot be had, or is not what is locked.
     """
     locked: Sequence[LockedSource] | None = None
     roots = given
@@ -321,15 +317,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
 
             say_folders()
         raise UsageError("there is nothing to serve; give a ROOT, a folder that holds skills, or --lock FILE")
-    opened = open_roots(
-        roots,
-        options,
-        options.config,
-        locked=locked,
-        require_signature=options.require_signature,
-        refresh_s=options.refresh,
-        indexed=True,
-    )
+    opened = open_roots(roots, options, options.config, locked=locked, indexed=True)
     opened.lock, opened.given = options.lock, given
     if opened.pins is not None and options.frozen:
         if opened.mirrors is not None:
@@ -350,27 +338,17 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
 
 
 def read_lock(path: str) -> tuple[LockedSource, ...]:
-    """Return the sources of a lock file, with paths as they are from the current folder.
-
-    Raises:
-        UsageError: there is none, or it is none.
-    """
+    """Return the sources of a lock file, with paths as they are from the current folder."""
     from mcp_skills_server.provenance import lock
 
-    folder = os.path.dirname(path)
-
     def from_here(given: str) -> str:
-        return os.path.normpath(os.path.join(folder, given))
+        return os.path.normpath(os.path.join(os.path.dirname(path), given))
 
     return tuple(replace(each, given=if_path(from_here, each.given)) for each in lock.read(Path(path)))
 
 
 def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
-    """Return the entries of the lock file for these roots, for all that it names where none is given.
-
-    Raises:
-        UsageError: the lock file cannot be read, or does not name a root.
-    """
+    """Return the entries of the lock file for these roots, for all that it names where none is given."""
     locked = [(if_path(os.path.abspath, each.given), each) for each in read_lock(path)]
     names = {name for name, _ in locked}
     wanted = {if_path(os.path.abspath, root): root for root in roots}

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal
 
 import click
 
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.commands.features.records import AuditOptions, start_audit
 from mcp_skills_server.commands.fields import flag, many, option, output_format, takes
 from mcp_skills_server.commands.opening import proposals_at
 from mcp_skills_server.commands.options import ProposalOptions
 from mcp_skills_server.commands.printing import say, say_json, say_lines, say_table
-from mcp_skills_server.errors import RequestError, UsageError
-from mcp_skills_server.proposals.store import LOCAL
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.proposals.review import Review
-    from mcp_skills_server.proposals.store import Proposal, ProposalStore
-    from mcp_skills_server.telemetry.events import Events
-
-_T = TypeVar("_T")
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.proposals import approval
+from mcp_skills_server.proposals.review import Review, review
+from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
+from mcp_skills_server.telemetry.events import Events, Use
 
 
 class LookOptions(ProposalOptions):
@@ -133,16 +128,9 @@ def diff(options: LookOptions, id_: str) -> int:
 def approve(options: ApproveProposalOptions, id_: str) -> None:
     """Write ID into its folder, whole or not at all. A server that follows the folder shows it at once."""
     store = _store(options)
-    proposal = _tried(lambda: store.get(id_))
-    from mcp_skills_server.proposals import approval
-
-    events = _audited(options)
-    with _registry(proposal, options) as registry:
-        made = _tried(
-            lambda: approval.approve(
-                registry, store, id_, reviewer=LOCAL, message=options.message, scripts=options.scripts
-            )
-        )
+    with _registry(store.get(id_), options) as registry:
+        events = _audited(options)
+        made = approval.approve(registry, store, id_, reviewer=LOCAL, message=options.message, scripts=options.scripts)
     _record(events, "approve", made)
 
 
@@ -151,11 +139,8 @@ def approve(options: ApproveProposalOptions, id_: str) -> None:
 @takes(DecisionOptions)
 def reject(options: DecisionOptions, id_: str) -> None:
     """Record that ID is not wanted; its proposer sees --message."""
-    store = _store(options)
-    from mcp_skills_server.proposals import approval
-
     events = _audited(options)
-    made = _tried(lambda: approval.reject(store, id_, reviewer=LOCAL, message=options.message))
+    made = approval.reject(_store(options), id_, reviewer=LOCAL, message=options.message)
     _record(events, "reject", made)
 
 
@@ -167,41 +152,24 @@ def _store(options: LookOptions) -> ProposalStore:
 
 
 def _reviewed(options: LookOptions, store: ProposalStore, id_: str) -> Review:
-    from mcp_skills_server.proposals.review import review
-
-    proposal = _tried(lambda: store.get(id_))
+    proposal = store.get(id_)
     with _registry(proposal, options) as registry:
-        return _tried(lambda: review(registry, store, proposal))
+        return review(registry, store, proposal)
 
 
 def _registry(proposal: Proposal, options: LookOptions) -> Registry:
     """Return the registry of the roots that are given, or of the one that the proposal was made for."""
-    from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.catalog.roots import Limits
-
     return Registry([*map(os.path.abspath, options.root)] or [proposal.root], Limits(hidden=True))
-
-
-def _tried(work: Callable[[], _T]) -> _T:
-    """Return what `work` returns; what is wrong with the proposal is wrong usage here."""
-    try:
-        return work()
-    except RequestError as error:
-        raise UsageError(str(error)) from None
 
 
 def _audited(options: AuditOptions) -> Events:
     """Return events that the audit log reads, if there is one: it is opened before anything is decided."""
-    from mcp_skills_server.telemetry.events import Events
-
     events = Events()
     start_audit(options, events, stdout_is_free=False)
     return events
 
 
 def _record(events: Events, what: Literal["approve", "reject"], proposal: Proposal) -> None:
-    from mcp_skills_server.telemetry.events import Use
-
     use = Use(what, proposal.name, proposal.id, proposal.base)
     events.emit_decision(use, proposer=proposal.principal, reviewer=LOCAL)
     say(f"{proposal.id}: {proposal.name} is {proposal.state}")

@@ -42,7 +42,7 @@ _VERSION: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:-[0-9A-Za-z.-]{1,64})?")
 
 
 class PackOptions(RootOptions):
-    """Which skills are packed, and how they are read."""
+    """Options of the skills to pack, and of reading them."""
 
     allow_partial: bool = flag(
         "Publish the others where a skill cannot be; without it nothing is, and it exits with 1."

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import anyio
 import click
 
 from mcp_skills_server.commands.fields import Grouped, flag, option, takes
@@ -20,10 +21,12 @@ from mcp_skills_server.commands.runtime_options import (
     SandboxOptions,
     make_runtime,
 )
-from mcp_skills_server.errors import RequestError, UsageError
-
-if TYPE_CHECKING:
-    from mcp_skills_server.runtime.scripts.runner import Explained
+from mcp_skills_server.dialects import runtime as dialect
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.runtime.runtime import RuntimeSettings
+from mcp_skills_server.runtime.scripts.approvals import Approval, change, default_file
+from mcp_skills_server.runtime.scripts.policy import canonical
+from mcp_skills_server.runtime.scripts.runner import Explained
 
 _PLAIN: Final = frozenset(("HOME", "LANG", "PATH", "SKILL_DIR", "SKILL_WORKSPACE", "TMPDIR"))
 
@@ -51,10 +54,6 @@ def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str
       mcp-skills-server run ~/skills csv-profiling scripts/profile.py -- data.csv --quick
       mcp-skills-server run ~/skills csv-profiling scripts/profile.py --explain
     """
-    import anyio
-
-    from mcp_skills_server.runtime.runtime import RuntimeSettings
-
     registry = load_registry([root], options)
     found = named_skill(registry, skill)
     # The user who types the command allows the run; a client of a server does not.
@@ -64,13 +63,10 @@ def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str
         if scripts is None:
             raise UsageError("scripts cannot run here")
         workspace = scripts.workspace()
-        try:
-            if options.explain:
-                _say_explained(scripts.explain(found, script, workspace, args))
-                return 0
-            outcome = anyio.run(partial(scripts.run, found, script, workspace, args=args))
-        except RequestError as error:
-            raise UsageError(str(error)) from None
+        if options.explain:
+            _say_explained(scripts.explain(found, script, workspace, args))
+            return 0
+        outcome = anyio.run(partial(scripts.run, found, script, workspace, args=args))
     if outcome.stdout:
         say_lines(outcome.stdout.removesuffix("\n"))
     if outcome.stderr:
@@ -120,10 +116,6 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
       mcp-skills-server approve https://example.com refunds
       mcp-skills-server approve https://example.com refunds --revoke
     """
-    from mcp_skills_server.dialects import runtime
-    from mcp_skills_server.runtime.scripts.approvals import Approval, change, default_file
-    from mcp_skills_server.runtime.scripts.policy import canonical
-
     usage = "approve takes one or more roots and then a skill, as in 'approve https://example.com refunds'"
     roots, name = roots_and_last(arguments, usage)
     registry = load_registry(roots, options, proved=not options.revoke)
@@ -149,5 +141,5 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
         say(f"{skill.path} from {origin}: not approved any more")
         return
     say(f"{skill.path} from {origin}: approved with the digest {found}")
-    for path in runtime.scripts_of(skill):
+    for path in dialect.scripts_of(skill):
         say(f"  {path}")

@@ -17,7 +17,6 @@ from mcp_skills_server.errors import RequestError, UsageError, missing_extra
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.runtime.embeddings.index import Embeddings
     from mcp_skills_server.runtime.embeddings.models import Embedder
     from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 
@@ -135,15 +134,7 @@ def make_runtime(
     runs: int | None = None,
     wait_for_sandbox: bool = True,
 ) -> Runtime:
-    """Return the runtime of a server's sessions.
-
-    Args:
-        registry: the skills.
-        options: of scripts.
-        settings: of the runtime.
-        roots: whether scripts of single roots may run, by their folders.
-        runs: scripts of one client at once; None for all but one of the limit of all.
-        wait_for_sandbox: as for `ScriptSettings`.
+    """Return the runtime of a server's sessions. `roots`, `runs` and `wait_for_sandbox` are those of `ScriptSettings`.
 
     Raises:
         UsageError: scripts cannot be run as the options ask.
@@ -151,7 +142,20 @@ def make_runtime(
     from mcp_skills_server.runtime.runtime import Runtime
 
     if not options.allow_scripts:
-        _refuse_script_options(options, roots)
+        for name, value in (
+            ("--interpreter", options.interpreters),
+            ("--script-env", options.script_env),
+            ("--script-folder", options.script_folders),
+            ("--script-secret", options.script_secrets),
+            ("--script-network-of", options.script_network_of),
+            ("--allow-code", options.allow_code),
+            ("--allow-scripts-of", options.script_origins),
+            ("--approvals", options.approvals),
+        ):
+            if value:
+                raise UsageError(f"{name} says what scripts may do; give --allow-scripts too")
+        if any(roots.values()):
+            raise UsageError("a [[source]] has scripts = true, and scripts are off; give allow-scripts = true too")
         return Runtime(registry, settings)
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
@@ -183,28 +187,6 @@ def make_runtime(
     return Runtime(registry, settings, scripts=scripts)
 
 
-def _refuse_script_options(options: RuntimeOptions, roots: Mapping[str, bool]) -> None:
-    """Refuse what says how scripts run where they are off.
-
-    Raises:
-        UsageError: an option or a `[[source]]` says so.
-    """
-    for name, value in (
-        ("--interpreter", options.interpreters),
-        ("--script-env", options.script_env),
-        ("--script-folder", options.script_folders),
-        ("--script-secret", options.script_secrets),
-        ("--script-network-of", options.script_network_of),
-        ("--allow-code", options.allow_code),
-        ("--allow-scripts-of", options.script_origins),
-        ("--approvals", options.approvals),
-    ):
-        if value:
-            raise UsageError(f"{name} says what scripts may do; give --allow-scripts too")
-    if any(roots.values()):
-        raise UsageError("a [[source]] has scripts = true, and scripts are off; give allow-scripts = true too")
-
-
 class EmbeddingOptions(Options, heading="Search by meaning"):
     embeddings: str | None = option(
         None,
@@ -222,28 +204,18 @@ class SearchByMeaning(EmbeddingOptions, Feature):
     only_http = False
 
     def start(self, server: Server) -> None:
-        server.runtime.embeddings = make_embeddings(server.opened.registry, self, server.options.cache_dir)
+        if self.embeddings is None:
+            if self.embeddings_model is not None:
+                raise UsageError("--embeddings-model names a model at an endpoint; give --embeddings URL too")
+            return
+        make = _endpoint if "://" in self.embeddings else _local
+        embedder = make(self.embeddings, self.embeddings_model)
+        from mcp_skills_server.commands.options import index_of
+        from mcp_skills_server.runtime.embeddings.index import Embeddings
 
-
-def make_embeddings(registry: Registry, options: EmbeddingOptions, cache_dir: str | None) -> Embeddings | None:
-    """Start the search by meaning and return it; None without `--embeddings`. The first scan loads the model.
-
-    Raises:
-        UsageError: there is no such model, its address is refused, or the extra is not installed.
-    """
-    given = options.embeddings
-    if given is None:
-        if options.embeddings_model is not None:
-            raise UsageError("--embeddings-model names a model at an endpoint; give --embeddings URL too")
-        return None
-    make = _endpoint if "://" in given else _local
-    embedder = make(given, options.embeddings_model)
-    from mcp_skills_server.commands.options import index_of
-    from mcp_skills_server.runtime.embeddings.index import Embeddings
-
-    made = Embeddings(registry, embedder, index_of(cache_dir))
-    made.start()
-    return made
+        made = Embeddings(server.opened.registry, embedder, index_of(server.options.cache_dir))
+        made.start()
+        server.runtime.embeddings = made
 
 
 def _local(folder: str, model: str | None) -> Embedder:

@@ -22,7 +22,7 @@ from mcp_skills_server.commands.running import end_on_signals, leave
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.telemetry.usage_store import UsageStore
+    from mcp_skills_server.telemetry.usage import UsageStore
 
 _HOST: Final = "127.0.0.1"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import stat
 import sys
@@ -33,6 +32,7 @@ from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.model import SKILL_MD, Problem, Skill
 from mcp_skills_server.model.clients import UNKNOWN
+from mcp_skills_server.provenance.difference import unified
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.validation import explanations, fixes, suppressions
 from mcp_skills_server.validation.suppressions import Suppression
@@ -254,9 +254,7 @@ def _corrections(registry: Registry, report: _Report) -> Iterator[_Correction]:
 def _fix(found: Sequence[_Correction], *, ask: bool) -> bool:
     """Show the safe corrections and write them; return whether anything was written."""
     for each in found:
-        before, after = each.before.splitlines(), each.after.splitlines()
-        lines = difflib.unified_diff(before, after, each.shown, each.shown, lineterm="")
-        say_lines("\n".join(lines), err=True)
+        say_lines(unified(each.shown, each.before, each.after), err=True)
     if not found:
         remark("there is nothing that --fix can correct")
         return False

@@ -50,7 +50,7 @@ class Changes:
 
 
 class Snapshot:
-    """All skills at one moment. Never changes; `replacing` makes the next one.
+    """All skills at one moment. Never changes.
 
     Most look-ups take the least `Standing` that counts: `VALID` for what every protocol serves, `LENIENT` for what can
     be read, `UNUSABLE` for all.
@@ -70,14 +70,6 @@ class Snapshot:
     def __init__(self, skills: dict[str, Skill], problems: tuple[Problem, ...] = ()) -> None:
         self.skills = MappingProxyType(skills)
         self.problems = problems
-
-    def replacing(self, after: Mapping[str, Skill], gone: Collection[str], problems: tuple[Problem, ...]) -> Snapshot:
-        """Return the snapshot with some skills replaced or added and some gone."""
-        skills: dict[str, Skill] = self.skills.copy()
-        for path in gone:
-            del skills[path]
-        skills.update(after)
-        return Snapshot(skills, problems)
 
     def differing(self, earlier: Snapshot) -> Collection[str]:
         """Return the skill paths at which something else stands than in an earlier snapshot."""

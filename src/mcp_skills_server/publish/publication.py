@@ -16,7 +16,7 @@ from typing import Final
 
 from mcp_skills_server import codes
 from mcp_skills_server.catalog.disk import digest_of
-from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.catalog.views import SkillSet
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Artifact
 from mcp_skills_server.errors import StaleFileError

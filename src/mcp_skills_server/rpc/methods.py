@@ -22,10 +22,8 @@ from anyio import to_thread
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.path_index import join
-from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.threads import in_turn, off_loop
-from mcp_skills_server.catalog.view import View, retry_when_stale
-from mcp_skills_server.catalog.views import BySkillSet, Views
+from mcp_skills_server.catalog.views import LruCache, SkillSet, View, Views, held, retry_when_stale
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND, QUOTA_EXCEEDED
@@ -263,7 +261,7 @@ class Methods:
             dialect.GUIDE: self._guide,
         }
         self.catalogues = Catalogues(runtime.registry)
-        self._restricted = BySkillSet(lambda each: Catalogues(each, self.catalogues.logged), _MOST_SKILLS)
+        self._restricted = LruCache(partial(Catalogues, logged=self.catalogues.logged), held, _MOST_SKILLS)
         if runtime.scripts is not None:
             from mcp_skills_server.rpc.execution import Executor
 

@@ -8,9 +8,8 @@ from copy import copy
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.threads import in_thread
-from mcp_skills_server.catalog.views import BySkillSet
+from mcp_skills_server.catalog.views import LruCache, SkillSet, held
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format import identity, uris
@@ -92,8 +91,8 @@ class Runtime(Closing):
             from mcp_skills_server.runtime.scripts.runner import Scripts
 
             self.scripts = Scripts(registry, scripts, self.events)
-        self._restricted = BySkillSet(self._restricted_to, _MOST_SKILLS, lambda each: each.briefing.close())
-        self.searches = BySkillSet(self._searched, _MOST_INDEXED)
+        self._restricted = LruCache(self._restricted_to, held, _MOST_SKILLS, lambda each: each.briefing.close())
+        self.searches = LruCache(self._searched, held, _MOST_INDEXED)
         self._begin(registry)
 
     def _emit(self, changes: Changes) -> None:

@@ -14,7 +14,7 @@ from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.catalog.views import SkillSet
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime.overlap import grouped
 from mcp_skills_server.runtime.search_index import SENTENCE_WEIGHTS, SearchIndex, Term

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from weakref import WeakSet
 
 import anyio
@@ -25,24 +25,24 @@ from pydantic import BaseModel
 
 import mcp_skills_server
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.view import View
-from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.catalog.views import View, Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import runtime as tool_dialect
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import cursors
 from mcp_skills_server.format.dependencies import Served
-from mcp_skills_server.format.uris import SCHEME
+from mcp_skills_server.format.uris import SCHEME, uri
+from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
-from mcp_skills_server.server import methods, prompts, resources
+from mcp_skills_server.server import prompts, resources
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.callers import counted, principal
 from mcp_skills_server.server.entrance import (
     Call,
     Context,
     SessionPeer,
-    call_of,
+    caller_of,
     guarded,
     host_of,
     observed,
@@ -50,10 +50,13 @@ from mcp_skills_server.server.entrance import (
     stream_of,
 )
 from mcp_skills_server.server.notify import Stream
-from mcp_skills_server.server.requests import Handler, Settings
+from mcp_skills_server.server.requests import Settings
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
+
+Test: TypeAlias = Callable[[Context, Any], Awaitable[bool]]
+"""Tells whether a request is about ours."""
 
 _INNER: Final = ("_lowlevel_server", "_mcp_server")
 """Where the SDK's `MCPServer` and FastMCP's `FastMCP` keep their lowlevel server; neither has a public name for it."""
@@ -61,10 +64,19 @@ _ATTACHED: Final = WeakSet[Server[Any]]()
 _MOST_PAGES: Final = 100
 """Pages of another handler's list that are read for its names."""
 _THEIRS: Final = "theirs"
+_SKILL: Final = "mcp-skills-server/skill"
+"""The key in a tool's `_meta` of the URI of the skill that tells how to use it."""
 
-_LISTS: Final = (("resources/list", "resources"), ("resources/templates/list", "resourceTemplates"))
+_LISTS: Final = {
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+    "tools/list": "tools",
+    "prompts/list": "prompts",
+}
+"""The lists that a server may have itself, and where in a result their items are."""
 _TOOLS: Final = ("tools/list", "tools", "name")
 _PROMPTS: Final = ("prompts/list", "prompts", "name")
+_CALL: Final = "tools/call"
 _LISTEN: Final = "subscriptions/listen"
 
 
@@ -86,6 +98,7 @@ def attach(
     runtime: Runtime | None = None,
     sessions: Callable[[Runtime], Sessions] = Sessions,
     views: Views | None = None,
+    tool_skills: Mapping[str, str] | None = None,
 ) -> Attachment:
     """Give an MCP server the skills of a registry: methods, capabilities, notifications.
 
@@ -99,6 +112,9 @@ def attach(
         runtime: what the tools run on, with its limits and how scripts are run; by default no script is.
         sessions: makes what keeps the sessions of the tools; by default this process does.
         views: which skills each principal has; by default all.
+        tool_skills: by name of a tool of the server the skill that tells how to use it: a skill path, or the URI of a
+            SKILL.md. `_meta` of the tool has the URI as `mcp-skills-server/skill` for each client that has the skill,
+            and what loads the skill names the tool.
 
     Raises:
         TypeError: the server is of another kind, or `registry` is no registry.
@@ -115,7 +131,7 @@ def attach(
     else:
         watcher = watch or None
     attachment = Attachment(registry, settings or Settings(), watcher, runtime, sessions=sessions, views=views)
-    merged = MergedHandlers(lowlevel, attachment)
+    merged = MergedHandlers(lowlevel, attachment, tool_skills or {})
     merged.add_handlers()
     lowlevel.middleware.extend((partial(observed, attachment), merged.middleware))
     inner = lowlevel.lifespan
@@ -146,38 +162,46 @@ class MergedHandlers:
     Args:
         server: the server.
         attachment: what is attached to it.
+        tool_skills: the skills of the server's own tools, as `attach` takes them.
     """
 
-    def __init__(self, server: Server[Any], attachment: Attachment) -> None:
+    def __init__(self, server: Server[Any], attachment: Attachment, tool_skills: Mapping[str, str]) -> None:
         self._server = server
         self._attachment = attachment
+        self._tool_skills = {
+            tool: skill if skill.startswith(SCHEME) else uri(skill, SKILL_MD) for tool, skill in tool_skills.items()
+        }
         self._theirs: dict[str, HandlerEntry[Any] | None] = {}
 
     def add_handlers(self) -> None:
         """Put ours in place of theirs."""
-        attachment = self._attachment
-        for method, handler in methods.SKILLS.items():
-            self._add(method, types.RequestParams, self._ours(handler))
-        for method, key in _LISTS:
-            self._add_list(method, key, self._ours(methods.RESOURCES[method]))
-        if attachment.settings.tools:
-            self._add_list(*_TOOLS[:2], self._ours(attachment.tools.list_tools, attachment.glimpse))
-            call_tool = self._ours(attachment.tools.call_tool)
-            self._add_routed("tools/call", types.CallToolRequestParams, call_tool, self._is_our_tool)
-        if attachment.settings.prompts:
-            self._add_list(*_PROMPTS[:2], self._ours(methods.PROMPTS["prompts/list"]))
-            get = self._ours(methods.PROMPTS["prompts/get"])
-            self._add_routed("prompts/get", types.GetPromptRequestParams, get, self._is_our_prompt)
-        read = self._ours(methods.RESOURCES["resources/read"])
-        complete = self._ours(methods.RESOURCES["completion/complete"])
-        self._add_routed("resources/read", types.ReadResourceRequestParams, read, self._is_served)
-        self._add_routed("completion/complete", types.CompleteRequestParams, complete, self._is_our_reference)
+        tools = self._server.get_request_handler("tools/list")
+        if self._tool_skills and tools is not None:
+            listed = partial(self._list_with_skills, tools.handler)
+            self._server.add_request_handler("tools/list", types.PaginatedRequestParams, listed)
+        routed: dict[str, tuple[type[BaseModel], Test]] = {
+            _CALL: (types.CallToolRequestParams, self._is_our_tool),
+            "prompts/get": (types.GetPromptRequestParams, self._is_our_prompt),
+            "resources/read": (types.ReadResourceRequestParams, self._is_served),
+            "completion/complete": (types.CompleteRequestParams, self._is_our_reference),
+        }
+        for method in self._attachment.handlers:
+            ours: Call = partial(self._ours, method)
+            if method == _CALL and self._tool_skills:
+                ours = self._call_our_tool
+            if method in _LISTS:
+                self._add_list(method, _LISTS[method], ours)
+            elif method in routed:
+                params_type, is_ours = routed[method]
+                self._add_routed(method, params_type, ours, is_ours)
+            else:
+                self._add(method, types.RequestParams, ours)
         self._add_routed("resources/subscribe", types.SubscribeRequestParams, self._subscribe, self._is_served)
         self._add_routed("resources/unsubscribe", types.UnsubscribeRequestParams, self._unsubscribe, self._is_served)
         self._add(_LISTEN, types.SubscriptionsListenRequestParams, self._listen)
         listening = self._theirs[_LISTEN]
         if listening is not None and isinstance(listening.handler, ListenHandler):
-            attachment.notifier.relays = True
+            self._attachment.notifier.relays = True
 
     async def middleware(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Declare the capabilities that the SDK does not know, and note when a legacy client is ready."""
@@ -189,16 +213,15 @@ class MergedHandlers:
             self._attachment.notifier.add_legacy_client(SessionPeer(ctx))
         return result
 
-    def _ours(self, handler: Handler, ready: Callable[[], Awaitable[None]] | None = None) -> Call:
-        return call_of(handler, self._attachment, self._served, ready)
+    async def _ours(self, method: str, ctx: Context, _: Any) -> dict[str, Any]:
+        caller = caller_of(ctx, self._attachment, self._served)
+        return await self._attachment.call(method, caller, ctx.params or {})
 
     def _add(self, method: str, params_type: type[BaseModel], call: Call) -> None:
         self._theirs[method] = self._server.get_request_handler(method)
         self._server.add_request_handler(method, params_type, guarded(call))
 
-    def _add_routed(
-        self, method: str, params_type: type[BaseModel], ours: Call, is_ours: Callable[[Context, Any], Awaitable[bool]]
-    ) -> None:
+    def _add_routed(self, method: str, params_type: type[BaseModel], ours: Call, is_ours: Test) -> None:
         """Ours where it is about a skill, or where the server has nothing of its own."""
 
         async def call(ctx: Context, params: Any) -> Any:
@@ -234,6 +257,39 @@ class MergedHandlers:
 
         self._add(method, types.PaginatedRequestParams, call)
 
+    # The skills of the server's own tools
+
+    def _skill_of(self, ctx: Context, tool: str) -> str | None:
+        """Return the URI of the skill that a tool of the server names, None if this client does not have it."""
+        named = self._tool_skills.get(tool)
+        if named is None:
+            return None
+        return resources.canonical(self._view(ctx), self._attachment.settings, named)
+
+    async def _list_with_skills(self, theirs: Call, ctx: Context, params: Any) -> dict[str, Any]:
+        page = _as_dict(await theirs(ctx, params))
+        await self._attachment.ready()
+        tools: list[dict[str, Any]] = []
+        for tool in map(_as_dict, page["tools"]):
+            skill = self._skill_of(ctx, tool["name"])
+            if skill is not None:
+                tool["_meta"] = {**(tool.get("_meta") or {}), _SKILL: skill}
+            tools.append(tool)
+        return page | {"tools": tools}
+
+    async def _call_our_tool(self, ctx: Context, params: Any) -> dict[str, Any]:
+        """Call a tool of ours; what loads skills names the server's tools that they are about."""
+        result = await self._ours(_CALL, ctx, params)
+        active = result.get("structuredContent", {}).get("active_skills")
+        if active and tool_dialect.canonical(params.name) == tool_dialect.LOAD:
+            loaded = {each["location"]: each["name"] for each in active}
+            about = {tool: loaded.get(self._skill_of(ctx, tool)) for tool in await self._names(ctx, *_TOOLS)}
+            named = [f"{tool} ({skill})" for tool, skill in sorted(about.items()) if skill is not None]
+            if named:
+                note = f"Tools that these skills are about: {', '.join(named)}."
+                return {**tool_dialect.with_note(cast("tool_dialect.ToolResult", result), note)}
+        return result
+
     # What is about a skill, and what is the server's own
 
     def _view(self, ctx: Context) -> View:
@@ -262,8 +318,7 @@ class MergedHandlers:
 
     async def _served(self, ctx: Context, view: View) -> Served:
         """Return the names of what the server has beside skills."""
-        return methods.served(
-            self._attachment,
+        return self._attachment.served(
             view,
             await self._names(ctx, *_TOOLS),
             await self._names(ctx, *_PROMPTS),
@@ -292,11 +347,11 @@ class MergedHandlers:
     # Subscriptions
 
     async def _subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        await methods.subscribe(self._attachment, SessionPeer(ctx), params.uri, counted(scope_of(ctx)))
+        await self._attachment.subscribe(SessionPeer(ctx), params.uri, counted(scope_of(ctx)))
         return types.EmptyResult()
 
     async def _unsubscribe(self, ctx: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        methods.unsubscribe(self._attachment, SessionPeer(ctx), params.uri)
+        self._attachment.unsubscribe(SessionPeer(ctx), params.uri)
         return types.EmptyResult()
 
     async def _listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> Any:

@@ -1,10 +1,13 @@
-"""A registry attached to a server: the first scan, the watch, and the notifications of changes."""
+"""A registry attached to a server: its methods, the first scan, the watch, and the notifications of changes.
+
+No SDK here: each transport turns its requests into a `Caller` and parameters, and the errors into its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Container, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from typing import Any, Final
@@ -12,23 +15,34 @@ from typing import Any, Final
 from mcp_skills_server.access.grants import Grants, Permissions
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.threads import in_thread
-from mcp_skills_server.catalog.view import View
-from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.catalog.views import SkillSet, View, Views, retry_when_stale
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import runtime
+from mcp_skills_server.errors import NotServedError
+from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Changes, Json
 from mcp_skills_server.runtime import full_text_support
+from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
-from mcp_skills_server.server.notify import Notice, Notifier, RecentNotifications, lists, notices
-from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.server import prompts, resources, skills
+from mcp_skills_server.server.notify import Notice, Notifier, Peer, RecentNotifications, lists, notices
+from mcp_skills_server.server.requests import Caller, Handler, Params, Result, Settings
 from mcp_skills_server.server.tools import Tools
 
 _SCAN_AWAITED_S: Final = 1.0
 """Seconds that a handshake and a list of tools wait for the first scan; it reads some thousand skills in that time."""
 _TOOLS: Final[Notice] = (runtime.LIST_CHANGED, None)
+_LIST_TOOLS: Final = "tools/list"
+
+
+async def _complete(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
+    """`completion/complete`: of a prompt's argument, or of the template of skill files."""
+    complete = resources.complete
+    if settings.prompts and params["ref"].get("type") == "ref/prompt":
+        complete = prompts.complete_argument
+    return await complete(view, settings, caller, params)
 
 
 class Attachment:
@@ -39,6 +53,7 @@ class Attachment:
     waits.
 
     Attributes:
+        handlers: by method.
         events: what happens at this server.
         is_ready: whether the first scan is over.
         recent: what clients were notified of lately; None where no replica serves the same.
@@ -60,6 +75,19 @@ class Attachment:
         self.sessions = sessions(runtime or Runtime(registry))
         self.events = self.sessions.runtime.events
         self.tools = Tools(self.sessions, settings.proposals)
+        self.handlers: dict[str, Handler] = {
+            "skills/list": skills.list_skills,
+            "skills/get": skills.get_skill,
+            "resources/directory/read": resources.read_directory,
+            "resources/list": resources.list_resources,
+            "resources/templates/list": resources.list_templates,
+            "resources/read": resources.read_resource,
+            "completion/complete": _complete,
+        }
+        if settings.tools:
+            self.handlers |= {_LIST_TOOLS: self.tools.list_tools, "tools/call": self.tools.call_tool}
+        if settings.prompts:
+            self.handlers |= {"prompts/list": prompts.list_prompts, "prompts/get": prompts.get_prompt}
         self.notifier = Notifier(
             settings.spoken.notifications,
             tools=settings.tools,
@@ -78,6 +106,57 @@ class Attachment:
     def view(self, principal: Principal | None) -> View:
         """Return the skills that a principal has, as they are now."""
         return View(self.views.of(principal))
+
+    async def call(self, method: str, caller: Caller, params: Params) -> Result:
+        """Return the result of a method, over the skills of its caller, once the first scan is done."""
+        handler = self.handlers[method]
+        if method == _LIST_TOOLS:
+            await self.glimpse()
+        else:
+            await self.ready()
+        return await retry_when_stale(
+            self.views.of(caller.principal), lambda view: handler(view, self.settings, caller, params)
+        )
+
+    def served(
+        self,
+        view: View,
+        tools: frozenset[str] = frozenset(),
+        others: Container[str] = (),
+        uris: Container[str] = (),
+    ) -> Served:
+        """Return what the server has beside skills: our tools and prompts, and what it is given.
+
+        Args:
+            view: what the request sees of the skills.
+            tools: names of its own tools.
+            others: names of its own prompts.
+            uris: of its own resources.
+        """
+        if self.settings.tools:
+            tools |= {str(each["name"]) for each in self.tools.definitions(view.skill_set)}
+        names = others
+        if self.settings.prompts:
+            names = prompts.Names(view, self.settings, others)
+        return Served(tools=tools, prompts=names, resources=uris)
+
+    async def subscribe(self, peer: Peer, uri: str, owner: Owner = None) -> None:
+        """`resources/subscribe`, which only the legacy era has.
+
+        Raises:
+            NotServedError: there is no such resource.
+            RequestError: the client watches too many.
+        """
+        await self.ready()
+        canonical = resources.canonical(self.view(peer.principal), self.settings, uri)
+        if canonical is None:
+            raise NotServedError(uri)
+        self.notifier.watch(peer, canonical, owner)
+
+    def unsubscribe(self, peer: Peer, uri: str) -> None:
+        """`resources/unsubscribe`. A URI that is not watched is passed over."""
+        canonical = resources.canonical(self.view(peer.principal), self.settings, uri)
+        self.notifier.unwatch(peer, canonical or uri)
 
     def begin(self) -> None:
         """Start the first scan, and the watch. Later calls do nothing."""

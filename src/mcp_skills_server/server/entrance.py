@@ -13,15 +13,15 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from mcp_skills_server.catalog.view import View, retry_when_stale
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.callers import address, counted, principal
-from mcp_skills_server.server.methods import MODERN_VERSIONS, fault_of, outcome_of_error, outcome_of_result
+from mcp_skills_server.server.eras import MODERN, era_of_version, outcome_of_error, outcome_of_result
 from mcp_skills_server.server.notify import ClientLeftError, Stream
-from mcp_skills_server.server.requests import Caller, Handler
+from mcp_skills_server.server.requests import Caller
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.telemetry.trace_context import of_headers, trace_of
+from mcp_skills_server.telemetry.events import of_headers, trace_of
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
 Call: TypeAlias = Callable[[Context, Any], Awaitable[Any]]
@@ -29,29 +29,13 @@ Others: TypeAlias = Callable[[Context, View], Awaitable[Served]]
 """Returns what a server has beside skills, for one of its callers."""
 
 
-def call_of(
-    handler: Handler, attachment: Attachment, others: Others, ready: Callable[[], Awaitable[None]] | None = None
-) -> Call:
-    """A handler as the SDK calls it, once the first scan is done, or once `ready` returns."""
-    wait = ready or attachment.ready
-
-    async def call(ctx: Context, _: Any) -> dict[str, Any]:
-        await wait()
-        caller, params = _caller_of(ctx, attachment, others), ctx.params or {}
-        return await retry_when_stale(
-            attachment.views.of(caller.principal), lambda view: handler(view, attachment.settings, caller, params)
-        )
-
-    return call
-
-
-def _caller_of(ctx: Context, attachment: Attachment, others: Others) -> Caller:
+def caller_of(ctx: Context, attachment: Attachment, others: Others) -> Caller:
+    """Return the caller of a request."""
     scope = scope_of(ctx)
     name, extensions = host_of(ctx)
-    modern = ctx.protocol_version in MODERN_VERSIONS
-    if modern:
-        connection = None
-    else:
+    modern = era_of_version(ctx.protocol_version) is MODERN
+    connection = None
+    if not modern:
         connection = connection_of(ctx)
     return Caller(
         extensions,
@@ -74,7 +58,7 @@ def guarded(call: Call) -> Call:
         except MCPError:
             raise
         except Exception as error:
-            fault = fault_of(error, ctx.method, modern=ctx.protocol_version in MODERN_VERSIONS)
+            fault = era_of_version(ctx.protocol_version).fault_of(error, ctx.method)
             raise MCPError(code=fault.code, message=fault.message, data=fault.data) from None
 
     return guarded
@@ -93,7 +77,7 @@ async def observed(attachment: Attachment, ctx: Context, call_next: CallNext) ->
             ctx.method,
             principal=principal(scope),
             address=address(scope),
-            era="modern" if ctx.protocol_version in MODERN_VERSIONS else "legacy",
+            era=era_of_version(ctx.protocol_version).name,
             host=None if client is None else client.client_info.name,
             # A session of the SDK lives in the context of the request that began it.
             trace=lambda: trace_of(

@@ -1,4 +1,4 @@
-"""The two eras of MCP: what opens each, the shapes of its parameters, and what surrounds its results. Pure.
+"""The two eras of MCP: what opens each, the shapes of its parameters, its faults, and what surrounds its results.
 
 The first request of a connection decides its era. In the legacy era a handshake says who the client is; in the modern
 one every request does, in an envelope.
@@ -10,13 +10,31 @@ of such a mapping that ends with `?` may be absent, or null: many clients write 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import mcp_skills_server
-from mcp_skills_server.dialects.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
-from mcp_skills_server.server.methods import MODERN_VERSIONS, SKILLS, Fault
+from mcp_skills_server.dialects.jsonrpc import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    QUOTA_EXCEEDED,
+)
+from mcp_skills_server.errors import REPEATS, NotServedError, RequestError, SkillsServerError
+from mcp_skills_server.runtime.quota import QuotaError
+from mcp_skills_server.telemetry.events import Outcome
+
+logger = logging.getLogger(__name__)
+
+MODERN_VERSIONS: Final = ("2026-07-28",)
+"""Revisions of the protocol in which every request carries its own envelope."""
+_LEGACY_NOT_FOUND: Final = -32002
+"""The code of an unknown resource in the legacy era."""
+SKILLS: Final = frozenset({"skills/list", "skills/get", "resources/directory/read"})
+"""Methods that MCP itself does not have. What they take beside `_meta` depends on the dialect and is checked there."""
 
 Shape: TypeAlias = "type | tuple[Shape, ...] | frozenset[str] | list[Shape] | Mapping[str, Shape]"
 
@@ -107,10 +125,7 @@ _REFERENCE: Final[Shape] = (
 )
 
 _BOTH: Final[Mapping[str, Mapping[str, Shape]]] = {
-    # What these three take beside `_meta` depends on the dialect and is checked there.
-    "skills/list": {},
-    "skills/get": {},
-    "resources/directory/read": {},
+    **{method: {} for method in SKILLS},
     "tools/list": {"cursor?": str},
     "tools/call": {"name": str, "arguments?": dict, "task?": {"ttl?": int}, **_ANSWERED},
     "prompts/list": {"cursor?": str},
@@ -164,6 +179,42 @@ _MODERN_ENVELOPE: Final[Shape] = {"_meta": MODERN_META}
 Params: TypeAlias = Mapping[str, Any]
 
 
+class Fault(NamedTuple):
+    """The error that answers a request.
+
+    Attributes:
+        code: of JSON-RPC.
+        message: for people, one line.
+        data: beside it; None for nothing.
+    """
+
+    code: int
+    message: str
+    data: Any = None
+
+
+class FaultError(SkillsServerError):
+    """A request is refused with a fault."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+
+
+def outcome_of_error(code: int) -> Outcome:
+    """Return the outcome, in events, of a request that is answered by an error of this code."""
+    if code == INTERNAL_ERROR:
+        return "failed"
+    return "refused"
+
+
+def outcome_of_result(result: Mapping[str, Any]) -> Outcome | None:
+    """Return the outcome, in events, of a request with this result; None where the result decides nothing."""
+    if result.get("isError"):
+        return "refused"
+    return None
+
+
 class McpClient(NamedTuple):
     """The client of a request.
 
@@ -205,6 +256,20 @@ class Era(NamedTuple):
             return unknown(method)
         return _misfit(params or {}, shape)
 
+    def fault_of(self, error: Exception, method: str) -> Fault:
+        """Return the fault of a handler's error: the client's by its code, a bug as -32603 without internals."""
+        if isinstance(error, FaultError):
+            return error.fault
+        if isinstance(error, NotServedError):
+            code = INVALID_PARAMS if self.modern else _LEGACY_NOT_FOUND
+            return Fault(code, str(error), {"uri": error.uri})
+        if isinstance(error, QuotaError):
+            return Fault(QUOTA_EXCEEDED, str(error), {"quota": error.quota})
+        if isinstance(error, RequestError):
+            return Fault(INVALID_PARAMS, str(error))
+        logger.error("%s failed", method, exc_info=error, extra=REPEATS)
+        return Fault(INTERNAL_ERROR, "Internal error")
+
     def written(self, method: str, result: Mapping[str, Any]) -> dict[str, Any]:
         """Return a handler's result as this era has it."""
         out = dict(result)
@@ -224,6 +289,13 @@ MODERN: Final = Era("modern", True, MODERN_SHAPES)
 def unknown(method: str) -> Fault:
     """Return the fault of a method that is not served."""
     return Fault(METHOD_NOT_FOUND, "Method not found", method)
+
+
+def era_of_version(version: str) -> Era:
+    """Return the era of a revision of the protocol."""
+    if version in MODERN_VERSIONS:
+        return MODERN
+    return LEGACY
 
 
 def era_of(method: str, params: Params | None) -> Era:

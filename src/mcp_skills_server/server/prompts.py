@@ -7,8 +7,9 @@ from collections.abc import Container, Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import prompts, resources, sep2076
+from mcp_skills_server.dialects.dialect import Subject
 from mcp_skills_server.errors import RequestError, clipped, listed
 from mcp_skills_server.format import arguments, cursors, identity
 from mcp_skills_server.format.cursors import portion, weight
@@ -130,7 +131,7 @@ def _page(snapshot: Snapshot, settings: Settings, after: str | None, elsewhere: 
 
 
 def _descriptor(skill: Skill, snapshot: Snapshot) -> dict[str, Json]:
-    return prompts.descriptor(skill, sep2076.entry(skill, snapshot, Served(), prompts.LEAST))
+    return prompts.descriptor(skill, sep2076.entry(Subject(skill, snapshot, prompts.LEAST, Served())))
 
 
 def _is_free(skill: Skill) -> bool:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import table
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format.dependencies import Served
@@ -43,6 +43,7 @@ class Settings:
         streams: `subscriptions/listen` streams of one client at once; None for a quarter of all.
         proposals: keeps what callers propose; None where nothing may be proposed.
         spoken: the dialects that `dialect` stands for.
+        least: the standing that a skill needs to be shown.
 
     Raises:
         UsageError: there is no such dialect.
@@ -58,14 +59,11 @@ class Settings:
     streams: int | None = None
     proposals: ProposalStore | None = None
     spoken: table.Spoken = field(init=False, repr=False, compare=False)
+    least: Standing = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "spoken", table.spoken(self.dialect))
-
-    @property
-    def least(self) -> Standing:
-        """The standing that a skill needs to be shown."""
-        return self.spoken.least
+        object.__setattr__(self, "least", self.spoken.least)
 
 
 class Caller(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog.threads import in_turn
-from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import resources as dialect
 from mcp_skills_server.dialects.runtime import apps
 from mcp_skills_server.errors import NotServedError, RequestError, clipped

@@ -15,8 +15,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.catalog.view import View, retry_when_stale
-from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.catalog.views import View, Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import (
@@ -31,15 +30,28 @@ from mcp_skills_server.dialects.jsonrpc import (
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.runtime.runtime import Runtime
-from mcp_skills_server.server import eras, methods
+from mcp_skills_server.server import eras
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.eras import DISCOVER, INITIALIZE, MODERN, NOBODY, PING, Era, McpClient, Params, era_of
-from mcp_skills_server.server.methods import Fault, FaultError, fault_of, outcome_of_error, outcome_of_result
+from mcp_skills_server.server.eras import (
+    DISCOVER,
+    INITIALIZE,
+    MODERN,
+    NOBODY,
+    PING,
+    Era,
+    Fault,
+    FaultError,
+    McpClient,
+    Params,
+    era_of,
+    outcome_of_error,
+    outcome_of_result,
+)  # fmt: skip
 from mcp_skills_server.server.notify import Stream
 from mcp_skills_server.server.pages import Page
-from mcp_skills_server.server.requests import Caller, Handler, Settings
+from mcp_skills_server.server.requests import Caller, Settings
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.telemetry.trace_context import trace_of
+from mcp_skills_server.telemetry.events import trace_of
 from mcp_skills_server.transport import Pipes
 
 logger = logging.getLogger(__name__)
@@ -130,8 +142,6 @@ class Connection:
         self.principal: Principal | None = None  # a pipe proves no identity
         self._lines = lines
         self._attachment = attachment
-        settings, tools = attachment.settings, attachment.tools
-        handlers = {**methods.SKILLS, **methods.RESOURCES, **(methods.PROMPTS if settings.prompts else {})}
         self._methods: dict[str, _Method] = {
             INITIALIZE: self._initialize,
             PING: _nothing,
@@ -139,11 +149,8 @@ class Connection:
             "resources/subscribe": self._subscribe,
             "resources/unsubscribe": self._unsubscribe,
             "subscriptions/listen": self._listen,
-            **{method: partial(self._call, handler, attachment.ready) for method, handler in handlers.items()},
+            **dict.fromkeys(attachment.handlers, self._call),
         }
-        if settings.tools:
-            self._methods["tools/list"] = partial(self._call, tools.list_tools, attachment.glimpse)
-            self._methods["tools/call"] = partial(self._call, tools.call_tool, attachment.ready)
         self._era: Era | None = None
         self._client: McpClient = NOBODY
         self._is_open = False
@@ -163,8 +170,9 @@ class Connection:
         """
         self._reading = asyncio.current_task()
         try:
-            async for line in self._lines.lines():
-                await self._receive(line)
+            with self._attachment.events.serving():  # each task has this context
+                async for line in self._lines.lines():
+                    await self._receive(line)
             await self.last_answers(_LAST_ANSWERS_S)
             self._is_closing = True
         except asyncio.CancelledError:
@@ -221,14 +229,14 @@ class Connection:
             if era.modern:
                 request.client = eras.client_of_envelope(request.params or {})
             fault = era.params_fault(method, request.params)
-        with self._attachment.events.serving(), _observed(request) as event:
+        with _observed(request) as event:
             try:
                 result = era.written(method, await self._result(request, fault))
                 answer = _answer(request.id, result)
             except BrokenPipeError:
                 raise
             except Exception as error:
-                fault = fault_of(error, method, modern=era.modern)
+                fault = era.fault_of(error, method)
                 if event is not None:
                     event.code, event.outcome = fault.code, outcome_of_error(fault.code)
                 return _refusal(request.id, fault)
@@ -246,11 +254,7 @@ class Connection:
             raise FaultError(_NO_HANDSHAKE)
         return await method(request)
 
-    async def _call(
-        self, handler: Handler, ready: Callable[[], Awaitable[None]], request: PendingRequest
-    ) -> dict[str, Any]:
-        attachment = self._attachment
-        await ready()
+    async def _call(self, request: PendingRequest) -> dict[str, Any]:
         caller = Caller(
             request.client.extensions,
             served=self._served,
@@ -259,13 +263,10 @@ class Connection:
             audience=self,
             client=request.client.name,
         )
-        params = request.params or {}
-        return await retry_when_stale(
-            attachment.views.of(None), lambda view: handler(view, attachment.settings, caller, params)
-        )
+        return await self._attachment.call(request.method, caller, request.params or {})
 
     async def _served(self, view: View) -> Served:
-        return methods.served(self._attachment, view)
+        return self._attachment.served(view)
 
     async def _initialize(self, request: PendingRequest) -> dict[str, Any]:
         params = request.params or {}
@@ -280,11 +281,11 @@ class Connection:
         return await self._attachment.declared(shown, None, client.name, client.extensions)
 
     async def _subscribe(self, request: PendingRequest) -> dict[str, Any]:
-        await methods.subscribe(self._attachment, self, (request.params or {})["uri"], None)
+        await self._attachment.subscribe(self, (request.params or {})["uri"])
         return {}
 
     async def _unsubscribe(self, request: PendingRequest) -> dict[str, Any]:
-        methods.unsubscribe(self._attachment, self, (request.params or {})["uri"])
+        self._attachment.unsubscribe(self, (request.params or {})["uri"])
         return {}
 
     async def _listen(self, request: PendingRequest) -> dict[str, Any]:

@@ -11,19 +11,14 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
-
-from anyio import to_thread
 
 from mcp_skills_server.format.archive import Files, UnpackLimits
 from mcp_skills_server.format.archive.tree import Tree, check_name
 from mcp_skills_server.sources.cache import CacheFolder
-from mcp_skills_server.sources.folder import FetchedFolder
-from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, check_names, fetch_units, held
+from mcp_skills_server.sources.reconcile import fetching
 from mcp_skills_server.sources.records import IndexRecord
-from mcp_skills_server.sources.source import FetchReport, Polled, Revision, SourceSettings, UnreachableError
+from mcp_skills_server.sources.source import Bundle, Plan, Revision, Source, SourceSettings, Unit, check_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +36,7 @@ class Entry:
     item: Any = None
 
 
-class ListedSource(Polled):
+class ListedSource(Source):
     """A source that is copied skill by skill: `entries` and `read` are all that a kind of it must have.
 
     Both raise a `SourceError` where the source cannot be had now, and `read` a `ContentRefusedError` for a skill that
@@ -50,20 +45,16 @@ class ListedSource(Polled):
     Args:
         given: the text of the root.
         settings: of all sources.
+        origin: the address for people; by default `given`, which then must hold no secret.
 
     Attributes:
-        origin: the address for people, without secrets.
         warnings: about the last listing, one line each.
     """
 
-    def __init__(self, given: str, settings: SourceSettings, *, origin: str | None = None) -> None:
-        super().__init__(settings.refresh_s)
-        self.origin = given if origin is None else origin
+    def __init__(self, given: str, settings: SourceSettings, *, origin: str = "") -> None:
         self.warnings: tuple[str, ...] = ()
-        self.settings = settings.fetch
         self._kept = CacheFolder(settings.cache, type(self).__name__.lower(), given, "")
-        self.place: Path = self._kept.path
-        FetchedFolder.recover(self.place)
+        super().__init__(origin or given, self._kept.skills, settings)
 
     async def entries(self) -> Sequence[Entry]:
         """Return the skills that the source has now."""
@@ -83,35 +74,25 @@ class ListedSource(Polled):
         entries = await self.entries()
         fingerprints = sorted((each.name, each.fingerprint) for each in entries)
         digest = hashlib.sha256(json.dumps(fingerprints).encode()).hexdigest()
-        return Revision(digest, self.pace.check_s, (entries, self.warnings))
+        return Revision(digest, self.check_s, (entries, self.warnings))
 
-    async def bring(self, revision: Revision) -> FetchReport:
-        """Bring the folder up to what is listed."""
-        report = await to_thread.run_sync(held, self.place, self.origin, revision.digest)
-        if report is not None:
-            return report
+    @asynccontextmanager
+    async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:  # noqa: ARG002
+        """Plan what is listed."""
         entries, warnings = revision.content
         units = [Unit(each.fingerprint, each.name, (each.name,), item=each) for each in entries]
-        with FetchedFolder.opened(self.place) as opened:
-            reconciler = await to_thread.run_sync(
-                partial(Reconciler, opened, self.origin, self.settings, is_cache=True)
-            )
-            async with self.reading() as read:
+        index = IndexRecord(self.key, self.origin, revision=revision.digest, warnings=warnings)
+        async with self.reading() as read:
 
-                async def fetch(unit: Unit) -> Callable[[], Bundle]:
-                    files = await read(unit.item)
-                    return lambda: Bundle({unit.label: self._checked(files)})
+            async def fetch(unit: Unit) -> Callable[[], Bundle]:
+                files = await read(unit.item)
+                return lambda: Bundle({unit.label: self._checked(files)})
 
-                await fetch_units(reconciler, units, fetch)
-            index = IndexRecord(self.origin, self.origin, revision=revision.digest, warnings=warnings)
-            report = await to_thread.run_sync(reconciler.finish, index)
-        if reconciler.failure is not None and not report.unchanged + report.added + report.updated:
-            raise UnreachableError(reconciler.failure.reason)
-        return report
+            yield Plan(units, fetching(fetch), index, is_one=True)
 
     def _checked(self, files: Files) -> Files:
         """Return these files, if every platform can hold them and they are within the limits."""
-        tree = Tree(UnpackLimits(bytes=self.settings.limits.skill_bytes))
+        tree = Tree(UnpackLimits(bytes=self.settings.fetch.limits.skill_bytes))
         for path, (raw, executable) in files.items():
             check_name(path)
             tree.admit(path, len(raw))

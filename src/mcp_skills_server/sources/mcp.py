@@ -39,6 +39,7 @@ class McpServer(ListedSource):
     """The skills of `mcp+https://host/mcp`, `mcp+http://` on this machine, or `mcp+stdio:COMMAND`."""
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
+        self._fetch = settings.fetch
         self._words: list[str] = []
         self._url = ""
         self._token = settings.token
@@ -52,14 +53,14 @@ class McpServer(ListedSource):
 
     async def entries(self) -> Sequence[Entry]:
         """Return what the server lists."""
-        async with self._connected(self.settings.bounds.download_s) as client:
+        async with self._connected(self._fetch.bounds.download_s) as client:
             skills, self.warnings = await client.list(), client.refused
         return [Entry(each.name, _fingerprint(each), each) for each in skills]
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[Callable[[Entry], Awaitable[Files]]]:
         """Read over one connection."""
-        async with self._connected(self.settings.limits.total_s) as client:
+        async with self._connected(self._fetch.limits.total_s) as client:
             yield lambda entry: self._read(client, entry.item)
 
     async def listen(self, changed: Callable[[], object]) -> None:
@@ -70,22 +71,22 @@ class McpServer(ListedSource):
                     changed()  # what changed before it was listened is not announced
                     async for _ in changes:
                         changed()
-            await anyio.sleep(self.pace.check_s)
+            await anyio.sleep(self.check_s)
 
     async def _read(self, client: SkillsClient, skill: ListedSkill) -> Files:
         if not skill.is_proved or skill.files is None:
             raise ContentRefusedError(_NOT_PROVED)
-        if sum(file.size or 0 for file in skill.files.values()) > self.settings.limits.skill_bytes:
-            raise ContentRefusedError(f"it has more than {self.settings.limits.skill_bytes:,} bytes")
+        if sum(file.size or 0 for file in skill.files.values()) > self._fetch.limits.skill_bytes:
+            raise ContentRefusedError(f"it has more than {self._fetch.limits.skill_bytes:,} bytes")
         try:
-            with anyio.fail_after(self.settings.bounds.download_s):
+            with anyio.fail_after(self._fetch.bounds.download_s):
                 return {path: (await client.read(skill, path), False) for path in skill.files}
         except UnprovedError as error:
             raise ContentRefusedError(clipped(str(error))) from None
         except MCPError as error:
             raise UnreachableError(f"the server says: {clipped(str(error))}") from None
         except TimeoutError:
-            raise UnreachableError(f"not read within {self.settings.bounds.download_s:g} s") from None
+            raise UnreachableError(f"not read within {self._fetch.bounds.download_s:g} s") from None
 
     @asynccontextmanager
     async def _connected(self, seconds: float) -> AsyncGenerator[SkillsClient]:
@@ -96,7 +97,7 @@ class McpServer(ListedSource):
                     connection: Any = self._url
                     if self._token:
                         headers = {"Authorization": f"Bearer {self._token}"}  # redirects stay within the origin
-                        bound = httpx2.Timeout(None, connect=self.settings.bounds.read_s)  # the rest is bounded here
+                        bound = httpx2.Timeout(None, connect=self._fetch.bounds.read_s)  # the rest is bounded here
                         http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=bound))
                         connection = streamable_http_client(self._url, http_client=http)
                     if self._words:

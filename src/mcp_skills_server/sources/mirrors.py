@@ -29,8 +29,8 @@ from mcp_skills_server.sources.addresses import relative_to_site
 from mcp_skills_server.sources.cache import private_folder, trim
 from mcp_skills_server.sources.folder import clear, folder_stamp
 from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
+from mcp_skills_server.sources.reconcile import reconcile
 from mcp_skills_server.sources.source import (
-    Announcing,
     FetchReport,
     Revision,
     RewrittenError,
@@ -50,6 +50,8 @@ _SOONEST_S: Final = 1.0
 """Between two looks that are asked for."""
 _TRIM_S: Final = 600.0
 """Between two looks at the size of the cache, each of which is a walk through it."""
+_FIRST_RETRY_S: Final = 30.0
+"""After a first failure, unless the polling interval is shorter; doubled with each further one."""
 _STOP_S: Final = 1.0
 """Seconds that a shutdown waits for fetches to end."""
 
@@ -59,11 +61,9 @@ class SourceState:
     """The state of a root that is fetched. Times are in seconds of the epoch.
 
     Attributes:
-        name: its origin, without secrets.
         ready: it has answered once, or a copy of it was kept.
         trouble: why the last fetch failed, in one line; always given while it is not ready.
         revision: what is served; "" where nothing was fetched yet, or not all of it.
-        looked: the end of the last look.
         next_look: the begin of the next one; None while one is under way.
         current: the end of the last look that succeeded.
     """
@@ -163,7 +163,7 @@ class Follower:
         if not self.state.ready:
             await to_thread.run_sync(self.arrived, str(self.path))
         self._change(ready=True, trouble=None, current=self.state.looked)
-        return revision.next_check_s if is_complete else source.pace.check_s
+        return revision.next_check_s if is_complete else source.check_s
 
     def _change(self, **fields: Any) -> None:
         self.state = replace(self.state, **fields)
@@ -182,15 +182,14 @@ class Follower:
                 await to_thread.run_sync(self.report_failure, error)
             if self.has_copy:
                 self._change(ready=True)
-            pace = self.source.pace  # which the operator may have changed
-            wait = retry = min(retry * 2, pace.last_retry_s) or pace.first_retry_s
+            check_s = self.source.check_s
+            wait = retry = min(retry * 2, max(check_s, self.source.last_retry_s)) or min(check_s, _FIRST_RETRY_S)
 
     async def listen(self) -> None:
         """Look whenever the publisher announces a change, until cancelled."""
-        if isinstance(self.source, Announcing):
-            while not self.read_once.is_set():  # the first copy comes sooner alone
-                await anyio.sleep(_LISTEN_S)
-            await self.source.listen(self.look)
+        while not self.read_once.is_set():  # noqa: ASYNC110, an event of threads; the first copy comes sooner alone
+            await anyio.sleep(_LISTEN_S)
+        await self.source.listen(self.look)
 
     def look(self) -> None:
         """Have `follow` look now. To be called in its event loop."""
@@ -248,7 +247,7 @@ class Follower:
         if self._refused is not None and self._refused[0] == revision.digest:
             raise self._refused[1]
         try:
-            report = await source.bring(revision)
+            report = await reconcile(source, revision)
         except UnacceptableError as error:
             if not isinstance(error, RewrittenError):
                 self._refused = revision.digest, error
@@ -420,8 +419,9 @@ class Mirrors:
     def set_refresh(self, given: str, seconds: float) -> None:
         """Set the polling interval of a root, and look at it now. From any thread."""
         for root, follower in self._roots:
-            if root == given and follower.source.refresh_s not in {None, seconds}:
-                follower.source.refresh_s = seconds
+            source = follower.source
+            if root == given and source.own_check_s is None and source.check_s != seconds:
+                source.check_s = seconds
                 self._look_at(follower)
 
     def repinned(self, revisions: Mapping[str, str]) -> Callable[[], None]:
@@ -435,7 +435,7 @@ class Mirrors:
         """
 
         async def fetch(source: Source) -> None:
-            await source.bring(await source.resolve())
+            await reconcile(source, await source.resolve())
 
         fetched: list[tuple[Follower, Source]] = []
         for folder, revision in revisions.items():

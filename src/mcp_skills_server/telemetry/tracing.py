@@ -25,8 +25,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 import mcp_skills_server
-from mcp_skills_server.telemetry.events import CATALOGUE, Event, Events, Use
-from mcp_skills_server.telemetry.trace_context import Carrier
+from mcp_skills_server.telemetry.events import CATALOGUE, Carrier, Event, Events, Use
 
 logger = logging.getLogger(__name__)
 

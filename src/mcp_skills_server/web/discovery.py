@@ -22,9 +22,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.authoring.evaluation import own_cases
-from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.threads import off_loop
-from mcp_skills_server.catalog.views import BySkillSet, Views
+from mcp_skills_server.catalog.views import LruCache, SkillSet, Views, held
 from mcp_skills_server.dialects.aicatalog import (
     ARD,
     ARD_MEDIA_TYPE,
@@ -326,7 +325,7 @@ class ByGrants:
     def __init__(self, views: Views, make: Callable[[SkillSet, set[str]], Discovery]) -> None:
         logged: set[str] = set()
         self._views = views
-        self._endpoints = BySkillSet(lambda each: make(each, logged), _MOST_SKILLS)
+        self._endpoints = LruCache(lambda each: make(each, logged), held, _MOST_SKILLS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD."""

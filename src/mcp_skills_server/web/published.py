@@ -13,8 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from mcp_skills_server import __version__
-from mcp_skills_server.catalog.skill_set import SkillSet
-from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.catalog.views import SkillSet, Views
 from mcp_skills_server.dialects.aicatalog import ARD, CARD, CARD_MEDIA_TYPE, CATALOG, LINKS, server_card
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
 from mcp_skills_server.publish.artifacts import RetentionPolicy

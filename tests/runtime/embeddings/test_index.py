@@ -173,7 +173,7 @@ def test_kept_vectors_that_cannot_be_of_one_model_are_made_anew(tmp_path: Path, 
     with tiny.endpoint() as served:
         assert begun(stack, registry, Endpoint(served.url, "tiny"), tmp_path).wait(DEADLINE)
         with closing(sqlite3.connect(tmp_path / "skills.sqlite3", isolation_level=None)) as database:
-            database.execute("UPDATE vector SET vector = x'00000000' WHERE digest = (SELECT min(digest) FROM vector)")
+            database.execute("UPDATE memo SET value = x'00000000' WHERE key = (SELECT min(key) FROM memo)")
         served.asked.clear()
         embeddings = begun(stack, registry, Endpoint(served.url, "tiny"), tmp_path)
         assert embeddings.wait(DEADLINE)
@@ -185,8 +185,8 @@ def test_vectors_that_nobody_used_for_a_month_go(tmp_path: Path, stack: ExitStac
     with tiny.endpoint() as served:
         assert begun(stack, loaded(top), Endpoint(served.url, "tiny"), tmp_path).wait(DEADLINE)
         with closing(sqlite3.connect(tmp_path / "skills.sqlite3", isolation_level=None)) as database:
-            database.execute("UPDATE vector SET used = used - 31")
+            database.execute("UPDATE memo SET used = used - 31")
             plant(top, {"beta/SKILL.md": text("beta", "A lorry")})
             (top / "gamma/SKILL.md").unlink()
             assert begun(stack, loaded(top), Endpoint(served.url, "tiny"), tmp_path).wait(DEADLINE)
-            assert database.execute("SELECT count(*) FROM vector").fetchone() == (2,)  # alpha's was asked for
+            assert database.execute("SELECT count(*) FROM memo").fetchone() == (2,)  # alpha's was asked for

@@ -10,8 +10,7 @@ from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
 from mcp_skills_server.sources.oci import manifests, source
 from mcp_skills_server.sources.oci.manifests import TITLE, Descriptor
 from mcp_skills_server.sources.oci.source import read_layers
-from mcp_skills_server.sources.reconcile import Bundle
-from mcp_skills_server.sources.source import UnacceptableError
+from mcp_skills_server.sources.source import Bundle, UnacceptableError
 from sources.oci.registries import OCI_LAYER, digest, tar
 from sources.publishers import skill_md
 from tables import each_row

@@ -18,7 +18,7 @@ from starlette.requests import Request
 
 from catalog.forest import loaded, plant, skill_md
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.catalog.views import SkillSet
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.web.ui.pages import live
 from mcp_skills_server.web.ui.pages.live import MOST_KEPT, MOST_SHOWN, Change, ChangeStream, Live

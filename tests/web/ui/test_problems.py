@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from catalog.forest import plant, skill_md
 from mcp_skills_server.cli import cli
 from mcp_skills_server.codes import problem
+from mcp_skills_server.model import Snapshot
 from mcp_skills_server.web.ui.pages import problems
 from tables import each_row
 from web.ui.serving import get, names, page_serving, words
@@ -58,7 +59,7 @@ def test_problems_of_a_root_are_for_the_operator(tmp_path: Path) -> None:
     )
     look = look_at(one, two)
     lost = problem("root-missing", "is gone").at(str(two), "")
-    look.runtime.registry.snapshot = look.snapshot.replacing({}, (), (lost,))
+    look.runtime.registry.snapshot = Snapshot(dict(look.snapshot.skills), (lost,))
     again = look_at(registry=look.runtime.registry)
     assert [each.code for each in problems.survey_of(replace(again, is_admin=False)).problems] == ["name-mismatch"]
     assert {each.code for each in problems.survey_of(replace(again, is_admin=True)).problems} == {

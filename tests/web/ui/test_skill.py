@@ -6,7 +6,6 @@ import hashlib
 import html
 import os
 import re
-import shutil
 import struct
 import subprocess
 import time
@@ -162,19 +161,6 @@ def test_large_files_binary_ones_and_very_many(tmp_path: Path) -> None:
         assert text.count('href="/ui/files/many?file=') == 501 and len(text) < 500_000
         text = page(server, "/ui/skills/long")
         assert "too long to be rendered" in words(text) and len(text) < 500_000
-
-
-def test_a_skill_that_went_while_its_page_was_open_is_said_with_a_way_back(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a")
-    write_skill(tmp_path / "b")
-    with page_serving(tmp_path) as server:
-        page(server, "/ui/skills/a")
-        shutil.rmtree(tmp_path / "a")
-        until = time.monotonic() + 20
-        while (reply := get(server, "/ui/skills/a")).status != 404:
-            assert time.monotonic() < until
-        assert "not there any more" in words(reply) and 'href="/ui/"' in reply.body.decode()
-        assert get(server, "/ui/files/a?file=SKILL.md").status == 404
 
 
 def test_a_change_is_shown_as_a_difference(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 from starlette.requests import Request
 
-from mcp_skills_server.telemetry.usage_store import Batch, By, Count, Line, Report, Sum, UsageStore, day_of
+from mcp_skills_server.telemetry.usage import Batch, By, Count, Line, Report, Sum, UsageStore, day_of
 from mcp_skills_server.web.ui.pages import operation
 from web.http_wire import Server, client
 from web.test_grants import ANN, BOB, configure

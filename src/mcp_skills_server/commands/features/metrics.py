@@ -75,7 +75,6 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
         return out
 
     def gauges(self) -> Mapping[str, Gauge]:
-        """Return the gauges of the catalogue, the sources, the tokens and the configuration."""
         from mcp_skills_server.access.tokens import SOON_S
         from mcp_skills_server.web.probes import count_failing
 

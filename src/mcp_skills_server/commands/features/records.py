@@ -14,8 +14,7 @@ from mcp_skills_server.errors import UsageError, missing_extra
 if TYPE_CHECKING:
     from mcp_skills_server.telemetry.audit import AuditLog
     from mcp_skills_server.telemetry.events import Events
-    from mcp_skills_server.telemetry.usage import Usage
-    from mcp_skills_server.telemetry.usage_store import UsageStore
+    from mcp_skills_server.telemetry.usage import Usage, UsageStore
 
 logger = logging.getLogger(__name__)
 OFF: Final = "off"
@@ -34,11 +33,7 @@ class AuditOptions(Options, heading="Audit log"):
 
 
 def start_audit(options: AuditOptions, events: Events, *, stdout_is_free: bool) -> AuditLog | None:
-    """Start the audit log of a server's events and return it; None without `--audit-log`.
-
-    Raises:
-        UsageError: the file cannot be written, or stdout is the protocol's.
-    """
+    """Start the audit log of a server's events and return it; None without `--audit-log`."""
     if options.audit_log is None:
         if options.audit_required:
             raise UsageError("--audit-required is for the audit log; give --audit-log FILE too")
@@ -110,7 +105,7 @@ def store_at(store: str | None, *, make: bool = True) -> UsageStore | None:
         file = store.removeprefix(_SQLITE)
     if not make and not os.path.exists(file):
         return None
-    from mcp_skills_server.telemetry.usage_store import UsageStore
+    from mcp_skills_server.telemetry.usage import UsageStore
 
     return UsageStore(file)
 

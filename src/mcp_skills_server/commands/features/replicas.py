@@ -33,7 +33,6 @@ class RedisType(click.ParamType[str]):
     name = "redis"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        """Return the address as it is."""
         from mcp_skills_server.shared.address import redis_settings
 
         redis_settings(value)
@@ -135,7 +134,6 @@ class _Shared(Part):
         self._shared = shared
 
     def configure(self, http: HttpSettings) -> HttpSettings:
-        """Return the settings with what the replicas share."""
         return replace(http, **self._shared)
 
 

@@ -144,7 +144,7 @@ class Embeddings:
         model = self._embedder.key
         kept: Mapping[bytes, bytes] = {}
         if self._index is not None:
-            kept = self._index.vectors(model, digests.values())
+            kept = self._index.memos(model, digests.values())
         if len({self._length, *map(len, kept.values())} - {0}) > 1:
             self._forget(model)
             raise EmbeddingError("the kept vectors are not of one length, so all are made anew")
@@ -161,7 +161,7 @@ class Embeddings:
                 raise EmbeddingError("the model's vectors have another length than before, so all are made anew")
             new = {digest: row.tobytes() for digest, row in zip(batch, made, strict=True)}
             if self._index is not None:
-                self._index.keep_vectors(model, new)
+                self._index.keep_memos(model, new)
             self._put({path: (digest, new[digest]) for path, digest in digests.items() if digest in new})
         with self._followed:
             self._seen = snapshot
@@ -185,7 +185,7 @@ class Embeddings:
     def _forget(self, model: str) -> None:
         """Begin again: behind the same address there is another model."""
         if self._index is not None:
-            self._index.forget_vectors(model)
+            self._index.forget_memos(model)
         with self._lock:
             self._known, self._table = {}, None
         self._seen = Snapshot({})

@@ -21,8 +21,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.skill_set import SkillSet
-from mcp_skills_server.catalog.views import nested_in
+from mcp_skills_server.catalog.views import SkillSet, nested_in
 from mcp_skills_server.model import Changes, Snapshot, Standing
 from mcp_skills_server.runtime.quota import Owner, Quota, QuotaError
 from mcp_skills_server.server.callers import counted

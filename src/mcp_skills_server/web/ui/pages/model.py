@@ -11,14 +11,14 @@ from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import jsonrpc, runtime
 from mcp_skills_server.dialects.runtime import Overview, Shown
 from mcp_skills_server.dialects.table import AUTO
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Json, Standing
 from mcp_skills_server.model.clients import UNKNOWN
-from mcp_skills_server.server import eras, methods, prompts
+from mcp_skills_server.server import eras, prompts, skills
 from mcp_skills_server.server.eras import Era
 from mcp_skills_server.server.requests import Caller
 from mcp_skills_server.web.ui.look import Look, choice_of
@@ -147,8 +147,8 @@ async def method_answers(look: Look, era: Era, dialects: Sequence[str]) -> Async
 
 async def _listed(look: Look, era: Era, method: str, dialect: str, caller: Caller) -> MethodAnswer:
     """Return the first page of a list as it is sent."""
-    handlers = {**methods.PROMPTS, **methods.SKILLS}
-    result = await handlers[method](look.view, look.site.settings, caller, {})
+    handler = prompts.list_prompts if method == "prompts/list" else skills.list_skills
+    result = await handler(look.view, look.site.settings, caller, {})
     entries, more = result[method.partition("/")[0]], result.get("nextCursor") is not None
     return MethodAnswer(method, dialect, jsonrpc.dump(era.written(method, result)), len(entries), more)
 

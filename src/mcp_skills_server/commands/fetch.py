@@ -23,7 +23,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import is_archive
 from mcp_skills_server.provenance.signatures import UnsignedError, Verifier
 from mcp_skills_server.sources.addresses import check_fetchable, relative_to_site, shown
-from mcp_skills_server.sources.kinds import kind_of, open_source
+from mcp_skills_server.sources.kinds import COMMAND, kind_of, open_source
 from mcp_skills_server.sources.reconcile import reconcile
 from mcp_skills_server.sources.records import read_indexes
 from mcp_skills_server.sources.source import (
@@ -172,6 +172,9 @@ def _known(folder: str, settings: FetchSettings) -> list[tuple[str, FetchSetting
         raise UsageError(f"{folder}: nothing was fetched into it; give the URL of a site")
     if settings.wanted is not None:
         raise UsageError("--skill needs the URL of a site")
+    for each in known:
+        if each.given.startswith(COMMAND):  # a folder may be anybody's, and its arguments are not recorded
+            raise UsageError(f"{folder}: no command is started for a record; give it again, as in {COMMAND}COMMAND")
     if settings.trust.headers and len({each.source for each in known}) > 1:
         raise UsageError("a token or a header is for one site; give its URL")
     return [

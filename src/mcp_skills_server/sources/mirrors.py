@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 Note: TypeAlias = Callable[[str, tuple[Problem, ...]], object]
 """Takes the revision that is served and what is wrong with it, in another thread."""
 
+_LISTEN_S: Final = 0.1
 _SOONEST_S: Final = 1.0
 """Between two looks that are asked for."""
 _TRIM_S: Final = 600.0
@@ -186,6 +187,12 @@ class Follower:
                 self._change(ready=True)
             check_s = self.source.check_s
             wait = retry = min(retry * 2, max(check_s, self.source.last_retry_s)) or min(check_s, _FIRST_RETRY_S)
+
+    async def listen(self) -> None:
+        """Look whenever the publisher announces a change, until cancelled."""
+        while not self.read_once.is_set():  # noqa: ASYNC110, an event of threads; the first copy comes sooner alone
+            await anyio.sleep(_LISTEN_S)
+        await self.source.listen(self.look)
 
     def look(self) -> None:
         """Have `follow` look now. To be called in its event loop."""
@@ -460,6 +467,7 @@ class Mirrors:
         async with BlockingPortal() as self._portal, anyio.create_task_group() as tasks:
             for follower in self.followers:
                 tasks.start_soon(follower.follow)
+                tasks.start_soon(follower.listen)
             tasks.start_soon(self._keep_small)
             await to_thread.run_sync(self._stop.wait, abandon_on_cancel=True)
             tasks.cancel_scope.cancel()

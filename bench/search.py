@@ -16,7 +16,7 @@ from pathlib import Path
 from time import process_time
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.runtime.search import Search
 
 HERE = Path(__file__).parent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -15,7 +16,8 @@ import click
 import pytest
 
 import forkserver
-from mcp_skills_server.cli import COMMANDS, cli
+from mcp_skills_server.cli import COMMANDS, cli, main
+from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, write_skill
 
 
@@ -33,14 +35,21 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
     )
 
 
-def read_terminal(ours: int) -> bytes:
-    """Return all that was written to a pseudo-terminal whose other end is closed."""
+def on_terminal(*words: str | Path, stream: str, **environment: str) -> tuple[str, bytes]:
+    """What a command writes to a terminal of 90 columns, which is its stdout or stderr, and to its stdout."""
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, 90))
+    outputs: dict[str, int] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, stream: theirs}
+    env = {key: value for key, value in os.environ.items() if key != "COLUMNS"} | environment
+    done = forkserver.run([*COMMAND, *map(str, words)], **outputs, timeout=DEADLINE, check=False, env=env)
+    os.close(theirs)
     shown = b""
     with suppress(OSError):  # how Linux tells the end of a terminal
         while read := os.read(ours, 4096):
             shown += read
     os.close(ours)
-    return shown
+    assert done.returncode in {0, 1}
+    return shown.decode(), done.stdout
 
 
 @pytest.mark.parametrize(
@@ -140,11 +149,12 @@ def test_list_tells_of_what_is_not_served(tmp_path: Path) -> None:
     write_skill(tmp_path / "good")
     write_skill(tmp_path / "torn").joinpath("SKILL.md").write_text("nothing")
     seen = {each["path"]: each for each in json.loads(run("list", tmp_path, "--format", "json").stdout)["skills"]}
-    assert (seen["good"]["served"], seen["good"]["problems"]) == (True, 0)
-    assert (seen["torn"]["served"], seen["torn"]["problems"]) == (False, 1)
+    assert [(each, seen[each]["served"], seen[each]["problems"]) for each in seen] == [
+        ("good", True, 0),
+        ("torn", False, 1),
+    ]
     assert "(not served)" in run("list", tmp_path).stdout
-    done = run("show", tmp_path, "torn")
-    assert done.returncode == 0 and "frontmatter-missing" in done.stdout
+    assert "frontmatter-missing" in run("show", tmp_path, "torn").stdout
 
 
 def test_show_tells_one_skill_whole() -> None:
@@ -216,14 +226,17 @@ def test_the_command_line_imports_lazily() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("variable", ["MCP_SKILLS_TOKENS", "MCP_SKILLS_TOKEN_FILE"])
-def test_an_empty_value_for_tokens_does_not_open_the_server(variable: str) -> None:
-    done = run("serve", FIXTURES, "--transport", "http", "--port", "0", **{variable: ""})
-    assert done.returncode == 2
-    assert (
-        done.stderr
-        == f"mcp-skills-server: {variable} is set but empty; give tokens, or unset it for a server without\n"
-    )
+@each_row(
+    ("variable", "wanted"),
+    [("TOKENS", "tokens"), ("TOKEN_FILE", "tokens"), ("OAUTH_ISSUER", "an issuer"), ("OAUTH_AUDIENCE", "an audience")],
+)
+def test_an_empty_variable_opens_no_server(variable: str, wanted: str) -> None:
+    done = run("serve", FIXTURES, "--transport", "http", "--port", "0", **{f"MCP_SKILLS_{variable}": ""})
+    said = f"MCP_SKILLS_{variable} is set but empty; give {wanted}, or unset it for a server without"
+    assert (done.returncode, done.stderr) == (2, f"mcp-skills-server: {said}\n")
+
+
+def test_an_empty_option_of_tokens_opens_no_server() -> None:
     for option in ("--tokens", "--token-file"):
         done = run("serve", FIXTURES, "--transport", "http", "--port", "0", option, "")
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
@@ -294,20 +307,12 @@ def test_a_skill_path_with_a_dot_segment_works_as_a_uri_everywhere(tmp_path: Pat
                 wire.request("resources/read", {"uri": bad})
 
 
-def test_links_that_npx_skills_makes_are_served_and_can_be_left_alone(tmp_path: Path) -> None:
+def test_links_that_npx_skills_makes_are_listed_and_can_be_left_alone(tmp_path: Path) -> None:
     write_skill(tmp_path / ".agents/skills/pdf", scripts__run_py="print(1)\n")
     root = tmp_path / ".claude/skills"
     root.mkdir(parents=True)
     (root / "pdf").symlink_to("../../.agents/skills/pdf")
     assert [each["path"] for each in json.loads(run("list", root, "--format", "json").stdout)["skills"]] == ["pdf"]
-    with serving(root) as wire:
-        (entry,) = wire.every_skill()
-        for each in entry["resources"]:
-            assert wire.request("resources/read", {"uri": each["uri"]})["contents"]
-        write_skill(tmp_path / ".agents/skills/pdf", description="Does another thing.")
-        wire.until("notifications/skills/list_changed")
-        (entry,) = wire.every_skill()
-        assert entry["description"] == "Does another thing."
     for given, environment in ((["--no-follow-links"], {}), ([], {"MCP_SKILLS_FOLLOW_LINKS": "0"})):
         for command in (["list"], ["validate"]):
             seen = json.loads(run(*command, root, *given, "--format", "json", **environment).stdout)
@@ -354,14 +359,9 @@ def test_validate_shows_how_far_it_is_on_a_terminal_alone(tmp_path: Path) -> Non
     for number in range(3):
         write_skill(tmp_path / f"skill-{number}")
     assert run("validate", tmp_path).stderr == ""
-    ours, theirs = os.openpty()
-    done = subprocess.run(
-        [*COMMAND, "validate", str(tmp_path)], stdout=subprocess.PIPE, stderr=theirs, timeout=DEADLINE, check=False
-    )
-    os.close(theirs)
-    shown = read_terminal(ours)
-    assert b"Checking skills" in shown and b"100%" in shown
-    assert done.stdout == b"3 skills, 0 errors, 0 warnings\n"
+    shown, out = on_terminal("validate", tmp_path, stream="stderr")
+    assert "Checking skills" in shown and "100%" in shown
+    assert out == b"3 skills, 0 errors, 0 warnings\n"
 
 
 @pytest.mark.parametrize(
@@ -407,17 +407,16 @@ def test_the_help_has_options_below_headings_and_examples_before_them(name: str)
         assert "--token-file" in below and "HTTP: " not in text
 
 
-def test_an_interrupt_ends_a_command_with_130() -> None:
+def test_an_interrupt_ends_a_command_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     """The exit code that shells know, and that the README has."""
-    program = """
-from mcp_skills_server import cli
-from mcp_skills_server.commands import look
-def interrupted(*_): raise KeyboardInterrupt
-look.load_registry = interrupted
-cli.main(["list", "."])
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 130 and "Traceback" not in done.stderr
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mcp_skills_server.commands.look.load_registry", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main(["list", "."])
+    assert ended.value.code == 130
     assert "130 ended by" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -461,7 +460,7 @@ def test_a_standard_stream_that_the_parent_closed_is_an_empty_one(command: str, 
 def test_output_that_cannot_be_written_is_a_line(command: str, said: str, code: int) -> None:
     hello = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}\n'
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
+        done = forkserver.run(
             [*COMMAND, command, str(FIXTURES)],
             input=hello, stdout=full, stderr=subprocess.PIPE, timeout=DEADLINE, check=False,
         )  # fmt: skip
@@ -477,21 +476,8 @@ def test_a_table_on_a_terminal_is_as_wide_as_it_and_has_colours(
     write_skill(tmp_path / "tea", description="x" * 500)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "SKILL.md").write_text("---\nname: other\ndescription: " + "y" * 300 + "\n---\n")
-    ours, theirs = os.openpty()
-    termios.tcsetwinsize(theirs, (24, 90))
-    command = [*COMMAND, "list", str(tmp_path)]
-    done = subprocess.run(
-        command,
-        stdout=theirs,
-        stderr=subprocess.DEVNULL,
-        check=False,
-        timeout=DEADLINE,
-        env={key: value for key, value in os.environ.items() if key != "COLUMNS"} | environment,
-    )
-    os.close(theirs)
-    shown = read_terminal(ours)
-    text = shown.decode()
-    assert done.returncode in {0, 1} and ("\x1b[31m" in text) is coloured
+    text, _ = on_terminal("list", tmp_path, stream="stdout", **environment)
+    assert ("\x1b[31m" in text) is coloured
     lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
     assert len(lines) == 3 and max(map(len, lines)) == 90
 
@@ -499,19 +485,17 @@ def test_a_table_on_a_terminal_is_as_wide_as_it_and_has_colours(
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
 @pytest.mark.parametrize("arguments", [["list"], ["validate", "--format", "json"]], ids=" ".join)
 def test_output_in_any_encoding_is_written_and_json_stays_json(
-    tmp_path: Path, encoding: str, arguments: list[str]
+    tmp_path: Path, encoding: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_skill(tmp_path / "tea", description="Brews ä tea for 日本. Use when thirsty \U0001f375.")
     (tmp_path / "日本").mkdir()
     (tmp_path / "日本" / "SKILL.md").write_text("no frontmatter: ä\n", encoding="utf-8")
-    done = subprocess.run(
-        [*COMMAND, *arguments[:1], str(tmp_path), *arguments[1:]],
-        capture_output=True,
-        timeout=DEADLINE,
-        check=False,
-        env={**os.environ, "PYTHONIOENCODING": encoding},
-    )
-    assert done.returncode in {0, 1} and b"Traceback" not in done.stderr
-    text = done.stdout.decode("utf-8" if encoding == "ascii" else encoding)  # click takes ASCII for an unset locale
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments[:1], str(tmp_path), *arguments[1:]])
+    sys.stdout.flush()
+    assert ended.value.code in {0, 1}
+    text = written.getvalue().decode("utf-8" if encoding == "ascii" else encoding)  # click takes ASCII for no locale
     if "json" in arguments:
         assert "日本" in str(json.loads(text))

@@ -63,6 +63,8 @@ class Threat:
         times = source.count(self.before)
         if times != 1:
             return f"its patch does not apply: {self.module} has its text {times} times"
+        if not self.module.endswith(".py"):
+            return ""
         try:
             compile(self.patched(source.encode()), self.module, "exec", dont_inherit=True)
         except SyntaxError as error:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry as Registry
     from mcp_skills_server.catalog.roots import Limits as Limits
     from mcp_skills_server.catalog.roots import MirroredRoot as MirroredRoot
-    from mcp_skills_server.catalog.view import View as View
+    from mcp_skills_server.catalog.views import View as View
     from mcp_skills_server.catalog.watch import Watcher as Watcher
     from mcp_skills_server.commands.opening import open_registry as open_registry
     from mcp_skills_server.dialects.runtime import ToolResult as ToolResult
@@ -69,7 +69,7 @@ _HOMES = {
     "Standing": "model",
     "ToolResult": "dialects.runtime",
     "UsageError": "errors",
-    "View": "catalog.view",
+    "View": "catalog.views",
     "Watcher": "catalog.watch",
     "attach": "server.attach",
     "open_registry": "commands.opening",

@@ -12,8 +12,7 @@ import anyio
 import pytest
 
 from access.signing import AUDIENCE, ISSUER, claims, private, public, signed
-from mcp_skills_server.access.issuer import Issuer, metadata_urls
-from mcp_skills_server.access.oauth import ResourceServer
+from mcp_skills_server.access.oauth import Issuer, ResourceServer, metadata_urls
 from mcp_skills_server.access.principal import RefusedError, UnavailableError
 from mcp_skills_server.access.settings import OAuthSettings, is_safe
 from mcp_skills_server.errors import SkillsServerError
@@ -355,26 +354,14 @@ def test_a_token_that_names_no_key_is_by_the_only_one_that_fits() -> None:
 @each_row(
     ("url", "safe"),
     [
-        ("https://x.example", True),
-        ("https://x.example:8443/a?b", True),
-        ("http://127.0.0.1:9/keys", True),
-        ("http://localhost/keys", True),
-        ("http://[::1]:8/", True),
-        ("http://x.example", False),
-        ("http://localhost.evil.example", False),
-        ("https://x.example:port", False),
-        ("https://[::1", False),
-        ("https://", False),
-        ("https://u@x.example", False),
-        ("https://x.example#f", False),
-        ('https://x.example/"', False),
-        ("https://x.example/ y", False),
-        ("https://ü.example", False),
-        ("ftp://x.example", False),
-        ("x", False),
-        ("", False),
+        ("https://x.example", True), ("https://x.example:8443/a?b", True), ("http://127.0.0.1:9/keys", True),
+        ("http://localhost/keys", True), ("http://[::1]:8/", True), ("http://x.example", False),
+        ("http://localhost.evil.example", False), ("https://x.example:port", False), ("https://[::1", False),
+        ("https://", False), ("https://u@x.example", False), ("https://x.example#f", False),
+        ('https://x.example/"', False), ("https://x.example/ y", False), ("https://ü.example", False),
+        ("ftp://x.example", False), ("x", False), ("", False),
     ],
-)
+)  # fmt: skip
 def test_which_urls_nobody_can_change_on_the_way(url: str, safe: bool) -> None:
     assert is_safe(url) is safe
 

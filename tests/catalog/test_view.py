@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from catalog.forest import loaded, plant, skill_md, skills
-from mcp_skills_server.catalog.view import View, retry_when_stale
+from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.errors import StaleFileError, UnreadableError
 
 

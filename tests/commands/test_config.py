@@ -22,12 +22,15 @@ from mcp_skills_server.commands.config_file import (
     parameters,
     parse,
 )
-from mcp_skills_server.commands.fields import variables_of
-from mcp_skills_server.commands.serve import serve
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.commands.opening import open_served
+from mcp_skills_server.commands.runtime_options import make_runtime
+from mcp_skills_server.commands.serve import ServeOptions, serve
+from mcp_skills_server.errors import RequestError, UsageError
+from mcp_skills_server.runtime.runtime import RuntimeSettings
+from mcp_skills_server.runtime.scripts.policy import ExecutionPolicy
+from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from tables import each_row
-from web.http_wire import refused
-from wire import ROOT, write_skill
+from wire import write_skill
 
 OAUTH = "[oauth]\nissuer = 'https://l.example'\naudience = 'https://s.example/mcp'"
 
@@ -43,44 +46,26 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("port = 1\n\n[source]\n[[source]]", 4, "", "write key = value"),
     # No such key
     ("page_size = 7", 1, "page_size", "write page-size"),
-    ("PAGE-SIZE = 7", 1, "PAGE-SIZE", "write page-size"),
     ("MCP_SKILLS_PAGE_SIZE = 7", 1, "MCP_SKILLS_PAGE_SIZE", "write page-size"),
     ('"--page-size" = 7', 1, "--page-size", "write page-size"),
     ("no-watch = true", 1, "no-watch", "write watch"),
-    ("root = ['a']", 1, "root", "write roots"),
     ("allowed-hosts = ['a']", 1, "allowed-hosts", "write allowed-host"),
     ("zzzzzz = 1", 1, "zzzzzz", "docs/configuration.md"),
     ("config = 'other.toml'", 1, "config", "docs/configuration.md"),
     ("[server-settings]\nport = 1", 1, "server-settings", "put its keys at the top of the file"),
-    ("[[sources]]\nfrom = 'a'", 1, "sources", "write source"),
     ("[[source]]\nfrom = 'a'\nrequire_signature = ['k']", 3, "source.require_signature", "write require-signature"),
     ("[[source]]\nfrom = 'a'\n[[source]]\nfrom = 'b'\nscript = true", 5, "source.script", "write scripts"),
     # Of quotas
     ("quota = 1", 1, "quota", "write a table [quota] with keys such as requests-per-minute = 600"),
-    ("[[quota]]\nstreams = 1", 1, "quota", "write a table [quota]"),
-    ("[quota]\nrequests_per_minute = 600", 2, "quota.requests_per_minute", "write requests-per-minute"),
-    ("[quota]\nstreams = 8\nstream = 9", 3, "quota.stream", "write streams"),
     ("[quota]\nruns = 0", 2, "quota.runs", "write a whole number from 1"),
-    ("[quota]\nsessions = true", 2, "quota.sessions", "write a whole number from 1"),
-    ("[quota]\nblob-bytes = '64 MiB'", 2, "quota.blob-bytes", "write a whole number from 1"),
-    (
-        "[quota]\nfailed-authentications-per-minute = []",
-        2,
-        "quota.failed-authentications-per-minute",
-        "write a whole number from 1 to 1,000,000",
-    ),
+    ("[quota]\nrequests-per-minute = []", 2, "quota.requests-per-minute", "write a whole number from 1 to 1,000,000"),
     # Of another type
-    ("page-size = '7'", 1, "page-size", "write a whole number from 1 to 1000"),
-    ("page-size = true", 1, "page-size", "write a whole number from 1 to 1000"),
     ("watch = 'false'", 1, "watch", "write true or false"),
     ("host = 127", 1, "host", "write text in quotes"),
     ("prompt = 'acme/*'", 1, "prompt", 'write a list of text, such as ["PATTERN"]'),
-    ("roots = 'skills'", 1, "roots", "write a list of text"),
     ("roots = [\n  'a',\n  1,\n]", 1, "roots", "write a list of text"),
     ("log-level = 1", 1, "log-level", 'write one of "debug", "info", "warning", "error"'),
     ("session-idle = 1979-05-27", 1, "session-idle", 'write a number from 1, or "90s", "5m", "1h"'),
-    ("source = 'a'", 1, "source", "write a table [[source]]"),
-    ("[[source]]\nfrom = 1", 2, "source.from", "write text in quotes, any ROOT"),
     ("[[source]]\nfrom = 'a'\nrequire-signature = 'k'", 3, "source.require-signature", "write a list of paths"),
     # Of a value that is not taken
     ("page-size = 0", 1, "page-size", "write a whole number from 1 to 1000"),
@@ -91,7 +76,6 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("log-level = 'loud'", 1, "log-level", 'write one of "debug"'),
     ("host = ''", 1, "host", "write text in quotes"),
     ('token-file = "a\\u0000b"', 1, "token-file", "write text in quotes"),
-    ("roots = ['']", 1, "roots", "write a list of text"),
     ("# one\n\n[[source]]\nscripts = false", 3, "source.from", 'write from = "ROOT"'),
     ("[[source]]\nfrom = 'a'\nrequire-signature = []", 3, "source.require-signature", "write a list of paths"),
     ("[[source]]\nfrom = 'git+https://git.example/a'\nrefresh = '0s'", 3, "source.refresh", "write a number from 1"),
@@ -100,10 +84,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("[[grant]]\nwho = ['*']", 1, "grant.skills", "write a list of skill paths"),
     ("[[grant]]\nwho = []\nskills = ['a']", 2, "grant.who", 'write a list of "*"'),
     ("[[grant]]\nwho = ['*', 'laptop']\nskills = ['a']", 2, "grant.who", 'write a list of "*"'),
-    ("[[grant]]\nwho = '*'\nskills = ['a']", 2, "grant.who", 'write a list of "*"'),
     ("[[grant]]\nwho = ['*']\nskills = ['a/']", 3, "grant.skills", "write a list of skill paths"),
-    ("[[grant]]\nwho = ['*']\nskills = ['!a']", 3, "grant.skills", "write a list of skill paths"),
-    ("[[grant]]\nwho = ['*']\nskills = []", 3, "grant.skills", "write a list of skill paths"),
     ("[[grant]]\nwho = ['*']\nskills = ['a']\nmay = ['write']", 4, "grant.may", 'write a list of "read", "scripts"'),
     ("[[grant]]\nwho = ['*']\nskills = ['a/**']\nmay = ['admin']", 4, "grant.may", 'write skills = ["**"], or leave'),
     # Of the table of an issuer
@@ -113,13 +94,10 @@ WRONG: list[tuple[str, int, str, str]] = [
     (f"{OAUTH}\nsecret = 'x'", 4, "oauth.secret", "docs/configuration.md"),
     (OAUTH.replace("https://l", "http://l"), 2, "oauth.issuer", "write the https URL of the issuer"),
     (OAUTH.replace("l.example", "l.example?x"), 2, "oauth.issuer", "write the https URL of the issuer"),
-    (OAUTH.replace("l.example", "u:p@l.example"), 2, "oauth.issuer", "write the https URL of the issuer"),
     (OAUTH.replace("https://s", "s"), 3, "oauth.audience", 'add resource = "https://skills.example/mcp"'),
     (f"{OAUTH}\nresource = 's.example'", 4, "oauth.resource", "write the https URL by which clients know"),
-    (f"{OAUTH}\nscopes = 'read'", 4, "oauth.scopes", "write a list of scopes"),
     (f"{OAUTH}\nscopes = ['read write']", 4, "oauth.scopes", "write a list of scopes"),
     (f"{OAUTH}\nalgorithms = ['HS256']", 4, "oauth.algorithms", 'write a list of "RS256"'),
-    (f"{OAUTH}\nalgorithms = ['none']", 4, "oauth.algorithms", 'write a list of "RS256"'),
     (f"{OAUTH}\nskew = '1h'", 4, "oauth.skew", "write a number from 0 to 600"),
     (f"{OAUTH}\ngroups-claim = ''", 4, "oauth.groups-claim", "write the name of a claim"),
     # Of values that do not go together
@@ -314,30 +292,7 @@ def test_grants_says_what_somebody_may_and_why(tmp_path: Path) -> None:
         said("local")
 
 
-def test_every_reader_can_be_shown() -> None:
-    for name in READERS:
-        assert CliRunner().invoke(cli, ["config", "show", name]).exit_code == 0
-
-
-def test_a_variable_of_every_option_is_known() -> None:
-    names = {each for parameter in parameters().values() for each in variables_of(parameter)}
-    assert {"MCP_SKILLS_PAGE_SIZE", "MCP_SKILLS_ROOTS", "MCP_SKILLS_ALLOW_SCRIPTS_OF", "MCP_SKILLS_GRACE"} <= names
-
-
-def test_the_configuration_of_the_deployment_is_right() -> None:
-    file = ROOT / "deploy" / "config.toml"
-    assert parse(file.read_bytes(), str(file)).values
-
-
 def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
-    from mcp_skills_server.commands.opening import open_served
-    from mcp_skills_server.commands.runtime_options import make_runtime
-    from mcp_skills_server.commands.serve_options import ServeOptions
-    from mcp_skills_server.errors import RequestError
-    from mcp_skills_server.runtime.runtime import RuntimeSettings
-    from mcp_skills_server.runtime.scripts.policy import ExecutionPolicy
-    from mcp_skills_server.runtime.scripts.settings import ScriptSettings
-
     for name in ("one", "two"):
         write_skill(tmp_path / name / name)
     found = parse(b"roots = ['one']\n[[source]]\nfrom = 'two'\nscripts = false\n", f"{tmp_path}/c.toml")
@@ -355,10 +310,6 @@ def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", ["link", "two/SKILL.md"])
 def test_rules_that_would_hold_of_nothing_are_refused(tmp_path: Path, source: str) -> None:
-    from mcp_skills_server.commands.opening import open_served
-    from mcp_skills_server.commands.serve_options import ServeOptions
-    from mcp_skills_server.errors import UsageError
-
     write_skill(tmp_path / "two")
     (tmp_path / "link").symlink_to(tmp_path / "two")
     found = parse(f"roots = ['two']\n[[source]]\nfrom = '{source}'\nscripts = false\n".encode(), f"{tmp_path}/c.toml")
@@ -415,16 +366,9 @@ def test_options_come_before_the_table_of_the_issuer(tmp_path: Path) -> None:
     [
         (["--oauth-issuer", "https://a.example"], "--oauth-audience is missing"),
         (["--oauth-audience", "https://a.example"], "--oauth-issuer is missing"),
-        (
-            ["--oauth-issuer", "http://a.example", "--oauth-audience", "https://b.example"],
-            "--oauth-issuer does not take",
-        ),
+        (["--oauth-issuer", "http://a.example", "--oauth-audience", "https://b.example"], "--oauth-issuer does not"),
         (["--oauth-issuer", "", "--oauth-audience", "https://b.example"], "--oauth-issuer does not take this value"),
         (["--oauth-issuer", "https://a.example", "--oauth-audience", "api://b"], "give --oauth-resource too"),
-        (
-            ["--oauth-issuer", "https://a.example", "--oauth-audience", "api://b", "--oauth-resource", "x"],
-            "--oauth-res",
-        ),
         (["--oauth-issuer", ""], "--oauth-audience is missing"),
     ],
 )
@@ -432,9 +376,3 @@ def test_options_of_an_issuer_that_cannot_be_are_one_line(tmp_path: Path, option
     with pytest.raises(UsageError) as caught:
         oauth(tmp_path, "", *options)
     assert said in str(caught.value) and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("variable", ["MCP_SKILLS_OAUTH_ISSUER", "MCP_SKILLS_OAUTH_AUDIENCE"])
-def test_an_empty_variable_of_an_issuer_opens_no_server(tmp_path: Path, variable: str) -> None:
-    write_skill(tmp_path / "one")
-    assert f"{variable} is set but empty" in refused(tmp_path, environment={variable: ""})

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from catalog.forest import DEADLINE
-from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.commands.runtime_options import KEY_VARIABLE, EmbeddingOptions, make_embeddings
+from mcp_skills_server.commands.runtime_options import KEY_VARIABLE, SearchByMeaning
 from mcp_skills_server.errors import UsageError
 from runtime.embeddings import tiny
 from tables import each_row
 from wire import serving, write_skill
+
+SERVER: Any = SimpleNamespace()
+"""Whoever asks for the catalogue of this server has taken a wrong option."""
 
 
 @each_row(
@@ -34,7 +37,7 @@ from wire import serving, write_skill
 )
 def test_wrong_use_is_one_line(embeddings: str | None, model: str | None, said: str) -> None:
     with pytest.raises(UsageError) as raised:
-        make_embeddings(Registry([]), EmbeddingOptions(embeddings=embeddings, embeddings_model=model), None)
+        SearchByMeaning(embeddings=embeddings, embeddings_model=model).start(SERVER)
     assert said in str(raised.value)
     assert "\n" not in str(raised.value) and "s3cret" not in str(raised.value)
 
@@ -42,13 +45,13 @@ def test_wrong_use_is_one_line(embeddings: str | None, model: str | None, said: 
 @each_row("key", ["", " ", "two\nlines", "\u00fcber"])
 def test_a_key_that_cannot_be_sent_is_refused(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_VARIABLE, key)
-    options = EmbeddingOptions(embeddings="https://example.org/v1", embeddings_model="m")
     with pytest.raises(UsageError, match=KEY_VARIABLE):
-        make_embeddings(Registry([]), options, None)
+        SearchByMeaning(embeddings="https://example.org/v1", embeddings_model="m").start(SERVER)
 
 
 def test_nothing_is_made_that_nobody_asked_for() -> None:
-    assert make_embeddings(Registry([]), EmbeddingOptions(), None) is None
+    SearchByMeaning().start(SERVER)
+    assert not vars(SERVER)
 
 
 def test_a_server_finds_by_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

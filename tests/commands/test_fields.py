@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from types import ModuleType
 from typing import Literal, get_type_hints
 
 import click
 import pytest
+from click.core import ParameterSource
 from click.testing import CliRunner
 
 from mcp_skills_server.cli import COMMANDS, cli
 from mcp_skills_server.commands.features.table import FEATURES
 from mcp_skills_server.commands.fields import Grouped, Options, _Declared, flag, many, option, switch, takes, traits_of
 from tables import each_row
+from wire import ROOT
 
 
 class ColourOptions(Options, heading="Colours"):
@@ -38,9 +41,14 @@ def paint(options: PaintOptions, wall: str) -> None:
 
 
 def commands() -> dict[str, click.Command]:
+    """All commands, those of a group by the names of both."""
+    found: dict[str, click.Command] = {}
     with click.Context(cli) as context:
-        found = {name: cli.get_command(context, name) for name in COMMANDS}
-    return {name: each for name, each in found.items() if each is not None and not isinstance(each, click.Group)}
+        for name in COMMANDS:
+            command = cli.get_command(context, name)
+            below = command.commands if isinstance(command, click.Group) else {"": command}
+            found |= {f"{name} {each}".strip(): known for each, known in below.items() if known is not None}
+    return found
 
 
 def type_of(parameter: click.Option) -> object:
@@ -120,3 +128,53 @@ def test_the_traits_of_the_options_of_serve() -> None:
     assert those("in_file", value=False) == {"config", "oauth_issuer", "oauth_audience", "oauth_resource"}
     assert {*traits} - those("if_empty", value="") == {"token_file", "tokens", "oauth_issuer", "oauth_audience"}
     assert {"port", "drain", "redis", "ui"} < those("is_http_only") and "tools" not in those("is_http_only")
+
+
+# Of the product's options
+
+SCRIPTS = (ROOT / "docs" / "scripts.md").read_text(encoding="utf-8")
+UNITS = {"": 1, "s": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def default(command: str, option: str) -> object:
+    (found,) = [each for each in commands()[command].params if option in each.opts]
+    return found.default
+
+
+@each_row("command", ["serve", "rpc"])
+@each_row("option", ["--script-timeout", "--script-output", "--script-memory", "--script-concurrency"])
+def test_the_limits_of_scripts_are_those_of_the_page(command: str, option: str) -> None:
+    row = next(line for line in SCRIPTS.splitlines() if line.startswith("|") and line.endswith(f"| `{option}` |"))
+    said = re.match(r"(\d+)(?: ([KMG]iB|s))?\b", row.split("|")[2].strip())
+    assert said is not None
+    assert default(command, option) == int(said[1]) * UNITS[said[2] or ""]
+
+
+@each_row("command", ["serve", "rpc"])
+def test_what_lets_strangers_do_more_is_off(command: str) -> None:
+    assert not any(default(command, each) for each in ("--allow-scripts", "--allow-code", "--script-network"))
+    assert default(command, "--sandbox") == "required"
+
+
+def test_every_option_of_every_command_is_read_from_the_variable_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As docs/container.md has it: MCP_SKILLS_ and the option's name."""
+    passed_over = []
+    for name, command in commands().items():
+        for each in command.params:
+            if not isinstance(each, click.Option) or each.name == "help":
+                continue
+            long = next(word for word in each.opts if word.startswith("--"))
+            with monkeypatch.context() as environment:
+                environment.setenv(f"MCP_SKILLS_{long[2:].replace('-', '_').upper()}", "some value")
+                value, source = each.consume_value(click.Context(command), {})
+            if source is not ParameterSource.ENVIRONMENT or "some" not in str(value):
+                passed_over.append((name, long, value))
+    assert not passed_over
+
+
+@each_row(
+    "command",
+    ["lock", "outdated", "update", "diff", "list", "show", "validate", "publish", "push", "approve", "verify"],
+)
+def test_every_command_that_reads_roots_takes_a_configuration(command: str) -> None:
+    assert "config" in {each.name for each in commands()[command].params}

@@ -19,7 +19,7 @@ from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.cli import cli
 from mcp_skills_server.commands.features.replicas import Replicas
-from mcp_skills_server.commands.serve_options import ServeOptions
+from mcp_skills_server.commands.serve import ServeOptions
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.web.guards import make_policy
 from mcp_skills_server.web.settings import HttpSettings

@@ -7,30 +7,34 @@ import logging
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import click
 import pytest
 
-import forkserver
 from mcp_skills_server.access.grants import Grants
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.tokens import Tokens, read_token_file
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.cli import cli
+from mcp_skills_server.commands.config_file import reader
+from mcp_skills_server.commands.options import warn_of_unknown_variables
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.serve import serve
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.telemetry.events import Events, observe
 from mcp_skills_server.telemetry.log import log_requests
 from tables import each_row
 from web.http_wire import HELLO, HttpClient, Reply, Server, Stream, http_serving
-from wire import COMMAND, DEADLINE, serving, write_skill
+from wire import serving, write_skill
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and modes as POSIX has them")
 
+TEXT = "roots = ['skills']\ntoken-file = 'tokens'\n"
 OLD, NEW, OTHER = ("a-made-up-token-0123456789", "another-made-up-token-0123456789", "a-third-token-0123456789")
 
 
@@ -84,30 +88,6 @@ def test_tokens_are_read_again_and_only_who_lost_one_is_disconnected(tmp_path: P
         assert OLD not in server.stderr and NEW not in server.stderr
 
 
-@each_row(("broken", "said"), [("a=short\n", "fewer than 16"), ("", "there is no token"), (None, "No such file")])
-def test_a_broken_file_of_tokens_is_one_line_and_the_old_ones_stay(
-    tmp_path: Path, broken: str | None, said: str
-) -> None:
-    write_skill(tmp_path / "skills" / "one")
-    tokens = tmp_path / "tokens"
-    replace(tokens, f"a={OLD}\n")
-    with http_serving(tmp_path / "skills", "--token-file", tokens) as server:
-        if broken is None:
-            tokens.unlink()
-        else:
-            replace(tokens, broken)
-        reload(server)
-        server.said(f"{said}.*; the tokens stay as they were")
-        assert (ask(server, OLD).status, ask(server, NEW).status) == (200, 401)
-        replace(tokens, f"a={OLD}\n")
-        reload(server)
-        server.said("INFO: the files are right again, and all that they say is in force\n")
-        replace(tokens, f"a={NEW}\n")
-        reload(server)
-        server.said("the tokens were read again")
-        assert (ask(server, OLD).status, ask(server, NEW).status) == (401, 200)
-
-
 def verbose(server: Server) -> str:
     return server.send("GET", "/readyz?verbose", headers={"Authorization": f"Bearer {OTHER}"}).body.decode()
 
@@ -118,7 +98,7 @@ def test_a_fifo_for_a_moment_does_not_end_reloading(tmp_path: Path, which: str) 
     write_skill(tmp_path / "skills" / "one")
     file, tokens = tmp_path / "c.toml", tmp_path / "tokens"
     replace(tokens, f"a={OLD}\nb={OTHER}\n")
-    replace(file, "roots = ['skills']\ntoken-file = 'tokens'\n")
+    replace(file, TEXT)
     with http_serving("--config", file) as server:
         there = (tmp_path / which).read_text()
         os.mkfifo(tmp_path / "fifo")
@@ -163,14 +143,13 @@ def test_a_configuration_is_read_again(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     replace(tmp_path / "tokens", f"a={OLD}\n")
     replace(tmp_path / "more", f"a={NEW}\n")
-    text = "roots = ['skills']\ntoken-file = 'tokens'\n"
-    replace(file, text)
+    replace(file, TEXT)
     with http_serving("--config", file, "--max-depth", "3") as server:
         assert ask(server, OLD).status == 200
-        replace(file, text + "page_size = 7\n")
+        replace(file, TEXT + "page_size = 7\n")
         server.said(r"WARNING: \S+c.toml:3: page_size: there is no such key; write page-size; the configuration stays")
         assert ask(server, OLD).status == 200
-        replace(file, text)
+        replace(file, TEXT)
         reload(server)
         server.said("INFO: the files are right again")
         replace(file, "roots = ['skills']\ntoken-file = 'more'\nlog-level = 'debug'\npage-size = 7\nmax-depth = 5\n")
@@ -184,16 +163,12 @@ def test_a_configuration_is_read_again(tmp_path: Path) -> None:
         assert (ask(server, OLD).status, ask(server, NEW).status) == (401, 200)
 
 
-def test_a_wrong_configuration_is_one_line_and_2(tmp_path: Path) -> None:
+@each_row("command", ["serve", "rpc", "acp"])
+def test_a_wrong_configuration_is_wrong_usage(command: str, tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text("page_size = 7\nhost = 1\n")
-    for command in ("serve", "rpc", "acp"):
-        words = [*COMMAND, command, "--config", str(file)]
-        done = forkserver.run(
-            words, capture_output=True, text=True, timeout=DEADLINE, check=False, stdin=subprocess.DEVNULL
-        )
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-        assert f"{file}:1: page_size: there is no such key; write page-size (and 1 more" in done.stderr
+    with pytest.raises(UsageError, match=r"c.toml:1: page_size: there is no such key; write page-size \(and 1 more"):
+        reader(command).make_context(command, ["--config", str(file)])
 
 
 def test_over_stdio_a_configuration_gives_roots_and_the_level_of_the_log(tmp_path: Path) -> None:
@@ -208,32 +183,66 @@ def test_over_stdio_a_configuration_gives_roots_and_the_level_of_the_log(tmp_pat
         wire.logs(b"DEBUG: ")
 
 
-def test_a_variable_that_nobody_reads_is_a_warning_with_the_nearest(tmp_path: Path) -> None:
-    write_skill(tmp_path / "one")
-    given = {"MCP_SKILLS_PAGESIZE": "7", "MCP_SKILLS_GRACE": "3", "MCP_SKILLS_PAGE_SIZE": "8"}
-    with http_serving(tmp_path, environment=given) as server:
-        server.said("MCP_SKILLS_PAGESIZE: there is no such variable; set MCP_SKILLS_PAGE_SIZE")
-        server.said("there is no such variable")
-        assert server.stderr.count("there is no such variable") == 1
+def test_a_variable_that_nobody_reads_is_a_warning_with_the_nearest(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("PAGESIZE", "GRACE", "PAGE_SIZE"):
+        monkeypatch.setenv(f"MCP_SKILLS_{name}", "7")
+    with click.Context(cli) as above:
+        warn_of_unknown_variables(serve.make_context("serve", [], parent=above))
+    assert caplog.messages == ["MCP_SKILLS_PAGESIZE: there is no such variable; set MCP_SKILLS_PAGE_SIZE"]
+
+
+GRANT = "[[grant]]\nwho = ['*']\nskills = ['**']\n"
 
 
 def reloader_of(file: Path) -> tuple[Reloader, Tokens, Views]:
     """What follows this file of a server that has not begun."""
     context = serve.make_context("serve", ["--config", str(file)])
-    configuration = context.params["config"]
-    assert configuration is not None and configuration.grants is not None
+    grants = context.params["config"].grants
     tokens = Tokens(read_token_file(context.params["token_file"]).checked())
-    views = Views(Registry([file.parent / "skills"]), Grants(configuration.grants, local=False))
-    reloader = Reloader(context, views, None, tokens)
-    return reloader, tokens, views
+    views = Views(Registry([file.parent / "skills"]), Grants(grants, local=False))
+    return Reloader(context, views, None, tokens), tokens, views
 
 
-def test_tokens_and_grants_come_into_force_together(tmp_path: Path) -> None:
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A configuration whose tokens are in a file beside it."""
     write_skill(tmp_path / "skills" / "one")
-    file, tokens_file = tmp_path / "c.toml", tmp_path / "tokens"
-    text = "roots = ['skills']\ntoken-file = 'tokens'\n[[grant]]\nwho = ['group:x']\nskills = ['{}']\n"
+    replace(tmp_path / "tokens", f"a={OLD}\n")
+    replace(tmp_path / "c.toml", f"{TEXT}{GRANT}")
+    return tmp_path / "c.toml"
+
+
+@each_row(("broken", "said"), [("a=short\n", "fewer than 16"), ("", "there is no token"), (None, "No such file")])
+def test_a_broken_file_of_tokens_is_one_line_and_the_old_ones_stay(
+    file: Path, caplog: pytest.LogCaptureFixture, broken: str | None, said: str
+) -> None:
+    caplog.set_level("INFO", "mcp_skills_server")
+    tokens_file = file.with_name("tokens")
+    replace(tokens_file, f"a={OLD}\n")
+    reloader, tokens, _ = reloader_of(file)
+    before = [*tokens]
+    caplog.clear()
+    if broken is None:
+        tokens_file.unlink()
+    else:
+        replace(tokens_file, broken)
+    reloader.reload()
+    assert re.search(f"{said}.*; the tokens stay as they were", reloader.refused)
+    assert caplog.messages == [reloader.refused] and [*tokens] == before
+    replace(tokens_file, f"a={OLD}\n")
+    reloader.reload()
+    assert caplog.messages[1:] == ["the files are right again, and all that they say is in force"]
+    replace(tokens_file, f"a={NEW}\n")
+    reloader.reload()
+    assert caplog.messages[2:] == ["the tokens were read again; there are 1 of them"] and [*tokens] != before
+
+
+def test_tokens_and_grants_come_into_force_together(file: Path) -> None:
+    tokens_file = file.with_name("tokens")
     replace(tokens_file, f"a={OLD} groups=y\n")
-    replace(file, text.format("**"))
+    replace(file, TEXT + GRANT.replace("*'", "group:x'", 1))
     reloader, tokens, views = reloader_of(file)
     states: list[tuple[set[str], bool]] = []
 
@@ -246,7 +255,7 @@ def test_tokens_and_grants_come_into_force_together(tmp_path: Path) -> None:
     tokens.between_requests = between
     views.on_replaced(lambda _before, _now: states.append(({*next(iter(tokens)).groups}, False)))
     replace(tokens_file, f"a={OLD} groups=x\n")
-    replace(file, text.format("open/*").replace("group:x", "*"))
+    replace(file, TEXT + GRANT.replace("**", "open/*"))
     reloader.reload()
     assert states == [({"y"}, False), ({"x"}, False), ({"x"}, True), ({"x"}, True)]
     states.clear()
@@ -254,11 +263,8 @@ def test_tokens_and_grants_come_into_force_together(tmp_path: Path) -> None:
     assert states == []  # nothing is new
 
 
-def test_requests_are_logged_once_the_file_has_the_level(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write_skill(tmp_path / "skills" / "one")
-    file = tmp_path / "c.toml"
-    text = "roots = ['skills']\ntoken-file = 'tokens'\nlog-level = '{}'\n[[grant]]\nwho = ['*']\nskills = ['**']\n"
-    replace(tmp_path / "tokens", f"a={OLD}\n")
+def test_requests_are_logged_once_the_file_has_the_level(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text = f"{TEXT}log-level = '{{}}'\n{GRANT}"
     replace(file, text.format("warning"))
     caplog.set_level("WARNING", "mcp_skills_server")
     caplog.handler.setLevel(logging.DEBUG)
@@ -275,18 +281,21 @@ def test_requests_are_logged_once_the_file_has_the_level(tmp_path: Path, caplog:
 
 
 def test_a_change_of_the_issuer_is_one_line_and_waits_for_the_next_start(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_skill(tmp_path / "skills" / "one")
-    file = tmp_path / "c.toml"
-    text = "roots = ['skills']\ntoken-file = 'tokens'\n[[grant]]\nwho = ['*']\nskills = ['**']\n"
     oauth = "[oauth]\nissuer = 'https://login.example'\naudience = 'https://skills.example/mcp'\n"
-    replace(tmp_path / "tokens", f"a={OLD}\n")
-    replace(file, text + oauth)
+    replace(file, TEXT + GRANT + oauth)
     reloader, _, _ = reloader_of(file)
     for changed in (oauth.replace("login", "other"), oauth + "skew = 5\n", ""):
         caplog.clear()
-        replace(file, text + changed)
+        replace(file, TEXT + GRANT + changed)
         reloader.reload()
         warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
         assert warnings == [f"{file}: oauth: this takes effect at the next start"]
+
+
+def test_a_value_that_click_refuses_changes_nothing(file: Path) -> None:
+    reloader, _, _ = reloader_of(file)
+    replace(file, f"redis = 'nonsense'\n{TEXT}{GRANT}")
+    reloader.reload()
+    assert reloader.refused.endswith("; the configuration stays as it was")

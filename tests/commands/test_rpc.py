@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +84,10 @@ class Lines:
         self._watchdog.cancel()
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait()
-        self._thread.join(DEADLINE)
-        for stream in (self.process.stdin, self.stdout, self.process.stderr):
-            if stream is not None and not stream.closed:
-                try:
-                    stream.close()
-                except BrokenPipeError:
-                    continue
+        self.end()
+        for stream in (self.stdin, self.stdout, self.process.stderr):
+            with suppress(BrokenPipeError):
+                stream.close()
 
 
 @contextmanager
@@ -162,43 +158,33 @@ def test_a_last_line_without_its_end_is_answered() -> None:
         assert answer["result"]["content"].startswith("---\n") and started.end() == 0
 
 
-def test_a_batch_is_one_line() -> None:
-    with lines(FIXTURES) as started:
-        call = {"jsonrpc": "2.0", "method": "list_skills", "params": {"limit": 1}}
-        started.send([{**call, "id": 1}, call, {**call, "id": None}])
-        answers = started.next()
-        assert [each["id"] for each in answers] == [1, None] and all("result" in each for each in answers)
-        assert started.close() == []
+def test_a_batch_is_one_line(actions: Lines) -> None:
+    call = {"jsonrpc": "2.0", "method": "list_skills", "params": {"limit": 1}}
+    actions.send([{**call, "id": 1}, call, {**call, "id": None}])
+    answers = actions.next()
+    assert [each["id"] for each in answers] == [1, None] and all("result" in each for each in answers)
+    assert actions.ask("list_skills")["result"]["skills"]
 
 
-def test_a_line_that_is_too_long_is_told_and_the_next_one_answered() -> None:
-    with lines(FIXTURES) as started:
-        started.send(b'{"jsonrpc":"2.0","id":1,"x":"' + b"a" * MAX_MESSAGE + b'"}')
-        assert started.next()["error"]["code"] == -32600
-        assert started.ask("list_skills")["result"]["skills"]
+def test_a_line_that_is_too_long_is_told_and_the_next_one_answered(actions: Lines) -> None:
+    actions.send(b'{"jsonrpc":"2.0","id":1,"x":"' + b"a" * MAX_MESSAGE + b'"}')
+    assert actions.next()["error"]["code"] == -32600
+    assert actions.ask("list_skills")["result"]["skills"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_although_nothing_was_closed(number: signal.Signals) -> None:
-    with lines(FIXTURES) as started:
-        started.ask("list_skills")
-        started.process.send_signal(number)
-        assert started.end() == 0
-
-
-def test_a_client_that_reads_no_more_ends_it() -> None:
+@each_row("way", [signal.SIGTERM, signal.SIGINT, "no reader", "no reader and a signal"])
+def test_it_ends_although_stdin_stays_open(way: signal.Signals | str) -> None:
+    guide = {"jsonrpc": "2.0", "id": 1, "method": "load_skills_protocol_guide"}
     with lines(FIXTURES) as started:
         started.ask("list_skills")
-        started.stdout.close()
-        started.send({"jsonrpc": "2.0", "id": 1, "method": "load_skills_protocol_guide"})
-        assert started.end() == 0
-
-
-def test_a_client_that_does_not_read_can_still_end_it() -> None:
-    with lines(FIXTURES) as started:
-        started.ask("list_skills")
-        started.send([{"jsonrpc": "2.0", "id": 1, "method": "load_skills_protocol_guide"}] * 100)
-        started.process.send_signal(signal.SIGTERM)
+        if way == "no reader":
+            started.stdout.close()
+            started.send(guide)
+        elif way == "no reader and a signal":
+            started.send([guide] * 100)
+            started.process.send_signal(signal.SIGTERM)
+        else:
+            started.process.send_signal(way)
         assert started.end() == 0
 
 
@@ -291,41 +277,24 @@ def test_what_runs_is_ended_with_the_process_and_leaves_nothing(tmp_path: Path, 
     assert not [*temporary.iterdir()]
 
 
+OPEN = ["--allow-scripts", "--sandbox", "off", "--script-secret"]
+
+
 @each_row(
-    ("options", "environment", "said"),
+    ("options", "said"),
     [
-        (["--allow-code"], {}, "--allow-code says what scripts may do; give --allow-scripts too"),
-        (["--script-secret", "HOME"], {}, "--script-secret says what scripts may do"),
-        (
-            ["--allow-scripts", "--sandbox", "off", "--script-secret", "a/b:NOT_SET"],
-            {},
-            "no such variable in the server's environment",
-        ),
-        (
-            ["--allow-scripts", "--sandbox", "off", "--script-secret", "a/b:LD_PRELOAD"],
-            {"LD_PRELOAD": ""},
-            "programs that start the sandbox",
-        ),
-        (
-            ["--allow-scripts", "--sandbox", "off", "--script-secret", "HOME"],
-            {},
-            "--script-secret HOME: write SKILL:VARIABLE",
-        ),
-        (["/nowhere"], {}, "no such file or folder"),
+        (["--allow-code"], "--allow-code says what scripts may do; give --allow-scripts too"),
+        (["--script-secret", "HOME"], "--script-secret says what scripts may do"),
+        ([*OPEN, "a/b:NOT_SET"], "no such variable in the server's environment"),
+        ([*OPEN, "a/b:LD_PRELOAD"], "programs that start the sandbox"),
+        ([*OPEN, "HOME"], "--script-secret HOME: write SKILL:VARIABLE"),
+        (["/nowhere"], "no such file or folder"),
     ],
 )
-def test_wrong_usage_is_one_line(options: list[str], environment: dict[str, str], said: str) -> None:
-    done = forkserver.run(
-        [*COMMAND, "rpc", str(ACTIONS), *options],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=DEADLINE,
-        env={**os.environ, **environment},
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr and done.stderr.count("\n") == 1, done.stderr
+def test_wrong_usage_is_one_line(options: list[str], said: str) -> None:
+    with lines(ACTIONS, *options, environment={"LD_PRELOAD": ""}) as started:
+        assert (started.close(), started.end()) == ([], 2)
+    assert said in started.stderr.decode() and started.stderr.count(b"\n") == 1
 
 
 def test_the_guide_is_in_the_package() -> None:

@@ -15,7 +15,6 @@ from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.opening import make_watcher
 from mcp_skills_server.commands.options import WatchOptions
-from tables import each_row
 from wire import DEADLINE
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
@@ -38,12 +37,6 @@ def test_a_signal_ends_a_command_that_only_begins_and_that_is_no_failure(number:
             assert process.wait(DEADLINE) == 0 and process.stderr.read() == b""
         finally:
             process.kill()
-
-
-@each_row("code", [0, 1, 2])
-def test_a_command_that_leaves_at_once_has_its_exit_code(code: int) -> None:
-    words = f"from mcp_skills_server.commands.running import leave; leave({code})"
-    assert subprocess.run([sys.executable, "-c", words], timeout=DEADLINE, check=False).returncode == code
 
 
 def test_a_hangup_has_things_read_again_unless_it_is_ignored() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from mcp_skills_server.dialects.dialect import Subject
+from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import SKILL_MD, Reading, Skill, SkillFile, Snapshot, Standing
 
 
@@ -23,9 +26,20 @@ def skill(
     frontmatter |= {key.replace("_", "-"): value for key, value in fields.items()}
     reading = Reading(frontmatter if only is None else only, heading, standing, ())
     sizes = {
-        file: SkillFile(0, f"{path}/{file}", len(file), str(len(file)), True) for file in sorted({SKILL_MD, *files})
+        file: SkillFile(0, f"{path}/{file}", len(file), str(len(file)), True, digest(f"{path}/{file}"))
+        for file in sorted({SKILL_MD, *files})
     }
     return Skill(path, 0, path, reading, sizes, (), standing)
+
+
+def digest(file: str) -> str:
+    """A digest for a file."""
+    return "sha256:" + hashlib.sha256(file.encode()).hexdigest()
+
+
+def subject(one: Skill, *others: Skill, served: Served | None = None, least: Standing = Standing.VALID) -> Subject:
+    """A skill beside the others."""
+    return Subject(one, snapshot(one, *others), least, served or Served())
 
 
 def snapshot(*skills: Skill) -> Snapshot:

@@ -14,7 +14,7 @@ from mcp_skills_server.format.uris import segments
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Standing
 from tables import each_row
 
-from .build import skill, snapshot
+from .build import skill, snapshot, subject
 
 VALID = Standing.VALID
 ENTRY_KEYS = {"name", "title", "description", "version", "tags", "icons", "arguments", "dependencies"}
@@ -22,12 +22,12 @@ ENTRY_KEYS = {"name", "title", "description", "version", "tags", "icons", "argum
 
 def entry(one: Skill, *others: Skill, served: Served | None = None, least: Standing = VALID) -> dict[str, Json]:
     """The skill as it is listed beside the others."""
-    return sep2076.entry(one, snapshot(one, *others), served or Served(), least)
+    return sep2076.entry(subject(one, *others, served=served, least=least))
 
 
 def definition(one: Skill, *others: Skill, linked: dict[str, str] | None = None) -> dict[str, Json]:
     """The skill as it is got beside the others."""
-    return sep2076.definition(one, snapshot(one, *others), Served(), VALID, instructions="Do it.", linked=linked or {})
+    return sep2076.definition(subject(one, *others), "Do it.", linked or {})
 
 
 # The entry
@@ -114,9 +114,8 @@ def test_arguments_that_have_a_name_are_listed(arguments: Json, expected: list[J
 def dependencies(declared: Json, *others: Skill, served: Served | None = None, least: Standing = VALID) -> Any:
     """What an entry says of them, and what `resolve` says is missing."""
     one = skill("a", ["references/x.md"], dependencies=declared)
-    among, served = snapshot(one, *others), served or Served()
-    missing = resolve(one, among, served, least).missing
-    return sep2076.entry(one, among, served, least).get("dependencies", {}), list(missing)
+    missing = resolve(one, snapshot(one, *others), served or Served(), least).missing
+    return entry(one, *others, served=served, least=least).get("dependencies", {}), list(missing)
 
 
 @pytest.mark.requirement("S76-11", "X-14", "S76-9", "S76-10")

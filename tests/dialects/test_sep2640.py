@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import re
 from typing import Any
 
@@ -13,21 +12,15 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import sep2076, sep2640
 from mcp_skills_server.errors import RequestError, clipped
-from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.uris import segments, uri
 from mcp_skills_server.model import SKILL_MD, Skill, Standing
 from tables import each_row
 
-from .build import skill, snapshot
-
-
-def digests(one: Skill) -> dict[str, str]:
-    """A digest for each file."""
-    return {path: "sha256:" + hashlib.sha256(path.encode()).hexdigest() for path in one.files}
+from .build import digest, skill, snapshot, subject
 
 
 def entry(one: Skill) -> Any:
-    return sep2640.entry(one, digests(one))
+    return sep2640.entry(one)
 
 
 _NAME = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="/\0"), min_size=1, max_size=6).filter(
@@ -50,12 +43,20 @@ def test_the_settings_are_a_plain_object_that_says_what_is_there():
 @pytest.mark.requirement("S40-12", "S40-13", "S40-15", "S40-16", "S40-18", "S40-14", "S40-6")
 def test_an_entry_is_uri_frontmatter_and_resources():
     one = skill("acme/billing/refunds", ["references/rules.md"], license="MIT", allowed_tools="Read")
-    assert sep2640.entry(one, {"SKILL.md": "sha256:aa", "references/rules.md": "sha256:bb"}) == {
+    assert entry(one) == {
         "uri": "skill://acme/billing/refunds/SKILL.md",
         "frontmatter": {"name": "refunds", "description": "Does refunds.", "license": "MIT", "allowed-tools": "Read"},
         "resources": [
-            {"uri": "skill://acme/billing/refunds/SKILL.md", "digest": "sha256:aa", "size": 8},
-            {"uri": "skill://acme/billing/refunds/references/rules.md", "digest": "sha256:bb", "size": 19},
+            {
+                "uri": "skill://acme/billing/refunds/SKILL.md",
+                "digest": digest("acme/billing/refunds/SKILL.md"),
+                "size": 8,
+            },
+            {
+                "uri": "skill://acme/billing/refunds/references/rules.md",
+                "digest": digest("acme/billing/refunds/references/rules.md"),
+                "size": 19,
+            },
         ],
     }
 
@@ -168,9 +169,8 @@ def test_the_two_dialects_share_no_key_of_an_entry():
         arguments=[{"name": "x"}],
         dependencies={"resources": ["skill://a/i.png"]},
     )
-    here = snapshot(everything)
     by_uri = entry(everything)
-    by_name = sep2076.entry(everything, here, Served(), Standing.VALID)
+    by_name = sep2076.entry(subject(everything))
     assert set(by_uri) == {"uri", "frontmatter", "resources"}
     assert set(by_name) == {
         "name", "title", "description", "version", "tags", "icons", "arguments", "dependencies"

@@ -12,12 +12,11 @@ import pytest
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import acp, prompts, resources, runtime, sep2076, sep2640, skills_protocol
 from mcp_skills_server.format import hidden, identity, manifest
-from mcp_skills_server.format.dependencies import Served
-from mcp_skills_server.model import SKILL_MD, Json, Standing
+from mcp_skills_server.model import Json, Standing
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
 
-from .build import skill, snapshot
+from .build import skill, snapshot, subject
 
 TAGS = "\U000e0049\U000e0067\u200b\u3164"
 FIELDS: dict[str, Any] = {
@@ -49,7 +48,7 @@ def seen(value: Json) -> bool:
 def test_no_listing_has_hidden_characters() -> None:
     """Of every protocol: what stands there verbatim is named, and nothing else is."""
     each = skill("tables", heading=f"Tables{TAGS}", **FIELDS)
-    entry = sep2076.entry(each, snapshot(each), Served(), Standing.VALID)
+    entry = sep2076.entry(subject(each))
     assert seen(entry) and entry["description"] == "Makes tables. Use it for tables."
     assert seen(dict(prompts.descriptor(each, entry)))
     assert seen(
@@ -65,7 +64,7 @@ def test_no_listing_has_hidden_characters() -> None:
 def test_what_a_protocol_wants_verbatim_stays_so() -> None:
     """The digest of SKILL.md and its frontmatter belong together."""
     each = skill("tables", **FIELDS)
-    shown = sep2640.entry(each, {SKILL_MD: "sha256:0"})["frontmatter"]
+    shown = sep2640.entry(each)["frontmatter"]
     assert isinstance(shown, dict) and shown["description"] == FIELDS["description"]
 
 

@@ -135,13 +135,13 @@ def test_what_is_trimmed_from_the_cache_is_whole_or_gone(tmp_path: Path) -> None
 
     def fill(number: int) -> None:
         for source in range(3):
-            top = CacheFolder(cache, "sites", f"https://{number}-{source}.example").path
+            top = CacheFolder(cache, "sites", f"https://{number}-{source}.example").skills
             for file in files:
                 (top / file).parent.mkdir(exist_ok=True)
                 (top / file).write_bytes(b"x")
 
     def kept() -> int:
-        tops = [each for each in (cache / "sites").iterdir() if not each.name.startswith(".gone-")]
+        tops = [each / "skills" for each in (cache / "sites").iterdir() if not each.name.startswith(".gone-")]
         for top in tops:
             assert sorted(path.relative_to(top).as_posix() for path in top.rglob("*") if path.is_file()) == files
         return len(tops)
@@ -157,7 +157,6 @@ def test_what_is_trimmed_from_the_cache_is_whole_or_gone(tmp_path: Path) -> None
             continue
         succeed(*words)
         assert os.listdir(cache / "sites") == []
-        assert os.listdir(cache / "used") == ["lock"]
     assert len(left) > 1
     killer.assert_spread()
 

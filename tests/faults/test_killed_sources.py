@@ -1,4 +1,4 @@
-"""Runs that bring a source into the cache, and are killed: each skill is whole, old or new, and none is lost."""
+"""Runs that fetch a source, and are killed: each skill is whole, old or new, and none is lost."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 from faults.killing import Killer
 from forkserver import run
+from mcp_skills_server.format.archive import Files
 from sources.git.remotes import Upstream
 from sources.oci.registries import docker_registry
-from sources.publishers import Publisher
-from sources.test_killed import found, version
+from sources.publishers import Publisher, skill_md
 from wire import COMMAND, DEADLINE
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
@@ -27,6 +27,23 @@ def names(number: int) -> set[str]:
     return {*NAMES} - {NAMES[number % len(NAMES)]}
 
 
+def version(name: str, number: int) -> Files:
+    """The files of a skill in one of its versions; no two versions share one."""
+    said = f"This is version {number}.\n".encode()
+    files = {"SKILL.md": (skill_md(name, f"Version {number}."), False)}
+    for path in ("references/rules.md", "references/deep/more.md", f"assets/only-in-{number}.bin", "scripts/run.sh"):
+        files[path] = (path.encode() + b" " + said * 200, path.endswith(".sh"))
+    return files
+
+
+def found(place: Path) -> Files:
+    return {
+        path.relative_to(place).as_posix(): (path.read_bytes(), bool(path.stat().st_mode & 0o100))
+        for path in place.rglob("*")
+        if not path.is_dir()
+    }
+
+
 def rounds(
     kind: str,
     given: str,
@@ -35,6 +52,7 @@ def rounds(
     kills: int,
     *,
     away: Callable[[bool], object] | None = None,
+    output: Path | None = None,
 ) -> None:
     """Have a source brought again and again, each time in another version, and killed while it is.
 
@@ -45,14 +63,19 @@ def rounds(
         publish: has the source be in this version.
         kills: how often.
         away: has the source be out of reach, or back again.
+        output: a folder of one's own, None for the cache.
     """
-    cache = tmp_path / "cache"
+    cache = output or tmp_path / "cache"
     words = ["list", given, "--cache-dir", str(cache), "--allow-private"]
+    if output is not None:
+        words = ["fetch", given, "--output", str(output), "--allow-private", "--prune"]
     killer = Killer(cache, 6)
 
     def place() -> Path:
+        if output is not None:
+            return output
         (folder,) = (cache / kind).iterdir()
-        return folder / "skills" if (folder / "skills").is_dir() else folder
+        return folder / "skills"
 
     def there(newest: int) -> dict[str, int]:
         """The version of each skill that is there; each is whole."""
@@ -96,7 +119,8 @@ def rounds(
     assert not [each for path in staged for each in path.iterdir()]
 
 
-def test_a_site(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [False, True])
+def test_a_site(tmp_path: Path, own: bool) -> None:
     with Publisher() as site:
 
         def publish(number: int) -> None:
@@ -109,7 +133,10 @@ def test_a_site(tmp_path: Path) -> None:
             if gone:
                 site.routes["/.well-known/agent-skills/index.json"] = b"HTTP/1.1 503 Away\r\ncontent-length: 0\r\n\r\n"
 
-        rounds("sites", site.url, tmp_path, publish, 20, away=away)
+        if own:
+            rounds("sites", site.url, tmp_path, publish, 24, output=tmp_path / "own")
+        else:
+            rounds("sites", site.url, tmp_path, publish, 20, away=away)
 
 
 @pytest.mark.needs_program("git")

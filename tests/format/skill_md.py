@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mcp_skills_server.codes import CODES
@@ -24,3 +26,12 @@ def fatal(found: Document) -> list[str]:
 
 each_parser = pytest.mark.usefixtures("_each_parser")
 """With the fast parser, and with the one that is there when PyYAML was built without it."""
+
+
+def typed(given_value: Any) -> Any:
+    """A value that tells 1, 1.0 and True apart when compared."""
+    if isinstance(given_value, dict):
+        return {key: typed(inner) for key, inner in given_value.items()}
+    if isinstance(given_value, list):
+        return [typed(inner) for inner in given_value]
+    return type(given_value).__name__, given_value

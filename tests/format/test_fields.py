@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dialects.build import skill, snapshot
+from dialects.build import skill, snapshot, subject
 from mcp_skills_server.dialects import prompts, sep2076
 from mcp_skills_server.format import fields, manifest
 from mcp_skills_server.format.dependencies import Dependencies, Served, resolve
@@ -115,7 +115,7 @@ def test_an_icon_comes_from_where_a_page_may_take_it(source: str, fine: bool):
     """What does not is no icon in an entry or a prompt (11.19)."""
     assert fields.is_allowed_icon(source) is fine
     each = skill("sound-skill", icons=[{"src": source}])
-    entry = sep2076.entry(each, snapshot(each), Served(), Standing.VALID)
+    entry = sep2076.entry(subject(each))
     assert ("icons" in entry) is fine
     shown = "icons" in prompts.descriptor(each, {**entry, "icons": [{"src": source}]})
     assert shown or not (fine and source.lower().startswith(("http", "data")))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -16,17 +15,7 @@ from mcp_skills_server.model import Json, Standing
 from steps import growth
 from tables import each_row
 
-from .skill_md import codes, document, each_parser
-
-
-def typed(given_value: Any) -> Any:
-    """A value that tells 1, 1.0 and True apart when compared."""
-    if isinstance(given_value, dict):
-        return {key: typed(inner) for key, inner in given_value.items()}
-    if isinstance(given_value, list):
-        return [typed(inner) for inner in given_value]
-    return type(given_value).__name__, given_value
-
+from .skill_md import codes, document, each_parser, typed
 
 # The two parts
 
@@ -79,18 +68,13 @@ def test_empty_frontmatter_is_a_problem_of_its_own(raw: bytes):
 @each_row(
     ("raw", "words"),
     [
-        (b"", "empty"),
-        (b" \n\n", "empty"),
-        (b"# Title\n", "does not begin"),
-        (b"name: a\n---\n", "does not begin"),
-        (b" ---\nname: a\n---\n", "blanks before"),
-        (b" --- \nname: a\n---\n", "blanks before"),
-        (b"\n---\nname: a\n---\n", "blank lines"),
-        (b"----\nname: a\n----\n", "does not begin"),
-        (b"--- # note\nname: a\n---\n", "does not begin"),
+        (b"", "empty"), (b" \n\n", "empty"), (b"# Title\n", "does not begin"),
+        (b"name: a\n---\n", "does not begin"), (b" ---\nname: a\n---\n", "blanks before"),
+        (b" --- \nname: a\n---\n", "blanks before"), (b"\n---\nname: a\n---\n", "blank lines"),
+        (b"----\nname: a\n----\n", "does not begin"), (b"--- # note\nname: a\n---\n", "does not begin"),
         (b"+++\nname = 'a'\n+++\n", "does not begin"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_does_not_begin_with_a_fence_has_no_frontmatter(raw: bytes, words: str):
     found = parse(raw)
     assert (found.frontmatter, codes(found), found.problems[0].line) == (None, ["frontmatter-missing"], 1)

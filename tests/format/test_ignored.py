@@ -7,19 +7,10 @@ import pytest
 from mcp_skills_server.format.ignored import ignored, some_of, unserved
 
 TREE = (
-    ".github/workflows/ci.yml",
-    ".gitignore",
-    "README.md",
-    "alpha/.envrc",
-    "alpha/.git/config",
-    "alpha/SKILL.md",
-    "alpha/scripts/__pycache__/run.pyc",
-    "alpha/scripts/run.py",
-    ".claude/settings.json",
-    ".claude/skills/beta/SKILL.md",
-    ".claude/skills/beta/.vscode/tasks.json",
-    ".git/hooks/gamma/SKILL.md",
-)
+    ".github/workflows/ci.yml", ".gitignore", "README.md", "alpha/.envrc", "alpha/.git/config", "alpha/SKILL.md",
+    "alpha/scripts/__pycache__/run.pyc", "alpha/scripts/run.py", ".claude/settings.json",
+    ".claude/skills/beta/SKILL.md", ".claude/skills/beta/.vscode/tasks.json", ".git/hooks/gamma/SKILL.md",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

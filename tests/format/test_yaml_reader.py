@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +14,7 @@ from mcp_skills_server.format.yaml_reader import MAX_DEPTH, MAX_NODES, MAX_PROBL
 from mcp_skills_server.model import Json
 from tables import each_row
 
-from .skill_md import codes, document, each_parser, fatal
+from .skill_md import codes, document, each_parser, fatal, typed
 
 
 def value(text: str) -> Json:
@@ -23,15 +22,6 @@ def value(text: str) -> Json:
     found = document(f"value: {text}").frontmatter
     assert found is not None
     return found["value"]
-
-
-def typed(given_value: Any) -> Any:
-    """A value that tells 1, 1.0 and True apart when compared."""
-    if isinstance(given_value, dict):
-        return {key: typed(inner) for key, inner in given_value.items()}
-    if isinstance(given_value, list):
-        return [typed(inner) for inner in given_value]
-    return type(given_value).__name__, given_value
 
 
 # Values: the core schema of YAML 1.2

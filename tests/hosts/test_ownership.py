@@ -11,21 +11,16 @@ NOW = ["/opt/app/bin/mcp-skills-server"]
 @each_row(
     "line",
     [
-        "mcp-skills-server serve /skills",
-        r"C:\Tools\mcp-skills-server.exe serve C:\skills",
-        "python -m mcp_skills_server serve /skills",
-        "/usr/bin/python3.13 -m mcp_skills_server serve /skills",
-        r"C:\Python\pythonw.exe -m mcp_skills_server serve C:\skills",
-        "py -3.12 -m mcp_skills_server serve",
-        "python3 -Im mcp_skills_server serve",
-        "python3 /opt/app/bin/mcp-skills-server serve",
-        "uvx mcp-skills-server serve /skills",
-        "uvx mcp-skills-server@1.2 serve",
+        "mcp-skills-server serve /skills", r"C:\Tools\mcp-skills-server.exe serve C:\skills",
+        "python -m mcp_skills_server serve /skills", "/usr/bin/python3.13 -m mcp_skills_server serve /skills",
+        r"C:\Python\pythonw.exe -m mcp_skills_server serve C:\skills", "py -3.12 -m mcp_skills_server serve",
+        "python3 -Im mcp_skills_server serve", "python3 /opt/app/bin/mcp-skills-server serve",
+        "uvx mcp-skills-server serve /skills", "uvx mcp-skills-server@1.2 serve",
         "uvx --from mcp-skills-server[acp]==1.2 mcp-skills-server serve",
         "uv run --directory /app mcp-skills-server serve",
         "pipx run --spec mcp-skills-server==1.2 mcp-skills-server serve",
     ],
-)
+)  # fmt: skip
 def test_ours(line: str) -> None:
     assert starts_this_server(line.split(), NOW)
 
@@ -33,21 +28,13 @@ def test_ours(line: str) -> None:
 @each_row(
     "line",
     [
-        "",
-        "npx -y filesystem /home/me/mcp-skills-server",
-        "npx mcp-skills-server",
-        "other --config mcp-skills-server",
-        "my-mcp-skills-server serve",
-        "mcp-skills-server-2 serve",
-        "python -m mcp_skills_server_2 serve",
-        "python",
-        "pytest -m mcp_skills_server serve",
-        "npx mcp_skills_server serve",
-        "uvx --from mcp-skills-server other",
-        "uvx mcp-skills-server-extras serve",
+        "", "npx -y filesystem /home/me/mcp-skills-server", "npx mcp-skills-server",
+        "other --config mcp-skills-server", "my-mcp-skills-server serve", "mcp-skills-server-2 serve",
+        "python -m mcp_skills_server_2 serve", "python", "pytest -m mcp_skills_server serve",
+        "npx mcp_skills_server serve", "uvx --from mcp-skills-server other", "uvx mcp-skills-server-extras serve",
         "uvx",
     ],
-)
+)  # fmt: skip
 def test_not_ours(line: str) -> None:
     assert not starts_this_server(line.split(), NOW)
 

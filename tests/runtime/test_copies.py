@@ -8,7 +8,7 @@ import pytest
 
 from dialects.build import skill
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime import overlap
 from mcp_skills_server.runtime.overlap import grouped, is_copy

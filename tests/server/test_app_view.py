@@ -18,7 +18,7 @@ from tools.interop.setup import EXT_APPS, MODULES
 
 from web.ui import corpus
 from web.ui.chromium import browser, looking, needs_chromium
-from wire import FIXTURES, Era, Wire, serving, write_skill
+from wire import FIXTURES, Wire, serving, write_skill
 
 pytestmark = needs_chromium
 HERE = Path(__file__).parent / "app_host"
@@ -173,9 +173,9 @@ def test_a_host_that_passes_no_calls_on_sees_no_buttons(chromium: Browser, kind:
         assert page.evaluate("bridge.teardownResource({})") == {}
 
 
-def test_hostile_texts_stay_text(chromium: Browser, kind: str, tmp_path: Path, era: Era) -> None:
+def test_hostile_texts_stay_text(chromium: Browser, kind: str, tmp_path: Path) -> None:
     paths = corpus.write(tmp_path)
-    with serving(tmp_path, era=era) as wire, shown(chromium, kind, wire, LIST) as (_, frame):
+    with serving(tmp_path) as wire, shown(chromium, kind, wire, LIST) as (_, frame):
         frame.get_by_role("button", name="More skills").click()
         expect(frame.locator("#list li")).to_have_count(len(paths))
         for text in corpus.MARKUP[:3]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mcp_skills_server.dialects.runtime import apps
 from tables import each_row
 from web.http_wire import HttpClient, client, http_serving
 from wire import FIXTURES, ROOT, Era, Wire, WireError, serving
@@ -84,28 +85,24 @@ def test_a_client_that_shows_views_finds_them_at_the_tools(transport: str, era: 
             assert html.startswith("<!doctype html>") and "http" not in html
 
 
-@each_row("settings", [None, {}, {"mimeTypes": ["text/plain"]}, {"mimeTypes": MIME_TYPE}])
-def test_for_any_other_client_nothing_changes(transport: str, era: Era, settings: dict[str, Any] | None) -> None:
-    extensions = {} if settings is None else {EXTENSION: settings}
-    with asking(transport, era) as asks:
-        asks.extensions = extensions
-        assert EXTENSION not in asks.open()["capabilities"]["extensions"]
-        assert all("_meta" not in tool for tool in asks.request("tools/list")["tools"])
-        assert all(each["uri"].startswith("skill://") for each in asks.request("resources/list")["resources"])
-
-
-def test_the_text_of_a_tool_is_the_same_for_every_client(transport: str, era: Era) -> None:
-    loading = {"name": "skills_load", "arguments": {"names": ["refunds"]}}
+def test_for_any_other_client_nothing_changes_and_each_has_the_whole_text(transport: str, era: Era) -> None:
     texts: list[str] = []
     for extensions in ({}, SHOWS_VIEWS):
         with asking(transport, era) as asks:
             asks.extensions = extensions
-            asks.open()
-            result = asks.request("tools/call", loading)
-            session = result["structuredContent"]["session"]
-            texts.append(result["content"][0]["text"].replace(session, "S"))
+            assert (EXTENSION in asks.open()["capabilities"]["extensions"]) is bool(extensions)
+            assert any("_meta" in tool for tool in asks.request("tools/list")["tools"]) is bool(extensions)
+            schemes = {each["uri"].partition(":")[0] for each in asks.request("resources/list")["resources"]}
+            assert schemes == ({"ui", "skill"} if extensions else {"skill"})
+            loaded = asks.request("tools/call", {"name": "skills_load", "arguments": {"names": ["refunds"]}})
+            texts.append(loaded["content"][0]["text"].replace(loaded["structuredContent"]["session"], "S"))
     assert texts[0] == texts[1]
-    assert "<skill " in texts[0]
+    assert "# Refunds" in texts[0]
+
+
+@each_row("settings", [{}, {"mimeTypes": ["text/plain"]}, {"mimeTypes": MIME_TYPE}, {"mimeTypes": None}])
+def test_a_client_that_does_not_show_html_declares_no_views(settings: dict[str, Any]) -> None:
+    assert not apps.is_declared({EXTENSION: settings})
 
 
 def test_without_tools_there_are_no_views(transport: str, era: Era) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from catalog.forest import loaded, plant, skill_md
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.cursors import MOST_BYTES

@@ -62,7 +62,7 @@ TINY = Dialect(
     capabilities={"tiny": {}},
     extensions={"com.example/tiny": {"numbers": True}},
     entry=numbered,
-    varies_with=number_of,
+    needs_served=lambda _: False,
     parameter="number",
     find=by_number,
     result=EntryResult(lambda entry: {"found": entry}),
@@ -117,7 +117,7 @@ async def test_a_row_is_notified(tmp_path: Path) -> None:
     method = "notifications/tiny/list_changed"
     assert (method, None) in notices(registry.refresh(), settings, tools=False)
     sent: list[dict[str, Any]] = []
-    notifier = Notifier(settings.spoken.notifications)
+    notifier = Notifier(settings)
 
     async def send(said: str, params: dict[str, Any] | None) -> None:
         sent.append({"method": said, "params": params})

@@ -14,7 +14,7 @@ import pytest
 from catalog.forest import loaded, plant, skill_md, skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import MirroredRoot
-from mcp_skills_server.catalog.view import View, retry_when_stale
+from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.format import cursors
 from mcp_skills_server.format.dependencies import Served, resolve

@@ -16,7 +16,7 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from mcp_skills_server.telemetry.usage_store import Batch, Count, Sum, UsageStore, day_of
+from mcp_skills_server.telemetry.usage import Batch, Count, Sum, UsageStore, day_of
 from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES, Era, Wire, WireError, serving, write_skill
 

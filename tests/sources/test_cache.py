@@ -43,7 +43,7 @@ def used_before(cache: Path, origin: str, *, size: int, at: float) -> Path:
     path = CacheFolder(cache, "sites", origin).path
     (path / "skill").mkdir()
     (path / "skill" / "SKILL.md").write_bytes(b"x" * size)
-    os.utime(cache / "used" / f"sites-{path.name}", (at, at))
+    os.utime(path / ".mcp-skills-used", (at, at))
     return path
 
 
@@ -80,7 +80,6 @@ def test_the_longest_unused_goes_first_and_only_as_much_as_must(tmp_path: Path) 
     assert not old.exists() and middle.exists() and new.exists()
     assert trim(tmp_path, 0) == [middle.name, new.name]
     assert [each.name for each in (tmp_path / "sites").iterdir()] == []
-    assert [each.name for each in (tmp_path / "used").iterdir()] == ["lock"]
 
 
 def test_what_is_in_use_stays_whatever_it_takes(tmp_path: Path) -> None:
@@ -112,13 +111,6 @@ def test_what_a_killed_process_was_removing_is_removed(tmp_path: Path) -> None:
     (left / "file").write_text("x")
     assert trim(tmp_path, 1 << 30) == []
     assert not left.exists()
-
-
-def test_marks_of_what_a_killed_process_took_away_are_removed(tmp_path: Path) -> None:
-    kept = CacheFolder(tmp_path, "sites", "https://a.example")
-    (tmp_path / "used" / "sites-b.example-0123").mkdir()
-    assert trim(tmp_path, 1 << 30) == []
-    assert sorted(each.name for each in (tmp_path / "used").iterdir()) == ["lock", f"sites-{kept.path.name}"]
 
 
 def test_a_link_in_the_cache_is_not_followed(tmp_path: Path) -> None:

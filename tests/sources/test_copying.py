@@ -10,7 +10,7 @@ import pytest
 
 from mcp_skills_server.format import archive
 from mcp_skills_server.sources.archive import Archive
-from mcp_skills_server.sources.copying import copy
+from mcp_skills_server.sources.reconcile import reconcile
 from mcp_skills_server.sources.records import read_indexes, read_record
 from mcp_skills_server.sources.source import FetchReport, FetchSettings, SourceSettings
 from sources.fetching import listing, skills
@@ -30,7 +30,13 @@ def publish(source: Archive, **found: str) -> None:
 
 
 def bring(source: Archive, place: Path, **changed: object) -> FetchReport:
-    return anyio.run(copy, source, place, replace(FetchSettings(), **changed))  # pyright: ignore[reportArgumentType]
+    fetch = replace(FetchSettings(), **changed)  # pyright: ignore[reportArgumentType]
+    into = Archive(source.origin, SourceSettings(place, fetch=fetch, output=place))
+
+    async def run() -> FetchReport:
+        return await reconcile(into, await into.resolve())
+
+    return anyio.run(run)
 
 
 def test_each_skill_is_a_folder_under_its_name(source: Archive, place: Path) -> None:

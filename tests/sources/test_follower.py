@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -14,34 +14,32 @@ import pytest
 
 from mcp_skills_server.catalog.registry import MirroredRoot, Registry
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.kinds import KINDS, Kind
 from mcp_skills_server.sources.mirrors import Follower, Mirrors
-from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit
+from mcp_skills_server.sources.reconcile import fetching
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.source import (
-    FetchReport,
-    FetchSettings,
-    Pace,
+    Bundle,
+    Plan,
     Revision,
+    SkillRefusal,
+    Source,
     SourceError,
     SourceSettings,
     UnacceptableError,
+    Unit,
     UnreachableError,
     UnsignedCommitError,
 )
 
 
-class Memo:
+class Memo(Source):
     """A kind of its own: one skill whose body is what the list says next, or the error that it holds next."""
 
-    remote: bool = True
-    pace: Pace = Pace(300.0, 30.0, 100.0)
-    refresh_s: float | None = None
+    own_check_s: float | None = 300.0
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
-        self.origin = given
-        self.place = settings.cache / "memo"
+        super().__init__(given, settings.cache / "memo", settings)
         self.answers: list[str | Exception] = []
         self.brought: list[str] = []
         self.refused: dict[str, Exception] = {}
@@ -54,18 +52,20 @@ class Memo:
             raise answer
         return Revision(answer, 1000.0)
 
-    async def bring(self, revision: Revision) -> FetchReport:
+    @asynccontextmanager
+    async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:
         self.brought.append(revision.digest)
         if revision.digest in self.refused:
             raise self.refused[revision.digest]
-        text = f"---\nname: memo\ndescription: {revision.digest}\n---\n"
-        with FetchedFolder.opened(self.place) as folder:
-            reconciler = Reconciler(folder, self.origin, FetchSettings(), is_cache=True)
-            for unit in reconciler.plan([Unit(revision.digest, "memo", ("memo",))]):
-                reconciler.put(unit, lambda: Bundle({"memo": {"SKILL.md": (text.encode(), False)}}))
-            remark = f"{revision.digest} has a remark"
-            index = IndexRecord(self.origin, self.origin, "", "", "", revision=revision.digest, warnings=(remark,))
-            return replace(reconciler.finish(index), is_complete=self.complete)
+        refused = () if self.complete else (SkillRefusal("other", "no answer", "network"),)
+        units = [Unit(revision.digest, "memo", ("memo",))]
+        remark = f"{revision.digest} has a remark"
+        index = IndexRecord(self.key, self.origin, revision=revision.digest, warnings=(remark,))
+        yield Plan(units, fetching(self.fetch), index, refused=refused)
+
+    async def fetch(self, unit: Unit) -> Callable[[], Bundle]:
+        text = f"---\nname: memo\ndescription: {unit.fingerprint}\n---\n"
+        return lambda: Bundle({"memo": {"SKILL.md": (text.encode(), False)}})
 
 
 MEMO = Kind("memo", lambda given: given.startswith("memo:"), Memo)
@@ -169,7 +169,7 @@ def test_retries_take_longer_and_the_last_copy_stays(tmp_path: Path, caplog: pyt
     fault = UnreachableError("no answer")
     source.answers = [fault, fault, "one", fault, fault, fault, fault]
     follow(follower)
-    assert within(waits, 0, 30, 60, 1000, 30, 60, 100)
+    assert within(waits, 0, 30, 60, 1000, 30, 60, 120)
     assert served(follower) == "description: one" and follower.state.ready and follower.state.trouble == "no answer"
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
         "memo:x: no answer; there is no copy of it yet",
@@ -295,11 +295,9 @@ def test_looks_that_are_asked_for_one_after_the_other_are_a_second_apart(tmp_pat
 
 
 class Asked(Memo):
-    """A memo whose pace is the operator's."""
+    """A memo whose polling interval is the operator's."""
 
-    def __init__(self, given: str, settings: SourceSettings) -> None:
-        super().__init__(given, settings)
-        self.refresh_s = settings.refresh_s
+    own_check_s = None
 
 
 def test_each_source_has_its_own_refresh_which_may_change(tmp_path: Path) -> None:
@@ -307,8 +305,8 @@ def test_each_source_has_its_own_refresh_which_may_change(tmp_path: Path) -> Non
     for given, refresh_s in (("memo:a", None), ("memo:b", 5.0)):
         mirrors.root(given, refresh_s=refresh_s)
     paces = [each.source for each in mirrors.followers]
-    assert [each.refresh_s for each in paces] == [60.0, 5.0]
+    assert [each.check_s for each in paces] == [60.0, 5.0]
     mirrors.set_refresh("memo:a", 7.0)
     mirrors.set_refresh("memo:nobody", 9.0)
-    assert [each.refresh_s for each in paces] == [7.0, 5.0]
+    assert [each.check_s for each in paces] == [7.0, 5.0]
     mirrors.stop()

@@ -12,8 +12,8 @@ import pytest
 import forkserver
 from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1
 from mcp_skills_server.sources.mirrors import Follower
-from mcp_skills_server.sources.records import MOST_INDEXES, IndexRecord, read_indexes
-from mcp_skills_server.sources.site import Site
+from mcp_skills_server.sources.records import IndexRecord, read_indexes
+from mcp_skills_server.sources.site import MOST_INDEXES, Site, with_history
 from mcp_skills_server.sources.source import RollbackError, SourceSettings
 from sources.fetching import LOCAL, fetch
 from sources.publishers import INDEX, Publisher, answer, index_of, skill_md
@@ -39,7 +39,7 @@ def follower(site: Publisher, tmp_path: Path, *, allow_rollback: bool = False) -
 def test_the_longest_history_grows_no_more() -> None:
     seen = tuple(f"{number:064x}" for number in range(MOST_INDEXES))
     known = IndexRecord("key", "given", "place", history={"place": seen, "other": ("0" * 64,)})
-    found = IndexRecord("key", "given", "place", body="{}").after(known, allow_rollback=False).history
+    found = with_history(IndexRecord("key", "given", "place", body="{}"), known, allow_rollback=False).history
     assert found["place"][:-1] == seen[1:] and found["place"][-1] not in seen and found["other"] == ("0" * 64,)
 
 

@@ -43,10 +43,9 @@ def test_the_text_decides_the_kind(
 
 @each_row("given", ["https://example.com", "oci://registry.example/skills", "git+https://example.com/a"])
 def test_what_cannot_be_had_is_tried_again_within_five_minutes(given: str, tmp_path: Path) -> None:
-    for refresh_s, longest in ((1.0, 300.0), (60.0, 300.0), (900.0, 900.0)):
-        source = open_source(given, SourceSettings(tmp_path / "cache", refresh_s=refresh_s))
-        assert source is not None and source.pace is not None and source.pace.first_retry_s <= 30
-        assert source.pace.last_retry_s == (300.0 if source.refresh_s is None else longest)
+    source = open_source(given, SourceSettings(tmp_path / "cache", refresh_s=1.0))
+    assert source is not None and source.last_retry_s == 300.0
+    assert source.check_s == (source.own_check_s or 1.0)
 
 
 @each_row(

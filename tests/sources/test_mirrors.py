@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
-import signal
 import subprocess
 import tarfile
 import zipfile
@@ -90,18 +88,6 @@ def test_a_site_is_served_beside_a_folder(site: Server, published: Path, tmp_pat
         assert f'origin="{address(site)}"' in loaded["content"][0]["text"]
 
 
-def test_the_last_good_copy_stays_when_the_site_fails(site: Server, tmp_path: Path) -> None:
-    assert command("list", address(site), *options(tmp_path)).returncode == 0
-    assert site.signal(signal.SIGTERM)[0] == 0
-    with serving(address(site), *options(tmp_path)) as wire:
-        assert named(wire).keys() == {"alpha", "beta"}
-        wire.kill()
-    seen = command("list", address(site), *options(tmp_path))
-    assert seen.returncode == 0 and "alpha" in seen.stdout
-    assert "serving the last copy" in seen.stderr and "Traceback" not in seen.stderr
-    assert [line.count(address(site)) for line in seen.stderr.splitlines()] == [1, 1]
-
-
 def test_a_site_that_was_never_reached_is_told_in_one_line(tmp_path: Path) -> None:
     seen = command("list", "http://127.0.0.1:9", *options(tmp_path))
     assert seen.returncode == 2 and not seen.stdout
@@ -142,17 +128,6 @@ def test_an_address_with_a_password_is_refused_without_showing_it(tmp_path: Path
     done = command("list", "https://user:very-secret@example.com/", *options(tmp_path))
     assert done.returncode == 2 and "a user name or a password" in done.stderr
     assert "very-secret" not in done.stderr and len(done.stderr.splitlines()) == 1
-
-
-def test_what_the_site_changes_and_drops_is_followed(site: Server, published: Path, tmp_path: Path) -> None:
-    assert "alpha" in command("list", address(site), *options(tmp_path)).stdout
-    write_skill(published / "alpha", description="Says something else than before.")
-    shutil.rmtree(published / "beta")
-    site.kill()
-    with http_serving(published, "--port", str(site.port)) as again:
-        seen = command("list", address(again), *options(tmp_path), "--format", "json")
-    assert "Says something else" in seen.stdout and '"beta"' not in seen.stdout
-    assert f'"origin": "{address(again)}"' in seen.stdout
 
 
 def packed(kind: str, files: dict[str, str]) -> bytes:
@@ -223,14 +198,6 @@ def test_an_archive_that_is_refused_is_one_line_and_exit_code_2(tmp_path: Path, 
     (line,) = seen.stderr.splitlines()
     assert seen.returncode == 2 and "bad.zip" in line and "cannot be unpacked" in line
     assert not (tmp_path / "evil").exists()
-
-
-def test_every_command_takes_an_archive(tmp_path: Path) -> None:
-    path = tmp_path / "team.zip"
-    path.write_bytes(packed("zip", {"alpha/SKILL.md": skill("alpha")}))
-    assert "alpha" in command("list", str(path)).stdout
-    assert f"origin:      {path}" in command("show", str(path), "alpha").stdout
-    assert command("validate", str(path), "--strict").returncode == 0
 
 
 @each_row(

@@ -81,4 +81,4 @@ def test_a_copy_that_was_kept_makes_it_ready(site: Publisher, follower: Follower
     anyio.run(follower.refresh)
     again = Follower(Site(site.url, SourceSettings(tmp_path / "cache", fetch=LOCAL)))
     assert again.state.ready and again.path == follower.path
-    assert follower.path.parent == tmp_path / "cache" / "sites"
+    assert follower.path.parent.parent == tmp_path / "cache" / "sites"

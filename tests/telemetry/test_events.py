@@ -20,12 +20,12 @@ from opentelemetry.sdk.trace import TracerProvider
 from catalog.forest import loaded, plant, skill_md
 from mcp_skills_server import Registry, Runtime, attach
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.catalog.view import View, retry_when_stale
+from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.server.attach import make_server
-from mcp_skills_server.server.callers import principal
+from mcp_skills_server.server.entrance import principal
 from mcp_skills_server.server.eras import MODERN
 from mcp_skills_server.server.stdio import Connection
 from mcp_skills_server.server.stdio import PendingRequest as McpRequest
@@ -35,8 +35,7 @@ from mcp_skills_server.telemetry.events import Event, Events, Use
 from mcp_skills_server.telemetry.log import log_requests
 from mcp_skills_server.telemetry.metrics import Metrics
 from mcp_skills_server.telemetry.tracing import Tracing
-from mcp_skills_server.telemetry.usage import Usage
-from mcp_skills_server.telemetry.usage_store import UsageStore
+from mcp_skills_server.telemetry.usage import Usage, UsageStore
 from mcp_skills_server.web.ui.pages.operation import Activity
 from web.http_wire import MODERN_META
 from wire import DEADLINE, write_skill
@@ -298,7 +297,7 @@ async def test_a_request_over_stdio_is_one_event(tmp_path: Path) -> None:
     await attachment.ready()
     unused_pipes: Any = None
     connection = Connection(unused_pipes, attachment)
-    with anyio.fail_after(DEADLINE):
+    with anyio.fail_after(DEADLINE), attachment.events.serving():
         for method, params, outcome, uses in (
             ("skills/get", {"uri": "skill://a/SKILL.md"}, "ok", 1),
             ("skills/get", {"uri": "skill://none/SKILL.md"}, "refused", 0),

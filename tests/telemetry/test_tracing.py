@@ -25,9 +25,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from mcp_skills_server import Registry, attach
 from mcp_skills_server.dialects.runtime import canonical
 from mcp_skills_server.server.eras import LEGACY
-from mcp_skills_server.telemetry import events, trace_context, tracing
-from mcp_skills_server.telemetry.events import Event, Events, Use
-from mcp_skills_server.telemetry.trace_context import Trace
+from mcp_skills_server.telemetry import events, tracing
+from mcp_skills_server.telemetry.events import Event, Events, Trace, Use
 from mcp_skills_server.telemetry.tracing import Tracing
 from tables import each_row
 from web.http_wire import client, http_serving
@@ -199,9 +198,9 @@ def test_another_span_around_it_is_the_parent(
     ],
 )
 def test_what_a_message_says_is_bounded(meta: object, kept: dict[str, str]) -> None:
-    found = trace_context.trace_of("tools/call", {"_meta": meta, "name": "n" * 500}, 7)
+    found = events.trace_of("tools/call", {"_meta": meta, "name": "n" * 500}, 7)
     assert (found.message, found.id, len(found.target)) == (kept, "7", 200)
-    assert trace_context.trace_of("skills/get", {"name": "a"}) == Trace({}, {})
+    assert events.trace_of("skills/get", {"name": "a"}) == Trace({}, {})
 
 
 def test_without_a_tracer_nothing_is_looked_at(server: Events) -> None:

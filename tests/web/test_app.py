@@ -120,15 +120,12 @@ def test_a_client_that_declares_the_extension_gets_its_own_entries(server: Serve
 @each_row(
     "uri",
     [
-        "skill://commit-messages/none.md",
-        "skill://none/SKILL.md",
+        "skill://commit-messages/none.md", "skill://none/SKILL.md",
         "skill://commit-messages/../commit-messages/SKILL.md",
         "skill://commit-messages/%2e%2e/commit-messages/SKILL.md",
-        "skill://commit-messages/..%2F..%2F..%2Fetc%2Fpasswd",
-        "skill://commit-messages",
-        "file:///etc/passwd",
+        "skill://commit-messages/..%2F..%2F..%2Fetc%2Fpasswd", "skill://commit-messages", "file:///etc/passwd",
     ],
-)
+)  # fmt: skip
 def test_what_is_not_served_is_not_found(asked: HttpClient, uri: str) -> None:
     message = asked.message("resources/read", {"uri": uri})
     status, code, identifier = asked.post(message).error

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
 
+from forkserver import run
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.web.serving import Budget, budget
 from tables import each_row
@@ -55,7 +55,7 @@ def test_the_limit_of_the_process_is_raised_as_far_as_it_needs_and_may(
     soft: int, hard: int, raised: int, places: int
 ) -> None:
     command = [sys.executable, "-c", LIMITED, str(soft), str(hard)]
-    done = subprocess.run(command, capture_output=True, check=True, text=True, timeout=DEADLINE)
+    done = run(command, capture_output=True, check=True, text=True, timeout=DEADLINE)
     assert [int(each) for each in done.stdout.split()] == [places, 8, 8, raised, hard]
     assert done.stderr.startswith("999 connections at once, not 1000 (--max-connections)") or places == 1000
     assert done.stderr.count("\n") == (0 if places == 1000 else 1)

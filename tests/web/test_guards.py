@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.tokens import Tokens, find, read_tokens
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.server.callers import PRINCIPAL
+from mcp_skills_server.server.entrance import PRINCIPAL
 from mcp_skills_server.telemetry.events import Events
 from mcp_skills_server.web import guards
 from mcp_skills_server.web.bearer import secret_of
@@ -35,18 +35,10 @@ def local(*hosts: str, origins: tuple[str, ...] = (), tokens: tuple[Token, ...] 
 @each_row(
     ("host", "loopback"),
     [
-        ("127.0.0.1", True),
-        ("127.8.9.10", True),
-        ("::1", True),
-        ("localhost", True),
-        ("0.0.0.0", False),
-        ("::", False),
-        ("10.0.0.1", False),
-        ("localhost.example", False),
-        ("example.com", False),
-        ("", False),
+        ("127.0.0.1", True), ("127.8.9.10", True), ("::1", True), ("localhost", True), ("0.0.0.0", False),
+        ("::", False), ("10.0.0.1", False), ("localhost.example", False), ("example.com", False), ("", False),
     ],
-)
+)  # fmt: skip
 def test_only_addresses_of_this_machine_are_loopback(host: str, loopback: bool) -> None:
     assert is_loopback(host) is loopback
 
@@ -54,63 +46,22 @@ def test_only_addresses_of_this_machine_are_loopback(host: str, loopback: bool) 
 @each_row(
     "header",
     [
-        "localhost",
-        "localhost:8000",
-        "LOCALHOST:8000",
-        "LocalHost",
-        "localhost:",
-        "127.0.0.1",
-        "127.0.0.1:65535",
-        "[::1]",
-        "[::1]:8000",
+        "localhost", "localhost:8000", "LOCALHOST:8000", "LocalHost", "localhost:", "127.0.0.1", "127.0.0.1:65535",
+        "[::1]", "[::1]:8000",
     ],
-)
+)  # fmt: skip
 def test_names_of_this_machine_are_served_on_loopback(header: str) -> None:
     assert local().host_allowed(header)
 
 
 NOT_A_HOST = [
-    None,
-    "",
-    " ",
-    "evil.example",
-    "evil.example:8000",
-    "localhost@evil.example",
-    "evil.example@localhost",
-    "evil@localhost:8000",
-    "localhost:pass@evil.example",
-    "localhost.evil.example",
-    "localhost.",
-    "xlocalhost",
-    "localhost/evil",
-    "localhost/",
-    "localhost?x",
-    "localhost#x",
-    "localhost\\@evil.example",
-    "localhost:junk",
-    "localhost:8000:8000",
-    "localhost:-1",
-    "localhost, evil.example",
-    "local\thost",
-    "localhost\n",
-    " localhost",
-    "localhost ",
-    "http://localhost",
-    "//localhost",
-    "::1",
-    "[::1",
-    "::1]",
-    "[::1]x",
-    "[localhost]",
-    "[127.0.0.1]",
-    "127.0.0.1.evil.example",
-    "0.0.0.0",
-    "127.1",
-    "2130706433",
-    "\u017flocalhost",
-    "locaLho\u017ft",
-    "*",
-]
+    None, "", " ", "evil.example", "evil.example:8000", "localhost@evil.example", "evil.example@localhost",
+    "evil@localhost:8000", "localhost:pass@evil.example", "localhost.evil.example", "localhost.", "xlocalhost",
+    "localhost/evil", "localhost/", "localhost?x", "localhost#x", "localhost\\@evil.example", "localhost:junk",
+    "localhost:8000:8000", "localhost:-1", "localhost, evil.example", "local\thost", "localhost\n", " localhost",
+    "localhost ", "http://localhost", "//localhost", "::1", "[::1", "::1]", "[::1]x", "[localhost]", "[127.0.0.1]",
+    "127.0.0.1.evil.example", "0.0.0.0", "127.1", "2130706433", "\u017flocalhost", "locaLho\u017ft", "*",
+]  # fmt: skip
 
 
 @each_row("header", NOT_A_HOST)
@@ -137,18 +88,13 @@ def test_no_header_trips_the_guards(header: str) -> None:
 @each_row(
     ("allowed", "header"),
     [
-        ("mcp.example.com", "mcp.example.com"),
-        ("mcp.example.com", "MCP.Example.com:443"),
-        ("MCP.Example.COM", "mcp.example.com"),
-        ("mcp.example.com:8443", "mcp.example.com"),
-        ("mcp.example.com:8443", "mcp.example.com:9"),
-        ("skills_server", "skills_server:8000"),
-        ("2001:db8::7", "[2001:db8::7]:8000"),
-        ("[2001:DB8::7]", "[2001:db8::7]"),
-        ("[2001:db8::7]:8000", "[2001:DB8::7]"),
-        ("192.0.2.7", "192.0.2.7:8000"),
+        ("mcp.example.com", "mcp.example.com"), ("mcp.example.com", "MCP.Example.com:443"),
+        ("MCP.Example.COM", "mcp.example.com"), ("mcp.example.com:8443", "mcp.example.com"),
+        ("mcp.example.com:8443", "mcp.example.com:9"), ("skills_server", "skills_server:8000"),
+        ("2001:db8::7", "[2001:db8::7]:8000"), ("[2001:DB8::7]", "[2001:db8::7]"),
+        ("[2001:db8::7]:8000", "[2001:DB8::7]"), ("192.0.2.7", "192.0.2.7:8000"),
     ],
-)
+)  # fmt: skip
 def test_an_allowed_host_is_served_in_any_case_and_on_any_port(allowed: str, header: str) -> None:
     assert make_policy("0.0.0.0", [allowed], [], []).host_allowed(header)
     assert local(allowed).host_allowed(header)
@@ -204,34 +150,17 @@ def test_a_request_without_origin_comes_from_no_browser() -> None:
 @each_row(
     ("header", "allowed"),
     [
-        ("http://localhost", True),
-        ("http://localhost:6274", True),
-        ("HTTP://LOCALHOST:6274", True),
-        ("https://127.0.0.1:1", True),
-        ("http://[::1]:3000", True),
-        ("https://app.example", True),
-        ("https://APP.example", True),
-        ("https://two.example:8443", True),
-        ("http://app.example", False),
-        ("https://app.example:8443", False),
-        ("https://two.example", False),
-        ("https://app.example.evil.example", False),
-        ("https://evil.example", False),
-        ("https://localhost@evil.example", False),
-        ("https://evil.example@localhost", False),
-        ("http://localhost/", False),
-        ("http://localhost http://evil.example", False),
-        ("ftp://localhost", False),
-        ("file://", False),
-        ("chrome-extension://localhost", False),
-        ("localhost", False),
-        ("null", False),
-        ("", False),
-        ("*", False),
-        ("http://[::1", False),
-        ("http://", False),
+        ("http://localhost", True), ("http://localhost:6274", True), ("HTTP://LOCALHOST:6274", True),
+        ("https://127.0.0.1:1", True), ("http://[::1]:3000", True), ("https://app.example", True),
+        ("https://APP.example", True), ("https://two.example:8443", True), ("http://app.example", False),
+        ("https://app.example:8443", False), ("https://two.example", False),
+        ("https://app.example.evil.example", False), ("https://evil.example", False),
+        ("https://localhost@evil.example", False), ("https://evil.example@localhost", False),
+        ("http://localhost/", False), ("http://localhost http://evil.example", False), ("ftp://localhost", False),
+        ("file://", False), ("chrome-extension://localhost", False), ("localhost", False), ("null", False),
+        ("", False), ("*", False), ("http://[::1", False), ("http://", False),
     ],
-)
+)  # fmt: skip
 @pytest.mark.requirement("MCP-45")
 def test_origins(header: str, allowed: bool) -> None:
     policy = local(origins=("https://App.Example/", "https://two.example:8443"))

@@ -29,7 +29,7 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl
 
 from access.signing import claims, public, signed
-from mcp_skills_server.telemetry.usage_store import UsageStore
+from mcp_skills_server.telemetry.usage import UsageStore
 from ports import free_port
 from sources.publishers import Publisher, answer, redirect
 from web.authorization_server import authorization_server
@@ -262,9 +262,6 @@ def test_the_challenge_says_where_to_sign_in_and_what_is_wrong(tmp_path: Path, i
         assert ask(server, signed(good(server, issuer, scope="skills:read skills:run more"))).status == 200
         for path in ("/rpc", "/.well-known/agent-skills/index.json", "/none"):
             assert challenge(ask(server, None, path)) == realm | named
-
-
-# What is refused
 
 
 # The issuer

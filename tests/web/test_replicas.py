@@ -171,15 +171,13 @@ def test_files_that_a_script_left_elsewhere_are_said_to_be_there(redis: RealRedi
 @each_row(
     "raw",
     [
-        "no json",
-        "[1]",
-        '{"version":2,"owner":"","since":1,"skills":[]}',
+        "no json", "[1]", '{"version":2,"owner":"","since":1,"skills":[]}',
         '{"version":1,"owner":"","since":1e999,"skills":[]}',
         '{"version":1,"owner":"somebody else","since":1,"skills":[]}',
         '{"version":1,"owner":"","since":1,"skills":[{"path":"../../etc/passwd"}]}',
         '{"version":1,"owner":"","since":1,"skills":{"a":"b"}}',
     ],
-)
+)  # fmt: skip
 def test_what_no_replica_wrote_is_an_unknown_session(redis: RealRedis, skills: Path, raw: str) -> None:
     with replicas(skills, redis.url, count=1) as (a,), client(a, "modern") as one:
         redis.say("set", f"mcp-skills:session:{hashed('A' * 24)}", raw)

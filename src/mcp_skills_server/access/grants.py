@@ -1,11 +1,12 @@
 """Authorization: which principals may read which skills, and do what else, by the tables `[[grant]]`. Pure.
 
-A skill is granted by its own path. A pattern is text and never a regular expression: `*` stands for any characters of
-one segment, `**` for any number of segments, none included. To judge a path takes time in proportion to its length.
+A skill is granted by its own path. In a pattern `*` stands for any characters of one segment, `**` for any number of
+segments, none included. To judge a path takes time in proportion to its length.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ _MOST_CHARACTERS: Final = 512
 _MOST_SEGMENTS: Final = 64
 EVERY_SKILL: Final = "**"
 """The pattern of all skills, and the segment for any number of segments."""
+_SEGMENTS: Final = "(?:[^/]*+/)*"
 _NOT_TAKEN: Final = frozenset("?[]{}\\")
 """Wildcards of other programs, which would be taken for themselves here."""
 _LAST: Final = "\U0010ffff"
@@ -50,20 +52,13 @@ class Pattern:
 
     text: str
     prefix: str = field(init=False, compare=False)
-    _parts: tuple[tuple[tuple[str, ...], ...], ...] = field(init=False, repr=False, compare=False)
-    """The runs of segments between `**`; each segment as the texts between its `*`."""
+    _regex: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         segments = self.text.split("/")
         _check(self.text, segments)
-        runs: list[list[tuple[str, ...]]] = [[]]
-        for each in segments:
-            if each == EVERY_SKILL:
-                runs.append([])
-            else:
-                runs[-1].append(tuple(each.split("*")))
         object.__setattr__(self, "prefix", self.text.partition("*")[0])
-        object.__setattr__(self, "_parts", tuple(map(tuple, runs)))
+        object.__setattr__(self, "_regex", re.compile(_translated(segments)))
 
     @property
     def fits_all(self) -> bool:
@@ -72,26 +67,7 @@ class Pattern:
 
     def fits(self, path: str) -> bool:
         """Return whether a skill path is one of these."""
-        if self.prefix == self.text:
-            return path == self.text
-        if not path.startswith(self.prefix.removesuffix("/")):
-            return False
-        segments = path.split("/")
-        first, *rest = self._parts
-        if not rest:
-            return len(first) == len(segments) and _run_fits(first, segments, 0)
-        *between, last = rest
-        end = len(segments) - len(last)
-        if end < len(first) or not _run_fits(first, segments, 0) or not _run_fits(last, segments, end):
-            return False
-        # Of what lies between, the first place that fits leaves most for the rest.
-        start = len(first)
-        for run in between:
-            found = next((at for at in range(start, end - len(run) + 1) if _run_fits(run, segments, at)), None)
-            if found is None:
-                return False
-            start = found + len(run)
-        return True
+        return self._regex.fullmatch(f"{path}/") is not None
 
 
 def _check(text: str, segments: Sequence[str]) -> None:
@@ -109,24 +85,23 @@ def _check(text: str, segments: Sequence[str]) -> None:
             raise PatternError("** is a segment of its own")
 
 
-def _run_fits(run: Sequence[tuple[str, ...]], segments: Sequence[str], start: int) -> bool:
-    return all(_segment_fits(parts, segments[start + number]) for number, parts in enumerate(run))
+def _translated(segments: Sequence[str]) -> str:
+    """Return a regular expression of these segments, each with a slash behind it.
 
-
-def _segment_fits(parts: tuple[str, ...], text: str) -> bool:
-    """Return whether a segment is these texts in their order with anything between them."""
-    if len(parts) == 1:
-        return text == parts[0]
-    first, *between, last = parts
-    if len(text) < len(first) + len(last) or not text.startswith(first) or not text.endswith(last):
-        return False
-    position, end = len(first), len(text) - len(last)
-    for part in between:
-        position = text.find(part, position, end)
-        if position < 0:
-            return False
-        position += len(part)
-    return True
+    What stands between two wildcards takes the first place where it fits, which leaves most for the rest. Atomic groups
+    say so, and nothing is tried again.
+    """
+    runs = [""]
+    for each in segments:
+        if each == EVERY_SKILL:
+            runs.append("")
+            continue
+        first, *rest = map(re.escape, each.split("*"))
+        between = "".join(f"(?>[^/]*?{part})" for part in rest[:-1])
+        runs[-1] += f"{first}{between}{''.join(f'[^/]*{part}' for part in rest[-1:])}/"
+    first, *rest = runs
+    between = "".join(f"(?>{_SEGMENTS}?{run})" for run in rest[:-1])
+    return first + between + "".join(f"{_SEGMENTS}{run}" for run in rest[-1:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,196 @@
-"""The server as a resource of OAuth 2.1: takes the tokens that one issuer signs for it."""
+"""The server as a resource of OAuth 2.1: discovery and cache of one issuer's keys (RFC 8414, JWKS), and its tokens.
+
+One fetch goes on at a time, however many requests wait; key ids that are made up cause one fetch in thirty seconds.
+While the issuer does not answer, known keys stay valid.
+
+PyJWT's `PyJWKClient` (2.15) lacks: a bound of the answer's size, discovery, an async or pinned HTTP client (it blocks
+all requests in urllib, under a lock), known keys while the issuer is down, a pause between fetches that fail, tokens
+without `kid`, and keys without `alg` for all but one RSA algorithm.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from typing import Final
+import json
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from mcp_skills_server.access import jwt
-from mcp_skills_server.access.issuer import Fetch, Issuer
-from mcp_skills_server.access.principal import Admission
-from mcp_skills_server.access.settings import OAuthSettings
+import jwt
+
+from mcp_skills_server.access.jwt import look, prove
+from mcp_skills_server.access.principal import Admission, RefusedError, UnavailableError
+from mcp_skills_server.access.settings import OAuthSettings, is_loopback, is_safe
+from mcp_skills_server.errors import REPEATS, SkillsServerError, clipped
+
+logger = logging.getLogger(__name__)
 
 WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 """Where RFC 9728 has the metadata of a resource; the resource's own path comes after it."""
+Fetch: TypeAlias = Callable[[str], Awaitable[tuple[int, bytes]]]
+"""From a URL to a status and a body, both bounded; raises a SkillsServerError where nothing usable came."""
+
+_UNKNOWN_S: Final = 30.0
+"""How long a look holds for names of keys that it did not find."""
+_STALE_S: Final = 900.0
+"""After so long the keys are looked at again, so that one that was withdrawn is believed no more."""
+_RETRY_S: Final = 5.0
+_FITS: Final[Mapping[str, tuple[str, str | None]]] = {
+    **{f"{family}{bits}": ("RSA", None) for family in ("RS", "PS") for bits in (256, 384, 512)},
+    "ES256": ("EC", "P-256"),
+    "ES384": ("EC", "P-384"),
+    "ES512": ("EC", "P-521"),
+    "EdDSA": ("OKP", "Ed25519"),
+}
+"""By algorithm: the type of its keys, and their curve."""
+
+
+class _UnusableError(SkillsServerError):
+    """The issuer's metadata or keys cannot be used."""
+
+
+class Issuer:
+    """One issuer by the URL that its metadata spells, whose metadata and keys `fetch` gets. For one event loop."""
+
+    def __init__(self, url: str, fetch: Fetch, now: Callable[[], float] = time.monotonic) -> None:
+        self._url = url
+        self._places = metadata_urls(url)
+        self._fetch = fetch
+        self._now = now
+        self._raw: tuple[dict[str, Any], ...] = ()
+        self._metadata: dict[str, Any] | None = None
+        self._found_at = self._tried_at = -math.inf
+        self._trouble = ""
+        self._looking: asyncio.Task[None] | None = None
+
+    async def key(self, kid: str | None, algorithm: str) -> jwt.PyJWK:
+        """Return the key of this id, for this algorithm. Wait for a look if it is not known.
+
+        Raises:
+            RefusedError: the issuer has no such key.
+            UnavailableError: that cannot be found out now.
+        """
+        found = self._key(kid, algorithm)
+        if found is None:
+            if self._looking is not None or self._may_look():
+                await asyncio.shield(self.look())
+                found = self._key(kid, algorithm)
+            if found is None and self._trouble:
+                left = max(0.0, self._tried_at + _RETRY_S - self._now())
+                raise UnavailableError("the issuer does not answer", 1 + int(left))
+        if found is None:
+            raise RefusedError("its key is none of the issuer's")
+        return found
+
+    async def metadata(self) -> Mapping[str, Any]:
+        """Return the issuer's metadata, as the last look at its keys found them.
+
+        Raises:
+            UnavailableError: there was none yet, and it does not answer now.
+        """
+        if self._metadata is None and (self._looking is not None or self._may_look()):
+            await asyncio.shield(self.look())
+        if self._metadata is None:
+            raise UnavailableError("the issuer does not answer", 1 + int(_RETRY_S))
+        self.keep_fresh()
+        return self._metadata
+
+    def keep_fresh(self) -> None:
+        """Look at the keys in the background when the last look is long ago."""
+        if self._now() - self._found_at > _STALE_S and self._now() - self._tried_at > _RETRY_S:
+            self.look()
+
+    def look(self) -> asyncio.Task[None]:
+        """Look at the keys, or join the look that goes on. What goes wrong is a line in the log."""
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+        return self._looking
+
+    def _may_look(self) -> bool:
+        pause = _UNKNOWN_S
+        if self._trouble:
+            pause = _RETRY_S
+        return self._now() - self._tried_at >= pause
+
+    async def _look(self) -> None:
+        try:
+            self._take(await self._keys(await self._key_address()))
+        except SkillsServerError as error:
+            if not self._trouble:
+                has = "its tokens cannot be proved"
+                if self._raw:
+                    has = "tokens by keys that are known are taken"
+                logger.warning("the issuer %s: %s; %s until it answers", self._url, clipped(str(error)), has)
+            self._trouble = str(error)
+        else:
+            if self._trouble:
+                logger.info("the issuer %s answers again", self._url)
+            self._trouble = ""
+            self._found_at = self._now()
+        finally:
+            self._tried_at = self._now()
+            self._looking = None
+
+    async def _key_address(self) -> str:
+        """Return the address of the keys (`jwks_uri`) from the issuer's metadata."""
+        failed: SkillsServerError = _UnusableError("it has no metadata of RFC 8414 or OpenID")
+        for place in self._places:
+            try:
+                status, body = await self._fetch(place)
+            except SkillsServerError as error:
+                failed = error
+                continue
+            if status != 200:
+                if status >= 500 or status == 429:
+                    failed = _UnusableError(f"{place} answers with status {status}")
+                continue
+            metadata = _object(body, place)
+            if metadata.get("issuer") != self._url:
+                raise _UnusableError(f"{place} is of another issuer, {clipped(repr(metadata.get('issuer')))}")
+            address = metadata.get("jwks_uri")
+            if not isinstance(address, str) or not is_safe(address) or not self._may_name(address):
+                raise _UnusableError(f"{place} names no https address of keys")
+            self._metadata = metadata
+            self._places = [place, *(each for each in self._places if each != place)]
+            return address
+        raise failed
+
+    def _may_name(self, address: str) -> bool:
+        """Return whether keys may be fetched there: only an issuer on this machine may name this machine."""
+        return is_loopback(urlsplit(self._url).hostname or "") or not is_loopback(urlsplit(address).hostname or "")
+
+    async def _keys(self, address: str) -> list[Any]:
+        status, body = await self._fetch(address)
+        if status != 200:
+            raise _UnusableError(f"{address} answers with status {status}")
+        keys: Any = _object(body, address).get("keys")
+        if not isinstance(keys, list):
+            raise _UnusableError(f"{address} is no set of keys")
+        return cast("list[Any]", keys)
+
+    def _take(self, keys: list[Any]) -> None:
+        """Replace the known keys."""
+        raw = tuple(cast("dict[str, Any]", each) for each in keys if isinstance(each, dict) and _is_public(each))
+        if len(raw) < len(keys):
+            logger.debug("the issuer %s: %s of its keys are of no use here", self._url, len(keys) - len(raw))
+        if raw != self._raw:
+            self._raw = raw
+            logger.info("the issuer %s has %s keys", self._url, len(raw))
+
+    def _key(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
+        """Return the known key of this id; of a token without one, the only key that fits."""
+        fitting = [each for each in self._raw if kid in (None, each.get("kid")) and _fits(each, algorithm)]
+        if not fitting or (kid is None and len(fitting) > 1):
+            return None
+        try:
+            return jwt.PyJWK(fitting[0], algorithm)
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError):  # of which the messages show the key
+            logger.warning("the issuer %s: one of its keys is none", self._url, extra=REPEATS)
+            return None
 
 
 class ResourceServer:
@@ -53,7 +231,46 @@ class ResourceServer:
             UnavailableError: that cannot be found out now.
         """
         self.issuer.keep_fresh()
-        algorithm, kid = jwt.look(token, self.settings)
+        algorithm, kid = look(token, self.settings)
         key = await self.issuer.key(kid, algorithm)
-        principal, expires = jwt.prove(token, key, algorithm, self.settings)
+        principal, expires = prove(token, key, algorithm, self.settings)
         return Admission(principal, hashlib.sha256(token.encode()).digest(), expires)
+
+
+def metadata_urls(issuer: str) -> list[str]:
+    """Return where an issuer may have its metadata: RFC 8414, then OpenID as RFC 8414 has it, then as OpenID has it."""
+    parts = urlsplit(issuer)
+    base, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+    found = (
+        f"{base}/.well-known/oauth-authorization-server{path}",
+        f"{base}/.well-known/openid-configuration{path}",
+        f"{base}{path}/.well-known/openid-configuration",
+    )
+    return [*dict.fromkeys(found)]
+
+
+def _object(body: bytes, place: str) -> dict[str, Any]:
+    try:
+        found: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise _UnusableError(f"{place} is no JSON object")
+    return cast("dict[str, Any]", found)
+
+
+def _is_public(key: Any) -> bool:
+    """Return whether this is a public key for signatures, without its private half."""
+    return key.get("kty") in ("RSA", "EC", "OKP") and "d" not in key and key.get("use", "sig") == "sig"
+
+
+def _fits(key: Mapping[str, Any], algorithm: str) -> bool:
+    kind, curve = _FITS[algorithm]
+    operations: Any = key.get("key_ops", ["verify"])
+    return (
+        key["kty"] == kind
+        and (curve is None or key.get("crv") == curve)
+        and key.get("alg", algorithm) == algorithm
+        and isinstance(operations, list)
+        and "verify" in operations
+    )

@@ -1,4 +1,4 @@
-"""The skills of each principal: what its grants leave of the registry, and what is made of that.
+"""The skills of each principal, what its grants leave of the registry, and the view of one request.
 
 There is one filtered snapshot for each set of grants, shared by all who have it. All that a request can reach is in its
 snapshot, so a reader of one needs to judge nothing.
@@ -6,10 +6,11 @@ snapshot, so a reader of one needs to judge nothing.
 
 from __future__ import annotations
 
+import logging
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Final, Generic, TypeAlias, TypeVar
@@ -19,18 +20,86 @@ from mcp_skills_server import codes
 from mcp_skills_server.access.grants import Grant, Grants, Permissions
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.path_index import join, within
+from mcp_skills_server.catalog.reader import Body
 from mcp_skills_server.catalog.registry import Listeners, Registry
-from mcp_skills_server.model import Changes, Skill, Snapshot, Standing
+from mcp_skills_server.catalog.threads import in_thread, off_loop
+from mcp_skills_server.errors import REPEATS, StaleFileError, UnreadableError
+from mcp_skills_server.model import SKILL_MD, Changes, Skill, Snapshot, Standing
+from mcp_skills_server.telemetry import events
+
+logger = logging.getLogger(__name__)
 
 _MOST_SKILLS: Final = 400_000
 """Skills that all filtered snapshots hold together, about 150 bytes each."""
 _EMPTY: Final = 50
 """The weight, in skills, of something that is made of no skill."""
+_INLINE_BYTES: Final = 1 << 18
+"""Larger files are read off the event loop."""
+_INLINE_MARKDOWN: Final = 1 << 14
+"""A longer SKILL.md is parsed off the event loop; for a shorter one the switch of threads would cost more."""
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 SkillSet: TypeAlias = "Registry | Granted"
 """The skills behind a view, a conversation or a publication: all, or what some permissions leave."""
+
+
+class View:
+    """The skills that one request is answered from.
+
+    Args:
+        skill_set: the skills that the grants leave to the caller.
+
+    Attributes:
+        skill_set: as given.
+        snapshot: all that the request sees, as it was when the view was made.
+    """
+
+    __slots__ = ("skill_set", "snapshot")
+
+    def __init__(self, skill_set: SkillSet) -> None:
+        self.skill_set = skill_set
+        self.snapshot: Snapshot = skill_set.snapshot
+
+    async def read(self, skill: Skill, path: str) -> bytes:
+        """Return the exact bytes of a file of a skill.
+
+        Raises:
+            StaleFileError: they are no longer those that were scanned.
+        """
+        file = skill.files[path]
+        raw = await off_loop(file.size <= _INLINE_BYTES, self.skill_set.read, file)
+        events.was_read(skill, path)
+        return raw
+
+    async def body(self, skill: Skill) -> Body:
+        """Return the skill's instructions and the files that they refer to.
+
+        Raises:
+            StaleFileError: as for `read`.
+        """
+        quick = skill.files[SKILL_MD].size <= _INLINE_MARKDOWN
+        found = await off_loop(quick, self.skill_set.body, skill)
+        events.was_read(skill, SKILL_MD)
+        return found
+
+
+async def retry_when_stale(skill_set: SkillSet, handler: Callable[[View], Awaitable[_V]]) -> _V:
+    """Return what the handler returns; called once more, with the skill scanned again, where a file has changed.
+
+    Raises:
+        UnreadableError: a file changed again, or stays unreadable.
+    """
+    try:
+        return await handler(View(skill_set))
+    except StaleFileError as stale:
+        events.begins_again()
+        await in_thread(skill_set.rescan, stale.path)
+    try:
+        return await handler(View(skill_set))
+    except StaleFileError as stale:
+        logger.warning("cannot be read: %s", stale, extra=REPEATS)
+        raise UnreadableError from None
 
 
 class Views:

@@ -12,7 +12,6 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import import_module
 from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard, cast
 from urllib.parse import urlsplit
@@ -131,8 +130,8 @@ class Configuration:
 class _WrongValueError(SkillsServerError, ValueError):
     """A key does not take a value. The message does not repeat the value, which may be a secret."""
 
-    def __init__(self, reason: str = "it does not take this value") -> None:
-        super().__init__(reason)
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or "it does not take this value")
 
 
 class _Key(NamedTuple):
@@ -164,10 +163,6 @@ def _of_kind(value: Any, *kinds: type) -> Any:
     return value
 
 
-def _flag(value: Any) -> bool:
-    return _of_kind(value, bool)
-
-
 def _text(value: Any) -> str:
     if not _of_kind(value, str).strip() or "\0" in value:
         raise _WrongValueError
@@ -187,7 +182,7 @@ def _pattern(value: Any) -> Pattern:
     try:
         return Pattern(_of_kind(value, str))
     except PatternError as error:
-        raise _WrongValueError(*filter(None, [str(error)])) from None
+        raise _WrongValueError(str(error)) from None
 
 
 def _list_of(read: _Reader, *, least: int = 0) -> _Reader:
@@ -225,6 +220,13 @@ def _quoted(names: Sequence[str]) -> str:
     return ", ".join(f'"{each}"' for each in names)
 
 
+def _flag(value: Any) -> bool:
+    return _of_kind(value, bool)
+
+
+_FLAG: Final = _Key("true or false", _flag)
+
+
 # Keys of options
 
 
@@ -233,7 +235,6 @@ def reader(name: str) -> click.Command:
     return getattr(import_module(f"mcp_skills_server.commands.{name}"), name)
 
 
-@cache
 def parameters() -> Mapping[str, click.Parameter]:
     """Return the options and arguments that a file can give, by key."""
     found: dict[str, click.Parameter] = {}
@@ -244,18 +245,13 @@ def parameters() -> Mapping[str, click.Parameter]:
     return found
 
 
-@cache
-def _option_keys() -> Mapping[str, _Key]:
-    return {key: _key(each) for key, each in parameters().items()}
-
-
 def _key(parameter: click.Parameter) -> _Key:
     kind = parameter.type
     if isinstance(parameter, click.Argument) or parameter.multiple:
         example = parameter.metavar or (parameter.name or "").upper()
         return _Key(f'a list of text, such as ["{example}"]', _list_of(_text))
     if isinstance(parameter, click.Option) and parameter.is_flag:
-        return _Key("true or false", _flag)
+        return _FLAG
     if isinstance(kind, click.Choice):
         choices = [str(each) for each in kind.choices]
         return _Key(f"one of {_quoted(choices)}", _one_of(choices))
@@ -284,7 +280,7 @@ _TABLES: Final[Mapping[str, _Table]] = {
     "source": _Table(
         {
             "from": _Key("text in quotes, any ROOT", _text, 'from = "ROOT"'),
-            "scripts": _Key("true or false", _flag),
+            "scripts": _FLAG,
             "require-signature": _Key('a list of paths of keys, such as ["keys/team.pub"]', _list_of(_text, least=1)),
             "include": _Key(_PATTERNS, _list_of(_text, least=1)),
             "exclude": _Key(_PATTERNS, _list_of(_text, least=1)),
@@ -420,7 +416,8 @@ def parse(raw: bytes, path: str) -> Configuration:
         raise _one_fault(path, line, what, "write key = value; text is in quotes") from None
     reading = _FileReading(lines_of(text))
     options = {key: each for key, each in given.items() if key not in _TABLES}
-    values = reading.values(options, _option_keys(), [*_option_keys(), *_TABLES])
+    known = parameters()
+    values = reading.values(options, {key: _key(each) for key, each in known.items()}, [*known, *_TABLES])
     tables = {name: reading.tables(name, given[name]) if name in given else [] for name in _TABLES}
     reading.check(tables, values.get("roots", ()), given.get("oauth"))
     if reading.faults:
@@ -525,8 +522,9 @@ def _configuration(
     """Return what the values of a file without a fault say. `line` returns where a key stands."""
     values: dict[str, Any] = {}
     lines: dict[str, int] = {}
+    known = parameters()
     for key, value in options.items():
-        parameter = parameters()[key]
+        parameter = known[key]
         name = parameter.name or ""
         values[name], lines[name] = _from_here(parameter, value, folder), line(key)
     sources: dict[str, SourceRules] = {}

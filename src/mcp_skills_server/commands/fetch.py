@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import anyio
 import click
@@ -22,8 +23,8 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import is_archive
 from mcp_skills_server.provenance.signatures import UnsignedError, Verifier
 from mcp_skills_server.sources.addresses import check_fetchable, relative_to_site, shown
-from mcp_skills_server.sources.copying import copy
-from mcp_skills_server.sources.kinds import kind_of, open_source
+from mcp_skills_server.sources.kinds import COMMAND, kind_of, open_source
+from mcp_skills_server.sources.reconcile import reconcile
 from mcp_skills_server.sources.records import read_indexes
 from mcp_skills_server.sources.source import (
     Bounds,
@@ -45,8 +46,6 @@ _FRAMING = frozenset(
 
 
 class FetchOptions(GitOptions):
-    """All options of `fetch`."""
-
     output: str | None = option(
         None, "The folder of fetched skills; made if missing.", type=click.Path(file_okay=False), metavar="DIR"
     )
@@ -173,6 +172,9 @@ def _known(folder: str, settings: FetchSettings) -> list[tuple[str, FetchSetting
         raise UsageError(f"{folder}: nothing was fetched into it; give the URL of a site")
     if settings.wanted is not None:
         raise UsageError("--skill needs the URL of a site")
+    for each in known:
+        if each.given.startswith(COMMAND):  # a folder may be anybody's, and its arguments are not recorded
+            raise UsageError(f"{folder}: no command is started for a record; give it again, as in {COMMAND}COMMAND")
     if settings.trust.headers and len({each.source for each in known}) > 1:
         raise UsageError("a token or a header is for one site; give its URL")
     return [
@@ -183,48 +185,54 @@ def _known(folder: str, settings: FetchSettings) -> list[tuple[str, FetchSetting
 
 def _fetch(url: str, settings: FetchSettings, options: FetchOptions) -> int:
     """Return the exit code: 1 where the index or a skill is at fault, 2 where nothing answers or may be fetched."""
-    from mcp_skills_server.sources import site  # the HTTP client takes a while to load
-
-    tree, folder = None, str(options.output)
+    kind, folder, label = kind_of(url).name, str(options.output), shown(url)
     try:
-        tree = _tree_source(url, settings, options)
         if options.only_list:
-            if tree is not None:
+            if kind not in {"folder", "site"}:
                 raise UsageError(f"fetch --list is for sites; 'mcp-skills-server list {url}' shows what this one has")
+            from mcp_skills_server.sources import site  # the HTTP client takes a while to load
+
             return _list(anyio.run(site.look, url, settings)[1], settings)
-        if tree is not None:
-            report = anyio.run(copy, tree, folder, settings)
-        else:
-            with _bar() as progress:
-                report = anyio.run(site.refresh, url, folder, settings, progress)
+        source = _source(url, folder, settings, options)
+        if kind not in {"folder", "site"}:
+            label = source.origin
+
+        async def fetch(progress: Callable[[int, int], None] | None) -> FetchReport:
+            return await reconcile(source, await source.resolve(anew=settings.revalidate), progress)
+
+        with _bar() as progress:
+            report = anyio.run(fetch, progress)
     except (wellknown.IndexRefusedError, SourceError) as error:
-        if tree is not None:
-            remark(f"{tree.origin}: {error}")
-            return 2
-        remark(f"{shown(url)}: {relative_to_site(url, str(error))}")
+        remark(f"{label}: {relative_to_site(url, str(error))}")
         if isinstance(error, wellknown.IndexRefusedError | RollbackError):
             return 1
         return 2
-    _remark_report(report, folder)
+    _remark_report(report, folder, source.origin)
     return int(not report.ok)
 
 
-def _tree_source(url: str, settings: FetchSettings, options: GitOptions) -> Source | None:
-    """Return the source that is copied skill by skill from a tree; None for a site, whose index says what is new."""
+def _source(url: str, folder: str, settings: FetchSettings, options: GitOptions) -> Source:
+    """Open a source whose skills go into this folder."""
     kind = kind_of(url)
     if kind.name == "folder" and is_archive(url) and not os.path.exists(url):
         raise UsageError(f"{url}: no such file; give the path of an archive, or the URL of a site or a repository")
+    chosen = SourceSettings(
+        cache_directory(),
+        fetch=settings,
+        signers=path_or_none(options.signers),
+        rewritten=options.accept_rewritten,
+        output=Path(folder),
+    )
     if kind.name in {"folder", "site"}:
-        return None
-    if kind.is_path:
-        url = os.path.abspath(url)  # for --update, from wherever that is called
+        from mcp_skills_server.sources import site  # the HTTP client takes a while to load
+
+        return site.Site(url, chosen)
     if settings.trust.headers:
         way = "registries have 'docker login'" if kind.name == "oci" else "git has credential helpers"
         raise UsageError(f"--token-env and --header are for sites; {way}, which are used here too")
-    signers = path_or_none(options.signers)
-    return open_source(
-        url, SourceSettings(cache_directory(), fetch=settings, signers=signers, rewritten=options.accept_rewritten)
-    )
+    if kind.is_path:
+        url = os.path.abspath(url)  # for --update, from wherever that is called
+    return cast("Source", open_source(url, chosen))
 
 
 def _list(index: wellknown.SiteIndex, settings: FetchSettings) -> int:
@@ -245,12 +253,12 @@ def _list(index: wellknown.SiteIndex, settings: FetchSettings) -> int:
     return int(index.version is None or any(each.broken for each in broken))
 
 
-def _remark_report(report: FetchReport, folder: str) -> None:
+def _remark_report(report: FetchReport, folder: str, origin: str) -> None:
     """Print what was fetched on stderr."""
     where, source, size = report.url, "the source", ""
     if report.version != "tree":
         where, source, size = shown(report.url), "the index", f" ({report.bytes:,} bytes downloaded)"
-    for line in report.warnings:
+    for line in (*report.warnings, *map(str, report.pointer_problems(origin))):
         remark(f"warning: {line}")
     for name in report.edited:
         remark(f"{name}: it was edited in {folder}, and stays; --force replaces it")

@@ -93,7 +93,7 @@ def option(default: _T, words: str, *names: str, **more: Any) -> _T:
         default: its value where none is given.
         words: its help.
         names: as on the command line; without any, the field's name with hyphens.
-        more: what `click.Option` takes besides (`type`, `metavar`, `required` ...), and `Traits` but for the heading.
+        more: what `click.Option` takes besides, and `Traits` but for the heading.
     """
     known = {} if more.get("required") else {"default": default}
     return cast("_T", _Declared(default, names or ("--{}",), {"help": words, "show_default": True, **known, **more}))
@@ -201,8 +201,9 @@ class Grouped(click.Command):
 
 
 def parsed_again(context: click.Context) -> click.Context:
-    """Return what the command line and the environment of a `Grouped` command give with the configuration file as it is
-    now. `obj` of the context is true, by which the file's reader knows a running server.
+    """Parse the command line and the environment of a `Grouped` command anew, with the configuration file as it is now.
+
+    `obj` of the new context is true, by which the file's reader knows a running server.
     """
     return context.command.make_context(context.info_name, [*context.meta[_WORDS]], obj=True)
 

@@ -9,18 +9,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
+import anyio
 import click
 
+from mcp_skills_server.catalog.roots import no_folder
 from mcp_skills_server.commands.fields import VARIABLE_NAME, Options, flag, many, option, seconds, takes
+from mcp_skills_server.commands.look import check, remark_problems
+from mcp_skills_server.commands.opening import load_registry
+from mcp_skills_server.commands.options import RootOptions
 from mcp_skills_server.commands.printing import remark, say, say_lines, say_table
 from mcp_skills_server.errors import UsageError, clipped, innermost, plural
+from mcp_skills_server.hosts import disk, edit
 from mcp_skills_server.hosts.table import HOSTS, Host, Platform, is_native, location
 from mcp_skills_server.model import printable
+from mcp_skills_server.provenance.difference import unified
+from mcp_skills_server.sources.kinds import kind_of
 
 _PROGRAM: Final = "mcp-skills-server"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -33,8 +40,6 @@ _SHOWN_LINES: Final = 3
 
 
 class InstallOptions(Options):
-    """All options of `install`."""
-
     name: str = option("skills", "What the host calls the server.", show_default=True)
     project: bool = flag("Write the host's file of this project, not the user's.")
     config: str | None = option(
@@ -70,10 +75,7 @@ _EXCLUSIVE: Final = (
     ("--print", "--uninstall"),
     ("--project", "--config"),
     ("--trust", "--uninstall"),
-    ("--url", "ROOT"),
-    ("--url", "--include"),
-    ("--url", "--exclude"),
-    ("--url", "--command"),
+    *(("--url", other) for other in ("ROOT", "--include", "--exclude", "--command")),
 )
 
 
@@ -122,36 +124,26 @@ def install(context: click.Context, options: InstallOptions, host: str | None, r
     if entry:
         _warn_of_native(row, roots, platform)
     if options.show:
-        from mcp_skills_server.hosts.edit import snippet
-
-        say_lines(snippet(row, options.name, entry).removesuffix("\n"))
+        say_lines(edit.snippet(row, options.name, entry).removesuffix("\n"))
         remark(f"this belongs in {path}; nothing was written")
     else:
         try:
             _edit(path, row, entry, command, options)
         except UsageError as error:
             raise UsageError(f"{printable(str(path))}: {error}") from None
-    if entry:
-        _report_problems(roots)
+    local = [root for root in roots if kind_of(root).is_path]
+    if entry and local:  # no address is fetched
+        registry = load_registry(local, RootOptions())
+        check(registry, list(registry.snapshot.skills.values()))
+        remark_problems(registry)
 
 
 def _check(host: Host, options: InstallOptions, roots: Sequence[str]) -> None:
     """Refuse a name that hosts do not take, and options that exclude each other."""
     if not _NAME.fullmatch(options.name):
         raise UsageError(f"--name {options.name!r}: hosts take 1 to 64 letters, digits, '-' and '_'")
-    given = {
-        "--print": options.show,
-        "--dry-run": options.dry_run,
-        "--uninstall": options.uninstall,
-        "--project": options.project,
-        "--config": options.config is not None,
-        "--trust": options.trust,
-        "--url": options.url is not None,
-        "ROOT": roots,
-        "--include": options.include,
-        "--exclude": options.exclude,
-        "--command": options.command is not None,
-    }
+    given = {f"--{name.replace('_', '-')}": value not in (None, False, ()) for name, value in vars(options).items()}
+    given |= {"--print": options.show, "ROOT": bool(roots)}
     for one, other in _EXCLUSIVE:
         if given[one] and given[other]:
             raise UsageError(f"{one} and {other} exclude each other; give one of them")
@@ -163,28 +155,10 @@ def _check(host: Host, options: InstallOptions, roots: Sequence[str]) -> None:
         raise UsageError("--token-env is for a server that is reached by URL; give --url too")
 
 
-def _report_problems(roots: Sequence[str]) -> None:
-    """Print on stderr what `validate` finds in these folders and archives; no address is fetched."""
-    from mcp_skills_server.commands.look import check, remark_problems
-    from mcp_skills_server.commands.opening import load_registry
-    from mcp_skills_server.commands.options import RootOptions
-    from mcp_skills_server.sources.kinds import kind_of
-
-    local = [root for root in roots if kind_of(root).is_path]
-    if local:
-        registry = load_registry(local, RootOptions())
-        check(registry, list(registry.snapshot.skills.values()))
-        remark_problems(registry)
-
-
 def _local_entry(host: Host, command: list[str], roots: Sequence[str], chosen: Sequence[str]) -> dict[str, Any]:
     """Return the entry that has the host start this server, with the options that choose skills."""
     if not roots:
         raise UsageError("install takes the folders to serve, as in 'install cursor ~/skills'")
-    from mcp_skills_server.catalog.roots import no_folder
-    from mcp_skills_server.hosts.edit import entry_for
-    from mcp_skills_server.sources.kinds import kind_of
-
     absolute: list[str] = []
     for root in roots:
         if _ENDPOINT.fullmatch(root):
@@ -201,13 +175,11 @@ def _local_entry(host: Host, command: list[str], roots: Sequence[str], chosen: S
             word.encode("utf-8")
         except UnicodeEncodeError:
             raise UsageError(f"{printable(word)}: the path is not UTF-8, and the host's file must be") from None
-    return entry_for(host, command, [*absolute, *chosen])
+    return edit.entry_for(host, command, [*absolute, *chosen])
 
 
 def _remote_entry(host: Host, url: str, variable: str | None) -> dict[str, Any]:
     """Return the entry that has the host reach a server by URL."""
-    from mcp_skills_server.hosts.edit import remote_entry_for
-
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -218,13 +190,11 @@ def _remote_entry(host: Host, url: str, variable: str | None) -> dict[str, Any]:
         raise UsageError("--url: the host's file would hold the password; name a variable with --token-env")
     if variable is not None and not VARIABLE_NAME.fullmatch(variable):
         raise UsageError(f"--token-env {printable(variable)}: write the name of a variable, such as SKILLS_TOKEN")
-    return remote_entry_for(host, url, variable)
+    return edit.remote_entry_for(host, url, variable)
 
 
 def _edit(path: Path, host: Host, entry: dict[str, Any], command: list[str], options: InstallOptions) -> None:
     """Put the entry into the host's file, or remove it where the entry is empty."""
-    from mcp_skills_server.hosts import disk, edit
-
     name, found = options.name, disk.read(path)
     if entry:
         new = edit.install(found.raw, host, name, entry, command)
@@ -237,7 +207,7 @@ def _edit(path: Path, host: Host, entry: dict[str, Any], command: list[str], opt
         remark(f"{path} has {name!r} with this entry already; nothing was changed")
         return
     if options.dry_run:
-        say_lines(_difference(found.raw or b"", new, path).removesuffix("\n"))
+        say_lines(unified(str(path), (found.raw or b"").decode(), new.decode()))
         remark(f"{path} would change; nothing was written")
         return
     backup = disk.replace(found, new)
@@ -287,28 +257,10 @@ def _command_of(given: str | None) -> list[str]:
     return [os.path.abspath(sys.executable), "-m", "mcp_skills_server"]
 
 
-def _difference(old: bytes, new: bytes, path: Path) -> str:
-    from difflib import unified_diff
-    from io import StringIO
+class HostEntry(NamedTuple):
+    """An entry of a host that starts this server: its file and name, the words that it starts, and its variables.
 
-    # Not splitlines(), which also breaks at characters that break no line of these files.
-    before, after = (StringIO(each.decode(), newline="\n").readlines() for each in (old, new))
-    out: list[str] = []
-    for line in unified_diff(before, after, str(path), str(path)):
-        out.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
-    return "".join(out)
-
-
-@dataclass(frozen=True, slots=True)
-class HostEntry:
-    """An entry of a host that starts this server.
-
-    Attributes:
-        path: the host's file.
-        name: what the host calls the server.
-        words: what it starts.
-        env: the variables that the entry sets.
-        trouble: why it cannot work, seen without starting it; "" for nothing.
+    `trouble` says why it cannot work, seen without starting it; "" for nothing.
     """
 
     path: Path
@@ -319,8 +271,6 @@ class HostEntry:
 
 
 class DoctorOptions(Options):
-    """All options of `doctor`."""
-
     timeout: float = seconds(20, "How long a server has to answer.", above=True)
 
 
@@ -339,8 +289,6 @@ def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> 
       mcp-skills-server doctor
       mcp-skills-server doctor claude-desktop
     """
-    import anyio
-
     platform = context.find_object(Platform) or _this_platform()
     hosts = HOSTS if host is None else {host: HOSTS[host]}
     failed = found = 0
@@ -387,16 +335,8 @@ def _list_entries(platform: Platform) -> None:
 
 def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
     """Yield the entries for this server in the files of a host: the user's, and the project's."""
-    from mcp_skills_server.hosts import disk, edit
-
-    seen: set[Path] = set()
-    for project in (False, True):
-        if project and not host.project:
-            continue
-        path = location(host, platform, project=project)
-        if path in seen:
-            continue
-        seen.add(path)
+    places = [location(host, platform, project=each) for each in (False, True) if host.project or not each]
+    for path in dict.fromkeys(places):
         try:
             found = edit.entries_of(disk.read(path).raw, host, _command_of(None))
         except UsageError as error:
@@ -420,15 +360,14 @@ def _trouble(words: list[str]) -> str:
 
 async def _try(entry: HostEntry, patience: float) -> tuple[str, int]:
     """Start an entry and list its skills. Return what went wrong, or "" and how many there are."""
-    import anyio
     from mcp import ClientSession, StdioServerParameters
     from mcp.client.stdio import stdio_client
 
     from mcp_skills_server.client import SkillsClient
 
-    environment = {"PATH": _BARE_PATH, **entry.env}
-    if os.name == "nt":
-        environment = dict(entry.env)
+    environment = dict(entry.env)
+    if os.name != "nt":
+        environment.setdefault("PATH", _BARE_PATH)
     parameters = StdioServerParameters(
         command=entry.words[0], args=entry.words[1:], env=environment, cwd=tempfile.gettempdir()
     )

@@ -157,10 +157,3 @@ class _Json(logging.Formatter):
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
         return json.dumps({key: value for key, value in fields.items() if value not in (None, "")})
-
-
-def request_level(transport: str) -> int:
-    """Return the level at which requests are logged: over a pipe they are one person's own."""
-    if transport == "http":
-        return logging.INFO
-    return logging.DEBUG

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.commands.config_file import Configuration, SourceRules
     from mcp_skills_server.proposals.store import ProposalStore
-    from mcp_skills_server.provenance.lock import LockedSource
-    from mcp_skills_server.provenance.pins import Pins
+    from mcp_skills_server.provenance.lock import LockedSource, Pins
+    from mcp_skills_server.sources.kinds import Kind
     from mcp_skills_server.sources.mirrors import Mirrors
 
 logger = logging.getLogger(__name__)
@@ -83,14 +83,14 @@ class OpenedRoots:
 
     def poll(self) -> None:
         """Fetch the remote roots, and poll them from now on."""
+
+        def load(folder: str) -> None:
+            self.registry.loaded.wait()
+            self.registry.refresh([os.path.realpath(folder)])
+
         if self.mirrors is not None:
             self.mirrors.report_to(self.registry.note)
-            self.mirrors.start(self._load)
-
-    def _load(self, folder: str) -> None:
-        """Load a folder that was fetched, once the first scan is done."""
-        self.registry.loaded.wait()
-        self.registry.refresh([os.path.realpath(folder)])
+            self.mirrors.start(load)
 
     def fetch(self, first_load: float) -> None:
         """Poll the remote roots. A first list waits so many seconds for a root that was never fetched."""
@@ -134,10 +134,9 @@ class OpenedRoots:
             entries = _placed(self.entries, locked_roots(self.lock, self.given), self.lock)
             if entries == self.entries:
                 return ""
+            before = self.entries
             moved = {
-                folder: each.revision
-                for folder, each in entries.items()
-                if each.revision != self.entries[folder].revision
+                each: entries[each].revision for each in entries if entries[each].revision != before[each].revision
             }
             switch = self.mirrors and self.mirrors.repinned(moved)
         except (UsageError, SourceError) as error:
@@ -163,6 +162,7 @@ def open_roots(
     pin: str | None = None,
     locked: Sequence[LockedSource] | None = None,
     indexed: bool = False,
+    kinds: Sequence[Kind] = (),
 ) -> OpenedRoots:
     """Open these roots. Nothing is loaded or fetched yet.
 
@@ -173,6 +173,7 @@ def open_roots(
         pin: the revision that is wanted of each, None for the newest.
         locked: for each root the entry of a lock file, beside which nothing is served; None for no lock.
         indexed: start from the index of an earlier process, and keep one where a watcher follows the roots.
+        kinds: further kinds of sources.
 
     Raises:
         UsageError: a root or a key cannot be read, or a `[[source]]` is no root of its own.
@@ -183,7 +184,7 @@ def open_roots(
     mirrors: Mirrors | None = None
     roots: list[str | MirroredRoot] = [*given]
     if not all(map(os.path.isdir, given)):
-        mirrors = _mirrors(options)
+        mirrors = _mirrors(options, kinds)
         refresh_s = None
         if isinstance(options, RefreshOptions):
             refresh_s = options.refresh
@@ -200,7 +201,7 @@ def open_roots(
     gates: list[Gate] = []
     gate: Pins | None = None
     if locked is not None:
-        from mcp_skills_server.provenance.pins import Pins
+        from mcp_skills_server.provenance.lock import Pins
 
         entries = dict(zip(folders, locked, strict=True))
         gate = Pins(*_pinned(entries))
@@ -228,8 +229,9 @@ def open_roots(
     return OpenedRoots(registry, mirrors, scripts, entries, gate)
 
 
-def _mirrors(options: RootOptions) -> Mirrors:
+def _mirrors(options: RootOptions, kinds: Sequence[Kind]) -> Mirrors:
     from mcp_skills_server.dialects import wellknown
+    from mcp_skills_server.sources.kinds import KINDS
     from mcp_skills_server.sources.mirrors import Mirrors
     from mcp_skills_server.sources.source import FetchSettings, OriginPolicy, SourceSettings
 
@@ -243,7 +245,7 @@ def _mirrors(options: RootOptions) -> Mirrors:
         signers=path_or_none(options.signers),
         rewritten=options.accept_rewritten,
     )
-    return Mirrors(settings)
+    return Mirrors(settings, (*kinds, *KINDS))
 
 
 def _token_of(rule: SourceRules | None) -> str:
@@ -264,8 +266,7 @@ def _gates(chosen: LimitOptions | SourceRules, keys: Sequence[str], cache_dir: s
 
         gates.append(Selection(chosen.include, chosen.exclude))
     if keys:
-        from mcp_skills_server.provenance.signature_gate import Proofs, SignatureGate
-        from mcp_skills_server.provenance.signatures import Verifier
+        from mcp_skills_server.provenance.signatures import Proofs, SignatureGate, Verifier
 
         proofs = Proofs(cache_folder(cache_dir) / "signatures")
         gates.append(SignatureGate(Verifier([*map(Path, keys)]), proofs))
@@ -277,10 +278,7 @@ def make_registry(
 ) -> Registry:
     """Return a registry of these roots, not yet loaded; remote ones are fetched now.
 
-    `proved` refuses a cached copy that cannot be revalidated.
-
-    Raises:
-        UsageError: a root does not exist or cannot be read or fetched.
+    `proved` refuses a cached copy that cannot be revalidated. Raises UsageError for a root that cannot be had.
     """
     if not all(map(os.path.isdir, given)):
         log_to_stderr("warning")
@@ -302,7 +300,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
     """Open these roots, or those that a lock file names. Only `--frozen` loads them at once.
 
     Raises:
-        UsageError: a root does not exist or cannot be read or fetched, or is not what is locked.
+        UsageError: a root cannot be had, or is not what is locked.
     """
     locked: Sequence[LockedSource] | None = None
     roots = given
@@ -338,27 +336,17 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
 
 
 def read_lock(path: str) -> tuple[LockedSource, ...]:
-    """Return the sources of a lock file, with paths as they are from the current folder.
-
-    Raises:
-        UsageError: there is none, or it is none.
-    """
+    """Return the sources of a lock file, with paths as they are from the current folder."""
     from mcp_skills_server.provenance import lock
 
-    folder = os.path.dirname(path)
-
     def from_here(given: str) -> str:
-        return os.path.normpath(os.path.join(folder, given))
+        return os.path.normpath(os.path.join(os.path.dirname(path), given))
 
     return tuple(replace(each, given=if_path(from_here, each.given)) for each in lock.read(Path(path)))
 
 
 def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
-    """Return the entries of the lock file for these roots, for all that it names where none is given.
-
-    Raises:
-        UsageError: the lock file cannot be read, or does not name a root.
-    """
+    """Return the entries of the lock file for these roots, for all that it names where none is given."""
     locked = [(if_path(os.path.abspath, each.given), each) for each in read_lock(path)]
     names = {name for name, _ in locked}
     wanted = {if_path(os.path.abspath, root): root for root in roots}
@@ -453,7 +441,10 @@ def make_views(registry: Registry, configuration: Configuration | None, *, local
 
 @contextmanager
 def open_registry(
-    *roots: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None = None, allow_private: bool = False
+    *roots: str | os.PathLike[str],
+    cache_dir: str | os.PathLike[str] | None = None,
+    allow_private: bool = False,
+    kinds: Sequence[Kind] = (),
 ) -> Generator[Registry]:
     """Open a registry of any roots, and keep those current that are fetched while the context is open.
 
@@ -462,17 +453,18 @@ def open_registry(
             them. The earlier one wins where two have a skill of one path.
         cache_dir: the directory for copies of what is fetched; the user's cache unless given.
         allow_private: also fetch from private addresses.
+        kinds: further kinds of sources, tried first.
 
     Yields:
-        The registry, not yet loaded.
+        The registry, not yet loaded: `load` waits at most 5 s for roots of which there is no copy yet.
 
     Raises:
         UsageError: a root does not exist, or cannot be read or fetched.
     """
     cache = None if cache_dir is None else os.fspath(cache_dir)
-    options = RootOptions(cache_dir=cache, allow_private=allow_private)
-    opened = open_roots([os.fspath(each) for each in roots], options)
-    opened.poll()
+    options = FollowOptions(cache_dir=cache, allow_private=allow_private)
+    opened = open_roots([os.fspath(each) for each in roots], options, kinds=kinds)
+    opened.fetch(options.first_load)
     try:
         yield opened.registry
     finally:

@@ -17,7 +17,6 @@ from mcp_skills_server.errors import RequestError, UsageError, missing_extra
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.runtime.embeddings.index import Embeddings
     from mcp_skills_server.runtime.embeddings.models import Embedder
     from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 
@@ -205,28 +204,18 @@ class SearchByMeaning(EmbeddingOptions, Feature):
     only_http = False
 
     def start(self, server: Server) -> None:
-        server.runtime.embeddings = make_embeddings(server.opened.registry, self, server.options.cache_dir)
+        if self.embeddings is None:
+            if self.embeddings_model is not None:
+                raise UsageError("--embeddings-model names a model at an endpoint; give --embeddings URL too")
+            return
+        make = _endpoint if "://" in self.embeddings else _local
+        embedder = make(self.embeddings, self.embeddings_model)
+        from mcp_skills_server.commands.options import index_of
+        from mcp_skills_server.runtime.embeddings.index import Embeddings
 
-
-def make_embeddings(registry: Registry, options: EmbeddingOptions, cache_dir: str | None) -> Embeddings | None:
-    """Start the search by meaning and return it; None without `--embeddings`. The first scan loads the model.
-
-    Raises:
-        UsageError: there is no such model, its address is refused, or the extra is not installed.
-    """
-    given = options.embeddings
-    if given is None:
-        if options.embeddings_model is not None:
-            raise UsageError("--embeddings-model names a model at an endpoint; give --embeddings URL too")
-        return None
-    make = _endpoint if "://" in given else _local
-    embedder = make(given, options.embeddings_model)
-    from mcp_skills_server.commands.options import index_of
-    from mcp_skills_server.runtime.embeddings.index import Embeddings
-
-    made = Embeddings(registry, embedder, index_of(cache_dir))
-    made.start()
-    return made
+        made = Embeddings(server.opened.registry, embedder, index_of(server.options.cache_dir))
+        made.start()
+        server.runtime.embeddings = made
 
 
 def _local(folder: str, model: str | None) -> Embedder:

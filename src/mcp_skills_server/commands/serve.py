@@ -8,7 +8,7 @@ import os
 import shlex
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 from click.core import ParameterSource
@@ -17,10 +17,24 @@ from mcp_skills_server.access.grants import EVERYBODY, LOCAL
 from mcp_skills_server.commands.features.endpoints import OAuth
 from mcp_skills_server.commands.features.feature import Feature, Server
 from mcp_skills_server.commands.features.table import FEATURES
-from mcp_skills_server.commands.fields import Grouped, takes, traits_of, values_of, variables_of
-from mcp_skills_server.commands.logs import log_to_stderr, request_level
+from mcp_skills_server.commands.fields import (
+    Grouped,
+    Options,
+    choice,
+    count,
+    flag,
+    many,
+    option,
+    seconds,
+    switch,
+    takes,
+    traits_of,
+    values_of,
+    variables_of,
+)
+from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import make_views, make_watcher, open_served, proposals_at
-from mcp_skills_server.commands.options import roots_or_lock, tokens_of
+from mcp_skills_server.commands.options import FollowOptions, ProposalOptions, roots_or_lock, tokens_of
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import (
     collect_from_now_on,
@@ -30,14 +44,119 @@ from mcp_skills_server.commands.running import (
     say_that_it_waits,
     settle_after_load,
 )
-from mcp_skills_server.commands.runtime_options import make_runtime
-from mcp_skills_server.commands.serve_options import ServeOptions
+from mcp_skills_server.commands.runtime_options import RuntimeOptions, make_runtime
+from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.commands.config_file import Configuration
 
 logger = logging.getLogger(__name__)
+
+
+class ShownOptions(Options, heading="What clients are shown"):
+    dialect: str = option(
+        AUTO,
+        "What skills/list and skills/get speak. auto: all of them, to each client what it can take.",
+        type=click.Choice(names()),
+    )
+    tools: bool = switch(True, "Offer tools to load, read and search skills, for hosts that know no skills.")
+    prompts: bool = switch(True, "Offer each skill as a prompt, a slash command in most hosts.")
+    prompt_choice: tuple[str, ...] = many(
+        "Only skills whose name or path fits appear as prompts, such as 'acme/*'. May be repeated.",
+        "--prompt",
+        metavar="PATTERN",
+    )
+    catalog_chars: int | None = option(
+        None,
+        "How long the instructions, and the description of skills_load, may be. By default 4000, since hosts cut what "
+        "is over 4,096, and 10000 for those that are known to cut nothing.",
+        type=click.IntRange(min=0),
+        metavar="CHARACTERS",
+    )
+    prefer: tuple[str, ...] = many(
+        "Skills with this tag are described to models before others where not all descriptions fit. May be repeated.",
+        metavar="TAG",
+    )
+    max_loaded: int = count(8, "Skills that a session may have loaded at once.")
+    load_dependencies: bool = switch(
+        False, "Load with a skill those that its dependencies.skills names, too, one level deep."
+    )
+    local_paths: bool = switch(
+        True, "Over stdio, tell models the directory of a skill of a local folder, whose scripts their shell can run."
+    )
+    page_size: int = option(50, "Entries of one page of a listing.", type=click.IntRange(1, 1000))
+    prompt_page_size: int = count(1000, "Prompts of one page; some hosts show the first page alone.")
+
+
+class HttpOptions(Options, heading="Over HTTP (--transport http)"):
+    host: str = option("127.0.0.1", "The address to listen on.")
+    port: int = option(8000, "The port; 0 takes one that is free.", type=click.IntRange(0, 65535))
+    allow_empty: bool = flag("Be ready although there is no skill yet in any folder; without it /readyz says 503.")
+    allowed_host: tuple[str, ...] = many(
+        "A name that the Host header may have. May be repeated; * for any. The names of this machine may pass without "
+        "it where --host is one of them.",
+        metavar="NAME",
+    )
+    allowed_origin: tuple[str, ...] = many(
+        "An origin that browsers may come from, such as https://app.example. May be repeated; * for any.",
+        metavar="ORIGIN",
+    )
+    token_file: str | None = option(
+        None,
+        "Clients must send a token of this file, which has lines name=token, and after the token expires=2027-01-31 "
+        "and groups=a,b if you like. Read again when it changes.",
+        type=click.Path(),
+        metavar="FILE",
+        is_live=True,
+        if_empty="tokens",
+    )
+    tokens: str | None = option(
+        None,
+        "The same lines as a value; meant for MCP_SKILLS_TOKENS.",
+        metavar="LINES",
+        is_secret=True,
+        is_live=True,
+        if_empty="tokens",
+    )
+    session_idle: float = seconds(1800, "Close a legacy session that was not used for so long.", least=1)
+    max_sessions: int = count(1000, "Legacy sessions at once. Then the client with most loses its oldest idle one.")
+    max_connections: int = count(
+        1000,
+        "Connections at once. Then the client with most loses its oldest idle one. The process's limit of open files "
+        "bounds it too.",
+    )
+    request_timeout: float = seconds(
+        30, "Close a connection that takes so long to send a request's head, or its body.", above=True
+    )
+    max_body: int = count(1 << 20, "Size of a request.", metavar="BYTES")
+
+
+class ProxyOptions(Options, heading="Behind a proxy (--transport http)"):
+    keep_alive: int = count(
+        5,
+        "Close a connection that had no request for so long. A proxy must give its connections up before.",
+        metavar="SECONDS",
+    )
+    root_path: str = option(
+        "",
+        "What stands before all paths that clients see, such as /skills, if a proxy takes it off or not.",
+        metavar="PATH",
+    )
+    trusted_proxy: tuple[str, ...] = many(
+        "The address or network of a proxy, such as 10.0.0.0/8, that is believed when it says for whom it asks "
+        "(X-Forwarded-For and -Proto). May be repeated.",
+        metavar="CIDR",
+    )
+    drain: float = seconds(0, "After SIGTERM answer requests for so long, and say at /readyz that it ends.")
+
+
+class ServeOptions(
+    ShownOptions, FollowOptions, ProposalOptions, RuntimeOptions, HttpOptions, ProxyOptions, heading="The server"
+):
+    transport: Literal["stdio", "http"] = choice("stdio", "http", words="How clients reach the server.")
+    log_level: Level = log_level("info")
+    log_format: Format = log_format()
 
 
 @click.command(cls=Grouped)
@@ -110,7 +229,10 @@ def _make_server(roots: tuple[str, ...], options: ServeOptions, features: tuple[
         runs=quotas.runs,
         wait_for_sandbox=over_http,  # a host over stdio waits for the start, and for few seconds
     )
-    log_requests(runtime.events, request_level(options.transport))
+    level = logging.DEBUG  # over a pipe requests are one person's own
+    if over_http:
+        level = logging.INFO
+    log_requests(runtime.events, level)
     watcher = make_watcher(registry, options)
     views = make_views(registry, configuration, local=not over_http)
     server = Server(options, features, opened, runtime, settings, watcher, views, quotas)

@@ -22,14 +22,12 @@ from mcp_skills_server.commands.running import end_on_signals, leave
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.telemetry.usage_store import UsageStore
+    from mcp_skills_server.telemetry.usage import UsageStore
 
 _HOST: Final = "127.0.0.1"
 
 
 class UiOptions(FollowOptions, UsageOptions, ProposalOptions):
-    """All options of `ui`."""
-
     port: int = option(0, "The port; 0 takes one that is free.", type=click.IntRange(0, 65535))
     open_page: bool = option(True, "Open the page in the browser.", "--open/--no-open")
     log_level: Level = log_level("warning")

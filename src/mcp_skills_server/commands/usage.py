@@ -15,7 +15,7 @@ from mcp_skills_server.commands.printing import say, say_json, say_table
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.telemetry.usage_store import Report
+    from mcp_skills_server.telemetry.usage import Report
 
 _SINCE: Final = re.compile(r"([1-9][0-9]{0,2})d")
 _SHOWN: Final = 20
@@ -25,8 +25,6 @@ _BARS: Final = 30
 
 
 class ShowUsageOptions(Options):
-    """All options of `usage`."""
-
     usage: str | None = option(
         None,
         "Where the counts are: sqlite:FILE; by default in the user's state directory.",
@@ -49,7 +47,7 @@ def usage(options: ShowUsageOptions) -> None:
       mcp-skills-server usage --since 7d --by host
       mcp-skills-server usage --usage sqlite:/var/lib/skills/usage.db --format json
     """
-    from mcp_skills_server.telemetry.usage_store import KEPT_DAYS
+    from mcp_skills_server.telemetry.usage import KEPT_DAYS
 
     found = _SINCE.fullmatch(options.since)
     days = int(found[1]) if found else 0
@@ -78,7 +76,7 @@ def usage(options: ShowUsageOptions) -> None:
 
 
 def _show(report: Report, by: str, *, most: int) -> None:
-    from mcp_skills_server.telemetry.usage_store import spark
+    from mcp_skills_server.telemetry.usage import spark
 
     head = (by.upper(), "LOADS", "READS", "RUNS", "VERSIONS", "DROPPED", "LAST", "DAYS")
     rows = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import stat
 import sys
@@ -33,6 +32,7 @@ from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.model import SKILL_MD, Problem, Skill
 from mcp_skills_server.model.clients import UNKNOWN
+from mcp_skills_server.provenance.difference import unified
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.validation import explanations, fixes, suppressions
 from mcp_skills_server.validation.suppressions import Suppression
@@ -42,8 +42,6 @@ _OF_SEVERAL: Final = frozenset(("shadowed", "name-shared"))
 
 
 class ValidateOptions(RootOptions):
-    """All options of `validate`."""
-
     form: Literal["text", "json", "github", "gitlab", "junit", "sarif"] = output_format(
         "text", "json", "github", "gitlab", "junit", "sarif", words="How to print; github: annotations for a workflow."
     )
@@ -74,16 +72,9 @@ class _Correction:
 
 @dataclass(slots=True)
 class _Report:
-    """The findings of one look at all roots.
+    """The findings of one look at all roots, in the order of their places, and the files that `--fix` can correct.
 
-    Attributes:
-        skills: all skills, those included that another one hides.
-        empty: the roots without a skill.
-        passed: skills in dot folders that were passed over.
-        problems: errors and warnings, in the order of their places.
-        notes: what a reviewer would say, likewise.
-        suppressed: the findings that comments suppress, with their reasons.
-        corrections: the files that `--fix` can correct.
+    The skills include those that another one hides; `passed` are those in dot folders that were passed over.
     """
 
     skills: Sequence[Skill]
@@ -254,9 +245,7 @@ def _corrections(registry: Registry, report: _Report) -> Iterator[_Correction]:
 def _fix(found: Sequence[_Correction], *, ask: bool) -> bool:
     """Show the safe corrections and write them; return whether anything was written."""
     for each in found:
-        before, after = each.before.splitlines(), each.after.splitlines()
-        lines = difflib.unified_diff(before, after, each.shown, each.shown, lineterm="")
-        say_lines("\n".join(lines), err=True)
+        say_lines(unified(each.shown, each.before, each.after), err=True)
     if not found:
         remark("there is nothing that --fix can correct")
         return False
@@ -305,8 +294,6 @@ def _remark_cut(registry: Registry) -> None:
 
 
 class RulesOptions(Options):
-    """All options of `rules`."""
-
     form: Literal["text", "json"] = output_format("text", "json")
     schema: bool = flag("Print the JSON schema of the frontmatter, for editors, in place of the rules.")
 

@@ -5,7 +5,7 @@ A protocol is a module with a `Dialect`, and a row in `table.py`. Plain values i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -25,14 +25,12 @@ class Subject(NamedTuple):
         snapshot: the skills among which it is served.
         least: the standing that a skill needs to be served.
         served: what the server has beside skills.
-        digests: those of its files by path; empty for a dialect that wants none.
     """
 
     skill: Skill
     snapshot: Snapshot
     least: Standing
     served: Served
-    digests: Mapping[str, str]
 
 
 class EntryResult(NamedTuple):
@@ -61,9 +59,7 @@ class Dialect:
         capabilities: what it adds to the server's capabilities.
         extensions: what it adds to `extensions` there. A client that declares one of them gets this dialect alone.
         entry: writes a skill for `skills/list`.
-        wants_digests: whether an entry holds the digests of the skill's files.
-        varies_with: what an entry depends on beside the skill itself; None where it depends on what else the server
-            has, so that it cannot be kept.
+        needs_served: tells whether the entry of a skill depends on what else the server has.
         parameter: by which parameter of `skills/get` this dialect names a skill.
         find: the skill that the parameter names, of those with this standing. Raises RequestError when there is none.
         result: how `skills/get` is answered.
@@ -78,8 +74,7 @@ class Dialect:
     capabilities: Mapping[str, Json] = field(default_factory=dict[str, Json])
     extensions: Mapping[str, Json] = field(default_factory=dict[str, Json])
     entry: Callable[[Subject], Entry]
-    wants_digests: bool = False
-    varies_with: Callable[[Skill, Snapshot, Standing], Hashable | None]
+    needs_served: Callable[[Skill], bool]
     parameter: str
     find: Callable[[Snapshot, str, Standing], Skill]
     result: EntryResult | InstructionsResult

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from mcp_skills_server.dialects.dialect import Dialect, InstructionsResult, Result, Subject
+from mcp_skills_server.dialects.dialect import Dialect, InstructionsResult, Subject
 from mcp_skills_server.format import fields, hidden, identity
 from mcp_skills_server.format.arguments import declared
-from mcp_skills_server.format.dependencies import FIELD, Dependencies, Served, resolve
+from mcp_skills_server.format.dependencies import FIELD, resolve
 from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.media import media_type
 from mcp_skills_server.format.uris import uri
-from mcp_skills_server.model import ORIGIN, SKILL_MD, Json, Skill, Snapshot, Standing
+from mcp_skills_server.model import ORIGIN, SKILL_MD, Json, Skill, Standing
 
 NAME: Final = "sep-2076"
 _RARE: Final = frozenset(("icons", "arguments", FIELD))
@@ -23,10 +23,11 @@ _RARE: Final = frozenset(("icons", "arguments", FIELD))
 LIST_CHANGED: Final = "notifications/skills/list_changed"
 
 
-def entry(skill: Skill, snapshot: Snapshot, served: Served, least: Standing) -> dict[str, Json]:
+def entry(subject: Subject) -> dict[str, Json]:
     """Return a skill as `skills/list` shows it. Hidden characters are left out: the text comes unasked."""
+    skill = subject.skill
     given = skill.frontmatter
-    out: dict[str, Json] = {"name": identity.name_of(skill, snapshot, least)}
+    out: dict[str, Json] = {"name": identity.name_of(skill, subject.snapshot, subject.least)}
     _put(out, "title", identity.title(skill))
     _put(out, "description", hidden.without(skill.description))
     _put(out, "version", identity.version(given))
@@ -34,21 +35,19 @@ def entry(skill: Skill, snapshot: Snapshot, served: Served, least: Standing) -> 
     if not given.keys().isdisjoint(_RARE):
         _put(out, "icons", _icons(skill))
         _put(out, "arguments", [_argument(each) for each in declared(given)])
-        _put(out, "dependencies", _dependencies(resolve(skill, snapshot, served, least)))
+        _put(out, "dependencies", _dependencies(subject))
     if (origin := identity.origin(skill)) is not None:
         out["_meta"] = {ORIGIN: origin}
     return out
 
 
-def definition(
-    skill: Skill, snapshot: Snapshot, served: Served, least: Standing, *, instructions: str, linked: Mapping[str, str]
-) -> dict[str, Json]:
+def definition(subject: Subject, instructions: str, linked: Mapping[str, str]) -> dict[str, Json]:
     """Return a skill as `skills/get` answers it, once its instructions are filled in."""
     out: dict[str, Json] = {}
-    _put(out, "description", skill.description)
+    _put(out, "description", subject.skill.description)
     out["instructions"] = instructions
-    _put(out, "dependencies", _dependencies(resolve(skill, snapshot, served, least)))
-    out["files"] = files(skill, linked)
+    _put(out, "dependencies", _dependencies(subject))
+    out["files"] = files(subject.skill, linked)
     return out
 
 
@@ -68,7 +67,8 @@ def files(skill: Skill, linked: Mapping[str, str]) -> list[Json]:
     return out
 
 
-def _dependencies(found: Dependencies) -> dict[str, Json]:
+def _dependencies(subject: Subject) -> dict[str, Json]:
+    found = resolve(subject.skill, subject.snapshot, subject.served, subject.least)
     out: dict[str, Json] = {}
     _put(out, "tools", list(found.tools))
     _put(out, "prompts", [{"type": "ref/prompt", "name": name} for name in found.prompts])
@@ -105,26 +105,14 @@ def _put(out: dict[str, Json], key: str, value: Json) -> None:
         out[key] = value
 
 
-def _varies_with(skill: Skill, snapshot: Snapshot, least: Standing) -> str | None:
-    if FIELD in skill.frontmatter:
-        return None
-    return identity.name_of(skill, snapshot, least)
-
-
-def _definition_of(subject: Subject, instructions: str, linked: Mapping[str, str]) -> Result:
-    return definition(
-        subject.skill, subject.snapshot, subject.served, subject.least, instructions=instructions, linked=linked
-    )
-
-
 DIALECT: Final = Dialect(
     name=NAME,
     least=Standing.LENIENT,  # X-2
     capabilities={"skills": {"listChanged": True}},  # S76-1
-    entry=lambda subject: entry(subject.skill, subject.snapshot, subject.served, subject.least),
-    varies_with=_varies_with,
+    entry=entry,
+    needs_served=lambda skill: FIELD in skill.frontmatter,
     parameter="name",
     find=identity.find,
-    result=InstructionsResult(_definition_of),
+    result=InstructionsResult(definition),
     notifications={"skillsListChanged": LIST_CHANGED},  # X-12; the other protocol has no such notification (S40-33)
 )

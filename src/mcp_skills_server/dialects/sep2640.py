@@ -35,13 +35,14 @@ def find(snapshot: Snapshot, target: str, least: Standing = Standing.VALID) -> S
     return found[0]
 
 
-def entry(skill: Skill, digests: Mapping[str, str]) -> Entry:
-    """Return a skill as `skills/list` and `skills/get` show it, with the files whose digests are given, by path."""
+def entry(skill: Skill) -> Entry:
+    """Return a skill as `skills/list` and `skills/get` show it, with the files that can be read."""
     resources: list[Json] = [
-        {"uri": uri(skill.path, path), "digest": digest, "size": skill.files[path].size}
-        for path, digest in digests.items()
+        {"uri": uri(skill.path, path), "digest": file.digest, "size": file.size}
+        for path, file in skill.files.items()
+        if file.digest
     ]
-    return {"uri": uri(skill.path, SKILL_MD), "frontmatter": dict(skill.frontmatter), "resources": resources}
+    return {"uri": uri(skill.path, SKILL_MD), "frontmatter": dict(skill.reading.frontmatter), "resources": resources}
 
 
 def framed(result: Mapping[str, Json], ttl_ms: int) -> Result:
@@ -58,9 +59,8 @@ DIALECT: Final = Dialect(
     name=NAME,
     least=Standing.VALID,  # S40-5
     extensions={EXTENSION: settings()},
-    entry=lambda subject: entry(subject.skill, subject.digests),
-    wants_digests=True,
-    varies_with=lambda _skill, _snapshot, _least: "",
+    entry=lambda subject: entry(subject.skill),
+    needs_served=lambda _: False,
     parameter="uri",
     find=find,
     result=EntryResult(one),

@@ -152,6 +152,11 @@ def _unified(path: str, before: bytes, after: bytes) -> Iterator[str]:
         yield _moved(line, begin) if line.startswith("@@") else line
 
 
+def unified(name: str, before: str, after: str) -> str:
+    """Return the unified diff of two states of a file, as `patch` takes it; "" for no difference."""
+    return "\n".join(difflib.unified_diff(_lines(before), _lines(after), name, name, lineterm=""))
+
+
 def _lines(text: str) -> list[str]:
     """Split a file into lines. A last line without a newline differs from one with it."""
     lines = text.split("\n")

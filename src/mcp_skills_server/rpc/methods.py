@@ -23,8 +23,7 @@ from anyio import to_thread
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.catalog.threads import in_turn, off_loop
-from mcp_skills_server.catalog.view import View, retry_when_stale
-from mcp_skills_server.catalog.views import LruCache, SkillSet, Views, held
+from mcp_skills_server.catalog.views import LruCache, SkillSet, View, Views, held, retry_when_stale
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND, QUOTA_EXCEEDED

@@ -12,7 +12,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from mcp_skills_server.catalog.view import View, retry_when_stale
+from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded
 from mcp_skills_server.errors import RequestError, UnreadableError
@@ -135,7 +135,7 @@ class ActiveSkills:
         """Have these loaded, as a model wants it. Which of the others it made no use of is said in the event."""
         for path, (_, before) in self._loaded.items():
             if path in self._unused and path not in loaded:
-                events.dropped(path, before.digest)
+                events.note(events.Use("dropped", path, SKILL_MD, before.digest))
         self._unused = {path for path in loaded if path not in self._loaded or path in self._unused}
         self._loaded = loaded
         self.changed += 1

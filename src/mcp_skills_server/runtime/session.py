@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
 from mcp_skills_server.catalog.threads import in_thread, in_turn
-from mcp_skills_server.catalog.view import View, retry_when_stale
+from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded, ToolResult
 from mcp_skills_server.errors import RequestError

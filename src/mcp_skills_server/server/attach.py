@@ -25,8 +25,7 @@ from pydantic import BaseModel
 
 import mcp_skills_server
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.view import View
-from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.catalog.views import View, Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import runtime as tool_dialect
 from mcp_skills_server.errors import UsageError
@@ -38,15 +37,16 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server import prompts, resources
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.callers import counted, principal
 from mcp_skills_server.server.entrance import (
     Call,
     Context,
     SessionPeer,
     caller_of,
+    counted,
     guarded,
     host_of,
     observed,
+    principal,
     scope_of,
     stream_of,
 )
@@ -77,6 +77,7 @@ _LISTS: Final = {
 """The lists that a server may have itself, and where in a result their items are."""
 _TOOLS: Final = ("tools/list", "tools", "name")
 _PROMPTS: Final = ("prompts/list", "prompts", "name")
+_CALL: Final = "tools/call"
 _LISTEN: Final = "subscriptions/listen"
 
 
@@ -180,14 +181,14 @@ class MergedHandlers:
             listed = partial(self._list_with_skills, tools.handler)
             self._server.add_request_handler("tools/list", types.PaginatedRequestParams, listed)
         routed: dict[str, tuple[type[BaseModel], Test]] = {
-            "tools/call": (types.CallToolRequestParams, self._is_our_tool),
+            _CALL: (types.CallToolRequestParams, self._is_our_tool),
             "prompts/get": (types.GetPromptRequestParams, self._is_our_prompt),
             "resources/read": (types.ReadResourceRequestParams, self._is_served),
             "completion/complete": (types.CompleteRequestParams, self._is_our_reference),
         }
         for method in self._attachment.handlers:
             ours: Call = partial(self._ours, method)
-            if method == "tools/call":
+            if method == _CALL and self._tool_skills:
                 ours = self._call_our_tool
             if method in _LISTS:
                 self._add_list(method, _LISTS[method], ours)
@@ -279,9 +280,9 @@ class MergedHandlers:
 
     async def _call_our_tool(self, ctx: Context, params: Any) -> dict[str, Any]:
         """Call a tool of ours; what loads skills names the server's tools that they are about."""
-        result = await self._ours("tools/call", ctx, params)
+        result = await self._ours(_CALL, ctx, params)
         active = result.get("structuredContent", {}).get("active_skills")
-        if active and self._tool_skills and tool_dialect.canonical(params.name) == tool_dialect.LOAD:
+        if active and tool_dialect.canonical(params.name) == tool_dialect.LOAD:
             loaded = {each["location"]: each["name"] for each in active}
             about = {tool: loaded.get(self._skill_of(ctx, tool)) for tool in await self._names(ctx, *_TOOLS)}
             named = [f"{tool} ({skill})" for tool, skill in sorted(about.items()) if skill is not None]
@@ -379,7 +380,7 @@ class MergedHandlers:
 
     def _is_about_skills(self, wanted: types.SubscriptionFilter) -> bool:
         extra, uris = wanted.model_extra or {}, wanted.resource_subscriptions or ()
-        asked = wanted.resources_list_changed or any(map(extra.get, self._attachment.notifier.extensions))
+        asked = wanted.resources_list_changed or any(map(extra.get, self._attachment.settings.spoken.notifications))
         return bool(asked) or any(uri.startswith(SCHEME) for uri in uris)
 
 

@@ -16,8 +16,7 @@ from mcp_skills_server.access.grants import Grants, Permissions
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.threads import in_thread
-from mcp_skills_server.catalog.view import View, retry_when_stale
-from mcp_skills_server.catalog.views import SkillSet, Views
+from mcp_skills_server.catalog.views import SkillSet, View, Views, retry_when_stale
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import NotServedError
@@ -90,10 +89,7 @@ class Attachment:
         if settings.prompts:
             self.handlers |= {"prompts/list": prompts.list_prompts, "prompts/get": prompts.get_prompt}
         self.notifier = Notifier(
-            settings.spoken.notifications,
-            tools=settings.tools,
-            prompts=settings.prompts,
-            streams=settings.streams,
+            settings,
             permissions=self.views.permissions,
             between=self._between,
         )
@@ -262,7 +258,7 @@ class Attachment:
             asyncio.get_running_loop().call_soon(self.notifier.publish, [_TOOLS])
         if self.recent is not None:
             # A client of this replica may still read from one that is behind what this one began with.
-            every = lists(self.settings)
+            every: list[Notice] = [(method, None) for method in lists(self.settings).values()]
             self.recent.add(lambda: self.notifier.publish(every), announced=False)
 
     def _notify(self, notify: Callable[[], None]) -> None:

@@ -7,16 +7,26 @@ from collections.abc import Container, Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import prompts, resources, sep2076
+from mcp_skills_server.dialects.dialect import Subject
 from mcp_skills_server.errors import RequestError, clipped, listed
 from mcp_skills_server.format import arguments, cursors, identity
 from mcp_skills_server.format.cursors import portion, weight
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.server.pages import Page, keep_page, kept_page
-from mcp_skills_server.server.requests import Caller, Params, Result, Settings, given_arguments, with_pending
+from mcp_skills_server.server.requests import (
+    Caller,
+    Page,
+    Params,
+    Result,
+    Settings,
+    given_arguments,
+    keep_page,
+    kept_page,
+    with_pending,
+)
 
 _CURSOR: Final = "prompts"
 _MOST_NAMED: Final = 10
@@ -130,7 +140,7 @@ def _page(snapshot: Snapshot, settings: Settings, after: str | None, elsewhere: 
 
 
 def _descriptor(skill: Skill, snapshot: Snapshot) -> dict[str, Json]:
-    return prompts.descriptor(skill, sep2076.entry(skill, snapshot, Served(), prompts.LEAST))
+    return prompts.descriptor(skill, sep2076.entry(Subject(skill, snapshot, prompts.LEAST, Served())))
 
 
 def _is_free(skill: Skill) -> bool:

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.threads import in_thread
-from mcp_skills_server.catalog.view import View
-from mcp_skills_server.catalog.views import SkillSet
+from mcp_skills_server.catalog.views import SkillSet, View
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError, quoted
 from mcp_skills_server.format import identity
@@ -83,7 +82,7 @@ class Proposing:
             base=given.get("base") or "",
         )
         kept = propose(self._registry, self._store, draft, given["files"])
-        events.proposed(kept.name, kept.id, kept.base)
+        events.note(events.Use("propose", kept.name, kept.id, kept.base))
         return runtime.proposal_kept(kept.as_json())
 
 

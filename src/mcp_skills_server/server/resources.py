@@ -9,15 +9,24 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog.threads import in_turn
-from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import resources as dialect
 from mcp_skills_server.dialects.runtime import apps
 from mcp_skills_server.errors import NotServedError, RequestError, clipped
 from mcp_skills_server.format import cursors, identity, uris
 from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
 from mcp_skills_server.model import Json, Skill, Snapshot, Standing
-from mcp_skills_server.server.pages import Page, keep_page, kept_page, page_of
-from mcp_skills_server.server.requests import Caller, Params, Result, Settings, with_pending
+from mcp_skills_server.server.requests import (
+    Caller,
+    Page,
+    Params,
+    Result,
+    Settings,
+    keep_page,
+    kept_page,
+    page_of,
+    with_pending,
+)
 
 _directories: Final[WeakKeyDictionary[Snapshot, dict[str, str]]] = WeakKeyDictionary()
 """By skill path what the URIs of the skill's files begin with, after the scheme."""

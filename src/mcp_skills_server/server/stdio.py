@@ -15,8 +15,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.catalog.view import View
-from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.catalog.views import View, Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import (
@@ -49,10 +48,9 @@ from mcp_skills_server.server.eras import (
     outcome_of_result,
 )  # fmt: skip
 from mcp_skills_server.server.notify import Stream
-from mcp_skills_server.server.pages import Page
-from mcp_skills_server.server.requests import Caller, Settings
+from mcp_skills_server.server.requests import Caller, Page, Settings
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.telemetry.trace_context import trace_of
+from mcp_skills_server.telemetry.events import trace_of
 from mcp_skills_server.transport import Pipes
 
 logger = logging.getLogger(__name__)

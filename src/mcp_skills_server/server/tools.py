@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
-from mcp_skills_server.catalog.view import View
-from mcp_skills_server.catalog.views import SkillSet
+from mcp_skills_server.catalog.views import SkillSet, View
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import cursors

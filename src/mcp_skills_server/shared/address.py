@@ -30,12 +30,8 @@ class RedisSettings:
     """Address and credentials of Redis.
 
     Attributes:
-        url: the address, checked.
         shown: the same for people, without user, password and query.
-        database: its number.
-        password: None for that of the address, or none.
         ca: the file of authorities that its certificate must be from; None for those of the system.
-        prefix: what all keys begin with.
     """
 
     url: str = field(repr=False)

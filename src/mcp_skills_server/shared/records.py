@@ -90,11 +90,8 @@ class Records:
     """Records of one kind.
 
     Args:
-        link: the way to Redis.
         kind: what they are, as a part of their keys and in the log.
         ttl_s: seconds after which an unused one expires.
-        share: records of one group.
-        whole: records at once.
     """
 
     def __init__(self, link: Link, kind: str, *, ttl_s: float, share: int, whole: int = WHOLE) -> None:
@@ -129,7 +126,6 @@ class Records:
         """Write a record.
 
         Args:
-            name: by which it is found.
             group: among whose records it counts; None has no share of its own.
             text: at most `MOST_BYTES` of UTF-8.
             replaces: the text that was read; None for a new record.

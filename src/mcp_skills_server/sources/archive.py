@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from functools import partial
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -12,22 +13,21 @@ from anyio import to_thread
 
 from mcp_skills_server.catalog.disk import signature
 from mcp_skills_server.durable import read_regular
-from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
 from mcp_skills_server.format.ignored import some_of, unserved
 from mcp_skills_server.sources.cache import make_own, private_folder
-from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.grouping import group_by_skill, root_name
-from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit
+from mcp_skills_server.sources.reconcile import fetching
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.source import (
-    FetchReport,
-    Pace,
+    Bundle,
+    Plan,
     Revision,
-    SourceError,
+    Source,
     SourceSettings,
     UnacceptableError,
+    Unit,
     UnreachableError,
 )
 
@@ -35,22 +35,18 @@ LIMITS: Final = UnpackLimits(files=50_000, bytes=1 << 30, file=64 << 20)
 """Of an archive that holds many skills; the limits of a skill are the scan's matter."""
 _CHECK_S: Final = 1.0
 """Between two looks, each of which costs one `stat`."""
-_LAST_RETRY_S: Final = 60.0
 _MOST_BYTES: Final = LIMITS.bytes + (64 << 20)
 
 
-class Archive:
+class Archive(Source):
     """One archive."""
 
-    remote: bool = False
-    pace: Pace = Pace(_CHECK_S, _CHECK_S, _LAST_RETRY_S)
-    refresh_s: float | None = None
+    remote = False
+    own_check_s = _CHECK_S
+    last_retry_s = 60.0
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
-        self.origin = given
-        self.place: Path = private_folder()
-        self._settings = settings.fetch
-        self._hidden = settings.hidden
+        super().__init__(given, settings.output or private_folder(), settings)
         self._seen = ""
         self._digest = ""
 
@@ -58,21 +54,19 @@ class Archive:
         """Return the digest of the archive, which is read again if its stat signature changed."""
         return await to_thread.run_sync(self._resolve)
 
-    async def bring(self, revision: Revision) -> FetchReport:
+    @asynccontextmanager
+    async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:  # noqa: ARG002
         """Unpack it."""
         try:
-            return await to_thread.run_sync(self._unpack, revision)
-        except SourceError:
-            raise
+            yield await to_thread.run_sync(self._plan, revision)
         except ArchiveRefusedError as error:
             raise UnacceptableError(f"cannot be unpacked ({error})") from None
-        except (OSError, UsageError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise UnreachableError(f"cannot be unpacked ({reason})") from None
 
     def _resolve(self) -> Revision:
         try:
             found = os.stat(self.origin)
+            if self.settings.output is None:
+                make_own(self.place)  # what clears old temporary files may have removed it
         except OSError as error:
             raise UnreachableError(f"cannot be unpacked ({error.strerror or error})") from None
         raw = None
@@ -90,32 +84,27 @@ class Archive:
             raise UnacceptableError(f"cannot be unpacked (it has more than {_MOST_BYTES:,} bytes)")
         return raw
 
-    def _unpack(self, revision: Revision) -> FetchReport:
+    def _plan(self, revision: Revision) -> Plan:
         raw = revision.content
         if raw is None:
             raw = self._read()
         if hashlib.sha256(raw).hexdigest() != revision.digest:
             raise UnreachableError("cannot be unpacked (it changed meanwhile)")
-        files = archive.unpack(raw, LIMITS)
-        left_out = unserved(files, hidden=self._hidden)
-        skills, _ = group_by_skill({path: files[path] for path in files.keys() - {*left_out}}, hidden=self._hidden)
+        files, hidden = archive.unpack(raw, LIMITS), self.settings.hidden
+        left_out = unserved(files, hidden=hidden)
+        skills, _ = group_by_skill({path: files[path] for path in files.keys() - {*left_out}}, hidden=hidden)
         # An archive of a repository has some, and no publisher vouches for it as a whole.
         warnings = (f"left out what is never served: {some_of(left_out)}",) if left_out else ()
-        make_own(self.place)  # what clears old temporary files may have removed it
-        with FetchedFolder.opened(self.place) as folder:
-            reconciler = Reconciler(folder, self.origin, self._settings, is_cache=True, is_atomic=True)
-            bundles: dict[Unit, Bundle] = {}
-            for place, found in skills.items():
-                name = place or root_name(found, [Path(self.origin).name.partition(".")[0]]) or "skill"
-                bundles[Unit("", name, (name,))] = Bundle({name: found})
-            for unit in reconciler.plan([*bundles]):
-                reconciler.put(unit, partial(bundles.__getitem__, unit))
-            index = IndexRecord(self.origin, self.origin, revision=revision.digest, warnings=warnings)
-            report = reconciler.finish(index)
-        if reconciler.failure is not None:
-            refusal = UnacceptableError if reconciler.failure.fault == "publisher" else UnreachableError
-            raise refusal(f"cannot be unpacked ({reconciler.failure.reason})")
-        return report
+        units: list[Unit] = []
+        for place, found in skills.items():
+            name = place or root_name(found, [Path(self.origin).name.partition(".")[0]]) or "skill"
+            units.append(Unit("", name, (name,), item=found))
+        index = IndexRecord(self.key, self.origin, revision=revision.digest, warnings=warnings)
+        return Plan(units, fetching(self._fetch), index, is_atomic=True, is_one=True)
+
+    async def _fetch(self, unit: Unit) -> Callable[[], Bundle]:
+        bundle = Bundle({unit.label: unit.item})
+        return lambda: bundle
 
 
 def is_archive_file(given: str) -> bool:

@@ -1,7 +1,7 @@
 """Cache folders of sources, with leases and least-recently-used eviction.
 
-    CACHE/KIND/NAME/        what is kept of one source; what is in it is the source's own matter
-    CACHE/used/KIND-NAME/   a locked file of each process that uses it
+    CACHE/KIND/NAME/skills/             the skills of one source
+    CACHE/KIND/NAME/.mcp-skills-used/   a locked file of each process that uses them
 
 What no process uses may be removed at any time, the longest unused first. What a process serves never is.
 """
@@ -19,7 +19,6 @@ import stat
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -31,7 +30,7 @@ from mcp_skills_server.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
-_USED: Final = "used"
+_USED: Final = ".mcp-skills-used"
 _GONE: Final = ".gone-"
 _PLAIN: Final = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _LOCK_S: Final = 10.0
@@ -39,11 +38,10 @@ _LOCK_S: Final = 10.0
 
 
 class CacheFolder:
-    """The folder of one source, `path`, leased for as long as this object lives.
+    """The folder of one source, `path`, with its `skills`, leased for as long as this object lives.
 
     Args:
         cache: the directory of the cache.
-        kind: of source, such as "sites".
         origin: the address of the source; its beginning makes the folder's name readable.
         asked: what else tells this copy from another one of the same origin.
     """
@@ -53,15 +51,17 @@ class CacheFolder:
         key = hashlib.sha256("\0".join((origin, *asked)).encode()).hexdigest()[:12]
         name = f"{plain}-{key}" if plain else key
         self.path = cache / kind / name
+        self.skills = self.path / "skills"
+        used = self.path / _USED
         try:
-            mark = cache / _USED / f"{kind}-{name}" / f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
             with _alone(cache):
-                mark.parent.mkdir(parents=True, exist_ok=True)
-                self._use = FileLock(mark, timeout=0)
-                self._use.acquire()
                 for each in (self.path.parent, self.path):
                     make_own(each)
-            os.utime(mark.parent)
+                for each in (used, self.skills):
+                    each.mkdir(exist_ok=True)
+                self._use = FileLock(used / f"{os.getpid()}-{uuid.uuid4().hex[:8]}", timeout=0)
+                self._use.acquire()
+            os.utime(used)
         except Timeout:
             raise UsageError(f"{cache}: another process does not let go of it; end that, or choose another") from None
         except OSError as error:
@@ -83,12 +83,12 @@ def trim(cache: Path, most_bytes: int) -> list[str]:
     """
     removed: list[str] = []
     with suppress(OSError, Timeout):
-        marked = [*_marked(cache)]
-        for kind in {folder.parent for folder in marked}:
-            for left in kind.glob(f"{_GONE}*"):  # a process that was removing it was killed
-                shutil.rmtree(left, ignore_errors=True)
-        sizes = {folder: _size(folder) for folder in marked if folder.is_dir() and not folder.is_symlink()}
-        _remove_marks_without(cache, [*sizes])
+        kinds = [each for each in cache.iterdir() if _PLAIN.fullmatch(each.name) and not each.is_symlink()]
+        for left in (left for kind in kinds for left in kind.glob(f"{_GONE}*")):
+            shutil.rmtree(left, ignore_errors=True)  # a process that was removing it was killed
+        # Others are not ours: the user may have named a folder with other things in it.
+        marked = [used.parent for kind in kinds for used in kind.glob(f"*/{_USED}")]
+        sizes = {folder: _size(folder) for folder in marked if not folder.is_symlink()}
         total = sum(sizes.values())
         for folder in sorted(sizes, key=_last_used):
             if total <= most_bytes:
@@ -100,16 +100,6 @@ def trim(cache: Path, most_bytes: int) -> list[str]:
                 removed.append(folder.name)
                 logger.info("the cache is full: removed what was kept of %s", folder.name)
     return removed
-
-
-def _remove_marks_without(cache: Path, folders: Sequence[Path]) -> None:
-    """Remove the marks that a killed process left of folders that it took away."""
-    left = {*(cache / _USED).glob("*-*")} - {_marks(cache, folder) for folder in folders}
-    if left:
-        with _alone(cache):
-            for marks in left:
-                with suppress(OSError):  # a folder is made there now
-                    marks.rmdir()
 
 
 def make_own(folder: Path) -> None:
@@ -128,19 +118,10 @@ def make_own(folder: Path) -> None:
         raise OSError(errno.EPERM, f"it {reason}")
 
 
-def _marked(cache: Path) -> Iterator[Path]:
-    """Yield the folders with marks. Others are not ours: the user may have named a folder with other things in it."""
-    for marks in (cache / _USED).glob("*-*"):
-        kind, _, name = marks.name.partition("-")
-        if _PLAIN.fullmatch(kind) and _PLAIN.fullmatch(name) and not (cache / kind).is_symlink():
-            yield cache / kind / name
-
-
 def _take_away(cache: Path, folder: Path) -> Path | None:
     """Rename a folder so that no process finds it, and return its new place; None if it is in use."""
-    marks = _marks(cache, folder)
     with _alone(cache):
-        for mark in [*marks.glob("*")]:
+        for mark in [*(folder / _USED).glob("*")]:
             lock = FileLock(mark, timeout=0)
             try:
                 lock.acquire()
@@ -150,23 +131,17 @@ def _take_away(cache: Path, folder: Path) -> Path | None:
             mark.unlink(missing_ok=True)  # a process that has ended left it
         gone = folder.with_name(f"{_GONE}{uuid.uuid4().hex[:12]}")
         os.rename(folder, gone)
-        with suppress(OSError):
-            marks.rmdir()
         return gone
 
 
 def _alone(cache: Path) -> FileLock:
-    (cache / _USED).mkdir(parents=True, exist_ok=True)
-    return FileLock(cache / _USED / "lock", timeout=_LOCK_S)
-
-
-def _marks(cache: Path, folder: Path) -> Path:
-    return cache / _USED / f"{folder.parent.name}-{folder.name}"
+    cache.mkdir(parents=True, exist_ok=True)
+    return FileLock(cache / ".lock", timeout=_LOCK_S)
 
 
 def _last_used(folder: Path) -> float:
     try:
-        return os.stat(_marks(folder.parent.parent, folder)).st_mtime
+        return os.stat(folder / _USED).st_mtime
     except OSError:
         return 0.0
 

@@ -35,6 +35,7 @@ from mcp_skills_server.sources.records import (
     INDEXES,
     IndexRecord,
     SkillRecord,
+    encode,
     index_file_name,
     read_record,
     read_records,
@@ -54,6 +55,10 @@ _PIECE: Final = 1 << 16
 
 class ConflictError(SkillsServerError, ValueError):
     """A place in the folder is taken, and nothing is put there. The message is one line for people."""
+
+
+class EditedError(ConflictError):
+    """A skill was edited after it was fetched."""
 
 
 class SkillState(Enum):
@@ -189,14 +194,14 @@ class FetchedFolder:
             if dict(former) == now and self._has_modes(known, files):
                 if (known.digest, known.url) != (record.digest, record.url):
                     path = Path(self._record_path(record.name))
-                    self._write(path, replace(record, files=now, stats=known.stats).encode())
+                    self._write(path, encode(replace(record, files=now, stats=known.stats)))
                 return None
         key = record_key(record.name)
         tree, written = f"{self._stage}/{_NEW}{key}", f"{self._stage}/{_WRITING}{key}.json"
         try:
             stats = {path: signature(status) for path, status in write_tree(tree, files).items()}
             clear(Path(written))
-            _write_file(written, replace(record, files=now, former=former, stats=stats).encode(), 0o600)
+            _write_file(written, encode(replace(record, files=now, former=former, stats=stats)), 0o600)
         except BaseException:
             self._discard(record.name)
             raise
@@ -227,7 +232,7 @@ class FetchedFolder:
 
         attempt(self._check_still)
         sync_paths([path for each in left.values() for path in (each.record, *_parts(each.tree))])
-        # A skill without a record would count as foreign: no skill has its place before all records do.
+        # A skill without a record would count as local or foreign: no skill has its place before all records do.
         attempt(lambda each: os.replace(each.record, self._record_path(each.name)))
         sync_path(self._records)
         attempt(self._swap)
@@ -300,7 +305,7 @@ class FetchedFolder:
 
     def put_index(self, index: IndexRecord) -> None:
         """Write the record of a source."""
-        self._write(self._indexes / index_file_name(index.source), index.encode())
+        self._write(self._indexes / index_file_name(index.source), encode(index))
 
     def _make(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -364,7 +369,7 @@ def check(state: SkillState, record: SkillRecord | None, source: str, *, force: 
     if record.source != source:
         raise ConflictError(f"the one there was fetched from {shown(record.source)}, and stays; delete it first")
     if state is SkillState.EDITED and not force:
-        raise ConflictError("it was edited there, and stays; --force replaces it")
+        raise EditedError("it was edited there, and stays; --force replaces it")
 
 
 def _same(found: Mapping[str, str], known: Mapping[str, str]) -> bool:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
@@ -24,7 +25,7 @@ from mcp_skills_server import __version__
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
-from mcp_skills_server.sources import addresses, caching
+from mcp_skills_server.sources import addresses
 from mcp_skills_server.sources.addresses import shown
 from mcp_skills_server.sources.source import AbsentError, Bounds, OriginPolicy, UnacceptableError, UnreachableError
 
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
 """Resolve a host and a port to numeric addresses."""
 
+UNSAID_S: Final = 300.0
+"""Seconds between two requests for an index without cache headers, or after a failure."""
+LONGEST_S: Final = 86_400.0
+"""The longest freshness, so that a mistaken header cannot freeze a copy for years."""
 _KEEP_ALIVE_S: Final = 4.0
 """Shorter than the keep-alive of most servers, so that they seldom close a connection that is about to be used."""
 _MAX_ADDRESSES: Final = 4
@@ -51,7 +56,6 @@ class Response:
     """An answer of an HTTP server.
 
     Attributes:
-        url: the address that answered, after redirects.
         headers: names in lower case; the values of a repeated name are joined by commas.
         body: the bytes as they came, whatever their Content-Encoding.
     """
@@ -79,7 +83,6 @@ class Hop:
     """The terms on which one URL may be requested.
 
     Attributes:
-        private: allow addresses that are not of the public internet.
         headers: sent to this URL alone, such as a token. A redirect elsewhere does not carry them.
     """
 
@@ -92,12 +95,6 @@ class HttpClient:
 
     The proxy of the environment is used if there is one (`HTTPS_PROXY`, `NO_PROXY` and so on). A proxy resolves names
     itself, so behind one only hosts that are spelled as addresses, and those of this machine, can be judged.
-
-    Args:
-        bounds: of each request, and of all responses together.
-        connections: the maximum of concurrent connections.
-        tls: certificates other than the system's.
-        resolver: resolves names in place of the system.
     """
 
     def __init__(
@@ -142,10 +139,7 @@ class HttpClient:
 
         Args:
             allow: returns the terms of every hop by its URL, or raises UnacceptableError.
-            max_bytes: of the body of a success.
             max_error_bytes: of any other body; 0 leaves it unread.
-            content: the body of the request.
-            follow: follow redirects.
 
         Raises:
             UnacceptableError: a hop is not allowed, leads to an address that is not public, or there are too many; or
@@ -406,7 +400,7 @@ def check_now(response: Response) -> None:
     """Raise UnreachableError for a status that asks to come again."""
     if response.status in _NOT_NOW or response.status >= 500:
         status = f"status {response.status}"
-        wait = caching.retry_after_s(response.headers, time.time())
+        wait = retry_after_s(response.headers, time.time())
         if wait is not None:
             status += f", come again in {wait:.0f} s"
         raise UnreachableError(f"{shown(response.url)} does not answer now ({status})")
@@ -449,3 +443,75 @@ def _not_public(host: str, address: str) -> UnacceptableError:
 def _first_line(error: Exception) -> str:
     text = printable(" ".join(str(error).split())) or type(error).__name__
     return text if len(text) <= 160 else f"{text[:157]}..."
+
+
+# How long a response stays fresh, and when to retry (RFC 9111). A private cache: `s-maxage` is not for us.
+# WK-40
+
+
+def _directives(headers: Mapping[str, str]) -> dict[str, str]:
+    """Parse Cache-Control into directives in lower case. Of a repeated one the first counts."""
+    out: dict[str, str] = {}
+    for part in headers.get("cache-control", "").split(","):
+        name, _, value = part.strip().partition("=")
+        if name:
+            out.setdefault(name.lower(), value.strip().strip('"'))
+    return out
+
+
+def fresh_s(headers: Mapping[str, str], now: float) -> float | None:
+    """Return for how many seconds from `now` a response stays fresh, at most `LONGEST_S`; None if it does not say.
+
+    0 for `no-cache`, `no-store` and for what cannot be parsed.
+    """
+    found = _directives(headers)
+    if "no-store" in found or "no-cache" in found:
+        return 0.0
+    if "max-age" in found:
+        life: float | None = _seconds(found["max-age"])
+    elif "expires" in headers:
+        life = _until(headers["expires"], headers, now)
+    else:
+        return None
+    if life is None:
+        return 0.0
+    return min(max(life - (_seconds(headers.get("age", "")) or 0.0), 0.0), LONGEST_S)
+
+
+def may_store(headers: Mapping[str, str]) -> bool:
+    """Tell whether the answer may be kept on disk."""
+    return "no-store" not in _directives(headers)
+
+
+def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
+    """Return the seconds of Retry-After, from 0 to `LONGEST_S`, or None.
+
+    A date is measured from the answer's own, for our clock may be another.
+    """
+    text = headers.get("retry-after", "")
+    wait = _seconds(text)
+    if wait is None:
+        wait = _until(text, headers, now)
+    if wait is None:
+        return None
+    return min(max(wait, 0.0), LONGEST_S)
+
+
+def _until(text: str, headers: Mapping[str, str], now: float) -> float | None:
+    """Return the seconds from the date of a response to another date, or None if that is none."""
+    moment, date = _moment(text), _moment(headers.get("date", ""))
+    if moment is None:
+        return None
+    return moment - (now if date is None else date)
+
+
+def _seconds(text: str) -> float | None:
+    # A number of more digits than a float tells apart is as good as the longest.
+    return float(text[:15]) if text.isascii() and text.isdigit() else None
+
+
+def _moment(text: str) -> float | None:
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError):
+        return None

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Final
 
 from mcp_skills_server.dialects.wellknown import is_site
@@ -22,8 +23,6 @@ class Kind:
     """One kind.
 
     Attributes:
-        name: what people call it.
-        matches: tells whether a text is one.
         open: opens the source of a text, and may raise UsageError; None for a folder, which is served as it is.
         is_path: whether a text is a path, which must not be taken for another in another folder.
         is_asked: whether the operator sets the polling interval, since no cache header does.
@@ -38,40 +37,27 @@ class Kind:
     keeps_history: bool = False
 
 
-def _open_site(given: str, settings: SourceSettings) -> Source:
-    from mcp_skills_server.sources.site import Site  # the HTTP client takes a while to load
+def _loaded(module: str, name: str) -> Callable[[str, SourceSettings], Source]:
+    """Return what opens a source whose module is imported when it is used: the clients take a while to load."""
 
-    return Site(given, settings)
+    def load(given: str, settings: SourceSettings) -> Source:
+        return getattr(import_module(module, __package__), name)(given, settings)
 
-
-def _open_oci(given: str, settings: SourceSettings) -> Source:
-    from mcp_skills_server.sources.oci.source import Oci  # as above
-
-    return Oci(given, settings)
-
-
-def _open_git(given: str, settings: SourceSettings) -> Source:
-    from mcp_skills_server.sources.git.source import GitFolder
-
-    return GitFolder(given, settings)
-
-
-def _open_mcp(given: str, settings: SourceSettings) -> Source:
-    from mcp_skills_server.sources.mcp import McpServer  # with the SDK's client
-
-    return McpServer(given, settings)
+    return load
 
 
 KINDS: Final[tuple[Kind, ...]] = (
-    Kind("MCP server", lambda given: given.startswith("mcp+"), _open_mcp, is_asked=True),
-    Kind("site", is_site, _open_site),
-    Kind("oci", is_oci, _open_oci, is_asked=True, keeps_history=True),
-    Kind("git", is_git, _open_git, is_asked=True, keeps_history=True),
+    Kind("MCP server", lambda given: given.startswith("mcp+"), _loaded(".mcp", "McpServer"), is_asked=True),
+    Kind("site", is_site, _loaded(".site", "Site")),
+    Kind("oci", is_oci, _loaded(".oci.source", "Oci"), is_asked=True, keeps_history=True),
+    Kind("git", is_git, _loaded(".git.source", "GitFolder"), is_asked=True, keeps_history=True),
     Kind("archive", is_archive_file, Archive, is_path=True),
     Kind("folder", lambda _: True, None, is_path=True),
 )
 
 
+COMMAND: Final = "mcp+stdio:"
+"""What a root begins with that is a command to start."""
 _SSH: Final = re.compile(r"(?:ssh://([^/]+)/|([\w.-]+@[\w.-]+):)(.+)")
 """An address of ssh, as a URL or as scp has it."""
 

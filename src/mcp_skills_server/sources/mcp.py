@@ -1,7 +1,7 @@
 """MCP source: the skills of another MCP server, copied into a folder of the cache, each file proved by its digest.
 
 The server is an endpoint of streamable HTTP, or a command that is started for each look and speaks over its pipes.
-While nothing is new, a look costs its listing.
+While nothing is new, a look costs its listing. One more connection stays open for the server's notifications.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ import hashlib
 import json
 import os
 import shlex
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
-from pathlib import Path
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from math import inf
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import anyio
 import httpx2
-from anyio import to_thread
 from mcp import MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
@@ -29,90 +27,66 @@ from mcp_skills_server.dialects.listed import EntryRefusedError, ListedSkill
 from mcp_skills_server.errors import UsageError, clipped, innermost
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.addresses import is_loopback, shown
-from mcp_skills_server.sources.cache import CacheFolder
-from mcp_skills_server.sources.folder import FetchedFolder
-from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, fetch_units, held
-from mcp_skills_server.sources.records import IndexRecord
-from mcp_skills_server.sources.source import (
-    ContentRefusedError,
-    FetchReport,
-    Polled,
-    Revision,
-    SourceError,
-    SourceSettings,
-    UnreachableError,
-)
+from mcp_skills_server.sources.kinds import COMMAND
+from mcp_skills_server.sources.listed import Entry, ListedSource
+from mcp_skills_server.sources.source import ContentRefusedError, SourceError, SourceSettings, UnreachableError
 
 PREFIX: Final = "mcp+"
-_COMMAND: Final = "mcp+stdio:"
 _NOT_PROVED: Final = "the server does not list its files with digests, so nothing of it can be proved"
 
 
-class McpServer(Polled):
+class McpServer(ListedSource):
     """The skills of `mcp+https://host/mcp`, `mcp+http://` on this machine, or `mcp+stdio:COMMAND`."""
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
-        super().__init__(settings.refresh_s)
-        self._settings = settings.fetch
+        self._fetch = settings.fetch
         self._words: list[str] = []
         self._url = ""
         self._token = settings.token
-        if given.startswith(_COMMAND):
+        if given.startswith(COMMAND):
             self._words = _words_of(given)
-            self.origin = _COMMAND + os.path.basename(self._words[0])  # arguments may be anybody's secret
+            origin = COMMAND + os.path.basename(self._words[0])  # arguments may be anybody's secret
         else:
             self._url = _url_of(given, http=settings.fetch.trust.http)
-            self.origin = PREFIX + shown(self._url)
-        self._kept = CacheFolder(settings.cache, "mcp", given, "")
-        self.place: Path = self._kept.path
-        FetchedFolder.recover(self.place)
+            origin = PREFIX + shown(self._url)
+        super().__init__(given, settings, origin=origin)
 
-    async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
-        """Return the digest of what the server lists."""
-        async with self._connected(self._settings.bounds.download_s) as client:
-            skills, refused = await client.list(), client.refused
-        fingerprints = sorted(map(_fingerprint, skills))
-        digest = hashlib.sha256(json.dumps(fingerprints).encode()).hexdigest()
-        return Revision(digest, self.pace.check_s, (skills, refused))
+    async def entries(self) -> Sequence[Entry]:
+        """Return what the server lists."""
+        async with self._connected(self._fetch.bounds.download_s) as client:
+            skills, self.warnings = await client.list(), client.refused
+        return [Entry(each.name, _fingerprint(each), each) for each in skills]
 
-    async def bring(self, revision: Revision) -> FetchReport:
-        """Bring its folder up to what the server lists."""
-        report = await to_thread.run_sync(held, self.place, self.origin, revision.digest)
-        if report is not None:
-            return report
-        with FetchedFolder.opened(self.place) as opened:
-            reconciler = await to_thread.run_sync(
-                partial(Reconciler, opened, self.origin, self._settings, is_cache=True)
-            )
-            skills, refused = revision.content
-            units = [Unit(_fingerprint(each), each.name, (each.name,), item=each) for each in skills]
-            async with self._connected(self._settings.limits.total_s) as client:
+    @asynccontextmanager
+    async def reading(self) -> AsyncGenerator[Callable[[Entry], Awaitable[Files]]]:
+        """Read over one connection."""
+        async with self._connected(self._fetch.limits.total_s) as client:
+            yield lambda entry: self._read(client, entry.item)
 
-                async def fetch(unit: Unit) -> Callable[[], Bundle]:
-                    files = await self._read(client, unit.item)
-                    return lambda: Bundle({unit.label: files})
-
-                await fetch_units(reconciler, units, fetch)
-            index = IndexRecord(self.origin, self.origin, revision=revision.digest, warnings=refused)
-            report = await to_thread.run_sync(reconciler.finish, index)
-        if reconciler.failure is not None and not report.unchanged + report.added + report.updated:
-            raise UnreachableError(reconciler.failure.reason)
-        return report
+    async def listen(self, changed: Callable[[], object]) -> None:
+        """Hold a connection open, in the era that the server speaks, and call `changed` when it lists other skills."""
+        while True:
+            with suppress(SourceError):  # a look says what is wrong
+                async with self._connected(inf) as client, client.changes(poll_s=inf) as changes:
+                    changed()  # what changed before it was listened is not announced
+                    async for _ in changes:
+                        changed()
+            await anyio.sleep(self.check_s)
 
     async def _read(self, client: SkillsClient, skill: ListedSkill) -> Files:
         if not skill.is_proved or skill.files is None:
             raise ContentRefusedError(_NOT_PROVED)
-        if sum(file.size or 0 for file in skill.files.values()) > self._settings.limits.skill_bytes:
-            raise ContentRefusedError(f"it has more than {self._settings.limits.skill_bytes:,} bytes")
+        if sum(file.size or 0 for file in skill.files.values()) > self._fetch.limits.skill_bytes:
+            raise ContentRefusedError(f"it has more than {self._fetch.limits.skill_bytes:,} bytes")
         try:
-            with anyio.fail_after(self._settings.bounds.download_s):
+            with anyio.fail_after(self._fetch.bounds.download_s):
                 return {path: (await client.read(skill, path), False) for path in skill.files}
         except UnprovedError as error:
             raise ContentRefusedError(clipped(str(error))) from None
         except MCPError as error:
             raise UnreachableError(f"the server says: {clipped(str(error))}") from None
         except TimeoutError:
-            raise UnreachableError(f"not read within {self._settings.bounds.download_s:g} s") from None
+            raise UnreachableError(f"not read within {self._fetch.bounds.download_s:g} s") from None
 
     @asynccontextmanager
     async def _connected(self, seconds: float) -> AsyncGenerator[SkillsClient]:
@@ -123,7 +97,8 @@ class McpServer(Polled):
                     connection: Any = self._url
                     if self._token:
                         headers = {"Authorization": f"Bearer {self._token}"}  # redirects stay within the origin
-                        http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=seconds))
+                        bound = httpx2.Timeout(None, connect=self._fetch.bounds.read_s)  # the rest is bounded here
+                        http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=bound))
                         connection = streamable_http_client(self._url, http_client=http)
                     if self._words:
                         # It is started at each look, and would log each time.
@@ -144,11 +119,11 @@ class McpServer(Polled):
 
 def _words_of(given: str) -> list[str]:
     try:
-        words = shlex.split(given.removeprefix(_COMMAND))
+        words = shlex.split(given.removeprefix(COMMAND))
     except ValueError as error:
-        raise UsageError(f"{_COMMAND} the command cannot be read ({error}); close its quotes") from None
+        raise UsageError(f"{COMMAND} the command cannot be read ({error}); close its quotes") from None
     if not words:
-        raise UsageError(f"{_COMMAND} there is no command; write mcp+stdio:COMMAND, such as 'mcp+stdio:server --flag'")
+        raise UsageError(f"{COMMAND} there is no command; write mcp+stdio:COMMAND, such as 'mcp+stdio:server --flag'")
     return words
 
 

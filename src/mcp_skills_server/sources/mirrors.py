@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import anyio
 from anyio import to_thread
@@ -29,6 +29,7 @@ from mcp_skills_server.sources.addresses import relative_to_site
 from mcp_skills_server.sources.cache import private_folder, trim
 from mcp_skills_server.sources.folder import clear, folder_stamp
 from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
+from mcp_skills_server.sources.reconcile import reconcile
 from mcp_skills_server.sources.source import (
     FetchReport,
     Revision,
@@ -44,10 +45,13 @@ logger = logging.getLogger(__name__)
 Note: TypeAlias = Callable[[str, tuple[Problem, ...]], object]
 """Takes the revision that is served and what is wrong with it, in another thread."""
 
+_LISTEN_S: Final = 0.1
 _SOONEST_S: Final = 1.0
 """Between two looks that are asked for."""
 _TRIM_S: Final = 600.0
 """Between two looks at the size of the cache, each of which is a walk through it."""
+_FIRST_RETRY_S: Final = 30.0
+"""After a first failure, unless the polling interval is shorter; doubled with each further one."""
 _STOP_S: Final = 1.0
 """Seconds that a shutdown waits for fetches to end."""
 
@@ -57,11 +61,9 @@ class SourceState:
     """The state of a root that is fetched. Times are in seconds of the epoch.
 
     Attributes:
-        name: its origin, without secrets.
         ready: it has answered once, or a copy of it was kept.
         trouble: why the last fetch failed, in one line; always given while it is not ready.
         revision: what is served; "" where nothing was fetched yet, or not all of it.
-        looked: the end of the last look.
         next_look: the begin of the next one; None while one is under way.
         current: the end of the last look that succeeded.
     """
@@ -76,10 +78,13 @@ class SourceState:
 
 
 class Follower:
-    """One source in service. Its methods are called one at a time; `state` may be read from any thread."""
+    """One source in service, as it was `given`. Its methods are called one at a time, `state` from any thread."""
 
-    def __init__(self, source: Source, sleep: Callable[[float], Awaitable[object]] = anyio.sleep) -> None:
+    def __init__(
+        self, source: Source, sleep: Callable[[float], Awaitable[object]] = anyio.sleep, *, given: str = ""
+    ) -> None:
         self.source = source
+        self.given = given
         self.link: Path | None = None
         """A link that is served in place of the source's own folder: `switch` moves it."""
         self.arrived: Callable[[str], object] = str
@@ -161,7 +166,7 @@ class Follower:
         if not self.state.ready:
             await to_thread.run_sync(self.arrived, str(self.path))
         self._change(ready=True, trouble=None, current=self.state.looked)
-        return revision.next_check_s if is_complete else source.pace.check_s
+        return revision.next_check_s if is_complete else source.check_s
 
     def _change(self, **fields: Any) -> None:
         self.state = replace(self.state, **fields)
@@ -180,8 +185,14 @@ class Follower:
                 await to_thread.run_sync(self.report_failure, error)
             if self.has_copy:
                 self._change(ready=True)
-            pace = self.source.pace  # which the operator may have changed
-            wait = retry = min(retry * 2, pace.last_retry_s) or pace.first_retry_s
+            check_s = self.source.check_s
+            wait = retry = min(retry * 2, max(check_s, self.source.last_retry_s)) or min(check_s, _FIRST_RETRY_S)
+
+    async def listen(self) -> None:
+        """Look whenever the publisher announces a change, until cancelled."""
+        while not self.read_once.is_set():  # noqa: ASYNC110, an event of threads; the first copy comes sooner alone
+            await anyio.sleep(_LISTEN_S)
+        await self.source.listen(self.look)
 
     def look(self) -> None:
         """Have `follow` look now. To be called in its event loop."""
@@ -239,7 +250,7 @@ class Follower:
         if self._refused is not None and self._refused[0] == revision.digest:
             raise self._refused[1]
         try:
-            report = await source.bring(revision)
+            report = await reconcile(source, revision)
         except UnacceptableError as error:
             if not isinstance(error, RewrittenError):
                 self._refused = revision.digest, error
@@ -286,19 +297,12 @@ class Mirrors:
     def __init__(self, settings: SourceSettings, kinds: Sequence[Kind] = KINDS) -> None:
         self._settings: Final = settings
         self._kinds: Final = kinds
-        self._roots: list[tuple[str, Follower]] = []
-        """Each root as it was given, with its follower; a root with two pins stands there twice."""
-        self._pinned: dict[str, tuple[Follower, str, SourceSettings]] = {}
-        """By the folder that is served: its follower, and what opens its source anew."""
+        self.followers: list[Follower] = []
+        """In the order of the roots; a root with two pins has two."""
         self._links: Path | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._portal: BlockingPortal | None = None
-
-    @property
-    def followers(self) -> list[Follower]:
-        """The followers in the order of the roots."""
-        return [follower for _, follower in self._roots]
 
     def root(
         self, given: str, pin: str | None = None, refresh_s: float | None = None, token: str = ""
@@ -317,7 +321,7 @@ class Mirrors:
         source = open_source(given, settings, self._kinds)
         if source is None:
             return given
-        follower = Follower(source)
+        follower = Follower(source, given=given)
         if not source.remote:
             try:
                 anyio.run(follower.refresh)
@@ -327,11 +331,10 @@ class Mirrors:
         elif pin is not None:
             self._links = self._links or private_folder()
             with suppress(OSError):  # Windows wants a privilege for links: another revision then takes a restart
-                link = self._links / str(len(self._roots))
+                link = self._links / str(len(self.followers))
                 _point_link(link, source.place)
                 follower.link = link
-                self._pinned[os.path.abspath(link)] = follower, given, settings
-        self._roots.append((given, follower))
+        self.followers.append(follower)
         return MirroredRoot(os.fspath(follower.path), source.origin)
 
     def states(self) -> list[SourceState]:
@@ -369,7 +372,7 @@ class Mirrors:
                     left = "what there is of it is not proved" if follower.has_copy else "there is no copy of it"
                     raise UsageError(f"{follower.name}: {follower.reason(error)}; {left}") from None
 
-        if self._roots:
+        if self.followers:
             anyio.run(fetch_all)
             trim(self._settings.cache, self._settings.cache_bytes)
 
@@ -378,7 +381,7 @@ class Mirrors:
         if arrived is not None:
             for follower in self.followers:
                 follower.arrived = arrived
-        if self._roots:
+        if self.followers:
             thread = threading.Thread(target=anyio.run, args=(self._follow,), name="skills-sources", daemon=True)
             thread.start()
             self._thread = thread
@@ -410,9 +413,10 @@ class Mirrors:
 
     def set_refresh(self, given: str, seconds: float) -> None:
         """Set the polling interval of a root, and look at it now. From any thread."""
-        for root, follower in self._roots:
-            if root == given and follower.source.refresh_s not in {None, seconds}:
-                follower.source.refresh_s = seconds
+        for follower in self.followers:
+            source = follower.source
+            if follower.given == given and source.own_check_s is None and source.check_s != seconds:
+                source.check_s = seconds
                 self._look_at(follower)
 
     def repinned(self, revisions: Mapping[str, str]) -> Callable[[], None]:
@@ -426,16 +430,16 @@ class Mirrors:
         """
 
         async def fetch(source: Source) -> None:
-            await source.bring(await source.resolve())
+            await reconcile(source, await source.resolve())
 
         fetched: list[tuple[Follower, Source]] = []
-        for folder, revision in revisions.items():
-            if folder in self._pinned and revision:
-                follower, given, settings = self._pinned[folder]
-                source = open_source(given, replace(settings, pin=revision), self._kinds)
-                if source is not None:
-                    anyio.run(fetch, source)
-                    fetched.append((follower, source))
+        for follower in self.followers:
+            revision = revisions.get(os.path.abspath(follower.path))
+            if follower.link is not None and revision:
+                settings = replace(follower.source.settings, pin=revision)
+                source = cast("Source", open_source(follower.given, settings, self._kinds))
+                anyio.run(fetch, source)
+                fetched.append((follower, source))
 
         def switch() -> None:
             for follower, source in fetched:
@@ -463,6 +467,7 @@ class Mirrors:
         async with BlockingPortal() as self._portal, anyio.create_task_group() as tasks:
             for follower in self.followers:
                 tasks.start_soon(follower.follow)
+                tasks.start_soon(follower.listen)
             tasks.start_soon(self._keep_small)
             await to_thread.run_sync(self._stop.wait, abandon_on_cancel=True)
             tasks.cancel_scope.cancel()

@@ -2,19 +2,19 @@
 
 A source names what it has as units, each with a fingerprint. A unit that the folder holds as it came is not fetched
 again. One bad skill costs itself, never its neighbours, and a failure leaves the last good copy where it is. Nothing
-reaches the folder that its source did not prove.
+reaches the folder that its source did not prove. A folder in the cache is ours alone: edits are replaced, and what the
+source does not have is removed.
 """
 # WK-48, WK-52, WK-60
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Final
 from unicodedata import normalize
 
 import anyio
@@ -23,26 +23,28 @@ from anyio import to_thread
 from mcp_skills_server.dialects.wellknown import ProofFailedError
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, check_paths
-from mcp_skills_server.format.ignored import ignored, some_of
 from mcp_skills_server.model import SKILL_MD
-from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, SkillState, Staged, check
+from mcp_skills_server.sources.folder import ConflictError, EditedError, FetchedFolder, SkillState, Staged, check
 from mcp_skills_server.sources.records import (
     IndexRecord,
     SkillRecord,
     UnitRecord,
     epoch_s,
     read_index,
-    read_records,
     wanted_since,
 )
 from mcp_skills_server.sources.source import (
+    Bundle,
     ContentRefusedError,
     Fault,
     FetchReport,
-    FetchSettings,
+    Plan,
+    Revision,
     SkillRefusal,
+    Source,
     SourceError,
     UnacceptableError,
+    Unit,
     UnreachableError,
 )
 
@@ -52,65 +54,82 @@ _LISTS: Final = ("added", "updated", "unchanged", "edited")
 _CURRENT: Final = frozenset(_LISTS[2:])
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Unit:
-    """A piece that a source fetches at once: a skill, or an artifact with several.
+async def reconcile(
+    source: Source, revision: Revision, progress: Callable[[int, int], None] | None = None
+) -> FetchReport:
+    """Bring the folder of a source up to one of its revisions. A failure leaves what was there before.
 
-    Attributes:
-        fingerprint: differs when anything of it differs; "" where only its files tell.
-        label: its name for people.
-        names: the places of its skills in the folder; empty where only its contents tell.
-        is_named: whether `label` is the name of its only skill.
-        url: its place at the source.
-        item: what the source needs to fetch it.
-    """
-
-    fingerprint: str
-    label: str
-    names: tuple[str, ...] = ()
-    is_named: bool = True
-    url: str = ""
-    item: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """The contents of a unit, proved.
-
-    Attributes:
-        skills: the files of each skill by name.
-        refused: why a skill is refused, by name.
-        warnings: repeated for as long as the unit is held, one line each.
-        pointers: files that are Git LFS pointers, from the folder of all skills.
-    """
-
-    skills: Mapping[str, Files]
-    refused: Mapping[str, str] = field(default_factory=dict[str, str])
-    warnings: tuple[str, ...] = ()
-    pointers: tuple[str, ...] = ()
-
-
-def check_names(paths: Collection[str]) -> None:
-    """Refuse a skill with files that are never served whole: its digest is the publisher's word for all of it.
+    `progress` is called with how many units of how many are done.
 
     Raises:
-        UnacceptableError: it has some. The message names them.
+        UnacceptableError: this revision will never be accepted.
+        SourceError: it cannot be fetched now.
+        UsageError: something here is wrong, not there.
     """
-    found = ignored(paths)
-    if found:
-        raise UnacceptableError(
-            f"it brings files that are never served, and so nothing of it is written: {some_of(found)}; its publisher "
-            "must leave them out"
-        )
+    is_cache = source.settings.output is None
+    if is_cache:
+        report = await to_thread.run_sync(_held, source, revision)
+        if report is not None:
+            return report
+    try:
+        with FetchedFolder.opened(source.place) as folder:
+            known = read_index(source.place, source.key)
+            async with source.plan(revision, known or IndexRecord(source.key, source.key)) as plan:
+                run = await to_thread.run_sync(Reconciler, folder, source, plan, known, progress)
+                await plan.fetch(run, await to_thread.run_sync(run.missing))
+            await to_thread.run_sync(run.commit)
+            failure = run.failure
+            if plan.is_one and failure is not None and (is_cache or failure.fault != "here"):
+                kind = ContentRefusedError if failure.fault == "publisher" else UnreachableError
+                raise kind(failure.reason)
+            return await to_thread.run_sync(run.finish)
+    except SourceError:
+        raise
+    except OSError as error:
+        raise UnreachableError(f"cannot be written ({error.strerror or error})") from None
 
 
-def held(directory: str | os.PathLike[str], source: str, revision: str) -> FetchReport | None:
+def fetching(
+    fetch: Callable[[Unit], Awaitable[Callable[[], Bundle]]],
+) -> Callable[[Reconciler, Sequence[Unit]], Awaitable[None]]:
+    """Return a `Plan.fetch` that fetches a few units at a time within `total_s`.
+
+    `fetch` downloads a unit, and returns a function that proves it, and blocks.
+    """
+
+    async def fetch_all(run: Reconciler, missing: Sequence[Unit]) -> None:
+        queue = iter(missing)
+
+        async def work() -> None:
+            for unit in queue:
+                try:
+                    run.check_budget(unit)
+                    make = await fetch(unit)
+                except (SourceError, UsageError, ProofFailedError, ArchiveRefusedError) as error:
+                    run.refuse(unit, error)
+                else:
+                    await to_thread.run_sync(run.put, unit, make)
+
+        seconds = run.settings.limits.total_s
+        with anyio.move_on_after(seconds) as scope:
+            async with anyio.create_task_group() as workers:
+                for _ in range(min(run.settings.connections, len(missing))):
+                    workers.start_soon(work)
+        if scope.cancelled_caught:
+            for unit in missing:
+                if not run.is_done(unit):
+                    run.refuse(unit, UnreachableError(f"not fetched within {seconds:g} s"))
+
+    return fetch_all
+
+
+def _held(source: Source, revision: Revision) -> FetchReport | None:
     """Report that the folder has all of a revision as it came, or return None. Needs no lock."""
-    index = read_index(directory, source)
-    if index is None or not revision or index.revision != revision:
+    index = read_index(source.place, source.key)
+    if index is None or index.revision != revision.digest:
         return None
-    folder = FetchedFolder(Path(directory))
-    records = {each.name: each for each in read_records(directory) if each.source == source}
+    folder = FetchedFolder(source.place)
+    records = {each.name: each for each in folder.records() if each.source == source.key}
     try:
         if any(folder.look(name, records)[0] is not SkillState.KEPT for name in records):
             return None
@@ -121,45 +140,37 @@ def held(directory: str | os.PathLike[str], source: str, revision: str) -> Fetch
 
 
 class Reconciler:
-    """One run for one source. Its methods block, and any thread may call them.
-
-    Args:
-        folder: the folder, opened.
-        source: the key of the source; records carry it.
-        settings: limits, and what may be replaced and removed.
-        progress: takes how many skills of how many are done.
-        is_cache: the folder is ours alone: edits are replaced, and what this source does not have is removed.
-        is_atomic: no skill gets its place before all are there.
-    """
+    """One run for one plan of a source. Its methods block, and any thread may call them."""
 
     def __init__(
         self,
         folder: FetchedFolder,
-        source: str,
-        settings: FetchSettings,
-        progress: Callable[[int, int], None] | None = None,
-        *,
-        is_cache: bool = False,
-        is_atomic: bool = False,
+        source: Source,
+        plan: Plan,
+        last: IndexRecord | None,
+        progress: Callable[[int, int], None] | None,
     ) -> None:
-        if is_cache:
-            settings = replace(settings, force=True, prune=True, wanted=None)
+        self.settings = source.settings.fetch
+        self._is_cache = source.settings.output is None
+        if self._is_cache:
+            self.settings = replace(self.settings, force=True, prune=True, wanted=None)
         self.warnings: list[str] = []
         """Warnings of this run, one line each."""
-        self.settings = settings
         self._folder = folder
-        self._source = source
+        self._source = source.key
+        self._plan = plan
+        self._last = last
         self._progress = progress
         self._lock = threading.Lock()
         self._records = {record.name: record for record in folder.records()}
-        self._last = read_index(folder.directory, source)
-        """The record of the last run; None for the first."""
-        self._known = self._last or IndexRecord(source, source)
-        self._positions: dict[Unit, int] = {}
+        self._units = [self._placed(unit) for unit in plan.units]
+        self._positions = {unit: position for position, unit in enumerate(self._units)}
         self._owners: dict[str, Unit] = {}
         """By the key of a name the unit that brings it; of two the first."""
         self._memory: dict[str, UnitRecord] = {}
         self._became: dict[str, str] = {}
+        self._offered = {*map(self._place, plan.offered or ())}
+        """Names that the source has."""
         self._refused: dict[tuple[int, str], SkillRefusal] = {}
         """By the position of the unit, and the name."""
         self._staged: list[Staged] = []
@@ -167,51 +178,53 @@ class Reconciler:
         """Unpacked bytes of the skills of this source in the folder."""
         self._bytes_held = 0
         self._done = 0
-        self._is_atomic = is_atomic
         self.is_full = False
         """True once a skill is refused because all skills together exceed `unpacked_bytes`."""
         self._names_unknown = False
         """True once a unit failed of which only the contents tell the names."""
-        if is_cache:
+        if self._is_cache:
             folder.remove_others(self._records)
-
-    @property
-    def refusals(self) -> Sequence[SkillRefusal]:
-        """The refusals so far, in the order of the units."""
-        return [self._refused[key] for key in sorted(self._refused)]
 
     @property
     def failure(self) -> SkillRefusal | None:
         """The first refusal, if no skill at all is accepted."""
         if self._became:
             return None
-        return next(iter(self.refusals), None)
+        return next(iter(self._refusals()), None)
 
-    def plan(self, units: Sequence[Unit]) -> list[Unit]:
+    def missing(self) -> list[Unit]:
         """Return the units that must be fetched."""
-        self._positions = {unit: position for position, unit in enumerate(units)}
-        if self._known.revision:  # a process that is killed has not all of either revision
-            self._folder.put_index(replace(self._known, revision=""))
+        index, known = self._plan.index, self._last
+        if known is None:
+            known = IndexRecord(index.source, index.given, wanted=wanted_since(None, self.settings.wanted))
+        # A process that is killed has not all of either revision, and must not undo the history.
+        begun = replace(known, revision="", history=index.history)
+        if begun != known:
+            try:
+                self._folder.put_index(begun)
+            except OSError:  # `finish` reports a full disk
+                if known.revision:
+                    raise
         if self.settings.prune:
-            self._clear_way({name for unit in units for name in unit.names})
+            self._clear_way({name for unit in self._units for name in unit.names})
         missing: list[Unit] = []
-        for unit in units:
-            known = self._known.units.get(unit.fingerprint)
-            names = unit.names
-            if known is not None:
-                names = known.names
+        for unit in self._units:
+            memory = known.units.get(unit.fingerprint)
+            names = self._wanted(unit.names if memory is None else memory.names)
+            if unit.names and not names:
+                continue
             verdicts: dict[str, str] = {}
             for name in names:
                 with self._refusing(unit, name):
                     verdicts[name] = self._judge(unit, name)
-            if (known or names) and all(each in _CURRENT for each in verdicts.values()):
+            if (memory or names) and all(each in _CURRENT for each in verdicts.values()):
                 self._became |= verdicts
                 self._owners |= dict.fromkeys(map(_key, names), unit)
-                if known:
-                    self._remember(unit, known)
+                if memory:
+                    self._remember(unit, memory)
             else:
                 missing.append(unit)
-        self._tell(len(units) - len(missing))
+        self._tell(len(self._units) - len(missing))
         return missing
 
     def check_budget(self, unit: Unit) -> None:
@@ -224,13 +237,14 @@ class Reconciler:
         with self._lock:
             with self._refusing(unit):
                 bundle = make()
-                names = self._claim(unit, bundle)
+                skills = {self._place(name): files for name, files in bundle.skills.items()}
+                names = self._claim(unit, skills)
                 found = UnitRecord(tuple(names), dict(bundle.refused), bundle.warnings, bundle.pointers)
-                self._remember(unit, found, is_lasting=len(names) == len(bundle.skills))
-                for name in names:
+                self._remember(unit, found, is_lasting=len(names) == len(skills))
+                for name in self._wanted(names):
                     with self._refusing(unit, name):
-                        self._stage(unit, name, bundle.skills[name])
-            if len(self._staged) >= _BATCH and not self._is_atomic:
+                        self._stage(unit, name, skills[name])
+            if len(self._staged) >= _BATCH and not self._plan.is_atomic:
                 self._commit()
             self._tell(1)
 
@@ -249,64 +263,81 @@ class Reconciler:
     def is_done(self, unit: Unit) -> bool:
         """Tell whether it is known what became of a unit."""
         position = self._positions[unit]
+        staged = {each.name for each in self._staged}
         return unit.fingerprint in self._memory or all(
-            name in self._became or (position, name) in self._refused for name in unit.names or (unit.label,)
+            name in self._became or name in staged or (position, name) in self._refused
+            for name in unit.names or (unit.label,)
         )
 
-    def finish(
-        self,
-        index: IndexRecord,
-        offered: Collection[str] | None = (),
-        refused: Sequence[SkillRefusal] = (),
-        *,
-        refused_stay: bool = True,
-    ) -> FetchReport:
-        """Put what is staged into its place, remove what the source no longer has, and record what is there.
+    def finish(self) -> FetchReport:
+        """Remove what the source no longer has, and record what is there."""
+        plan, index, settings = self._plan, self._plan.index, self.settings
+        found = self._refusals()
+        if any(each.fault == "publisher" for each in found):
+            index = replace(index, fresh_s=0.0)  # it may be older than what it promises: ask anew next time
+        found += [each for each in plan.refused if self._wanted([self._place(each.name)])]
+        refused_stay = plan.refused_stay or not self._is_cache
+        gone: list[str] = []
+        pruned: list[str] = []
+        if plan.offered is not None and not (self._names_unknown and refused_stay):
+            there = {*self._offered, *self._became, *(self._place(each.name) for each in found)}
+            missing = sorted((settings.wanted or frozenset()) - there)
+            found += [SkillRefusal(name, "there is no skill of this name", "publisher") for name in missing]
+            if not refused_stay:
+                there = {*self._became}
+            gone, pruned = self._prune(there, found)
+        is_complete = all(each.fault == "publisher" and not plan.may_heal for each in found)
+        if not is_complete or self.is_full:
+            index = replace(index, revision="")
+        index = replace(
+            index,
+            wanted=wanted_since(self._last, settings.wanted),
+            refused={each.name: each.reason for each in found if each.fault == "publisher"},
+            units=self._memory,
+        )
+        try:
+            self._folder.put_index(index)
+        except OSError as error:
+            reason = error.strerror or error
+            self.warnings.append(f"what came cannot be remembered ({reason}); the next run asks for it anew")
+        order = sorted(self._became, key=lambda name: (self._positions[self._owners[_key(name)]], name))
+        became = {each: tuple(name for name in order if self._became[name] == each) for each in _LISTS}
+        report = _report_of(index, found)
+        return replace(
+            report,
+            **became,
+            version=plan.version,
+            before=plan.before or (self._last.revision if self._last else ""),
+            gone=tuple(gone),
+            pruned=tuple(pruned),
+            warnings=(*report.warnings, *sorted(self.warnings)),
+            is_complete=is_complete,
+            bytes=plan.bytes,
+        )
 
-        Args:
-            index: the record of the source, with the revision that was fetched.
-            offered: names that the source has beside those of the units; None where that is not known.
-            refused: what the source itself refuses.
-            refused_stay: keep the former copy of a refused skill.
-        """
-        with self._lock:
-            self._commit()
-            found = [*self.refusals, *refused]
-            gone: list[str] = []
-            pruned: list[str] = []
-            if offered is not None and not (self._names_unknown and refused_stay):
-                there = {*offered, *self._became, *(each.name for each in found)}
-                missing = sorted((self.settings.wanted or frozenset()) - there)
-                found += [SkillRefusal(name, "there is no skill of this name", "publisher") for name in missing]
-                if not refused_stay:
-                    there = {*self._became}
-                gone, pruned = self._prune(there, found)
-            is_complete = all(each.fault == "publisher" for each in found)
-            if not is_complete or self.is_full:
-                index = replace(index, revision="")
-            index = replace(
-                index,
-                wanted=wanted_since(self._last, self.settings.wanted),
-                refused={each.name: each.reason for each in found if each.fault == "publisher"},
-                units=self._memory,
-            )
-            try:
-                self._folder.put_index(index)
-            except OSError as error:
-                reason = error.strerror or error
-                self.warnings.append(f"what came cannot be remembered ({reason}); the next run asks for it anew")
-            order = sorted(self._became, key=lambda name: (self._positions[self._owners[_key(name)]], name))
-            became = {each: tuple(name for name in order if self._became[name] == each) for each in _LISTS}
-            report = _report_of(index, found)
-            return replace(
-                report,
-                **became,
-                before=self._known.revision.partition(" ")[0],
-                gone=tuple(gone),
-                pruned=tuple(pruned),
-                warnings=(*report.warnings, *sorted(self.warnings)),
-                is_complete=is_complete,
-            )
+    def _refusals(self) -> list[SkillRefusal]:
+        """Return the refusals so far, in the order of the units."""
+        return [self._refused[key] for key in sorted(self._refused)]
+
+    def _placed(self, unit: Unit) -> Unit:
+        names = tuple(map(self._place, unit.names))
+        if names == unit.names:
+            return unit
+        return replace(unit, names=names, label=self._place(unit.label))
+
+    def _place(self, name: str) -> str:
+        """Return the place of a skill: in a folder of the operator's under its own name alone."""
+        if self._is_cache:
+            return name
+        return name.rpartition("/")[2]
+
+    def _wanted(self, names: Collection[str]) -> Collection[str]:
+        """Return those of these names that are wanted, and note the others as there."""
+        if self.settings.wanted is None:
+            return names
+        wanted = [name for name in names if name in self.settings.wanted]
+        self._offered.update(names)
+        return wanted
 
     def _clear_way(self, names: Collection[str]) -> None:
         """Remove skills of this source that the source no longer has, and that lie above or in one that it has."""
@@ -325,15 +356,15 @@ class Reconciler:
             is_same = record.digest == unit.fingerprint != ""
             if is_same and state is SkillState.KEPT:
                 return "unchanged"
-            if state is SkillState.EDITED and not self.settings.force and (is_same or not unit.fingerprint):
+            if state is SkillState.EDITED and not self.settings.force and (is_same or self._plan.version == "tree"):
                 return "edited"
         check(state, record, self._source, force=self.settings.force)
         return ""
 
-    def _claim(self, unit: Unit, bundle: Bundle) -> list[str]:
+    def _claim(self, unit: Unit, skills: Collection[str]) -> list[str]:
         """Return the names of the skills of a unit that no unit before it brings."""
         taken: list[str] = []
-        for name in bundle.skills:
+        for name in skills:
             other = self._owners.setdefault(_key(name), unit)
             if other is unit:
                 taken.append(name)
@@ -413,6 +444,11 @@ class Reconciler:
                 self._remember(unit, UnitRecord(refused={name or unit.label: reason}))
         except SourceError as error:
             fault, reason = "network", str(error)
+        except EditedError as error:
+            if self._plan.version == "tree":
+                self._became[name] = "edited"
+                return
+            reason = str(error)
         except (ConflictError, UsageError) as error:
             reason = str(error)
         except OSError as error:
@@ -437,46 +473,13 @@ class Reconciler:
     def _tell(self, more: int) -> None:
         self._done += more
         if self._progress is not None:
-            self._progress(self._done, len(self._positions))
-
-
-async def fetch_units(
-    reconciler: Reconciler, units: Sequence[Unit], fetch: Callable[[Unit], Awaitable[Callable[[], Bundle]]]
-) -> None:
-    """Fetch the units that the folder lacks, a few at a time within `total_s`, and put them into it.
-
-    `fetch` downloads a unit, and returns a function that proves it, and blocks.
-    """
-    settings = reconciler.settings
-    missing = await to_thread.run_sync(reconciler.plan, units)
-    queue = iter(missing)
-
-    async def work() -> None:
-        for unit in queue:
-            try:
-                reconciler.check_budget(unit)
-                make = await fetch(unit)
-            except (SourceError, UsageError, ProofFailedError, ArchiveRefusedError) as error:
-                reconciler.refuse(unit, error)
-            else:
-                await to_thread.run_sync(reconciler.put, unit, make)
-
-    with anyio.move_on_after(settings.limits.total_s) as scope:
-        async with anyio.create_task_group() as workers:
-            for _ in range(min(settings.connections, len(missing))):
-                workers.start_soon(work)
-    await to_thread.run_sync(reconciler.commit)
-    if scope.cancelled_caught:
-        for unit in missing:
-            if not reconciler.is_done(unit):
-                reconciler.refuse(unit, UnreachableError(f"not fetched within {settings.limits.total_s:g} s"))
+            self._progress(self._done, len(self._units))
 
 
 def _report_of(index: IndexRecord, refused: Sequence[SkillRefusal]) -> FetchReport:
     """Report what a folder holds of a source, by its record."""
     units = index.units.values()
     return FetchReport(
-        index.source,
         index.url or index.source,
         refused=tuple(refused),
         warnings=(*index.warnings, *(line for unit in units for line in unit.warnings)),

@@ -9,25 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, TypeAlias, TypeVar
 
 from mcp_skills_server.catalog.fetched import RECORDS
 from mcp_skills_server.format.archive import check_paths
 from mcp_skills_server.format.ignored import OURS
-from mcp_skills_server.sources.caching import LONGEST_S
-from mcp_skills_server.sources.source import RollbackError
 
 INDEXES: Final = f"{OURS}/sources"
 """The directory of index records in a folder of fetched skills."""
-MOST_INDEXES: Final = 1000
-"""So many digests are remembered of the indexes at each place, the newest."""
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +27,9 @@ class SkillRecord:
     """The origin of a skill in the folder.
 
     Attributes:
-        name: the place of the skill below the folder.
         source: the key of the source: of a site `wellknown.candidates(url)[0]`, of any other its origin.
         url: the place of the skill at the source.
         digest: the fingerprint of what the skill was made of; "" where the source has none.
-        fetched_at: seconds of the epoch.
         files: sha256 in hex by path in the skill.
         former: the same of the files that they replace, None where there are none.
         stats: `disk.signature` of each file as it was written; empty where they prove nothing.
@@ -54,19 +44,12 @@ class SkillRecord:
     former: Mapping[str, str] | None = None
     stats: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def encode(self) -> bytes:
-        """Encode the record for its file."""
-        return _encoded(self)
-
 
 @dataclass(frozen=True, slots=True)
 class UnitRecord:
     """The part of a unit (`reconcile.Unit`) that cannot be seen in the skills that it brought.
 
     Attributes:
-        names: the skills that it brought.
-        refused: why others of it are refused, by name.
-        warnings: one line each.
         pointers: its files that are Git LFS pointers, from the folder of all skills.
     """
 
@@ -86,13 +69,10 @@ class IndexRecord:
         asked: the candidate that answered; the full name of a branch or tag.
         url: the address that answered, after redirects; "" where the source has no index.
         body: the index, "" where its publisher does not want it kept; of git the commit.
-        validators: headers of a conditional request.
         asked_at: seconds of the epoch of the last request.
         fresh_s: for how many seconds from then it may be used unasked.
-        wanted: names that the operator asked for, None for all.
         revision: the revision of which everything acceptable is there, or "".
         refused: why skills of that revision are refused, by name.
-        warnings: of that revision, one line each.
         units: by fingerprint, those of which more is known than the records of skills tell.
         history: sha256 in hex of the indexes by place (`asked`), in the order in which they were first seen.
     """
@@ -117,54 +97,34 @@ class IndexRecord:
         """The very bytes of the index as they came."""
         return self.body.encode("utf-8", "surrogateescape")
 
-    def encode(self) -> bytes:
-        """Encode the record for its file."""
-        return _encoded(self)
 
-    def left_s(self, now: float) -> float:
-        """Return for how many seconds from `now` (of the epoch) the index stays fresh; 0 if it is stale.
+_Record: TypeAlias = SkillRecord | IndexRecord | UnitRecord
+_T = TypeVar("_T", bound=_Record)
 
-        A time that is still to come was written by a clock that was ahead, or this one is behind: no promise holds.
-        """
-        since = now - self.asked_at
-        if since < 0:
-            return 0.0
-        return max(0.0, min(self.fresh_s, LONGEST_S) - since)  # in this order NaN is 0
 
-    def after(self, known: IndexRecord, *, allow_rollback: bool) -> IndexRecord:
-        """Return this index, just fetched, with the history of its place. `known` is the record until now.
-
-        An impostor of a site, or a stale replica, can repeat an index with all digests right.
-
-        Raises:
-            RollbackError: the site had this index before, and another one since.
-        """
-        history = dict(known.history)
-        digest, digests = hashlib.sha256(self.raw).hexdigest(), history.get(self.asked, ())
-        if digest in digests[:-1] and not allow_rollback:
-            raise RollbackError("it went back to an index that it had before; --allow-rollback takes it")
-        history[self.asked] = (*(each for each in digests if each != digest), digest)[-MOST_INDEXES:]
-        return replace(self, history=history)
+def encode(record: _Record) -> bytes:
+    """Encode a record for its file."""
+    return json.dumps({"version": 1, **_values(record)}, default=_values).encode()
 
 
 def read_record(directory: str | os.PathLike[str], name: str) -> SkillRecord | None:
     """Read the record of one skill in a folder, or return None."""
-    return _read(os.path.join(directory, RECORDS), f"{record_key(name)}.json", _record_from)
+    return _read(os.path.join(directory, RECORDS), f"{record_key(name)}.json", SkillRecord)
 
 
 def read_records(directory: str | os.PathLike[str]) -> list[SkillRecord]:
     """Return the records of a folder by name."""
-    return sorted(_all(os.path.join(directory, RECORDS), _record_from), key=lambda record: record.name)
+    return sorted(_all(os.path.join(directory, RECORDS), SkillRecord), key=lambda record: record.name)
 
 
 def read_index(directory: str | os.PathLike[str], key: str) -> IndexRecord | None:
     """Read the record of the index with this key, or return None."""
-    return _read(os.path.join(directory, INDEXES), index_file_name(key), _index_from)
+    return _read(os.path.join(directory, INDEXES), index_file_name(key), IndexRecord)
 
 
 def read_indexes(directory: str | os.PathLike[str]) -> list[IndexRecord]:
     """Read the records of all indexes that a folder was fetched from."""
-    return _all(os.path.join(directory, INDEXES), _index_from)
+    return _all(os.path.join(directory, INDEXES), IndexRecord)
 
 
 def record_key(name: str) -> str:
@@ -186,81 +146,64 @@ def epoch_s() -> float:
 
 def wanted_since(known: IndexRecord | None, wanted: frozenset[str] | None) -> tuple[str, ...] | None:
     """Return the names that an update is to bring: all that were ever asked for, or None for all."""
-    if wanted is None:
+    if wanted is None or (known is not None and known.wanted is None):
         return None
-    if known is None:
-        return tuple(sorted(wanted))
-    if known.wanted is None:
-        return None
-    return tuple(sorted(wanted.union(known.wanted)))
+    return tuple(sorted(wanted.union((known and known.wanted) or ())))
 
 
-def _all(folder: str, make: Callable[[dict[str, Any], str], _T]) -> list[_T]:
+def _all(folder: str, kind: type[_T]) -> list[_T]:
     try:
         names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
     except OSError:
         return []
-    return [found for name in names if (found := _read(folder, name, make)) is not None]
+    return [found for name in names if (found := _read(folder, name, kind)) is not None]
 
 
-def _read(folder: str, name: str, make: Callable[[dict[str, Any], str], _T]) -> _T | None:
+def _read(folder: str, name: str, kind: type[_T]) -> _T | None:
     """Read a file of ours, or return None if it is missing or cannot be understood."""
     try:
         with open(f"{folder}/{name}", "rb", buffering=0) as file:
-            return make(json.loads(file.read()), name)
+            record = _decoded(kind, json.loads(file.read()))
+        # A folder may come from elsewhere with its records, and what these name is moved and removed.
+        if isinstance(record, SkillRecord):
+            if name != f"{record_key(record.name)}.json":
+                return None
+            for paths in ([record.name], record.files, record.former or {}):
+                check_paths(paths)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None  # ArchiveRefusedError is a ValueError
-
-
-def _encoded(record: SkillRecord | IndexRecord) -> bytes:
-    return json.dumps({"version": 1, **_values(record)}, default=_values).encode()
-
-
-def _values(record: SkillRecord | IndexRecord | UnitRecord) -> dict[str, Any]:
-    return {each.name: getattr(record, each.name) for each in fields(record)}
-
-
-def _record_from(data: dict[str, Any], file: str) -> SkillRecord:
-    former = data["former"]
-    record = SkillRecord(
-        **{key: str(data[key]) for key in ("name", "source", "url", "digest")},
-        fetched_at=float(data["fetched_at"]),
-        files=dict(data["files"]),
-        former=None if former is None else dict(former),
-        stats=dict(data.get("stats", {})),
-    )
-    # A folder may come from elsewhere with its records, and what these name is moved and removed.
-    if file != f"{record_key(record.name)}.json":
-        raise ValueError(file)
-    check_paths([record.name])
-    for paths in (record.files, record.former or {}):
-        check_paths(paths)
     return record
 
 
-def _index_from(data: dict[str, Any], _: str) -> IndexRecord:
-    wanted = data["wanted"]
-    history = {str(place): tuple(digests) for place, digests in data.get("history", {}).items()}
-    if not all(_SHA256.fullmatch(digest) for digests in history.values() for digest in digests):
-        raise ValueError("history")
-    return IndexRecord(
-        **{key: str(data[key]) for key in ("source", "given", "asked", "url", "body")},
-        validators=dict(data["validators"]),
-        asked_at=float(data["asked_at"]),
-        fresh_s=float(data["fresh_s"]),
-        wanted=None if wanted is None else tuple(map(str, wanted)),
-        revision=str(data.get("revision", "")),
-        refused=dict(data.get("refused", {})),
-        warnings=_texts(data.get("warnings", ())),
-        units={
-            key: UnitRecord(
-                _texts(each["names"]), dict(each["refused"]), _texts(each["warnings"]), _texts(each["pointers"])
-            )
-            for key, each in data.get("units", {}).items()
-        },
-        history=history,
-    )
+def _decoded(kind: type[_T], data: dict[str, Any]) -> _T:
+    """Make a record of its fields, each by the decoder of its type; a field without a default must be there."""
+    return kind(**{each.name: _DECODERS[str(each.type)](data[each.name]) for each in fields(kind) if each.name in data})
+
+
+def _values(record: _Record) -> dict[str, Any]:
+    return {each.name: getattr(record, each.name) for each in fields(record)}
 
 
 def _texts(found: Any) -> tuple[str, ...]:
     return tuple(map(str, found))
+
+
+def _texts_by_name(found: Any) -> dict[str, str]:
+    return {str(name): str(text) for name, text in found.items()}
+
+
+def _optional(decode: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda found: None if found is None else decode(found)
+
+
+_DECODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "str": str,
+    "float": float,
+    "tuple[str, ...]": _texts,
+    "tuple[str, ...] | None": _optional(_texts),
+    "Mapping[str, str]": _texts_by_name,
+    "Mapping[str, str] | None": _optional(_texts_by_name),
+    "Mapping[str, tuple[str, ...]]": lambda found: {place: _texts(each) for place, each in found.items()},
+    "Mapping[str, UnitRecord]": lambda found: {key: _decoded(UnitRecord, each) for key, each in found.items()},
+}
+"""By the annotation of a field."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
@@ -25,25 +25,35 @@ from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files, UnpackLimits
 from mcp_skills_server.format.uris import bare
 from mcp_skills_server.model import SKILL_MD
-from mcp_skills_server.sources import caching, records
+from mcp_skills_server.sources import records
 from mcp_skills_server.sources.addresses import check_fetchable, shown
 from mcp_skills_server.sources.cache import CacheFolder
-from mcp_skills_server.sources.caching import LONGEST_S, UNSAID_S
-from mcp_skills_server.sources.folder import FetchedFolder
-from mcp_skills_server.sources.http import Downloader, HttpClient, Response
-from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, check_names, fetch_units
+from mcp_skills_server.sources.http import (
+    LONGEST_S,
+    UNSAID_S,
+    Downloader,
+    HttpClient,
+    Response,
+    fresh_s,
+    may_store,
+)
+from mcp_skills_server.sources.reconcile import Reconciler, fetching, reconcile
 from mcp_skills_server.sources.records import IndexRecord, read_index
 from mcp_skills_server.sources.source import (
-    LAST_RETRY_S,
     AbsentError,
+    Bundle,
     FetchReport,
     FetchSettings,
-    Pace,
+    Plan,
     Revision,
+    RollbackError,
     SkillRefusal,
+    Source,
     SourceSettings,
     UnacceptableError,
+    Unit,
     UnreachableError,
+    check_names,
 )
 
 _ARCHIVE_OVERHEAD: Final = 4 << 20
@@ -52,51 +62,193 @@ _SKILL_MD_BYTES: Final = 1 << 20
 _LIKE_HTML: Final = (".html", ".htm", ".xhtml")
 _REPOSITORY: Final = re.compile(r"https?://[^/?#]+/[^/?#]+/[^/?#]+/?")
 """An address as of a repository at a forge: owner and name."""
+MOST_INDEXES: Final = 1000
+"""So many digests are remembered of the indexes at each place, the newest."""
 _SOONEST_S: Final = 60.0
 """Seconds at least between two requests for an index."""
 
 
-class Site:
+class Site(Source):
     """One site."""
 
-    remote: bool = True
-    pace: Pace = Pace(UNSAID_S, 30.0, LAST_RETRY_S)
-    refresh_s: float | None = None
+    own_check_s = UNSAID_S
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
-        self.origin = bare(given)
+        check_fetchable(given)
         self._given = given
-        self._key = _index_urls(given)[0]
-        self._settings = settings.fetch
+        self._fetch = settings.fetch
+        self._places = wellknown.candidates(given)
         # A pinned copy is a folder of its own: it is fetched once, and stays whatever becomes of the site.
         self._is_pinned = settings.pin is not None
-        self._kept = CacheFolder(settings.cache, "sites", self.origin, given, settings.pin or "")
-        self.place: Path = self._kept.path
-        FetchedFolder.recover(self.place)
+        place = settings.output
+        if place is None:
+            self._kept = CacheFolder(settings.cache, "sites", bare(given), given, settings.pin or "")
+            place = self._kept.skills
+        super().__init__(bare(given), place, settings)
+        self.key = self._places[0]
 
     async def resolve(self, *, anew: bool = False) -> Revision:
         """Return the index, or the copy of it while that is fresh."""
-        known = read_index(self.place, self._key)
+        known = read_index(self.place, self.key)
         if known is not None and self._is_pinned:
             known = replace(known, asked_at=records.epoch_s(), fresh_s=LONGEST_S)
-        settings = replace(self._settings, revalidate=anew and not self._is_pinned)
         try:
-            async with _opened(self._given, settings) as client:
-                found = await client.find(known)
+            found = await self.find(known, anew=anew and not self._is_pinned)
         except IndexRefusedError as error:
+            if self.settings.output is not None:
+                raise
             raise UnacceptableError(str(error)) from None
         return Revision(_digest(found.record), found.next_check_s, found)
 
-    async def bring(self, revision: Revision) -> FetchReport:
-        """Bring its folder up to the index."""
-        before = ""
-        known = read_index(self.place, self._key)
-        if known is not None and known.body:
-            before = _digest(known)
-        with FetchedFolder.opened(self.place) as folder:
-            async with _opened(self._given, self._settings) as client:
-                report = await client.bring(folder, revision.content, is_cache=True)
-        return replace(report, before=before, is_complete=not report.refused)
+    @asynccontextmanager
+    async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:
+        """Plan what the index offers."""
+        found: _FoundIndex = revision.content
+        index, record = found.index, found.record
+        if index.version is not None:
+            record = with_history(record, known, allow_rollback=self._fetch.allow_rollback)
+        if not record.validators and not _left_s(record):
+            record = replace(record, body="")
+        units = [
+            Unit(entry.digest, entry.name, (entry.name,), url=entry.url or entry.files[SKILL_MD], item=entry)
+            for entry in index.entries
+        ]
+        refused: list[SkillRefusal] = []
+        warnings = [*index.warnings]
+        for each in index.unusable:
+            if each.broken:
+                refused.append(SkillRefusal(each.name or f"entry {each.position}", each.reason, "publisher"))
+            elif self._fetch.wanted is None or each.name in self._fetch.wanted:
+                warnings.append(f"{each}, and so it is passed over")
+        listed: set[str] | None = {entry.name for entry in index.entries} | {each.name for each in index.unusable}
+        if index.version is None:
+            listed = None
+        async with self._opened() as downloader:
+
+            async def fetch(run: Reconciler, missing: Sequence[Unit]) -> None:
+                await fetching(partial(self._bundle, downloader, run))(run, missing)
+                plan.bytes = found.bytes + downloader.http.bytes
+
+            plan = Plan(
+                units,
+                fetch,
+                replace(record, warnings=tuple(warnings)),
+                offered=listed,
+                refused=refused,
+                version=index.version,
+                before=_digest(known) if known.body else "",
+                may_heal=True,
+            )
+            yield plan
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncGenerator[Downloader]:
+        async with HttpClient(self._fetch.bounds, connections=self._fetch.connections) as http:
+            yield Downloader(http, self._places[0], self._fetch.trust)
+
+    async def find(self, known: IndexRecord | None, *, anew: bool = False) -> _FoundIndex:
+        """Return the index of the site: unless it is to be asked `anew` the recorded one while that is fresh."""
+        # WK-40, WK-41
+        limits = IndexLimits(skills=self._fetch.limits.skills)
+        record = known
+        total_s = self._fetch.limits.total_s
+        try:
+            with anyio.fail_after(total_s):
+                async with self._opened() as downloader:
+                    if record is None or not record.body or anew or not _left_s(record):
+                        record = await self._ask(downloader, limits.bytes, known)
+                decode = partial(wellknown.decode, record.raw, record.url, limits)
+                return _FoundIndex(record, await to_thread.run_sync(decode), downloader.http.bytes)
+        except TimeoutError:
+            raise UnreachableError(f"it took longer than {total_s:g} s") from None
+
+    async def _ask(self, downloader: Downloader, max_bytes: int, known: IndexRecord | None) -> IndexRecord:
+        """Request the index at each place until there is one."""
+        missing: list[AbsentError] = []
+        for place in self._places:
+            held: IndexRecord | None = None
+            validators: Mapping[str, str] = {}
+            if known is not None and known.asked == place and known.body:
+                held, validators = known, known.validators
+            try:
+                answer = await downloader.get(place, max_bytes, accept="application/json", validators=validators)
+                if answer.is_html:
+                    raise AbsentError(f"{shown(place)} is a web page (HTML) and no index")
+            except AbsentError as error:
+                missing.append(error)
+                continue
+            return self._record(place, answer, held)
+        if len(missing) == 1:
+            raise missing[0]
+        hint = (
+            f"; if this is a repository, write git+{shown(self._given)}" if _REPOSITORY.fullmatch(self._given) else ""
+        )
+        raise AbsentError(f"no index of skills: {'; '.join(map(str, missing))}{hint}")
+
+    def _record(self, place: str, answer: Response, held: IndexRecord | None) -> IndexRecord:
+        headers, now = answer.headers, records.epoch_s()
+        fresh = fresh_s(headers, now) or 0.0
+        if answer.status == 304 and held is not None:
+            renewed = _validators(answer) or held.validators
+            return replace(held, given=self._given, validators=renewed, asked_at=now, fresh_s=fresh)
+        if answer.encoding:
+            raise IndexRefusedError(f"the index came compressed ({answer.encoding}), which was not asked for")
+        body = answer.body.decode("utf-8", "surrogateescape")
+        return IndexRecord(self._places[0], self._given, place, answer.url, body, _validators(answer), now, fresh)
+
+    # The skills
+
+    async def _bundle(self, downloader: Downloader, run: Reconciler, unit: Unit) -> Callable[[], Bundle]:
+        """Download one skill, and return what proves it, and blocks."""
+        check_names([f"{unit.label}/{SKILL_MD}"])
+        prove = await self._download(downloader, unit.item)
+
+        def proved() -> Bundle:
+            files = prove()
+            refusal, warning = wellknown.judge_unpacked(unit.item, files)
+            if refusal:
+                raise ProofFailedError(refusal)
+            check_names(files)
+            if warning:
+                run.warnings.append(f"{unit.label}: {warning}")
+            return Bundle({unit.label: files})
+
+        return proved
+
+    async def _download(self, downloader: Downloader, entry: Entry) -> Callable[[], Files]:
+        """Download the skill of an entry, and return what proves and unpacks it, and blocks."""
+        limits = self._limits
+        if entry.kind is None:
+            files = await self._files(downloader, entry)
+            return lambda: files
+        most = _SKILL_MD_BYTES if entry.kind == "skill-md" else limits.bytes + _ARCHIVE_OVERHEAD
+        answer = await downloader.get(entry.url, most)
+        return partial(_unpacked, entry, answer, limits)
+
+    async def _files(self, downloader: Downloader, entry: Entry) -> Files:
+        """Download the files of a skill of discovery 0.1.0, which has no digests."""
+        # WK1-14
+        check_names(entry.files)
+        files: dict[str, tuple[bytes, bool]] = {}
+        left = self._limits.bytes
+        for path, url in entry.files.items():
+            most = _SKILL_MD_BYTES if path == SKILL_MD else min(left, self._limits.file)
+            answer = await downloader.get(url, most)
+            named = shown(answer.url)
+            if answer.is_html and not path.lower().endswith(_LIKE_HTML):
+                raise UnacceptableError(f"{named} is a web page (HTML) and not the file")
+            if answer.encoding:
+                raise UnacceptableError(f"{named} came compressed ({answer.encoding}), which was not asked for")
+            left -= len(answer.body)
+            if left < 0:
+                raise UnacceptableError(f"it has more than {self._limits.bytes} bytes")
+            files[path] = (answer.body, False)
+        return files
+
+    @property
+    def _limits(self) -> UnpackLimits:
+        most = self._fetch.limits.skill_bytes
+        return UnpackLimits(bytes=most, file=min(UnpackLimits().file, most))
 
 
 async def look(url: str, settings: FetchSettings | None = None) -> tuple[str, SiteIndex]:
@@ -107,9 +259,9 @@ async def look(url: str, settings: FetchSettings | None = None) -> tuple[str, Si
         IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.
     """
     # WK-50
-    async with _opened(url, settings or FetchSettings()) as client:
-        found = await client.find(None)
-        return found.record.url, found.index
+    nowhere = SourceSettings(Path(), fetch=settings or FetchSettings(), output=Path())
+    found = await Site(url, nowhere).find(None)
+    return found.record.url, found.index
 
 
 async def refresh(
@@ -128,22 +280,24 @@ async def refresh(
         IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.
         RollbackError: the index is one that was there before, and another one since.
     """
-    key = _index_urls(url)[0]
-    with FetchedFolder.opened(directory) as folder:
-        async with _opened(url, settings or FetchSettings()) as client:
-            found = await client.find(await to_thread.run_sync(read_index, directory, key))
-            return await client.bring(folder, found, progress)
+    fetch = settings or FetchSettings()
+    directory = Path(directory)
+    site = Site(url, SourceSettings(directory, fetch=fetch, output=directory))
+    return await reconcile(site, await site.resolve(anew=fetch.revalidate), progress)
 
 
 @dataclass(frozen=True, slots=True)
 class _FoundIndex:
+    """An index, and the bytes that were downloaded for it."""
+
     record: IndexRecord
     index: SiteIndex
+    bytes: int
 
     @property
     def next_check_s(self) -> float:
         """The seconds until the next look, by the cache headers."""
-        left = self.record.left_s(records.epoch_s())
+        left = _left_s(self.record)
         if left <= 0:
             return UNSAID_S
         return max(left, _SOONEST_S)
@@ -154,187 +308,31 @@ def _digest(record: IndexRecord) -> str:
     return hashlib.sha256(f"{record.url}\n".encode() + record.raw).hexdigest()
 
 
-def _index_urls(url: str) -> list[str]:
-    """Return the URLs where the index of a site may be, in the order to try. The first is its key."""
-    check_fetchable(url)
-    return wellknown.candidates(url)
+def _left_s(record: IndexRecord) -> float:
+    """Return for how many seconds from now the index stays fresh; 0 if it is stale.
+
+    A time that is still to come was written by a clock that was ahead, or this one is behind: no promise holds.
+    """
+    since = records.epoch_s() - record.asked_at
+    if since < 0:
+        return 0.0
+    return max(0.0, min(record.fresh_s, LONGEST_S) - since)  # in this order NaN is 0
 
 
-@asynccontextmanager
-async def _opened(url: str, settings: FetchSettings) -> AsyncGenerator[_SiteClient]:
-    places = _index_urls(url)
-    async with HttpClient(settings.bounds, connections=settings.connections) as http:
-        yield _SiteClient(url, places, settings, Downloader(http, places[0], settings.trust))
+def with_history(record: IndexRecord, known: IndexRecord, *, allow_rollback: bool) -> IndexRecord:
+    """Return the record of an index, just fetched, with the history of its place. `known` is the record until now.
 
+    An impostor of a site, or a stale replica, can repeat an index with all digests right.
 
-@dataclass(frozen=True, slots=True)
-class _SiteClient:
-    """Client of the site at `url`, as the operator gave it; its index may be at several places."""
-
-    url: str
-    places: list[str]
-    settings: FetchSettings
-    downloader: Downloader
-
-    # The index
-
-    async def find(self, known: IndexRecord | None) -> _FoundIndex:
-        """Return the index of the site: the recorded one while that is fresh."""
-        # WK-40, WK-41
-        limits = IndexLimits(skills=self.settings.limits.skills)
-        record = known
-        total_s = self.settings.limits.total_s
-        try:
-            with anyio.fail_after(total_s):
-                now = records.epoch_s()
-                if record is None or not record.body or self.settings.revalidate or not record.left_s(now):
-                    record = await self._ask(limits.bytes, known)
-                decode = partial(wellknown.decode, record.raw, record.url, limits)
-                return _FoundIndex(record, await to_thread.run_sync(decode))
-        except TimeoutError:
-            raise UnreachableError(f"it took longer than {total_s:g} s") from None
-
-    async def _ask(self, max_bytes: int, known: IndexRecord | None) -> IndexRecord:
-        """Request the index at each place until there is one."""
-        missing: list[AbsentError] = []
-        for place in self.places:
-            held: IndexRecord | None = None
-            validators: Mapping[str, str] = {}
-            if known is not None and known.asked == place and known.body:
-                held, validators = known, known.validators
-            try:
-                answer = await self.downloader.get(place, max_bytes, accept="application/json", validators=validators)
-                if answer.is_html:
-                    raise AbsentError(f"{shown(place)} is a web page (HTML) and no index")
-            except AbsentError as error:
-                missing.append(error)
-                continue
-            return self._record(place, answer, held)
-        if len(missing) == 1:
-            raise missing[0]
-        hint = f"; if this is a repository, write git+{shown(self.url)}" if _REPOSITORY.fullmatch(self.url) else ""
-        raise AbsentError(f"no index of skills: {'; '.join(map(str, missing))}{hint}")
-
-    def _record(self, place: str, answer: Response, held: IndexRecord | None) -> IndexRecord:
-        headers, now = answer.headers, records.epoch_s()
-        fresh = caching.fresh_s(headers, now) or 0.0
-        if answer.status == 304 and held is not None:
-            renewed = _validators(answer) or held.validators
-            return replace(held, given=self.url, validators=renewed, asked_at=now, fresh_s=fresh)
-        if answer.encoding:
-            raise IndexRefusedError(f"the index came compressed ({answer.encoding}), which was not asked for")
-        body = answer.body.decode("utf-8", "surrogateescape")
-        return IndexRecord(self.places[0], self.url, place, answer.url, body, _validators(answer), now, fresh)
-
-    # The skills
-
-    async def bring(
-        self,
-        folder: FetchedFolder,
-        found: _FoundIndex,
-        progress: Callable[[int, int], None] | None = None,
-        *,
-        is_cache: bool = False,
-    ) -> FetchReport:
-        """Bring the folder up to what this index offers."""
-        index, record, wanted = found.index, found.record, self.settings.wanted
-        reconciler = await to_thread.run_sync(
-            partial(Reconciler, folder, record.source, self.settings, progress, is_cache=is_cache)
-        )
-        if index.version is not None:
-            record = await to_thread.run_sync(self._entered, folder, record)
-        units = [
-            Unit(entry.digest, entry.name, (entry.name,), url=entry.url or entry.files[SKILL_MD], item=entry)
-            for entry in index.entries
-            if wanted is None or entry.name in wanted
-        ]
-
-        async def fetch(unit: Unit) -> Callable[[], Bundle]:
-            check_names([f"{unit.label}/{SKILL_MD}"])
-            prove = await self._download(unit.item)
-
-            def proved() -> Bundle:
-                files = prove()
-                refusal, warning = wellknown.judge_unpacked(unit.item, files)
-                if refusal:
-                    raise ProofFailedError(refusal)
-                check_names(files)
-                if warning:
-                    reconciler.warnings.append(f"{unit.label}: {warning}")
-                return Bundle({unit.label: files})
-
-            return proved
-
-        await fetch_units(reconciler, units, fetch)
-        # An index that promised what is not there may be older than its artifacts: ask anew next time.
-        kept = record
-        if any(each.fault == "publisher" for each in reconciler.refusals):
-            kept = replace(kept, fresh_s=0.0)
-        if not record.validators and not record.left_s(records.epoch_s()):
-            kept = replace(kept, body="")
-        refused: list[SkillRefusal] = []
-        warnings = [*index.warnings]
-        for each in index.unusable:
-            if wanted is None or each.name in wanted:
-                if each.broken:
-                    refused.append(SkillRefusal(each.name or f"entry {each.position}", each.reason, "publisher"))
-                else:
-                    warnings.append(f"{each}, and so it is passed over")
-        listed: set[str] | None = {entry.name for entry in index.entries} | {each.name for each in index.unusable}
-        kept = replace(kept, warnings=tuple(warnings))
-        if index.version is None:
-            listed = None
-        report = await to_thread.run_sync(reconciler.finish, kept, listed, refused)
-        next_check_s = found.next_check_s
-        if reconciler.refusals:
-            next_check_s = UNSAID_S
-        return replace(report, version=index.version, next_check_s=next_check_s, bytes=self.downloader.http.bytes)
-
-    def _entered(self, folder: FetchedFolder, record: IndexRecord) -> IndexRecord:
-        """Enter an index into the history of its place, before anything of it is fetched: a kill must not undo that."""
-        wanted = records.wanted_since(None, self.settings.wanted)
-        known = read_index(folder.directory, record.source)
-        before = known or IndexRecord(record.source, record.given, wanted=wanted)
-        record = record.after(before, allow_rollback=self.settings.allow_rollback)
-        if record.history != before.history:
-            with suppress(OSError):  # `finish` reports a full disk
-                folder.put_index(replace(before, history=record.history))
-        return record
-
-    async def _download(self, entry: Entry) -> Callable[[], Files]:
-        """Download the skill of an entry, and return what proves and unpacks it, and blocks."""
-        limits = self._limits
-        if entry.kind is None:
-            files = await self._files(entry)
-            return lambda: files
-        most = _SKILL_MD_BYTES if entry.kind == "skill-md" else limits.bytes + _ARCHIVE_OVERHEAD
-        answer = await self.downloader.get(entry.url, most)
-        return partial(_unpacked, entry, answer, limits)
-
-    async def _files(self, entry: Entry) -> Files:
-        """Download the files of a skill of discovery 0.1.0, which has no digests."""
-        # WK1-14
-        check_names(entry.files)
-        files: dict[str, tuple[bytes, bool]] = {}
-        left = self._limits.bytes
-        for path, url in entry.files.items():
-            most = _SKILL_MD_BYTES if path == SKILL_MD else min(left, self._limits.file)
-            answer = await self.downloader.get(url, most)
-            named = shown(answer.url)
-            if answer.is_html and not path.lower().endswith(_LIKE_HTML):
-                raise UnacceptableError(f"{named} is a web page (HTML) and not the file")
-            if answer.encoding:
-                raise UnacceptableError(f"{named} came compressed ({answer.encoding}), which was not asked for")
-            left -= len(answer.body)
-            if left < 0:
-                raise UnacceptableError(f"it has more than {self._limits.bytes} bytes")
-            files[path] = (answer.body, False)
-        return files
-
-    @property
-    def _limits(self) -> UnpackLimits:
-        most = self.settings.limits.skill_bytes
-        return UnpackLimits(bytes=most, file=min(UnpackLimits().file, most))
+    Raises:
+        RollbackError: the site had this index before, and another one since.
+    """
+    history = dict(known.history)
+    digest, digests = hashlib.sha256(record.raw).hexdigest(), history.get(record.asked, ())
+    if digest in digests[:-1] and not allow_rollback:
+        raise RollbackError("it went back to an index that it had before; --allow-rollback takes it")
+    history[record.asked] = (*(each for each in digests if each != digest), digest)[-MOST_INDEXES:]
+    return replace(record, history=history)
 
 
 def _unpacked(entry: Entry, answer: Response, limits: UnpackLimits) -> Files:
@@ -354,7 +352,7 @@ def _unpacked(entry: Entry, answer: Response, limits: UnpackLimits) -> Files:
 
 def _validators(answer: Response) -> dict[str, str]:
     """Return the headers of a conditional request, none where the answer may not be kept."""
-    if not caching.may_store(answer.headers):
+    if not may_store(answer.headers):
         return {}
     found = {
         "If-None-Match": answer.headers.get("etag", ""),

@@ -1,28 +1,32 @@
-"""The protocol of a source of skills, its settings and errors, and the report of a fetch.
+"""The interface of a source of skills, its settings and errors, and the report of a fetch.
 
-A source tells its current revision (`resolve`, cheap) and brings it into its folder (`bring`). `mirrors` decides for
-every kind when to look, what to do after a failure, and what is served meanwhile. A new kind is one module with a class
-like `Source`, and one row in `kinds`.
+A source tells its current revision (`resolve`, cheap), and what that holds and how it is fetched (`plan`). `reconcile`
+brings the folder of any source up to a revision, and `mirrors` decides when. A new kind is one module with a subclass
+of `Source`, and one row in `kinds`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media
+from mcp_skills_server.format.archive import Files
+from mcp_skills_server.format.ignored import ignored, some_of
 from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.addresses import relative_to_site
-from mcp_skills_server.sources.caching import UNSAID_S
+from mcp_skills_server.sources.folder import FetchedFolder
+from mcp_skills_server.sources.records import IndexRecord
 
-LAST_RETRY_S: Final = 300.0
-"""The longest wait between two tries while a source fails, unless its polling interval is longer."""
-_FIRST_RETRY_S: Final = 30.0
+if TYPE_CHECKING:
+    from mcp_skills_server.sources.reconcile import Reconciler
+
 _NAMES_SHOWN: Final = 10
 Fault: TypeAlias = Literal["publisher", "network", "here"]
 """Whose fault a refusal is. The publisher's lasts until the publisher or the settings change."""
@@ -36,10 +40,12 @@ class SourceError(SkillsServerError):
 
 
 class UnacceptableError(SourceError, ValueError):
-    """The publisher sends what is refused, or leads to where the settings do not allow to go."""
+    """The publisher sends what is refused, or leads to where the settings do not allow to go.
+
+    A Problem with this `code` reports it.
+    """
 
     code = "source-refused"
-    """The code of the Problem that reports it."""
 
 
 class ContentRefusedError(UnacceptableError):
@@ -73,13 +79,9 @@ class UnreachableError(SourceError, OSError):
 
 @dataclass(frozen=True, slots=True)
 class OriginPolicy:
-    """The origins and addresses that a download may reach.
+    """The origins and addresses that a download may reach, beside the origin of the index.
 
-    Attributes:
-        origins: other origins than that of the index, as `wellknown.origin` spells them.
-        private: also addresses that are not of the public internet.
-        http: also plain http; for this machine `private` suffices.
-        headers: sent to the origin of the index and to no other, such as a token.
+    `origins` are spelled by `wellknown.origin`. `headers` are sent to the origin of the index and to no other.
     """
 
     origins: frozenset[str] = frozenset()
@@ -90,14 +92,7 @@ class OriginPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Limits of downloads.
-
-    Attributes:
-        read_s: of a connection and of each read.
-        download_s: of one download with its redirects, however slowly a server drips.
-        redirects: hops of one download.
-        total_bytes: of all downloads of one client.
-    """
+    """Limits of downloads: each read, each download with its redirects, and all downloads of one client."""
 
     read_s: float = 10.0
     download_s: float = 60.0
@@ -107,14 +102,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """Limits of what a publisher offers.
-
-    Attributes:
-        skills: entries of the index.
-        skill_bytes: of one skill, unpacked.
-        total_s: of all of it; what is missing then is not fetched.
-        unpacked_bytes: of all skills of the source in the folder, unpacked, old ones included.
-    """
+    """Limits of what a publisher offers: entries, bytes of one skill and of all, unpacked, and the time for all."""
 
     skills: int = 20_000
     skill_bytes: int = 50 << 20
@@ -127,12 +115,8 @@ class FetchSettings:
     """Settings of a fetch.
 
     Attributes:
-        wanted: names of skills, None for all.
         revalidate: ask for the index even while its copy is fresh.
-        force: replace edited skills.
-        prune: remove skills that the index no longer has.
         allow_rollback: accept an index that the site had before, and another one since.
-        connections: concurrent downloads.
         prove: called with the files of each skill before it is written; raises UnacceptableError to refuse it.
     """
 
@@ -153,15 +137,12 @@ class SourceSettings:
     """Settings of all sources among the roots.
 
     Attributes:
-        cache: the directory for copies of what is fetched.
-        hidden: also serve skills in dot folders of archives and repositories.
         refresh_s: the polling interval of what has no cache headers.
         signers: git's file of allowed signers, of whom one must have signed a commit; None for no requirement.
-        rewritten: accept a rewritten branch or a moved tag.
         pin: the wanted revision, None for the newest. A source that keeps no history brings what it has now, and what
             differs is refused later.
         token: a bearer token for an MCP server, "" for none.
-        cache_bytes: the size of the cache, beyond which the least recently used copies are evicted.
+        output: the operator's own folder for the skills; None for one in the cache.
     """
 
     cache: Path
@@ -173,24 +154,10 @@ class SourceSettings:
     pin: str | None = None
     token: str = field(default="", repr=False)
     cache_bytes: int = 10 << 30
+    output: Path | None = None
 
 
-# Sources
-
-
-@dataclass(frozen=True, slots=True)
-class Revision:
-    """The state of a source at a moment.
-
-    Attributes:
-        digest: differs when anything differs.
-        next_check_s: seconds until the next check makes sense.
-        content: what `bring` of the same source needs.
-    """
-
-    digest: str
-    next_check_s: float
-    content: Any = field(default=None, compare=False, repr=False)
+# Reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,21 +177,15 @@ class FetchReport:
     """The result of a fetch. Names are in the source's order.
 
     Attributes:
-        source: the key of the source: of a site `wellknown.candidates(url)[0]`, of any other its origin.
         url: of the index that answered; of any other source its origin.
         version: of the index's format, None when nothing was fetched; "tree" where there is no index.
         before: the revision that was served before, "" where it is not known.
-        edited: skills that are current at the source and were edited in the folder; they stay.
-        gone: skills in the folder that the source no longer has.
-        pruned: those of them that were removed.
-        warnings: one line each.
+        edited: skills that were edited in the folder, and stay.
+        gone: skills in the folder that the source no longer has; `pruned` are those of them that were removed.
         pointers: (skill, path in it) of files that are Git LFS pointers.
         is_complete: everything acceptable is there; otherwise the same revision is fetched again.
-        next_check_s: seconds until the next check, by the index's cache headers.
-        bytes: of all bodies that were downloaded.
     """
 
-    source: str
     url: str
     version: wellknown.Version | Literal["tree"] | None = "tree"
     before: str = ""
@@ -238,7 +199,6 @@ class FetchReport:
     warnings: tuple[str, ...] = ()
     pointers: tuple[tuple[str, str], ...] = ()
     is_complete: bool = True
-    next_check_s: float = UNSAID_S
     bytes: int = 0
 
     @property
@@ -281,55 +241,113 @@ def _some(names: tuple[str, ...]) -> str:
     return ", ".join(map(printable, names[:_NAMES_SHOWN])) + more
 
 
+# Sources
+
+
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """Polling intervals in seconds.
+class Revision:
+    """The state of a source at a moment.
 
     Attributes:
-        check_s: after a revision that is not complete.
-        first_retry_s: after a failure; it doubles with each further one.
-        last_retry_s: the longest wait after a failure.
+        digest: differs when anything differs.
+        content: what `plan` of the same source needs.
     """
 
-    check_s: float
-    first_retry_s: float
-    last_retry_s: float
+    digest: str
+    next_check_s: float
+    content: Any = field(default=None, compare=False, repr=False)
 
 
-class Polled:
-    """A source without cache headers, polled at the operator's interval."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Unit:
+    """A piece that a source fetches at once: a skill, or an artifact with several.
 
-    remote: bool = True
+    Attributes:
+        fingerprint: differs when anything of it differs; "" where only its files tell.
+        names: the places of its skills in the folder; empty where only its contents tell.
+        is_named: whether `label` is the name of its only skill.
+    """
 
-    def __init__(self, seconds: float) -> None:
-        self.refresh_s: float | None = seconds
-
-    @property
-    def pace(self) -> Pace:
-        """The polling intervals."""
-        seconds = self.refresh_s or 0.0
-        return Pace(seconds, min(seconds, _FIRST_RETRY_S), max(seconds, LAST_RETRY_S))
+    fingerprint: str
+    label: str
+    names: tuple[str, ...] = ()
+    is_named: bool = True
+    url: str = ""
+    item: Any = None
 
 
-class Source(Protocol):
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """The contents of a unit, proved.
+
+    Attributes:
+        warnings: repeated for as long as the unit is held, one line each.
+        pointers: files that are Git LFS pointers, from the folder of all skills.
+    """
+
+    skills: Mapping[str, Files]
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])
+    warnings: tuple[str, ...] = ()
+    pointers: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Plan:
+    """The skills of one revision, and how they are fetched.
+
+    Attributes:
+        units: in the source's order; of two skills of one name the first counts.
+        fetch: gives the reconciler the contents of these units, or why one cannot be had. May raise SourceError.
+        index: the record of the source once all of it is there.
+        offered: names that the source has beside those of the units; None where that is not known.
+        before: the revision that was served before; "" for that of the record.
+        refused_stay: keep the former copy of a refused skill.
+        is_atomic: no skill gets its place before all are there.
+        is_one: the revision is refused where no skill of it is accepted.
+        may_heal: what is refused of this revision may be there later.
+        bytes: of what was downloaded, counted by `fetch`.
+    """
+
+    units: Sequence[Unit]
+    fetch: Callable[[Reconciler, Sequence[Unit]], Awaitable[object]]
+    index: IndexRecord
+    offered: Collection[str] | None = ()
+    refused: Sequence[SkillRefusal] = ()
+    version: wellknown.Version | Literal["tree"] | None = "tree"
+    before: str = ""
+    refused_stay: bool = True
+    is_atomic: bool = False
+    is_one: bool = False
+    may_heal: bool = False
+    bytes: int = 0
+
+
+class Source:
     """One place that skills come from. Its methods are called one at a time.
 
-    Attributes:
+    Args:
         origin: the address for people, without secrets.
+        place: the folder with its skills (`folder.FetchedFolder`); the operator's own where the settings name one.
+
+    Attributes:
         remote: it is fetched, and a server starts without it. What is not remote must be there at the start.
-        place: the folder with its skills (`folder.FetchedFolder`).
-        refresh_s: the operator's polling interval, which may change meanwhile; None where the source has its own.
+        own_check_s: the polling interval where the operator sets none.
+        last_retry_s: the longest wait between two tries while it fails, unless the polling interval is longer.
+        check_s: the polling interval, which the operator may change meanwhile.
     """
 
-    origin: str
-    remote: bool
-    place: Path
-    refresh_s: float | None
+    remote: bool = True
+    own_check_s: float | None = None
+    last_retry_s: float = 300.0
 
-    @property
-    def pace(self) -> Pace:
-        """The polling intervals."""
-        ...
+    def __init__(self, origin: str, place: Path, settings: SourceSettings) -> None:
+        self.origin = origin
+        self.key = origin
+        self.place: Path = settings.output or place
+        self.settings: Final = settings
+        self.check_s = self.own_check_s or settings.refresh_s
+        if settings.output is None:
+            FetchedFolder.recover(self.place)  # what is served until the source answers must be whole
 
     async def resolve(self, *, anew: bool = False) -> Revision:
         """Return the current revision; with `anew` ask even while the last answer is fresh.
@@ -338,14 +356,34 @@ class Source(Protocol):
             SourceError: it cannot be known now.
             UsageError: something here is wrong, not there.
         """
-        ...
+        raise NotImplementedError
 
-    async def bring(self, revision: Revision) -> FetchReport:
-        """Bring the folder up to a revision of this source. A failure leaves what was there before.
+    async def listen(self, changed: Callable[[], object]) -> None:
+        """Call `changed` for each announcement of the publisher, until cancelled; return at once where there are none.
+
+        It runs beside the other methods.
+        """
+
+    def plan(self, revision: Revision, known: IndexRecord) -> AbstractAsyncContextManager[Plan]:
+        """Plan a revision of this source; within the context it can be fetched. `known` is the record until now.
 
         Raises:
             UnacceptableError: this revision will never be accepted.
             SourceError: it cannot be fetched now.
             UsageError: something here is wrong, not there.
         """
-        ...
+        raise NotImplementedError
+
+
+def check_names(paths: Collection[str]) -> None:
+    """Refuse a skill with files that are never served whole: its digest is the publisher's word for all of it.
+
+    Raises:
+        UnacceptableError: it has some. The message names them.
+    """
+    found = ignored(paths)
+    if found:
+        raise UnacceptableError(
+            f"it brings files that are never served, and so nothing of it is written: {some_of(found)}; its publisher "
+            "must leave them out"
+        )

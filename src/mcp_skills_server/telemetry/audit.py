@@ -60,9 +60,8 @@ class AuditLog:
         try:
             self._descriptor = self._open()
         except OSError as error:
-            raise UsageError(
-                f"--audit-log {file}: cannot be written ({error.strerror}); name a file that can"
-            ) from None
+            reason = f"cannot be written ({error.strerror}); name a file that can"
+            raise UsageError(f"--audit-log {file}: {reason}") from None
 
     def start(self, events: Events) -> None:
         """Write every event of a server from now on."""
@@ -73,13 +72,12 @@ class AuditLog:
     @property
     def state(self) -> str:
         """Return its state in one line for the operator."""
-        lost = ""
-        if self.lost:
-            lost = f"; {self.lost:,} lines were lost"
-        written = "written"
+        state = f"audit log {self._file}: written"
         if self._trouble:
-            written = f"cannot be written ({self._trouble})"
-        return f"audit log {self._file}: {written}{lost}"
+            state = f"audit log {self._file}: cannot be written ({self._trouble})"
+        if self.lost:
+            state += f"; {self.lost:,} lines were lost"
+        return state
 
     def reopen(self) -> None:
         """Open the file anew before the next line, because it was moved away. A handler of a signal may call this."""

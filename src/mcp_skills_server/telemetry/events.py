@@ -3,7 +3,8 @@
 Readers are the log, the audit log, usage, metrics, traces and the page. They subscribe to the `Events` of one server,
 so that two servers in one process share none. The server of a request stands in a context variable, which is set where
 requests enter. Without a reader nothing is gathered. An event holds no content, no session handle and no token; the
-words of a search only where the operator has them kept.
+words of a search only where the operator has them kept. The W3C Trace Context of a request is looked at only where a
+reader wants it; what clients send of it is bounded here and judged by that reader, and baggage is passed over.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 from mcp_skills_server.errors import REPEATS, RequestError, clipped
 from mcp_skills_server.model import SKILL_MD, Changes, Skill
-from mcp_skills_server.telemetry.trace_context import Trace, trace_of
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,79 @@ COMMAND: Final = "command"
 """The `protocol` of what a person decides on the command line."""
 PAGE: Final = "page"
 """The `protocol` of what a person looks at in a browser. It is read, and not used."""
+
+
+_PARENT: Final = "traceparent"
+_STATE: Final = "tracestate"
+_LONGEST: Final = 512
+"""Characters of either, which every implementation must take; longer ones are none."""
+_TARGETED: Final = frozenset(("tools/call", "prompts/get"))
+
+Carrier = dict[str, str]
+"""`traceparent`, and `tracestate` where there is one; empty where there is neither."""
+
+
+class Trace(NamedTuple):
+    """The trace context and attributes of a request, beside its event.
+
+    Attributes:
+        message: what `_meta` of the message says of the span that it belongs to.
+        http: what the headers of its HTTP request say.
+        id: of the message, at most 200 characters; "" where there is none.
+        target: the name of the tool or prompt that is asked for, at most 200 characters; "" where there is none.
+        version: the revision of MCP that is spoken; "" where none is settled.
+    """
+
+    message: Carrier
+    http: Carrier
+    id: str = ""
+    target: str = ""
+    version: str = ""
+
+
+of_http: Final[ContextVar[Carrier | None]] = ContextVar("of_http", default=None)
+"""What the headers of the HTTP request say that is being answered here."""
+
+
+def of_headers(headers: Iterable[tuple[bytes, bytes]]) -> Carrier:
+    """Return the trace context of the headers of an HTTP request, whose names are in lower case."""
+    return _carrier({name.decode("latin-1"): value.decode("latin-1") for name, value in headers})
+
+
+def trace_of(
+    method: str,
+    params: Mapping[str, Any] | None = None,
+    id_: object = None,
+    http: Carrier | None = None,
+    *,
+    version: str = "",
+) -> Trace:
+    """Return where a request belongs in a trace, by its parameters as the client sent them and the id of its message.
+
+    `http` is what the headers say, where they are not those of the request that is being answered here.
+    """
+    given = params or {}
+    meta, name = given.get("_meta"), given.get("name")
+    message: Carrier = {}
+    if isinstance(meta, Mapping):
+        message = _carrier(cast("Mapping[str, Any]", meta))
+    if http is None:
+        http = of_http.get() or {}
+    id_text = target = ""
+    if id_ is not None:
+        id_text = clipped(str(id_))
+    if method in _TARGETED and isinstance(name, str):
+        target = clipped(name)
+    return Trace(message, http, id_text, target, version)
+
+
+def _carrier(found: Mapping[str, Any]) -> Carrier:
+    parent, state = found.get(_PARENT), found.get(_STATE)
+    if not isinstance(parent, str) or len(parent) > _LONGEST:
+        return {}
+    if not isinstance(state, str) or len(state) > _LONGEST:
+        return {_PARENT: parent}
+    return {_PARENT: parent, _STATE: state}
 
 
 class NotRecordedError(RequestError):
@@ -327,12 +400,7 @@ class Request:
 
 
 def observe(
-    protocol: str,
-    method: str,
-    *,
-    principal: _Principal | None = None,
-    address: str | None = None,
-    id_: object = None,
+    protocol: str, method: str, *, principal: _Principal | None = None, address: str | None = None, id_: object = None
 ) -> AbstractContextManager[Request | None]:
     """Return a `Request` to enter around the work, or nothing while there is no reader. `id_` is that of its
     message.
@@ -359,10 +427,8 @@ def was_read(skill: Skill, path: str) -> None:
 
 def concerns(skills: Iterable[Skill]) -> None:
     """The current request is about these skills, whose files are not read."""
-    request = _current.get()
-    if request is not None:
-        for skill in skills:
-            request.add("", skill.path, SKILL_MD, _digest(skill))
+    for skill in skills:
+        note(Use("", skill.path, SKILL_MD, _digest(skill)))
 
 
 def runs(skill: str, file: str, digest: str, *, laid_out: Mapping[str, str] | None = None) -> None:
@@ -391,18 +457,11 @@ def searched(question: str, found: int) -> None:
         request.searched(question, found)
 
 
-def dropped(skill: str, digest: str) -> None:
-    """The current request unloads a skill of which nothing but the instructions was ever asked for."""
+def note(use: Use) -> None:
+    """The current request did this with a skill."""
     request = _current.get()
     if request is not None:
-        request.add("dropped", skill, SKILL_MD, digest)
-
-
-def proposed(skill: str, proposal: str, base: str) -> None:
-    """The current request proposed a skill, or a change of the one whose SKILL.md has the digest `base`."""
-    request = _current.get()
-    if request is not None:
-        request.add("propose", skill, proposal, base)
+        request.add(*use)
 
 
 def begins_again() -> None:

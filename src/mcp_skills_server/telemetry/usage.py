@@ -1,36 +1,300 @@
-"""Counts of uses of skills by principal, host program and version. A reader of events.
+"""Counts of uses of skills by day, principal, host program and version: a reader of events, and its SQLite file.
 
 A thread writes them once a second, so that no request waits for the disk; the last second before a process is killed
-may be lost. Nothing that a person typed is kept unless the operator asks for it.
+may be lost. Nothing that a person typed is kept unless the operator asks for it. Several processes may share the file.
 """
 
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
-from collections.abc import Callable
-from typing import Final
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, TypeAlias
 
-from mcp_skills_server.errors import REPEATS
+from mcp_skills_server.errors import REPEATS, SkillsServerError, UsageError
 from mcp_skills_server.model import Changes
 from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, PROPOSING, Event, Events
-from mcp_skills_server.telemetry.usage_store import OTHER, Batch, Count, NotStoredError, Sum, UsageStore, day_of
 
 logger = logging.getLogger(__name__)
 
+By: TypeAlias = Literal["skill", "principal", "host"]
+KEPT_DAYS: Final = 400
+"""Older days are forgotten."""
+DAY_S: Final = 24 * 3600
+OTHER: Final = "_OTHER"
+"""The name under which counts what there is no place for."""
+MOST_SHOWN: Final = 100
+"""Questions of a report."""
+_MOST_QUESTIONS: Final = 10_000
+_BUSY_S: Final = 5.0
+"""Seconds that one process waits for others that write."""
+_VERSION: Final = 1
 _EVERY_S: Final = 1.0
 _END_S: Final = 5.0
 _MOST_WAITING: Final = 10_000
 """Different counts that wait to be written; where the store does not keep up, further ones are not counted."""
-
 _MOST_HOSTS: Final = 1000
 """Names of host programs of one day; clients make them up."""
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS used (
+    day INTEGER NOT NULL, action TEXT NOT NULL, skill TEXT NOT NULL, digest TEXT NOT NULL, principal TEXT NOT NULL,
+    host TEXT NOT NULL, protocol TEXT NOT NULL, times INTEGER NOT NULL, last REAL NOT NULL,
+    PRIMARY KEY (day, action, skill, digest, principal, host, protocol)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS served (skill TEXT PRIMARY KEY, since REAL NOT NULL, gone REAL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS labels (principal TEXT PRIMARY KEY, label TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS questions (
+    text TEXT PRIMARY KEY, times INTEGER NOT NULL, last REAL NOT NULL
+) WITHOUT ROWID;
+"""
+_USED: Final = """
+SELECT {by}, sum(times * (action = 'load')), sum(times * (action = 'read')), sum(times * (action = 'run')),
+    sum(times * (action = 'dropped')), max(last),
+    count(DISTINCT CASE WHEN action = 'load' THEN nullif(digest, '') END)
+FROM used WHERE day BETWEEN ? AND ? AND action NOT IN ('search', 'empty') GROUP BY 1
+"""
+_BY_DAY: Final = """
+SELECT {by}, day, sum(times) FROM used
+WHERE day BETWEEN ? AND ? AND action IN ('load', 'read', 'run') GROUP BY 1, 2
+"""
+_SEARCHES: Final = """
+SELECT coalesce(sum(times * (action = 'search')), 0), coalesce(sum(times * (action = 'empty')), 0)
+FROM used WHERE day BETWEEN ? AND ?
+"""
+
+
+class NotStoredError(SkillsServerError):
+    """Counts cannot be stored now. The message says why."""
+
+
+class Count(NamedTuple):
+    """The key of a counter."""
+
+    day: int
+    action: str
+    skill: str
+    digest: str
+    principal: str
+    host: str
+    protocol: str
+
+
+class Sum(NamedTuple):
+    """A count of events, and the time of the last one, in seconds since 1970."""
+
+    times: int
+    last: float
+
+
+@dataclass(slots=True)
+class Batch:
+    """Counts that are stored in one transaction.
+
+    `questions` are those that nothing was found for, `labels` what issuers call principals; `served` tells of a skill
+    whether it is served from now on, or no longer.
+    """
+
+    counts: dict[Count, Sum] = field(default_factory=dict[Count, Sum])
+    questions: dict[str, int] = field(default_factory=dict[str, int])
+    labels: dict[str, str] = field(default_factory=dict[str, str])
+    served: dict[str, bool] = field(default_factory=dict[str, bool])
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The counts of one skill, principal or host program; `name` is "" for who did not prove or say anything.
+
+    Attributes:
+        dropped: how often it was unloaded before any other file of it was asked for.
+        last: when it was last used, in seconds since 1970; None for never.
+        days: loads, reads and runs of each day asked for, the oldest first.
+        versions: how many different versions of it were loaded.
+        label: what the issuer calls a principal, for people; else "".
+    """
+
+    name: str
+    loads: int = 0
+    reads: int = 0
+    runs: int = 0
+    dropped: int = 0
+    last: float | None = None
+    days: tuple[int, ...] = ()
+    versions: int = 0
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The report of the counts. The most used come first; by skill those follow that are served and were never used.
+
+    `empty` is how many of the searches found nothing, `questions` what was asked then, and how often, where it is kept.
+    """
+
+    lines: tuple[Line, ...]
+    searches: int
+    empty: int
+    questions: tuple[tuple[str, int], ...]
+
+
+class UsageStore:
+    """The counts of a file, made if it is not there. `now` returns seconds since 1970.
+
+    Raises:
+        UsageError: it cannot be opened, or is no such file.
+    """
+
+    def __init__(self, file: str, *, now: Callable[[], float] = time.time) -> None:
+        self.name = file
+        self._now = now
+        if not Path(file).parent.is_dir():
+            raise UsageError(f"{file}: there is no folder {Path(file).parent}; make it, or name another file")
+        try:
+            if not Path(file).exists():
+                Path(file).touch(0o600)
+            with closing(self._connect()) as connection, connection:
+                version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+                if version not in (0, _VERSION):
+                    raise UsageError(f"{file}: written by another version of this program; name another file")
+                _use_wal(connection)
+                connection.executescript(_SCHEMA)
+                connection.execute(f"PRAGMA user_version = {_VERSION}")
+        except (OSError, sqlite3.Error) as error:
+            raise UsageError(f"{file}: cannot be used for counts ({error}); name another file") from None
+
+    def add(self, batch: Batch) -> None:
+        """Add to the counts, in one transaction, and forget what is older than is kept."""
+        rows = [(*count, *found) for count, found in batch.counts.items()]
+        now = self._now()
+        gone = [(now, skill) for skill, is_served in batch.served.items() if not is_served]
+        came = [(skill, now) for skill, is_served in batch.served.items() if is_served]
+        with self._writing() as connection:
+            connection.executemany("UPDATE served SET gone = ? WHERE skill = ?", gone)
+            connection.executemany("INSERT INTO served VALUES (?, ?, NULL) ON CONFLICT DO UPDATE SET gone = NULL", came)
+            connection.executemany(
+                "INSERT INTO used VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+                "times = times + excluded.times, last = max(last, excluded.last)",
+                rows,
+            )
+            connection.executemany(
+                "INSERT INTO questions VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET "
+                "times = times + excluded.times, last = max(last, excluded.last)",
+                [(text, times, now) for text, times in batch.questions.items()],
+            )
+            connection.executemany(
+                "INSERT INTO labels VALUES (?, ?) ON CONFLICT DO UPDATE SET label = excluded.label",
+                [*batch.labels.items()],
+            )
+            if connection.execute("DELETE FROM used WHERE day < ?", (day_of(now) - KEPT_DAYS,)).rowcount:
+                connection.execute("DELETE FROM labels WHERE principal NOT IN (SELECT principal FROM used)")
+            connection.execute("DELETE FROM questions WHERE last < ?", (now - KEPT_DAYS * DAY_S,))
+            connection.execute(
+                "DELETE FROM questions WHERE text IN (SELECT text FROM questions ORDER BY last DESC LIMIT -1 OFFSET ?)",
+                (_MOST_QUESTIONS,),
+            )
+
+    def report(self, by: By = "skill", days: int = 30) -> Report:
+        """Return what was counted in the last days.
+
+        Raises:
+            UsageError: it cannot be read.
+        """
+        today = day_of(self._now())
+        first = today - days + 1
+        period = first, today  # a day after today is of a clock that was set back
+        with self._reading() as connection:
+            connection.execute("BEGIN")  # one moment for all that is read: a server writes meanwhile
+            used = connection.execute(_USED.format(by=by), period).fetchall()
+            by_day = connection.execute(_BY_DAY.format(by=by), period).fetchall()
+            found, empty = connection.execute(_SEARCHES, period).fetchone()
+            served: list[tuple[str]] = []
+            labels: dict[str, str] = {}
+            if by == "skill":
+                served = connection.execute("SELECT skill FROM served WHERE gone IS NULL ORDER BY 1").fetchall()
+            elif by == "principal":
+                labels = dict(connection.execute("SELECT principal, label FROM labels").fetchall())
+            questions = connection.execute(
+                "SELECT text, times FROM questions WHERE last >= ? ORDER BY times DESC, text LIMIT ?",
+                (first * DAY_S, MOST_SHOWN),
+            ).fetchall()
+        spread = {name: [0] * days for name, *_ in used}
+        for name, day, times in by_day:
+            spread[name][day - first] = times
+        lines: list[Line] = []
+        for name, loads, reads, runs, dropped, last, versions in used:
+            counts = loads, reads, runs, dropped, last or None, tuple(spread[name]), versions * (by == "skill")
+            lines.append(Line(name, *counts, labels.get(name, "")))
+        lines.sort(key=lambda each: (-(each.loads + each.reads + each.runs), each.name))
+        lines += [Line(name, days=(0,) * days) for (name,) in served if name not in spread]
+        return Report(tuple(lines), found + empty, empty, tuple(questions))
+
+    def lately(self, most: int = 50, days: int = 30) -> list[str]:
+        """Return the paths of the skills that were loaded in the last days, the latest first.
+
+        Raises:
+            UsageError: the counts cannot be read.
+        """
+        with self._reading() as connection:
+            rows = connection.execute(
+                "SELECT skill FROM used WHERE day > ? AND action = 'load' GROUP BY 1 ORDER BY max(last) DESC LIMIT ?",
+                (day_of(self._now()) - days, most),
+            ).fetchall()
+        return [skill for (skill,) in rows]
+
+    @contextmanager
+    def _reading(self) -> Generator[sqlite3.Connection]:
+        try:
+            with closing(self._connect()) as connection:
+                yield connection
+        except sqlite3.Error as error:
+            raise UsageError(f"{self.name}: cannot be read ({error}); name a file of counts") from None
+
+    @contextmanager
+    def _writing(self) -> Generator[sqlite3.Connection]:
+        """One transaction."""
+        try:
+            with closing(self._connect()) as connection, connection:
+                yield connection
+        except sqlite3.Error as error:
+            raise NotStoredError(str(error)) from None
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.name, timeout=_BUSY_S)
+        connection.execute("PRAGMA synchronous = NORMAL")
+        return connection
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch to WAL, retrying: `busy_timeout` does not cover the switch when several processes create the file."""
+    until = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+
+
+def day_of(moment: float) -> int:
+    """Return the day of a moment in UTC, counted from 1970."""
+    return int(moment // DAY_S)
+
+
+def spark(days: Sequence[int]) -> str:
+    """Return numbers as a line of bars."""
+    most = max(days, default=0)
+    bars = " ▁▂▃▄▅▆▇█"
+    return "".join(bars[(each > 0) + each * 8 // (most + 1)] for each in days)
 
 
 class Usage:
-    """Counts what happens, and writes it once a second.
-
-    With `questions`, the text of searches that found nothing is kept.
+    """Counts what happens, and writes it once a second. With `questions`, the text of vain searches is kept.
 
     Attributes:
         lost: uses that were not counted since the start, because too many waited.

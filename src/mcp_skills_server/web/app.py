@@ -26,7 +26,7 @@ from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attach import attach, make_server
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.telemetry import trace_context
+from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Events, request_id
 from mcp_skills_server.web import probes
 from mcp_skills_server.web.forwarded import RootPath, redirect_relatively
@@ -193,11 +193,11 @@ class _RequestIds:
 
         carrier = None
         if self._events.wants_traces:
-            carrier = trace_context.of_headers(scope["headers"])
-        reset, around = request_id.set(given), trace_context.of_http.set(carrier)
+            carrier = events.of_headers(scope["headers"])
+        reset, around = request_id.set(given), events.of_http.set(carrier)
         try:
             with self._events.serving():
                 await self._app(scope, receive, sending)
         finally:
-            trace_context.of_http.reset(around)
+            events.of_http.reset(around)
             request_id.reset(reset)

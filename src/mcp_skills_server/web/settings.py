@@ -16,7 +16,7 @@ from mcp_skills_server.web.rates import TakeShared
 if TYPE_CHECKING:
     from mcp_skills_server.shared.records import Records
     from mcp_skills_server.sources.mirrors import SourceState
-    from mcp_skills_server.telemetry.usage_store import UsageStore
+    from mcp_skills_server.telemetry.usage import UsageStore
 
 
 @dataclass(frozen=True, slots=True)

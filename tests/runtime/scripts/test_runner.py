@@ -1,4 +1,4 @@
-"""The script runner, with scripts that misbehave; each without a sandbox and, where it works, with one."""
+"""The script runner, with scripts that misbehave; without a sandbox and, where that differs, in one."""
 
 from __future__ import annotations
 
@@ -49,9 +49,16 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
     return zoo.opened(zoo.build(tmp_path_factory.mktemp("skills")))
 
 
-@pytest.fixture(scope="module", params=["none", pytest.param("bubblewrap", marks=pytest.mark.needs_program("bwrap"))])
+@pytest.fixture
 def box(request: pytest.FixtureRequest) -> str:
-    return request.param
+    """The sandbox: none, unless the test is one of `in_both`."""
+    return getattr(request, "param", "none")
+
+
+in_both = pytest.mark.parametrize(
+    "box", ["none", pytest.param("bubblewrap", marks=pytest.mark.needs_program("bwrap"))], indirect=True
+)
+"""For tests of what the sandbox changes: what a script is given, its limits, and its end."""
 
 
 @pytest.fixture(autouse=True)
@@ -129,6 +136,7 @@ def left(temporary: Path) -> list[str]:
 
 
 @pytest.mark.requirement("RT-18", "RT-19", "RTI-7")
+@in_both
 async def test_a_script_is_run_and_its_exit_code_and_both_streams_told(run: Runner) -> None:
     outcome = await run("three.sh")
     assert (outcome.path, outcome.exit_code, outcome.stdout, outcome.stderr) == (
@@ -142,6 +150,7 @@ async def test_a_script_is_run_and_its_exit_code_and_both_streams_told(run: Runn
 
 
 @pytest.mark.requirement("X-29", "SP-33")
+@in_both
 async def test_the_environment_holds_the_clients_variables_and_nothing_of_ours(
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +170,7 @@ async def test_the_environment_holds_the_clients_variables_and_nothing_of_ours(
         assert (env["SKILL_DIR"], cwd, env["TMPDIR"]) == ("/skills/zoo", "/workspace", "/tmp")
 
 
+@in_both
 async def test_it_starts_in_the_work_directory_or_below(run: Runner) -> None:
     top = (await run("go.sh")).stdout.splitlines()[0]
     for workdir in ("a/b", "./a//b/", "a/b/."):
@@ -175,6 +185,7 @@ async def test_no_workdir_leads_out(run: Runner, workdir: str) -> None:
         await run("go.sh", workdir=workdir)
 
 
+@in_both
 async def test_no_link_that_a_script_left_leads_out(run: Runner) -> None:
     assert (await run("link.sh")).stdout == "linked\n"
     for workdir in ("away", "away/tmp", "away/made/by/us", "gone"):
@@ -189,6 +200,7 @@ async def test_a_workdir_that_is_a_file_is_refused(run: Runner) -> None:
         await run("go.sh", workdir="note")
 
 
+@in_both
 async def test_what_one_run_leaves_the_next_finds_and_another_session_does_not(run: Runner) -> None:
     assert (await run("keep.sh", "one")).stdout == ""
     assert (await run("keep.sh", "two")).stdout == "one\n"
@@ -208,10 +220,12 @@ async def test_a_work_directory_that_was_cleaned_away_is_made_again(run: Runner)
     assert (await run("keep.sh", "two")).exit_code == 0
 
 
+@in_both
 async def test_there_is_nothing_on_stdin(run: Runner) -> None:
     assert (await run("read.py")).stdout == "''\n"
 
 
+@in_both
 async def test_a_failure_for_want_of_a_package_or_the_network_says_which_option_helps(run: Runner) -> None:
     """11.E"""
     outcome = await run("want.py", "no_such_package")
@@ -271,11 +285,13 @@ async def test_an_executable_bit_changes_nothing(run: Runner, registry: Registry
 
 @pytest.mark.requirement("RTI-7")
 @each_row(("name", "why"), [("crlf", "CR LF"), ("nowhere", "/no/such/interpreter"), ("badformat", "")])
+@in_both
 async def test_what_cannot_be_started_is_exit_code_127(run: Runner, name: str, why: str) -> None:
     outcome = await run(name)
     assert outcome.exit_code == 127 and why in outcome.stderr and outcome.stdout == ""
 
 
+@in_both
 async def test_a_program_that_fails_to_start_is_exit_code_127(registry: Registry, box: str, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.write_bytes(b"\x7fELF no program at all")
@@ -305,6 +321,7 @@ def test_an_interpreter_that_is_not_there_is_a_usage_error(registry: Registry, n
         Scripts(registry, ScriptSettings(sandbox="off", interpreters=named))
 
 
+@in_both
 async def test_a_script_finds_the_other_files_of_its_skill(registry: Registry, box: str, tmp_path: Path) -> None:
     top = zoo.build(tmp_path / "skills")
     (top / "zoo" / "scripts" / "lib.py").write_text("WORD = 'imported'\n")
@@ -336,6 +353,7 @@ async def test_arguments_and_variables_are_checked(run: Runner) -> None:
 
 
 @pytest.mark.requirement("RTI-8")
+@in_both
 async def test_the_longest_arguments_and_variables_arrive_or_are_told_to_be_too_long(run: Runner) -> None:
     outcome = await run("tell.py", *["x" * 16_384] * 100, env={f"V{each}": "x" * 32_700 for each in range(8)})
     assert outcome.stdout_truncated, outcome.stderr
@@ -394,6 +412,7 @@ async def test_a_file_that_changed_is_stale_and_nothing_is_started(
     ("name", "said"),
     [("sleep.py", "awake\n"), ("stubborn.py", "no\n"), ("polite.py", "here\ngoodbye\n"), ("stop.sh", "")],
 )
+@in_both
 async def test_the_time_limit_ends_a_script(run: Runner, mark: dict[str, str], name: str, said: str) -> None:
     outcome = await run(name, timeout_s=1.5, env=mark)
     assert outcome.timed_out and outcome.exit_code is None
@@ -403,6 +422,7 @@ async def test_the_time_limit_ends_a_script(run: Runner, mark: dict[str, str], n
 @LINUX
 @pytest.mark.requirement("X-29")
 @pytest.mark.parametrize("name", ["litter.sh", "daemon.sh", "quiet.sh"])
+@in_both
 async def test_what_a_script_leaves_behind_is_killed(run: Runner, mark: dict[str, str], name: str) -> None:
     outcome = await run(name, env=mark)
     assert outcome.exit_code == 0 and not outcome.timed_out
@@ -410,6 +430,7 @@ async def test_what_a_script_leaves_behind_is_killed(run: Runner, mark: dict[str
     assert not zoo.running(mark["MARK"]) or run.box == "bubblewrap"
 
 
+@in_both
 async def test_a_signal_is_told_as_128_and_its_number(run: Runner) -> None:
     assert (await run("killed.sh")).exit_code == 128 + 11
 
@@ -429,6 +450,7 @@ async def test_output_that_is_not_utf8_is_made_so(run: Runner) -> None:
 
 
 @pytest.mark.requirement("SP-31")
+@in_both
 async def test_a_script_that_wants_all_the_memory_fails(registry: Registry, box: str) -> None:
     run = made(registry, box, memory_bytes=128 << 20)
     outcome = await run("hog.py")
@@ -437,17 +459,20 @@ async def test_a_script_that_wants_all_the_memory_fails(registry: Registry, box:
 
 
 @pytest.mark.requirement("SP-31")
+@in_both
 async def test_a_script_that_writes_a_huge_file_fails(run: Runner) -> None:
     outcome = await run("huge.py")
     assert outcome.exit_code == 1 and "File too large" in outcome.stderr
     assert os.stat(f"{run.space.path}/huge").st_size <= QUICK.file_bytes
 
 
+@in_both
 async def test_core_files_and_open_files_are_limited(run: Runner) -> None:
     core, files, size = (await run("limits.sh")).stdout.split()
     assert (core, files) == ("0", "64") and int(size) * 512 in {QUICK.file_bytes, QUICK.file_bytes // 2}
 
 
+@in_both
 async def test_processes_are_limited(run: Runner, mark: dict[str, str]) -> None:
     if boxes.is_root() and (run.box == "none" or shutil.which("setpriv") is None):
         pytest.skip("root has no limit of processes")
@@ -456,6 +481,7 @@ async def test_processes_are_limited(run: Runner, mark: dict[str, str]) -> None:
 
 
 @LINUX
+@in_both
 async def test_what_a_script_queues_in_sockets_is_bounded(run: Runner) -> None:
     """The kernel keeps it for no process: two of 256 processes with 1,024 descriptors each held 3.9 GB."""
     outcome = await run("queues.py")
@@ -471,6 +497,7 @@ async def test_a_work_directory_that_grew_too_big_is_emptied(registry: Registry,
     run.scripts.close()
 
 
+@in_both
 async def test_a_script_that_fills_the_disk_is_ended(registry: Registry, box: str, mark: dict[str, str]) -> None:
     run = made(registry, box, workspace_bytes=8 << 20)
     outcome = await run("many.py", "and stay", env=mark)
@@ -481,6 +508,7 @@ async def test_a_script_that_fills_the_disk_is_ended(registry: Registry, box: st
 
 @LINUX
 @pytest.mark.parametrize(("name", "why"), [("shared.py", "of memory"), ("nameless.py", "its files took")])
+@in_both
 async def test_what_no_limit_of_the_kernel_counts_is_counted(
     registry: Registry, box: str, mark: dict[str, str], name: str, why: str
 ) -> None:
@@ -493,6 +521,7 @@ async def test_what_no_limit_of_the_kernel_counts_is_counted(
 
 
 @pytest.mark.parametrize("name", ["deep.py", "locked.py"])
+@in_both
 async def test_whatever_a_script_makes_can_be_removed(run: Runner, name: str) -> None:
     assert (await run(name)).exit_code in {0, None}
     run.space.close()
@@ -528,6 +557,7 @@ async def test_only_so_many_run_at_once_and_a_work_directory_is_filled_only_when
     run.scripts.close()
 
 
+@in_both
 async def test_a_work_directory_that_is_closed_goes_with_the_last_script_in_it(
     registry: Registry, box: str, mark: dict[str, str]
 ) -> None:
@@ -589,6 +619,7 @@ async def test_progress_that_fails_or_hangs_harms_nothing(run: Runner) -> None:
 
 @LINUX
 @pytest.mark.parametrize("name", ["sleep.py", "stubborn.py", "daemon.sh", "flood.py"])
+@in_both
 async def test_a_cancelled_run_leaves_no_process_and_no_directory(
     run: Runner, mark: dict[str, str], temporary: Path, name: str
 ) -> None:
@@ -611,6 +642,7 @@ async def test_a_cancelled_run_leaves_no_process_and_no_directory(
 
 
 @LINUX
+@in_both
 async def test_a_run_cancelled_at_any_moment_leaves_nothing(run: Runner, mark: dict[str, str], temporary: Path) -> None:
     for step in range(12):
         with anyio.move_on_after(step * 0.01):

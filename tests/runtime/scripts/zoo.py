@@ -22,8 +22,7 @@ PYTHON = {
     "polite": "import signal, sys, time\n"
     "def end(*_):\n    print('goodbye', flush=True)\n    sys.exit(0)\n"
     "signal.signal(signal.SIGTERM, end)\nprint('here', flush=True)\ntime.sleep(600)",
-    "flood": "import os\nblock = b'x' * (1 << 20)\n"
-    "for _ in range(100):\n    os.write(1, block)\n    os.write(2, block)",
+    "flood": "import os\nblock = b'x' * (1 << 20)\nfor _ in range(10):\n    os.write(1, block)\n    os.write(2, block)",
     "hog": "blocks = []\nwhile True: blocks.append(bytearray(16 << 20))",
     "huge": "with open('huge', 'wb') as file:\n    while True: file.write(bytes(1 << 20)); file.flush()",
     "many": "import sys, time\nfor each in range(40):\n    open(f'part{each}', 'wb').write(bytes(1 << 20))\n"

@@ -21,7 +21,7 @@ from sources.git.conftest import BASE
 from sources.git.remotes import GitServer, Upstream, link, skill
 from sources.git.test_hostile import said as speaking
 from sources.git.test_hostile import silence
-from wire import COMMAND, DEADLINE, Era, Wire, serving
+from wire import COMMAND, DEADLINE, Wire, serving
 
 pytestmark = pytest.mark.needs_program("git")
 LISTED = "notifications/skills/list_changed"
@@ -87,12 +87,10 @@ def test_what_cannot_be_had_is_one_line_and_exit_code_2(
     assert said in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
 
 
-def test_a_change_reaches_the_client_and_the_last_copy_stays(upstream: Upstream, tmp_path: Path, era: Era) -> None:
+def test_a_change_reaches_the_client_and_the_last_copy_stays(upstream: Upstream, tmp_path: Path) -> None:
     with GitServer(upstream.directory.parent) as server:
         given = [f"{server.url}/acme.git", *cache(tmp_path), "--refresh", "1"]
-        with serving(*given, era=era) as wire:
-            if era == "modern":
-                wire.listen(skillsListChanged=True)
+        with serving(*given) as wire:
             while len(wire.every_skill()) < 2:
                 wire.until(LISTED)
             upstream.commit({**BASE, **skill("gamma")})

@@ -68,7 +68,7 @@ def test_a_collection_is_pushed_and_read(registry: Real, skills: Path, tmp_path:
         listed = run("list", named, *cached(tmp_path)).stdout
         assert "alpha" in listed and "beta" in listed
     assert "references/données.md" in run("show", registry.named(), "alpha", *cached(tmp_path)).stdout
-    (kept,) = (tmp_path / "cache" / "oci").glob("*1.0-*")
+    (kept,) = (tmp_path / "cache" / "oci").glob("*1.0-*/skills")
     for path in ("alpha/SKILL.md", "alpha/references/données.md", "beta/scripts/run.py"):
         assert (kept / path).read_bytes() == (skills / path).read_bytes()
 

@@ -74,14 +74,6 @@ def test_a_look_with_nothing_new_is_one_head(registry: Fake, tmp_path: Path) -> 
         assert asked(registry) == ["HEAD manifests/1.0"]
 
 
-def test_what_a_killed_process_took_away_is_there_before_the_registry_answers(registry: Fake, tmp_path: Path) -> None:
-    publish(registry, "a", "b")
-    follower = followed(registry, tmp_path)
-    anyio.run(follower.refresh)
-    (follower.path / "a").rename(follower.path / ".mcp-skills" / "stage" / "old-a")
-    assert there(followed(registry, tmp_path)) == ["a", "b"]
-
-
 def test_a_restart_is_one_head_and_puts_right_what_was_changed(registry: Fake, tmp_path: Path) -> None:
     publish(registry, "a", "b")
     anyio.run(followed(registry, tmp_path).refresh)
@@ -248,21 +240,6 @@ def test_a_registry_that_is_not_there_or_says_no_digest(registry: Fake, tmp_path
     assert there(follower) == ["a"]
     with pytest.raises(SourceError):
         anyio.run(followed(registry, tmp_path, f"oci+http://127.0.0.1:1/{REPOSITORY}").refresh)
-
-
-def test_more_bytes_than_all_skills_may_have_are_refused(registry: Fake, tmp_path: Path) -> None:
-    publish(registry, "a", "b")
-    limits = replace(FETCH.limits, unpacked_bytes=len(skill_md("a")) + 5)
-    source = Oci(registry.named(), SourceSettings(tmp_path, fetch=replace(FETCH, limits=limits)))
-    follower = Follower(source)
-    anyio.run(follower.refresh)
-    assert len(there(follower)) == 1
-
-
-def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="choose another --cache-dir"):
-        Oci("oci://registry.example/a", SourceSettings(tmp_path / "file"))
 
 
 def test_a_pin_is_brought_however_far_the_tag_has_moved_and_then_without_a_question(

@@ -106,13 +106,13 @@ def test_filters_by_use(tmp_path: Path) -> None:
         assert shown(server, "?used=never") == ["b"]  # to look at a skill is not to use it
 
 
-def test_ten_thousand_skills_come_in_parts_at_once(tmp_path: Path) -> None:
-    for number in range(1_050):
+def test_a_long_list_comes_in_parts(tmp_path: Path) -> None:
+    for number in range(250):
         write_skill(tmp_path / f"skill-{number:05}", description=f"Does thing number {number} of many.", body="x" * 500)
     with page_serving(tmp_path) as server:
         first = get(server, "/ui/")
         assert len(names(first)) == 100 and len(first.body) < 500_000
-        assert names(get(server, "/ui/?from=1000")) == [f"skill-{number:05}" for number in range(1_000, 1_050)]
+        assert names(get(server, "/ui/?from=200")) == [f"skill-{number:05}" for number in range(200, 250)]
         assert 'href="/ui/?from=100"' in first.body.decode()
         found = get(server, "/ui/?q=number&part=1")
         assert len(names(found)) == 100 and "<html" not in found.body.decode()

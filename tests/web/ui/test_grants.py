@@ -34,8 +34,6 @@ who = ["token:bob"]
 skills = ["**"]
 may = ["admin"]
 """
-VIEWS = ("", "usage", "model", "model?dialect=sep-2640&era=legacy", "try?prompt=xylophone+finance", "problems", "live",
-         "sources", "?q=xylophone", "skills/finance/refunds", "runs", "clients")  # fmt: skip
 
 
 @pytest.fixture
@@ -52,17 +50,6 @@ def as_(server: Server, token: str, view: str) -> str:
     reply = get(server, f"/ui/{view}", Authorization=f"Bearer {token}")
     assert reply.status in {200, 403, 404}, (view, reply.status)
     return words(reply) + reply.body.decode()
-
-
-def test_no_view_has_a_trace_of_what_is_withheld(place: Path) -> None:
-    with page_serving("--config", configure(place, GRANTS)) as server:
-        assert "refundz" in as_(server, ANN, "") and "refundz" in as_(server, ANN, "problems")
-        for view in VIEWS:
-            text = as_(server, BOB, view).replace("xylophone+finance", "").replace("xylophone finance", "")
-            text = text.replace('value="xylophone"', "").replace("xylophone - mcp", "").replace("xylophone</title>", "")
-            if view != "skills/finance/refunds":
-                assert "finance" not in text, view
-            assert "refundz" not in text and "xylophone" not in text, view
 
 
 def test_changes_of_what_is_withheld_are_not_even_known_to_have_been(place: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -140,21 +139,6 @@ def test_whoever_fails_too_often_has_to_wait_at_every_door(tmp_path: Path, skill
         assert reply.status == 429 and int(reply.headers["Retry-After"] or 0) >= 1
         assert server.send("POST", "/mcp", b"{}", wrong).status == 429
         assert sign_in(server, SECRET).status == 303  # who proves to be somebody pays for nobody else at the address
-
-
-def test_a_session_ends_with_its_token(tmp_path: Path, skills: Path) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"laptop={SECRET}\n", encoding="utf-8")
-    tokens.chmod(0o600)
-    with page_serving(skills, "--token-file", tokens) as server:
-        cookie = cookie_of(sign_in(server, SECRET).headers)
-        assert get(server, "/ui/", Cookie=cookie).status == 200
-        tokens.write_text("other=fedcba9876543210\n", encoding="utf-8")
-        server.process.send_signal(signal.SIGHUP)
-        server.said(r"token", 1)
-        while get(server, "/ui/", Cookie=cookie).status != 303:
-            assert server.process.poll() is None
-        assert sign_in(server, "fedcba9876543210").status == 303
 
 
 def test_a_prefix_before_the_page_stands_in_its_addresses(skills: Path) -> None:

@@ -6,7 +6,6 @@ import hashlib
 import html
 import os
 import re
-import shutil
 import struct
 import subprocess
 import time
@@ -150,31 +149,18 @@ def test_only_files_of_the_skill_can_be_had(tmp_path: Path) -> None:
 
 
 def test_large_files_binary_ones_and_very_many(tmp_path: Path) -> None:
-    directory = write_skill(tmp_path / "large", big_txt="x\n" * (7 << 20))
+    directory = write_skill(tmp_path / "large", big_txt="x\n" * (1 << 20))
     (directory / "zero.bin").write_bytes(bytes(1 << 20))
     write_skill(tmp_path / "many", **{f"f{number}_md": f"# {number}\n" for number in range(500)})
     write_skill(tmp_path / "long", body="*a [b](c) " * 60_000)
     with page_serving(tmp_path) as server:
         assert "It is too large to be shown" in words(page(server, "/ui/files/large?file=big.txt"))
-        assert len(get(server, "/ui/raw/large?file=big.txt").body) == 14 << 20
+        assert len(get(server, "/ui/raw/large?file=big.txt").body) == 2 << 20
         assert "It is no text" in words(page(server, "/ui/files/large?file=zero.bin"))
         text = page(server, "/ui/skills/many")
         assert text.count('href="/ui/files/many?file=') == 501 and len(text) < 500_000
         text = page(server, "/ui/skills/long")
         assert "too long to be rendered" in words(text) and len(text) < 500_000
-
-
-def test_a_skill_that_went_while_its_page_was_open_is_said_with_a_way_back(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a")
-    write_skill(tmp_path / "b")
-    with page_serving(tmp_path) as server:
-        page(server, "/ui/skills/a")
-        shutil.rmtree(tmp_path / "a")
-        until = time.monotonic() + 20
-        while (reply := get(server, "/ui/skills/a")).status != 404:
-            assert time.monotonic() < until
-        assert "not there any more" in words(reply) and 'href="/ui/"' in reply.body.decode()
-        assert get(server, "/ui/files/a?file=SKILL.md").status == 404
 
 
 def test_a_change_is_shown_as_a_difference(tmp_path: Path) -> None:
@@ -332,8 +318,8 @@ def test_ones_own_page_names_folders_and_what_hosts_want(tmp_path: Path) -> None
         assert f"mcp-skills-server install cursor {tmp_path}" in text and '"mcpServers"' in text
 
 
-def test_every_skill_of_the_fixtures_has_a_page() -> None:
-    with page_serving(FIXTURES, FIXTURES.parent / "broken") as server:
+def test_every_broken_skill_has_a_page() -> None:
+    with page_serving(FIXTURES.parent / "broken") as server:
         seen: list[str] = []
         address = "/ui/"
         while address:

@@ -14,8 +14,7 @@ from mcp_skills_server.errors import UsageError, missing_extra
 if TYPE_CHECKING:
     from mcp_skills_server.telemetry.audit import AuditLog
     from mcp_skills_server.telemetry.events import Events
-    from mcp_skills_server.telemetry.usage import Usage
-    from mcp_skills_server.telemetry.usage_store import UsageStore
+    from mcp_skills_server.telemetry.usage import Usage, UsageStore
 
 logger = logging.getLogger(__name__)
 OFF: Final = "off"
@@ -106,7 +105,7 @@ def store_at(store: str | None, *, make: bool = True) -> UsageStore | None:
         file = store.removeprefix(_SQLITE)
     if not make and not os.path.exists(file):
         return None
-    from mcp_skills_server.telemetry.usage_store import UsageStore
+    from mcp_skills_server.telemetry.usage import UsageStore
 
     return UsageStore(file)
 

@@ -29,7 +29,6 @@ class GitAddress:
 
     Attributes:
         url: what git is given, without `git+`.
-        protocol: one of PROTOCOLS.
         ref: a branch, a tag or the id of a commit; "" for what the remote's HEAD is.
         folder: its path in the repository; "" for all of it.
     """

@@ -62,9 +62,7 @@ class Commit:
     """One commit that touched the paths. Author and subject are as it says.
 
     Attributes:
-        time: when it was written, as it says, in seconds of the epoch.
         lines: a unified diff of what it changed there; empty where git cannot tell.
-        is_whole: whether there are no more lines.
     """
 
     id: str
@@ -91,7 +89,6 @@ def read_log(git: Git, places: Sequence[str], *revisions: str) -> list[Commit] |
     """Return the last commits that touched these places, newest first, or None if git fails. Blocks.
 
     Args:
-        places: from `pathspecs`.
         revisions: where to begin, and with `^` before them where to end; HEAD where there are none.
     """
     mark = secrets.token_hex(16)
@@ -168,8 +165,6 @@ class Histories:
         """Return the commits behind a skill as it is served. Blocks up to half a minute to fetch them.
 
         Args:
-            served: the folder of the source.
-            origin: of the source.
             place: folder of the skill below `served`; "" for that itself.
             without: folders in it that do not count.
         """

@@ -94,7 +94,6 @@ class Git:
 
     Args:
         directory: the repository, bare. It need not exist yet.
-        url: what is fetched from.
         protocol: of that address; git speaks no other.
         most_bytes: of one file that git writes, such as a pack.
     """
@@ -115,7 +114,6 @@ class Git:
 
         Args:
             arguments: the command and its own; `-c` may stand before it.
-            given: its stdin.
 
         Raises:
             GitFailedError: it fails, takes too long, or answers with more.

@@ -97,10 +97,6 @@ class Repository:
     """The objects of one remote. Every method blocks, and raises SourceError where it cannot be done now.
 
     Args:
-        directory: where they lie.
-        address: of the remote.
-        resolve_s: the time limit of a look at the remote's refs.
-        fetch_s: the time limit of a fetch.
         depth: commits that come with the requested one, itself included.
         most_bytes: of what one fetch brings; None for what any git may write.
     """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,22 +21,22 @@ from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackL
 from mcp_skills_server.format.archive.tree import Tree, check_name, decoded
 from mcp_skills_server.format.ignored import is_ignored, some_of
 from mcp_skills_server.sources.cache import CacheFolder
-from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.git.address import is_commit, parse_address
 from mcp_skills_server.sources.git.repository import Repository, Tip, TreeEntry
 from mcp_skills_server.sources.grouping import group_by_skill, is_skill_md, root_name
-from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, held
-from mcp_skills_server.sources.records import IndexRecord, read_index
+from mcp_skills_server.sources.reconcile import Reconciler
+from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.source import (
+    Bundle,
     ContentRefusedError,
-    FetchReport,
-    Polled,
+    Plan,
     Revision,
     RewrittenError,
     SkillRefusal,
-    SourceError,
+    Source,
     SourceSettings,
     UnacceptableError,
+    Unit,
     UnreachableError,
 )
 
@@ -46,82 +48,72 @@ _PIECE: Final = 1 << 20
 _MOST_SIGNERS: Final = 1 << 20
 _PINNED_S: Final = 86_400.0
 """Between two looks at a commit, which never changes; a copy that another process removed comes back."""
+_END_S: Final = 5.0
+"""For what git has written to be taken after git was ended."""
 
 
-class GitFolder(Polled):
+class GitFolder(Source):
     """One folder of one repository."""
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
-        super().__init__(settings.refresh_s)
         self._address = parse_address(given, http=settings.fetch.trust.http)
-        self.origin = self._address.shown
-        self._settings = settings
+        origin = self._address.shown
         if settings.pin is not None and not is_commit(settings.pin):
-            raise UsageError(f"{self.origin}: {quoted(settings.pin)} is no commit; lock it again")
+            raise UsageError(f"{origin}: {quoted(settings.pin)} is no commit; lock it again")
         signers = settings.signers
         # What was not asked about signatures, or asked of others, is another copy: nothing of it is served first.
         asked = ""
         if signers is not None:
             asked = hashlib.sha256(_read(signers)).hexdigest()
-        self._kept = CacheFolder(settings.cache, "git", self.origin, str(settings.hidden), settings.pin or "", asked)
-        self._directory = self._kept.path
-        self._folder = self._directory / "skills"
-        self.place: Path = self._folder
+        self._kept = CacheFolder(settings.cache, "git", origin, str(settings.hidden), settings.pin or "", asked)
         self._repository = Repository(
-            self._directory / "objects",
+            self._kept.path / "objects",
             self._address,
             resolve_s=settings.fetch.bounds.download_s,
             fetch_s=settings.fetch.limits.total_s,
         )
-        try:
-            self._folder.mkdir(exist_ok=True)
-        except OSError as error:
-            reason = f"the cache cannot be written ({error.strerror or error})"
-            raise UsageError(f"{self._folder}: {reason}; choose another --cache-dir") from None
-        FetchedFolder.recover(self._folder)  # what is served until the source answers must be whole
+        super().__init__(origin, self._kept.skills, settings)
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always looked at
         """Resolve the address to a commit."""
-        pin = self._settings.pin
+        pin = self.settings.pin
         if pin is not None:
             return Revision(pin, _PINNED_S, Tip(pin, ""))
         tip = await self._in_thread(self._repository.resolve)
         if not tip.name:
             return Revision(tip.commit, _PINNED_S, tip)
-        return Revision(tip.commit, self.pace.check_s, tip)
+        return Revision(tip.commit, self.check_s, tip)
 
-    async def bring(self, revision: Revision) -> FetchReport:
-        """Bring its folder up to the commit, which must be signed as required, and follow the one before."""
-        return await self._in_thread(self._bring, revision.content)
+    @asynccontextmanager
+    async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:
+        """Fetch the trees of the commit, which must be signed as required, and follow the one before."""
+        yield await self._in_thread(self._plan, revision.content, known.body)
 
     async def _in_thread(self, function: Callable[..., _T], *given: object) -> _T:
+        ended = threading.Event()
+
+        def run() -> _T:
+            try:
+                return function(*given)
+            finally:
+                ended.set()
+
         try:
-            return await to_thread.run_sync(function, *given, abandon_on_cancel=True)
+            return await to_thread.run_sync(run, abandon_on_cancel=True)
         except anyio.get_cancelled_exc_class():
             self._repository.end()
+            with anyio.CancelScope(shield=True):  # the folder is unlocked next
+                await to_thread.run_sync(ended.wait, _END_S)
             raise
 
-    def _bring(self, tip: Tip) -> FetchReport:
-        report = held(self._folder, self.origin, tip.commit)
-        if report is not None:
-            return report
-        try:
-            with FetchedFolder.opened(self._folder) as folder:
-                known = read_index(self._folder, self.origin) or IndexRecord(self.origin, self.origin)
-                return self._update(folder, tip, known.body)
-        except SourceError:
-            raise
-        except OSError as error:
-            raise UnreachableError(f"cannot be written ({error.strerror or error})") from None
-
-    def _update(self, folder: FetchedFolder, tip: Tip, before: str) -> FetchReport:
+    def _plan(self, tip: Tip, before: str) -> Plan:
         self._repository.fetch(tip)
-        if self._settings.signers is not None:
-            self._repository.check_signature(tip.commit, self._settings.signers)
-        rewritten = self._check_history(before, tip)
+        if self.settings.signers is not None:
+            self._repository.check_signature(tip.commit, self.settings.signers)
+        warnings = [*self._check_history(before, tip)]
         entries = self._repository.entries(tip.commit, self._address.folder)
-        skills, hidden = select(entries, hidden=self._settings.hidden)
-        limits = self._settings.fetch.limits
+        skills, hidden = select(entries, hidden=self.settings.hidden)
+        limits = self.settings.fetch.limits
         if len(skills) > limits.skills:
             raise UnacceptableError(f"it has more than {limits.skills} skills; name a folder with #")
         units: list[Unit] = []
@@ -134,19 +126,18 @@ class GitFolder(Polled):
                 units.append(Unit(skill.key, name, (place,), url=place, item=skill))
             else:  # its own name says where it goes
                 units.append(Unit(skill.key, name, is_named=False, item=skill))
-        reconciler = Reconciler(folder, self.origin, self._settings.fetch, is_cache=True, is_atomic=True)
-        self._put(reconciler, tip, reconciler.plan(units))
-        if reconciler.is_full:
-            raise UnacceptableError(f"its skills have more than {limits.unpacked_bytes:,} bytes; name a folder with #")
-        warnings = [*rewritten]
         if hidden:
             places = some_of([*hidden])
             warnings.append(f"skills lie in folders whose names begin with a dot ({places}); --hidden serves them")
         elif not skills:
             warnings.append("it has no SKILL.md; name another folder with #, or another branch with @")
-        index = IndexRecord(self.origin, self.origin, tip.name, body=tip.commit, revision=tip.commit)
+        index = IndexRecord(self.key, self.origin, tip.name, body=tip.commit, revision=tip.commit)
         index = replace(index, warnings=tuple(warnings))
-        return reconciler.finish(index, refused=refused, refused_stay=False)
+
+        async def fetch(run: Reconciler, missing: Sequence[Unit]) -> None:
+            await self._in_thread(self._put, run, tip, missing)
+
+        return Plan(units, fetch, index, refused=refused, refused_stay=False, is_atomic=True)
 
     def _put(self, reconciler: Reconciler, tip: Tip, missing: Sequence[Unit]) -> None:
         """Put the files of these skills into the folder, as one `git cat-file` sends them."""
@@ -154,7 +145,7 @@ class GitFolder(Polled):
         if not ids:
             return
         self._repository.fetch_blobs(tip, ids)
-        limits = UnpackLimits(bytes=self._settings.fetch.limits.skill_bytes)
+        limits = UnpackLimits(bytes=self.settings.fetch.limits.skill_bytes)
         with self._repository.blobs(ids) as out:
             for unit in missing:
                 skill: WantedSkill = unit.item
@@ -171,6 +162,9 @@ class GitFolder(Polled):
                 if skill.left_out:
                     notes = (f"{name}: left out what is never served: {some_of(sorted(skill.left_out))}",)
                 reconciler.put(unit, partial(Bundle, {name: files}, {}, notes, tuple(pointers)))
+        if reconciler.is_full:
+            most = self.settings.fetch.limits.unpacked_bytes
+            raise UnacceptableError(f"its skills have more than {most:,} bytes; name a folder with #")
 
     def _check_history(self, before: str, tip: Tip) -> Sequence[str]:
         """Refuse a rewritten branch or a moved tag, or return a warning where that is accepted."""
@@ -183,7 +177,7 @@ class GitFolder(Polled):
         else:
             name = tip.name.removeprefix("refs/heads/")
             words = f"{name!r} was rewritten: {tip.commit[:12]} does not follow {before[:12]}"
-        if self._settings.rewritten:
+        if self.settings.rewritten:
             return (words,)
         raise RewrittenError(f"{words}; 'list ROOT --accept-rewritten' or 'update --accept-rewritten' takes it")
 
@@ -208,9 +202,6 @@ class WantedSkill:
     Attributes:
         folder: its path below the folder that is served; "" for that itself.
         files: (path in the skill, object id, executable) of each file.
-        left_out: paths of what is never served.
-        fault: why the skill is refused, or None.
-        key: its fingerprint.
     """
 
     folder: str

@@ -191,10 +191,8 @@ class Access:
     """Authorization at one registry. It outlives the client that uses it.
 
     Args:
-        reference: what is read or written there.
         actions: "pull", or "pull,push".
         find: finds the operator's credentials for a registry; it blocks.
-        clock: seconds of a monotonic clock.
     """
 
     def __init__(

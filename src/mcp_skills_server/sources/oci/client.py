@@ -37,9 +37,6 @@ class RegistryClient:
     """Client of one repository of a registry. Its methods raise SourceError where the registry does not do as asked.
 
     Args:
-        http: the client that is used.
-        reference: the artifact that is read or written.
-        admission: authorizes the requests.
         trust: the origins and addresses that the registry may lead to besides; https and public ones need no leave.
     """
 

@@ -40,9 +40,7 @@ class Descriptor:
     """A reference to a blob or a manifest.
 
     Attributes:
-        media_type: as the publisher gives it.
         digest: `sha256:` and 64 hex digits.
-        size: bytes.
         platform: "linux/amd64" and the like, or "".
     """
 

@@ -45,8 +45,6 @@ class Pushed:
 
     Attributes:
         digest: of the manifest or index that the tag names now.
-        sent: names of the skills that the registry did not have.
-        bytes: of the blobs and manifests that were sent.
     """
 
     digest: str

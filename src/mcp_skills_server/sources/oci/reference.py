@@ -27,8 +27,6 @@ class OciReference:
     """One artifact, or what a tag names now.
 
     Attributes:
-        scheme: of the API: "https" or "http".
-        registry: host, with its port where it has one.
         tag: None where the digest alone names it.
         digest: `sha256:` and 64 hex digits, None where the tag decides.
     """

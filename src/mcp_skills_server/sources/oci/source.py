@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mappi
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import anyio
@@ -25,7 +24,6 @@ from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackL
 from mcp_skills_server.format.ignored import some_of
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources.cache import CacheFolder
-from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.grouping import group_by_skill, root_name
 from mcp_skills_server.sources.http import HttpClient
 from mcp_skills_server.sources.oci.access import Access
@@ -39,16 +37,19 @@ from mcp_skills_server.sources.oci.manifests import (
     decode_manifest,
 )
 from mcp_skills_server.sources.oci.reference import is_digest, parse_reference
-from mcp_skills_server.sources.reconcile import Bundle, Reconciler, Unit, check_names, fetch_units, held
+from mcp_skills_server.sources.reconcile import fetching
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.source import (
+    Bundle,
     ContentRefusedError,
-    FetchReport,
-    Polled,
+    Plan,
     Revision,
+    Source,
     SourceSettings,
     UnacceptableError,
+    Unit,
     UnreachableError,
+    check_names,
 )
 
 _PINNED_S: Final = 3600.0
@@ -72,9 +73,7 @@ class _Artifact:
     """An artifact that is to be there.
 
     Attributes:
-        digest: of its manifest.
         annotations: of its entry in the index, or of its manifest where there is no index.
-        manifest: where it has been read.
     """
 
     digest: str
@@ -82,26 +81,21 @@ class _Artifact:
     manifest: ImageManifest | Collection | None = None
 
 
-class Oci(Polled):
+class Oci(Source):
     """One artifact, or what a tag names."""
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
-        super().__init__(settings.refresh_s)
-        self._settings = settings.fetch
-        self._hidden = settings.hidden
         named = parse_reference(given, http=settings.fetch.trust.http)
         if settings.pin is not None and not is_digest(settings.pin):
             raise UsageError(f"{named}: {quoted(settings.pin)} is not the digest of a manifest; lock it again")
         self._reference = named if settings.pin is None else replace(named, digest=settings.pin)
-        self.origin = str(named)
         self._access = Access(self._reference)
-        limit = self._settings.limits.skill_bytes
+        limit = settings.fetch.limits.skill_bytes
         self._limits = UnpackLimits(bytes=limit, file=min(UnpackLimits().file, limit))
         # What decides beside the digest what is taken: what was brought for other ones is none of it.
-        self._asked = f"{__version__} {limit} {self._hidden}"
+        self._asked = f"{__version__} {limit} {settings.hidden}"
         self._kept = CacheFolder(settings.cache, "oci", str(self._reference), str(settings.hidden))
-        self.place: Path = self._kept.path
-        FetchedFolder.recover(self.place)
+        super().__init__(str(named), self._kept.skills, settings)
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
         """Resolve the name to the digest of its manifest, by one HEAD unless it has a digest."""
@@ -111,28 +105,15 @@ class Oci(Polled):
             digest = await client.digest()
             if digest is None:  # a registry that says it only of what it sends
                 digest, _ = await client.manifest(self._reference.wanted)
-        return Revision(digest, self.pace.check_s)
+        return Revision(digest, self.check_s)
 
-    async def bring(self, revision: Revision) -> FetchReport:
-        """Bring its folder up to the manifest."""
-        source, whole = str(self._reference), f"{revision.digest} {self._asked}"
-        report = await to_thread.run_sync(held, self.place, source, whole)
-        if report is not None:
-            return report
-        with FetchedFolder.opened(self.place) as opened:
-            reconciler = await to_thread.run_sync(partial(Reconciler, opened, source, self._settings, is_cache=True))
-            await self._fetch(reconciler, revision.digest)
-            if reconciler.failure is not None:
-                error = ContentRefusedError if reconciler.failure.fault == "publisher" else UnreachableError
-                raise error(reconciler.failure.reason)
-            index = IndexRecord(source, source, revision=whole)
-            return await to_thread.run_sync(reconciler.finish, index)
-
-    async def _fetch(self, reconciler: Reconciler, digest: str) -> None:
+    @asynccontextmanager
+    async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:  # noqa: ARG002
+        """Read the manifest, and the index that names several."""
         unpackers = anyio.CapacityLimiter(_UNPACKERS)
         async with self._client() as client:
             units: list[Unit] = []
-            for each in await self._artifacts(client, digest):
+            for each in await self._artifacts(client, revision.digest):
                 name = each.annotations.get(SKILL_NAME, "")
                 fingerprint = f"{each.digest} {self._asked}"
                 units.append(Unit(fingerprint, name or each.digest[:19], is_named=bool(name), item=each))
@@ -146,7 +127,8 @@ class Oci(Polled):
                 warnings = tuple(f"{unit.label}: {line}" for line in found.warnings)
                 return lambda: replace(found, warnings=warnings)
 
-            await fetch_units(reconciler, units, fetch)
+            index = IndexRecord(self.key, self.origin, revision=revision.digest)
+            yield Plan(units, fetching(fetch), index, is_one=True)
 
     async def _artifacts(self, client: RegistryClient, digest: str) -> list[_Artifact]:
         """Return the artifacts that this manifest names: itself, or those of a collection."""
@@ -176,19 +158,19 @@ class Oci(Polled):
             each.get(key, "") for each in (artifact.annotations, manifest.annotations) for key in (SKILL_NAME, TITLE)
         ]
         names = [*filter(None, said), _basename(self._reference.repository)]
-        return partial(read_layers, raw, names, self._limits, hidden=self._hidden)
+        return partial(read_layers, raw, names, self._limits, hidden=self.settings.hidden)
 
     async def _manifest(self, client: RegistryClient, digest: str) -> ImageManifest | Collection:
         with _as_unreachable():
             _, raw = await client.manifest(digest)
         try:
-            return decode_manifest(raw, self._settings.limits.skills)
+            return decode_manifest(raw, self.settings.fetch.limits.skills)
         except UnacceptableError as error:
             raise ContentRefusedError(str(error)) from None
 
     @asynccontextmanager
     async def _client(self) -> AsyncGenerator[RegistryClient]:
-        fetch = self._settings
+        fetch = self.settings.fetch
         async with HttpClient(fetch.bounds, connections=fetch.connections) as http:
             yield RegistryClient(http, self._reference, self._access, fetch.trust)
 
@@ -214,10 +196,7 @@ def read_layers(
     wherever it lies. What belongs to no skill is left out; a skill with what is never served is refused whole.
 
     Args:
-        layers: descriptors and bytes.
         names: for a skill at the root whose SKILL.md has no usable name; the first usable one is taken.
-        limits: of one skill.
-        hidden: skills in dot folders count, too.
 
     Raises:
         ArchiveRefusedError: a layer cannot be unpacked.

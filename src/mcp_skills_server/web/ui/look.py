@@ -12,14 +12,14 @@ from urllib.parse import quote, urlencode
 from starlette.responses import HTMLResponse, Response
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.sources.git.history import Histories
-from mcp_skills_server.telemetry.usage_store import Line
+from mcp_skills_server.telemetry.usage import Line
 
 if TYPE_CHECKING:
     from jinja2 import Environment

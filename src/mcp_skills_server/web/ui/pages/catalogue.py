@@ -22,7 +22,7 @@ from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.runtime.search_text import reasons
-from mcp_skills_server.telemetry.usage_store import Line
+from mcp_skills_server.telemetry.usage import Line
 from mcp_skills_server.web.ui.look import (
     Look,
     choice_of,

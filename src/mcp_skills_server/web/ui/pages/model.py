@@ -11,7 +11,7 @@ from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import jsonrpc, runtime
 from mcp_skills_server.dialects.runtime import Overview, Shown
 from mcp_skills_server.dialects.table import AUTO

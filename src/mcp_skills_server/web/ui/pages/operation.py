@@ -21,7 +21,7 @@ from starlette.responses import Response
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Standing
 from mcp_skills_server.telemetry.events import CATALOGUE, Event, Use
-from mcp_skills_server.telemetry.usage_store import By, Line, Report, UsageStore
+from mcp_skills_server.telemetry.usage import By, Line, Report, UsageStore
 from mcp_skills_server.web.ui.look import Look, list_address, source_name, start_of
 
 if TYPE_CHECKING:

@@ -81,7 +81,7 @@ def listed(tmp_path: Path, root: str, *more: str) -> tuple[int, str, str]:
 def test_the_skills_of_a_command_are_served_with_the_same_bytes(tmp_path: Path) -> None:
     with serving(FIXTURES) as direct:
         wanted = {each["frontmatter"]["name"]: each for each in direct.request("skills/list")["skills"]}
-    with serving(ours(FIXTURES), "--cache-dir", tmp_path / "cache") as wire:
+    with serving(ours(FIXTURES), "--cache-dir", tmp_path / "cache", "--first-load", "60") as wire:
         found = {each["frontmatter"]["name"]: each for each in wire.request("skills/list")["skills"]}
         assert found.keys() == wanted.keys()
         for name, entry in found.items():

@@ -235,11 +235,7 @@ class Follower:
         note(*self._noted)
 
     def switch(self, source: Source) -> None:
-        """Serve another revision, which was fetched, from now on: move the link. From any thread.
-
-        Raises:
-            OSError: it cannot be moved.
-        """
+        """Serve another revision, which was fetched: move the link, or raise OSError. From any thread."""
         self.source, self._refused = source, None
         self._change(revision="")
         if self.link is not None:
@@ -351,11 +347,7 @@ class Mirrors:
             follower.report_to(partial(note, os.path.abspath(follower.path)))
 
     def fetch(self, *, proved: bool = False) -> None:
-        """Fetch all remote sources now, even those whose last answer is fresh. With `proved` no older copy will do.
-
-        Raises:
-            UsageError: a source cannot be fetched, and there is no copy of it that will do.
-        """
+        """Fetch all remote sources now, or raise UsageError. With `proved` no older copy will do."""
 
         async def fetch_all() -> None:
             for follower in self.followers:

@@ -171,8 +171,8 @@ def _packable(
 ) -> tuple[Publication, dict[str, Published]]:
     """Return the skills that can be packed, by name. Exit with 1 where one cannot and --allow-partial is missing.
 
-    `left_out` is said of each skill that cannot be packed, `nothing` where nothing is packed because of one, and `empty`
-    where there is no skill at all.
+    `left_out` is said of each skill that cannot be packed, `nothing` where nothing is packed because of one, and
+    `empty` where there is no skill at all.
     """
     registry = load_registry(roots, options, proved=True)
     publication = Publication(registry, evals=options.with_evals)

@@ -71,3 +71,10 @@ def test_a_team_s_walk_ends_where_it_says(tmp_path: Path) -> None:
     assert "script changed: scripts/amount.py" in out
     assert out.endswith("changed  refund-policy\nnothing is new\n")
     assert not os.listdir(tmp_path)
+
+
+def test_the_skills_of_a_database_are_served_as_its_first_lines_say(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "database_source.py"), str(tmp_path / "skills.db")]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE, env=environment)
+    assert done.stdout == "tea: Makes tea. Use when somebody wants tea.\n" and not done.stderr

@@ -19,6 +19,7 @@ from sources.publishers import skill_md
 FETCHED = [
     pytest.param(name, marks=[pytest.mark.needs_program(kind.program)] if kind.program else [])
     for name, kind in KINDS.items()
+    if not kind.is_own
 ]
 
 
@@ -71,9 +72,21 @@ def test_every_kind_is_fetched(name: str, here: Path) -> None:
         place.publish("second", ())
         seen = run("diff", "to", place.given)
         assert code(seen) == 1 and "-first" in seen.stdout and "+second" in seen.stdout
-        done = run("fetch", "--output", "to", "--update")
+        again = [place.given] if name == "mcp" else []  # a command is started for no record
+        done = run("fetch", *again, "--output", "to", "--update")
         assert code(done) == 0 and "1 updated" in done.stderr
         assert code(run("diff", "to", place.given)) == 0
+
+
+def test_no_command_is_started_for_a_record(here: Path) -> None:
+    with KINDS["mcp"].open(here) as place:
+        assert code(run("fetch", place.given, "--output", "to")) == 0
+    (record,) = (here / "to" / ".mcp-skills" / "sources").glob("*.json")
+    text = record.read_text(encoding="utf-8")
+    assert "mcp+stdio:python" in text
+    record.write_text(text.replace("mcp+stdio:python", "mcp+stdio:touch ran"), encoding="utf-8")
+    done = run("fetch", "--output", "to", "--update")
+    assert "no command is started for a record" in str(done.exception) and not (here / "ran").exists()
 
 
 @pytest.mark.parametrize("name", FETCHED)

@@ -6,12 +6,20 @@ A new kind that fetches is a row in `KINDS`: it says how a tree of members is pu
 from __future__ import annotations
 
 import gzip
+import json
+import shlex
+import sqlite3
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 
+from examples import database_source
+
 from format.archives import block, pax, tar_gz
+from mcp_skills_server.format import frontmatter
 from mcp_skills_server.sources.oci import manifests
 from sources.git.remotes import Upstream
 from sources.oci.registries import Fake
@@ -120,6 +128,7 @@ class HostileKind:
         words: a refusal has the words of `Case.said`.
         without: cases that its form cannot express.
         program: that must be there.
+        is_own: a library user has it, and no command.
         http: installs a route as the answer to the first request and to that for the content, for what goes wrong on
             the way; None where no HTTP of ours asks.
     """
@@ -130,6 +139,7 @@ class HostileKind:
     words: bool = True
     without: frozenset[str] = field(default_factory=frozenset)
     program: str | None = None
+    is_own: bool = False
     http: dict[str, Callable[[Publisher, Route], str]] = field(default_factory=dict)
 
 
@@ -210,6 +220,91 @@ def _git(folder: Path) -> Iterator[Place]:
     yield Place(upstream.url, publish)
 
 
+FAKE_SERVER = """
+import json, os, sys, threading, time
+
+def tell_changes():
+    before = os.stat(sys.argv[1]).st_ino
+    while True:
+        time.sleep(0.02)
+        if before != (before := os.stat(sys.argv[1]).st_ino):
+            print('{"jsonrpc": "2.0", "method": "notifications/skills/list_changed"}', flush=True)
+
+threading.Thread(target=tell_changes, daemon=True).start()
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" not in message:
+        continue
+    answers = json.load(open(sys.argv[1]))
+    key = message["params"].get("uri") if message["method"] == "resources/read" else message["method"]
+    out = {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "no such method"}}
+    if key in answers:
+        del out["error"]
+        out["result"] = answers[key]
+    print(json.dumps(out), flush=True)
+"""
+"""A server of 2025-11-25 that answers what a file has, and tells when the file is another."""
+HELLO = {
+    "protocolVersion": "2025-11-25",
+    "serverInfo": {"name": "fake", "version": "1"},
+    "capabilities": {"resources": {}, "extensions": {"io.modelcontextprotocol/skills": {}}},
+}
+
+
+def skills_of(text: str, bad: Sequence[Member]) -> dict[str, dict[str, bytes]]:
+    """The files of `good`, and of `bad` if it has any."""
+    skills = {"good": {"SKILL.md": skill_md("good", text)}}
+    if bad:
+        skills["bad"] = {"SKILL.md": skill_md("bad"), **{each.path: each.raw for each in bad}}
+    return skills
+
+
+@contextmanager
+def _mcp(folder: Path) -> Iterator[Place]:
+    program, answers = folder / "fake.py", folder / "answers.json"
+    program.write_text(FAKE_SERVER, encoding="utf-8")
+
+    def publish(text: str, bad: Sequence[Member]) -> None:
+        said: dict[str, object] = {"initialize": HELLO}
+        entries: list[object] = []
+        for name, files in skills_of(text, bad).items():
+            resources: list[object] = []
+            for path, raw in files.items():
+                uri = f"skill://{name}/{path}"
+                resources.append({"uri": uri, "digest": f"sha256:{sha256(raw).hexdigest()}", "size": len(raw)})
+                said[uri] = {"contents": [{"uri": uri, "text": raw.decode()}]}
+            about = frontmatter.parse(files["SKILL.md"]).frontmatter
+            entries.append({"uri": f"skill://{name}/SKILL.md", "frontmatter": about, "resources": resources})
+        said["skills/list"] = {"skills": entries}
+        fresh = answers.with_name("fresh.json")
+        fresh.write_text(json.dumps(said), encoding="utf-8")
+        fresh.replace(answers)
+
+    publish("first", ())
+    yield Place("mcp+stdio:" + shlex.join([sys.executable, str(program), str(answers)]), publish)
+
+
+@contextmanager
+def _database(folder: Path) -> Iterator[Place]:
+    file = folder / "skills.db"
+
+    def publish(text: str, bad: Sequence[Member]) -> None:
+        connection = sqlite3.connect(file)
+        with connection:
+            connection.execute(database_source.TABLE)
+            connection.execute("delete from files")
+            for name, files in skills_of(text, bad).items():
+                rows = [(name, path, raw) for path, raw in files.items()]
+                connection.executemany("insert into files values (?, ?, ?)", rows)
+        connection.close()
+
+    publish("first", ())
+    yield Place(f"sqlite:{file}", publish)
+
+
+_NO_FILES = frozenset({"link out", "link inside", "hard link", "pipe", "device"})
+
+
 def _site_index(site: Publisher, route: Route) -> str:
     site.routes[INDEX] = route
     return site.url
@@ -241,4 +336,8 @@ KINDS = {
     "git": HostileKind(
         _git, leaves_out=True, program="git", without=frozenset({"absolute", "hard link", "pipe", "device", "drive"})
     ),
+    "mcp": HostileKind(_mcp, words=False, without=_NO_FILES | {"bomb"}),  # nothing is packed on its way
+    "database": HostileKind(_database, words=False, without=_NO_FILES, is_own=True),
 }
+OWN = (database_source.KIND,)
+"""The kinds that a library user has written."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from mcp_skills_server.sources import kinds
 from mcp_skills_server.sources.kinds import open_source
 from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.source import (
@@ -21,7 +22,7 @@ from mcp_skills_server.sources.source import (
     SourceSettings,
 )
 from sources.fetching import listing
-from sources.hostile import CASES, KINDS, SKILL_BYTES
+from sources.hostile import CASES, KINDS, OWN, SKILL_BYTES
 from sources.oci.registries import Fake
 from sources.publishers import Publisher, Route, answer, endless, redirect, skill_md, then_close
 
@@ -34,7 +35,7 @@ QUICK = FetchSettings(
 
 def opened(given: str, folder: Path, **changed: object) -> Follower:
     settings = SourceSettings(folder / "cache", fetch=replace(QUICK, **changed))  # type: ignore[arg-type]
-    return Follower(open_source(given, settings))
+    return Follower(open_source(given, settings, (*OWN, *kinds.KINDS)))
 
 
 def refreshed(follower: Follower, caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -19,6 +19,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.kinds import kind_of, split
 from mcp_skills_server.sources.mcp import McpServer
 from mcp_skills_server.sources.source import Bounds, FetchSettings, SourceError, SourceSettings
+from sources.hostile import KINDS, Member
 from tables import each_row
 from web.http_wire import http_serving
 from wire import COMMAND, FIXTURES, serving, write_skill
@@ -72,6 +73,10 @@ def fake(tmp_path: Path, files: Mapping[str, Mapping[str, str]], digests: Mappin
     return "mcp+stdio:" + shlex.join([sys.executable, str(program), json.dumps(answers)])
 
 
+def kept(tmp_path: Path) -> tuple[object, ...]:
+    return "--cache-dir", tmp_path / "cache", "--first-load", "60"
+
+
 def listed(tmp_path: Path, root: str, *more: str) -> tuple[int, str, str]:
     words = [*COMMAND, "list", root, "--cache-dir", str(tmp_path / "cache"), *more]
     done = run(words, capture_output=True, text=True)
@@ -81,7 +86,7 @@ def listed(tmp_path: Path, root: str, *more: str) -> tuple[int, str, str]:
 def test_the_skills_of_a_command_are_served_with_the_same_bytes(tmp_path: Path) -> None:
     with serving(FIXTURES) as direct:
         wanted = {each["frontmatter"]["name"]: each for each in direct.request("skills/list")["skills"]}
-    with serving(ours(FIXTURES), "--cache-dir", tmp_path / "cache") as wire:
+    with serving(ours(FIXTURES), *kept(tmp_path)) as wire:
         found = {each["frontmatter"]["name"]: each for each in wire.request("skills/list")["skills"]}
         assert found.keys() == wanted.keys()
         for name, entry in found.items():
@@ -103,6 +108,36 @@ def test_an_edit_at_the_other_server_is_followed(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "skills" / "one")
         wire.until("notifications/skills/list_changed")
         assert [each["frontmatter"]["name"] for each in wire.request("skills/list")["skills"]] == ["two"]
+
+
+def test_a_notification_of_another_server_is_followed_at_once_in_the_era_of_today(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "one")
+    with (
+        http_serving(tmp_path / "skills") as other,
+        serving(f"mcp+http://127.0.0.1:{other.port}/mcp", *kept(tmp_path), "--refresh", "3600") as wire,
+    ):
+        assert len(wire.request("skills/list")["skills"]) == 1
+        for number in (2, 3):
+            write_skill(tmp_path / "skills" / f"more-{number}")
+            wire.until("notifications/skills/list_changed")
+            assert len(wire.request("skills/list")["skills"]) == number
+
+
+def test_a_notification_of_another_server_is_followed_at_once_in_the_era_before(tmp_path: Path) -> None:
+    with (
+        KINDS["mcp"].open(tmp_path) as place,
+        serving(place.given, *kept(tmp_path), "--refresh", "3600") as wire,
+    ):
+        assert len(wire.request("skills/list")["skills"]) == 1
+        place.publish("second", [Member("more.md")])
+        wire.until("notifications/skills/list_changed")
+        assert {each["frontmatter"]["name"] for each in wire.request("skills/list")["skills"]} == {"good", "bad"}
+
+
+def test_a_file_that_is_never_served_costs_its_skill_alone(tmp_path: Path) -> None:
+    files = {"good": {"SKILL.md": skill_md("good")}, "bad": {"SKILL.md": skill_md("bad"), ".envrc": "x"}}
+    code, out, said = listed(tmp_path, fake(tmp_path, files))
+    assert code == 0 and "good" in out and "bad" not in out and ".envrc" in said
 
 
 def test_a_file_that_is_not_what_was_listed_costs_its_skill_alone(tmp_path: Path) -> None:

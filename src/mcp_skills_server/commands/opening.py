@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.commands.config_file import Configuration, SourceRules
     from mcp_skills_server.proposals.store import ProposalStore
     from mcp_skills_server.provenance.lock import LockedSource, Pins
+    from mcp_skills_server.sources.kinds import Kind
     from mcp_skills_server.sources.mirrors import Mirrors
 
 logger = logging.getLogger(__name__)
@@ -161,6 +162,7 @@ def open_roots(
     pin: str | None = None,
     locked: Sequence[LockedSource] | None = None,
     indexed: bool = False,
+    kinds: Sequence[Kind] = (),
 ) -> OpenedRoots:
     """Open these roots. Nothing is loaded or fetched yet.
 
@@ -171,6 +173,7 @@ def open_roots(
         pin: the revision that is wanted of each, None for the newest.
         locked: for each root the entry of a lock file, beside which nothing is served; None for no lock.
         indexed: start from the index of an earlier process, and keep one where a watcher follows the roots.
+        kinds: further kinds of sources.
 
     Raises:
         UsageError: a root or a key cannot be read, or a `[[source]]` is no root of its own.
@@ -181,7 +184,7 @@ def open_roots(
     mirrors: Mirrors | None = None
     roots: list[str | MirroredRoot] = [*given]
     if not all(map(os.path.isdir, given)):
-        mirrors = _mirrors(options)
+        mirrors = _mirrors(options, kinds)
         refresh_s = None
         if isinstance(options, RefreshOptions):
             refresh_s = options.refresh
@@ -226,8 +229,9 @@ def open_roots(
     return OpenedRoots(registry, mirrors, scripts, entries, gate)
 
 
-def _mirrors(options: RootOptions) -> Mirrors:
+def _mirrors(options: RootOptions, kinds: Sequence[Kind]) -> Mirrors:
     from mcp_skills_server.dialects import wellknown
+    from mcp_skills_server.sources.kinds import KINDS
     from mcp_skills_server.sources.mirrors import Mirrors
     from mcp_skills_server.sources.source import FetchSettings, OriginPolicy, SourceSettings
 
@@ -241,7 +245,7 @@ def _mirrors(options: RootOptions) -> Mirrors:
         signers=path_or_none(options.signers),
         rewritten=options.accept_rewritten,
     )
-    return Mirrors(settings)
+    return Mirrors(settings, (*kinds, *KINDS))
 
 
 def _token_of(rule: SourceRules | None) -> str:
@@ -437,7 +441,10 @@ def make_views(registry: Registry, configuration: Configuration | None, *, local
 
 @contextmanager
 def open_registry(
-    *roots: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None = None, allow_private: bool = False
+    *roots: str | os.PathLike[str],
+    cache_dir: str | os.PathLike[str] | None = None,
+    allow_private: bool = False,
+    kinds: Sequence[Kind] = (),
 ) -> Generator[Registry]:
     """Open a registry of any roots, and keep those current that are fetched while the context is open.
 
@@ -446,17 +453,18 @@ def open_registry(
             them. The earlier one wins where two have a skill of one path.
         cache_dir: the directory for copies of what is fetched; the user's cache unless given.
         allow_private: also fetch from private addresses.
+        kinds: further kinds of sources, tried first.
 
     Yields:
-        The registry, not yet loaded.
+        The registry, not yet loaded: `load` waits at most 5 s for roots of which there is no copy yet.
 
     Raises:
         UsageError: a root does not exist, or cannot be read or fetched.
     """
     cache = None if cache_dir is None else os.fspath(cache_dir)
-    options = RootOptions(cache_dir=cache, allow_private=allow_private)
-    opened = open_roots([os.fspath(each) for each in roots], options)
-    opened.poll()
+    options = FollowOptions(cache_dir=cache, allow_private=allow_private)
+    opened = open_roots([os.fspath(each) for each in roots], options, kinds=kinds)
+    opened.fetch(options.first_load)
     try:
         yield opened.registry
     finally:

@@ -56,6 +56,8 @@ KINDS: Final[tuple[Kind, ...]] = (
 )
 
 
+COMMAND: Final = "mcp+stdio:"
+"""What a root begins with that is a command to start."""
 _SSH: Final = re.compile(r"(?:ssh://([^/]+)/|([\w.-]+@[\w.-]+):)(.+)")
 """An address of ssh, as a URL or as scp has it."""
 

@@ -1,7 +1,7 @@
 """MCP source: the skills of another MCP server, copied into a folder of the cache, each file proved by its digest.
 
 The server is an endpoint of streamable HTTP, or a command that is started for each look and speaks over its pipes.
-While nothing is new, a look costs its listing.
+While nothing is new, a look costs its listing. One more connection stays open for the server's notifications.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import hashlib
 import json
 import os
 import shlex
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from math import inf
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -26,27 +27,15 @@ from mcp_skills_server.dialects.listed import EntryRefusedError, ListedSkill
 from mcp_skills_server.errors import UsageError, clipped, innermost
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.addresses import is_loopback, shown
-from mcp_skills_server.sources.cache import CacheFolder
-from mcp_skills_server.sources.reconcile import fetching
-from mcp_skills_server.sources.records import IndexRecord
-from mcp_skills_server.sources.source import (
-    Bundle,
-    ContentRefusedError,
-    Plan,
-    Revision,
-    Source,
-    SourceError,
-    SourceSettings,
-    Unit,
-    UnreachableError,
-)
+from mcp_skills_server.sources.kinds import COMMAND
+from mcp_skills_server.sources.listed import Entry, ListedSource
+from mcp_skills_server.sources.source import ContentRefusedError, SourceError, SourceSettings, UnreachableError
 
 PREFIX: Final = "mcp+"
-_COMMAND: Final = "mcp+stdio:"
 _NOT_PROVED: Final = "the server does not list its files with digests, so nothing of it can be proved"
 
 
-class McpServer(Source):
+class McpServer(ListedSource):
     """The skills of `mcp+https://host/mcp`, `mcp+http://` on this machine, or `mcp+stdio:COMMAND`."""
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
@@ -54,36 +43,35 @@ class McpServer(Source):
         self._words: list[str] = []
         self._url = ""
         self._token = settings.token
-        if given.startswith(_COMMAND):
+        if given.startswith(COMMAND):
             self._words = _words_of(given)
-            origin = _COMMAND + os.path.basename(self._words[0])  # arguments may be anybody's secret
+            origin = COMMAND + os.path.basename(self._words[0])  # arguments may be anybody's secret
         else:
             self._url = _url_of(given, http=settings.fetch.trust.http)
             origin = PREFIX + shown(self._url)
-        self._kept = CacheFolder(settings.cache, "mcp", given, "")
-        super().__init__(origin, self._kept.skills, settings)
+        super().__init__(given, settings, origin=origin)
 
-    async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
-        """Return the digest of what the server lists."""
+    async def entries(self) -> Sequence[Entry]:
+        """Return what the server lists."""
         async with self._connected(self._fetch.bounds.download_s) as client:
-            skills, refused = await client.list(), client.refused
-        fingerprints = sorted(map(_fingerprint, skills))
-        digest = hashlib.sha256(json.dumps(fingerprints).encode()).hexdigest()
-        return Revision(digest, self.check_s, (skills, refused))
+            skills, self.warnings = await client.list(), client.refused
+        return [Entry(each.name, _fingerprint(each), each) for each in skills]
 
     @asynccontextmanager
-    async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:  # noqa: ARG002
-        """Plan what the server lists."""
-        skills, refused = revision.content
-        units = [Unit(_fingerprint(each), each.name, (each.name,), item=each) for each in skills]
-        index = IndexRecord(self.key, self.origin, revision=revision.digest, warnings=refused)
+    async def reading(self) -> AsyncGenerator[Callable[[Entry], Awaitable[Files]]]:
+        """Read over one connection."""
         async with self._connected(self._fetch.limits.total_s) as client:
+            yield lambda entry: self._read(client, entry.item)
 
-            async def fetch(unit: Unit) -> Callable[[], Bundle]:
-                files = await self._read(client, unit.item)
-                return lambda: Bundle({unit.label: files})
-
-            yield Plan(units, fetching(fetch), index, is_one=True)
+    async def listen(self, changed: Callable[[], object]) -> None:
+        """Hold a connection open, in the era that the server speaks, and call `changed` when it lists other skills."""
+        while True:
+            with suppress(SourceError):  # a look says what is wrong
+                async with self._connected(inf) as client, client.changes(poll_s=inf) as changes:
+                    changed()  # what changed before it was listened is not announced
+                    async for _ in changes:
+                        changed()
+            await anyio.sleep(self.check_s)
 
     async def _read(self, client: SkillsClient, skill: ListedSkill) -> Files:
         if not skill.is_proved or skill.files is None:
@@ -109,7 +97,8 @@ class McpServer(Source):
                     connection: Any = self._url
                     if self._token:
                         headers = {"Authorization": f"Bearer {self._token}"}  # redirects stay within the origin
-                        http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=seconds))
+                        bound = httpx2.Timeout(None, connect=self._fetch.bounds.read_s)  # the rest is bounded here
+                        http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=bound))
                         connection = streamable_http_client(self._url, http_client=http)
                     if self._words:
                         # It is started at each look, and would log each time.
@@ -130,11 +119,11 @@ class McpServer(Source):
 
 def _words_of(given: str) -> list[str]:
     try:
-        words = shlex.split(given.removeprefix(_COMMAND))
+        words = shlex.split(given.removeprefix(COMMAND))
     except ValueError as error:
-        raise UsageError(f"{_COMMAND} the command cannot be read ({error}); close its quotes") from None
+        raise UsageError(f"{COMMAND} the command cannot be read ({error}); close its quotes") from None
     if not words:
-        raise UsageError(f"{_COMMAND} there is no command; write mcp+stdio:COMMAND, such as 'mcp+stdio:server --flag'")
+        raise UsageError(f"{COMMAND} there is no command; write mcp+stdio:COMMAND, such as 'mcp+stdio:server --flag'")
     return words
 
 

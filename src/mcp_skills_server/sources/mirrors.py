@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import anyio
 from anyio import to_thread
@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 Note: TypeAlias = Callable[[str, tuple[Problem, ...]], object]
 """Takes the revision that is served and what is wrong with it, in another thread."""
 
+_LISTEN_S: Final = 0.1
 _SOONEST_S: Final = 1.0
 """Between two looks that are asked for."""
 _TRIM_S: Final = 600.0
@@ -77,10 +78,13 @@ class SourceState:
 
 
 class Follower:
-    """One source in service. Its methods are called one at a time; `state` may be read from any thread."""
+    """One source in service, as it was `given`. Its methods are called one at a time, `state` from any thread."""
 
-    def __init__(self, source: Source, sleep: Callable[[float], Awaitable[object]] = anyio.sleep) -> None:
+    def __init__(
+        self, source: Source, sleep: Callable[[float], Awaitable[object]] = anyio.sleep, *, given: str = ""
+    ) -> None:
         self.source = source
+        self.given = given
         self.link: Path | None = None
         """A link that is served in place of the source's own folder: `switch` moves it."""
         self.arrived: Callable[[str], object] = str
@@ -183,6 +187,12 @@ class Follower:
                 self._change(ready=True)
             check_s = self.source.check_s
             wait = retry = min(retry * 2, max(check_s, self.source.last_retry_s)) or min(check_s, _FIRST_RETRY_S)
+
+    async def listen(self) -> None:
+        """Look whenever the publisher announces a change, until cancelled."""
+        while not self.read_once.is_set():  # noqa: ASYNC110, an event of threads; the first copy comes sooner alone
+            await anyio.sleep(_LISTEN_S)
+        await self.source.listen(self.look)
 
     def look(self) -> None:
         """Have `follow` look now. To be called in its event loop."""
@@ -287,19 +297,12 @@ class Mirrors:
     def __init__(self, settings: SourceSettings, kinds: Sequence[Kind] = KINDS) -> None:
         self._settings: Final = settings
         self._kinds: Final = kinds
-        self._roots: list[tuple[str, Follower]] = []
-        """Each root as it was given, with its follower; a root with two pins stands there twice."""
-        self._pinned: dict[str, tuple[Follower, str, SourceSettings]] = {}
-        """By the folder that is served: its follower, and what opens its source anew."""
+        self.followers: list[Follower] = []
+        """In the order of the roots; a root with two pins has two."""
         self._links: Path | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._portal: BlockingPortal | None = None
-
-    @property
-    def followers(self) -> list[Follower]:
-        """The followers in the order of the roots."""
-        return [follower for _, follower in self._roots]
 
     def root(
         self, given: str, pin: str | None = None, refresh_s: float | None = None, token: str = ""
@@ -318,7 +321,7 @@ class Mirrors:
         source = open_source(given, settings, self._kinds)
         if source is None:
             return given
-        follower = Follower(source)
+        follower = Follower(source, given=given)
         if not source.remote:
             try:
                 anyio.run(follower.refresh)
@@ -328,11 +331,10 @@ class Mirrors:
         elif pin is not None:
             self._links = self._links or private_folder()
             with suppress(OSError):  # Windows wants a privilege for links: another revision then takes a restart
-                link = self._links / str(len(self._roots))
+                link = self._links / str(len(self.followers))
                 _point_link(link, source.place)
                 follower.link = link
-                self._pinned[os.path.abspath(link)] = follower, given, settings
-        self._roots.append((given, follower))
+        self.followers.append(follower)
         return MirroredRoot(os.fspath(follower.path), source.origin)
 
     def states(self) -> list[SourceState]:
@@ -370,7 +372,7 @@ class Mirrors:
                     left = "what there is of it is not proved" if follower.has_copy else "there is no copy of it"
                     raise UsageError(f"{follower.name}: {follower.reason(error)}; {left}") from None
 
-        if self._roots:
+        if self.followers:
             anyio.run(fetch_all)
             trim(self._settings.cache, self._settings.cache_bytes)
 
@@ -379,7 +381,7 @@ class Mirrors:
         if arrived is not None:
             for follower in self.followers:
                 follower.arrived = arrived
-        if self._roots:
+        if self.followers:
             thread = threading.Thread(target=anyio.run, args=(self._follow,), name="skills-sources", daemon=True)
             thread.start()
             self._thread = thread
@@ -411,9 +413,9 @@ class Mirrors:
 
     def set_refresh(self, given: str, seconds: float) -> None:
         """Set the polling interval of a root, and look at it now. From any thread."""
-        for root, follower in self._roots:
+        for follower in self.followers:
             source = follower.source
-            if root == given and source.own_check_s is None and source.check_s != seconds:
+            if follower.given == given and source.own_check_s is None and source.check_s != seconds:
                 source.check_s = seconds
                 self._look_at(follower)
 
@@ -431,13 +433,13 @@ class Mirrors:
             await reconcile(source, await source.resolve())
 
         fetched: list[tuple[Follower, Source]] = []
-        for folder, revision in revisions.items():
-            if folder in self._pinned and revision:
-                follower, given, settings = self._pinned[folder]
-                source = open_source(given, replace(settings, pin=revision), self._kinds)
-                if source is not None:
-                    anyio.run(fetch, source)
-                    fetched.append((follower, source))
+        for follower in self.followers:
+            revision = revisions.get(os.path.abspath(follower.path))
+            if follower.link is not None and revision:
+                settings = replace(follower.source.settings, pin=revision)
+                source = cast("Source", open_source(follower.given, settings, self._kinds))
+                anyio.run(fetch, source)
+                fetched.append((follower, source))
 
         def switch() -> None:
             for follower, source in fetched:
@@ -465,6 +467,7 @@ class Mirrors:
         async with BlockingPortal() as self._portal, anyio.create_task_group() as tasks:
             for follower in self.followers:
                 tasks.start_soon(follower.follow)
+                tasks.start_soon(follower.listen)
             tasks.start_soon(self._keep_small)
             await to_thread.run_sync(self._stop.wait, abandon_on_cancel=True)
             tasks.cancel_scope.cancel()

@@ -358,6 +358,12 @@ class Source:
         """
         raise NotImplementedError
 
+    async def listen(self, changed: Callable[[], object]) -> None:
+        """Call `changed` for each announcement of the publisher, until cancelled; return at once where there are none.
+
+        It runs beside the other methods.
+        """
+
     def plan(self, revision: Revision, known: IndexRecord) -> AbstractAsyncContextManager[Plan]:
         """Plan a revision of this source; within the context it can be fetched. `known` is the record until now.
 

@@ -1,0 +1,101 @@
+"""Base of sources that list their skills with fingerprints and give the files of one at a time.
+
+A library user's own source is a class like this, with a row for `open_registry(kinds=...)`; examples/database_source.py
+serves skills from a database.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from mcp_skills_server.format.archive import Files, UnpackLimits
+from mcp_skills_server.format.archive.tree import Tree, check_name
+from mcp_skills_server.sources.cache import CacheFolder
+from mcp_skills_server.sources.reconcile import fetching
+from mcp_skills_server.sources.records import IndexRecord
+from mcp_skills_server.sources.source import Bundle, Plan, Revision, Source, SourceSettings, Unit, check_names
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A skill that a source has.
+
+    Attributes:
+        name: its folder.
+        fingerprint: differs when anything of the skill differs, such as a digest or a version.
+        item: what `read` needs to find it.
+    """
+
+    name: str
+    fingerprint: str
+    item: Any = None
+
+
+class ListedSource(Source):
+    """A source that is copied skill by skill: `entries` and `read` are all that a kind of it must have.
+
+    Both raise a `SourceError` where the source cannot be had now, and `read` a `ContentRefusedError` for a skill that
+    must not be served.
+
+    Args:
+        given: the text of the root.
+        settings: of all sources.
+        origin: the address for people; by default `given`, which then must hold no secret.
+
+    Attributes:
+        warnings: about the last listing, one line each.
+    """
+
+    def __init__(self, given: str, settings: SourceSettings, *, origin: str = "") -> None:
+        self.warnings: tuple[str, ...] = ()
+        self._kept = CacheFolder(settings.cache, type(self).__name__.lower(), given, "")
+        super().__init__(origin or given, self._kept.skills, settings)
+
+    async def entries(self) -> Sequence[Entry]:
+        """Return the skills that the source has now."""
+        raise NotImplementedError
+
+    async def read(self, entry: Entry) -> Files:
+        """Return the files of a skill: bytes, and whether the file may be executed, by path in the skill."""
+        raise NotImplementedError
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncGenerator[Callable[[Entry], Awaitable[Files]]]:
+        """Yield `read`; a source that connects for several reads overrides it."""
+        yield self.read
+
+    async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
+        """Return the digest of what is listed."""
+        entries = await self.entries()
+        fingerprints = sorted((each.name, each.fingerprint) for each in entries)
+        digest = hashlib.sha256(json.dumps(fingerprints).encode()).hexdigest()
+        return Revision(digest, self.check_s, (entries, self.warnings))
+
+    @asynccontextmanager
+    async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:  # noqa: ARG002
+        """Plan what is listed."""
+        entries, warnings = revision.content
+        units = [Unit(each.fingerprint, each.name, (each.name,), item=each) for each in entries]
+        index = IndexRecord(self.key, self.origin, revision=revision.digest, warnings=warnings)
+        async with self.reading() as read:
+
+            async def fetch(unit: Unit) -> Callable[[], Bundle]:
+                files = await read(unit.item)
+                return lambda: Bundle({unit.label: self._checked(files)})
+
+            yield Plan(units, fetching(fetch), index, is_one=True)
+
+    def _checked(self, files: Files) -> Files:
+        """Return these files, if every platform can hold them and they are within the limits."""
+        tree = Tree(UnpackLimits(bytes=self.settings.fetch.limits.skill_bytes))
+        for path, (raw, executable) in files.items():
+            check_name(path)
+            tree.admit(path, len(raw))
+            tree.fill(path, raw, executable)
+        check_names(files)
+        return tree.checked()

@@ -22,7 +22,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.codes import CODES
 from mcp_skills_server.commands.fields import Options, flag, many, output_format, takes
-from mcp_skills_server.commands.look import check, in_order, report_absent, shortened
+from mcp_skills_server.commands.look import check, report_absent, shortened
 from mcp_skills_server.commands.opening import load_registry, make_registry
 from mcp_skills_server.commands.options import RootOptions, roots
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, say_table
@@ -139,7 +139,7 @@ def _look(registry: Registry, options: ValidateOptions) -> _Report:
             found.update(scan(command, root.path, root.show))
     report = _Report(skills, empty, passed)
     suppression = _suppression_of(registry, skills)
-    for each in in_order(found):
+    for each in sorted(found, key=lambda each: (each.path, each.line or 0, each.code, each.message)):
         is_ignored = bool(options.ignore) and each.code.startswith(options.ignore)
         if is_ignored or not each.code.startswith(options.select or ("",)):
             continue

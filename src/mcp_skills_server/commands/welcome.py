@@ -106,8 +106,13 @@ def new(options: NewOptions, name: str) -> None:
     """
     files = bundle(name, options.description)
     place = Path(options.directory, name)
-    _create(place, files)
     shown = printable(str(place))
+    if os.path.lexists(place):
+        raise UsageError(f"{shown} exists already and stays as it is; choose another name or --directory")
+    try:
+        write_folder(place, {path: (text.encode(), False) for path, text in files.items()})
+    except OSError as error:
+        raise UsageError(f"{shown} cannot be made: {error.strerror or error}") from None
     check = f"mcp-skills-server validate {shlex.quote(shown)} --strict"
     remark(f"made {shown} with {' and '.join(files)}")
     remark(f"next, fill in {SKILL_MD} there and run: {check}")
@@ -147,16 +152,6 @@ def _plain_if_harmless(text: str) -> str:
 
 def _quoted(text: str) -> str:
     return yaml.dump(text, default_style='"', allow_unicode=True, width=sys.maxsize).rstrip("\n")
-
-
-def _create(place: Path, files: dict[str, str]) -> None:
-    shown = printable(str(place))
-    if os.path.lexists(place):
-        raise UsageError(f"{shown} exists already and stays as it is; choose another name or --directory")
-    try:
-        write_folder(place, {path: (text.encode(), False) for path, text in files.items()})
-    except OSError as error:
-        raise UsageError(f"{shown} cannot be made: {error.strerror or error}") from None
 
 
 _VARIABLE = "_MCP_SKILLS_SERVER_COMPLETE"

@@ -35,14 +35,10 @@ _UNRECORDED: Final = (
 
 
 class AuditLog:
-    """Writes events to a file, as the last of its lines.
+    """Appends events to a file, which is made with mode 0600 if it is not there, or with "-" to stdout.
 
-    Args:
-        file: its path, made with mode 0600 if it is not there; "-" for stdout.
-        required: write a line before the bytes of a file are answered, and refuse the request where that fails.
-
-    Attributes:
-        lost: lines that could not be written.
+    With `required`, a line is written before the bytes of a file are answered, and the request is refused where that
+    fails. `lost` is how many lines could not be written.
 
     Raises:
         UsageError: it cannot be written.

@@ -296,8 +296,7 @@ def spark(days: Sequence[int]) -> str:
 class Usage:
     """Counts what happens, and writes it once a second. With `questions`, the text of vain searches is kept.
 
-    Attributes:
-        lost: uses that were not counted since the start, because too many waited.
+    `lost` is how many uses were not counted since the start, because too many waited.
     """
 
     def __init__(self, store: UsageStore, *, questions: bool = False) -> None:

@@ -140,3 +140,51 @@ def test_the_default_install_is_small() -> None:
     assert len(packages) <= 40 and size(packages.values()) < 70e6
     page = {"jinja2", "markupsafe", "markdown-it-py", "mdurl"}
     assert page <= packages.keys() and len(packages.keys() - page - needed("mcp").keys()) <= 5
+
+
+def test_a_bare_machine_uses_a_skill_in_a_host_within_a_minute(index: Path, tmp_path: Path) -> None:
+    """Install the program, have a host know it, start what the host would start, and load a skill."""
+    environment = {
+        "HOME": str(tmp_path),
+        "PATH": os.pathsep.join(map(str, (tmp_path / ".local" / "bin", PROGRAMS, "/usr/bin", "/bin"))),
+        "UV_OFFLINE": "1",
+        "UV_NO_INDEX": "1",
+        "UV_FIND_LINKS": str(index),
+        "UV_PYTHON": sys.executable,
+    }
+    script = f"""
+        set -e
+        uv tool install --quiet mcp-skills-server && {tmp_path}/.local/bin/mcp-skills-server install cursor {FIXTURES}
+        {tmp_path}/.local/bin/mcp-skills-server doctor cursor
+    """
+    done = subprocess.run(
+        ["/bin/sh", "-c", script],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0 and "works: 17 skills" in done.stdout, done.stdout + done.stderr
+    entry = json.loads((tmp_path / ".cursor" / "mcp.json").read_text(encoding="utf-8"))["mcpServers"]["skills"]
+    assert entry["command"].startswith(str(tmp_path))
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "host", "version": "1"}}
+    load = {"name": "skills_load", "arguments": {"names": ["csv-profiling"]}}
+    asked = [
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": load},
+    ]
+    used = subprocess.run(
+        [entry["command"], *entry["args"]],
+        input="".join(json.dumps(each) + "\n" for each in asked),
+        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    (answer,) = [each for each in map(json.loads, used.stdout.splitlines()) if each.get("id") == 2]
+    (active,) = answer["result"]["structuredContent"]["active_skills"]
+    assert active["name"] == "csv-profiling"

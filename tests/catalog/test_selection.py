@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
 import pytest
 
 from catalog.forest import plant, skill_md
 from forkserver import run
 from mcp_skills_server.catalog.gates import Selection
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.switches import switch
+from mcp_skills_server.cli import COMMANDS, cli
 from tables import each_row
 from wire import COMMAND, serving, write_skill
 
@@ -59,6 +62,49 @@ def test_an_edit_switches_a_skill_off_and_on_and_it_hides_none_of_a_later_root(t
     write_skill(tmp_path / "one" / "tea")
     registry.refresh()
     assert registry.snapshot.skills["tea"].root == 0
+
+
+def test_a_folder_switches_its_own_skills_off(root: Path) -> None:
+    (root / "skills-off.txt").write_text("# not now\n\nacme/refunds/\n ./tea\n", encoding="utf-8")
+    registry = Registry([root], quiet_s=0)
+    assert served(registry) == {"acme/invoices", "tea"}
+    (root / "skills-off.txt").write_text("acme\n", encoding="utf-8")
+    registry.refresh([str(root / "skills-off.txt")])
+    assert set(registry.snapshot.skills) == {"tea"}
+    off = [each for each in registry.snapshot.problems if each.code == "switched-off"]
+    assert {each.skill for each in off} == {"acme/refunds", "acme/invoices"} and "'acme'" in off[0].message
+    write_skill(root / "acme" / "refunds", description="edited")
+    registry.refresh([str(root / "acme" / "refunds" / "SKILL.md")])
+    assert set(registry.snapshot.skills) == {"tea"}
+    (root / "skills-off.txt").unlink()
+    registry.refresh([str(root / "skills-off.txt")])
+    assert set(registry.snapshot.skills) == {"acme/refunds", "acme/invoices", "tea"}
+    assert not [each for each in registry.snapshot.problems if each.code == "switched-off"]
+
+
+def test_a_server_hears_of_a_switch_at_once(root: Path) -> None:
+    with serving(root) as wire:
+        assert len(wire.request("skills/list")["skills"]) == 3
+        switch(str(root), "tea", on=False)
+        wire.until("notifications/skills/list_changed")
+        assert "tea" not in {each["frontmatter"]["name"] for each in wire.request("skills/list")["skills"]}
+        switch(str(root), "tea", on=True)
+        wire.until("notifications/skills/list_changed")
+        assert len(wire.request("skills/list")["skills"]) == 3 and not (root / "skills-off.txt").exists()
+
+
+def test_every_command_that_takes_a_root_takes_patterns() -> None:
+    """What a command takes is in its declaration; `new` and `fetch --list` have no skills yet to choose from."""
+    taking = set[str]()
+    for name in COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        options = {word for each in getattr(command, "params", ()) for word in each.opts}
+        if {"--include", "--exclude"} <= options:
+            taking.add(name)
+    assert taking >= {
+        "list", "show", "validate", "evaluate", "try", "overlap", "context", "run", "ui", "serve", "install", "publish",
+        "push", "bundle", "plugin", "lock", "diff", "rpc", "acp",
+    }  # fmt: skip
 
 
 def test_a_broken_skill_that_is_left_out_is_no_error(tmp_path: Path) -> None:

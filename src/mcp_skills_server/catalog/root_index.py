@@ -14,6 +14,7 @@ from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.path_index import PathIndex, above, touched, within
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scan import Scan
+from mcp_skills_server.catalog.switches import SWITCHES
 from mcp_skills_server.codes import problem
 from mcp_skills_server.format.ignored import is_entered, is_ignored
 from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 QUIET_S: Final = 1.0
 """Seconds for which a SKILL.md that has become worse must stay as it is before it counts."""
+
+_SWITCH_ON: Final = f"nothing need be done; switch it on in 'ui', or take its line out of {SWITCHES}"
 
 Arm: TypeAlias = Callable[[str, str], None]
 """Called with the path of a root and the place below it of each directory just before a scan looks into it."""
@@ -88,6 +91,9 @@ class RootIndex:
         location = self._location(path)
         if location is None:
             return None
+        if location == SWITCHES and self.root.origin is None:
+            self.root.follow()
+            return ""
         if self._is_passed_over(location):
             return None
         while not is_utf8(location):
@@ -159,8 +165,8 @@ class RootIndex:
                 self._report_missing(error)
                 return False
         self._grace.settle(self.root.index, part, found.held)
-        if self._judge is not None:
-            self._refuse(part, found, known, self._judge)
+        if self._judge is not None or self.root.off or self._refused:
+            self._refuse(part, found, known)
         self._dotted.replace(self._dotted.below(part), dict.fromkeys(found.passed))
         self._note_problems(part, found.problems)
         gone = [directory for directory, skill in known.items() if found.skills.get(directory) is not skill]
@@ -181,14 +187,23 @@ class RootIndex:
             places = self._unattached.below("")
             self.unattached_problems = tuple(each for place in places for each in self._unattached[place])
 
-    def _refuse(self, part: str, found: Scan, known: Mapping[str, Skill], judge: Judge) -> None:
+    def _switch_of(self, directory: str) -> str | None:
+        """Return the folder that is switched off and has this directory in it; None for none."""
+        return next((up for up in above(directory) if up in self.root.off), None)
+
+    def _refuse(self, part: str, found: Scan, known: Mapping[str, Skill]) -> None:
         """Take out what is refused, as if it were not there: a refused skill must not hide one of a later root."""
         refused: list[str] = []
         for directory, skill in list(found.skills.items()):
             if part and known.get(directory) is skill:  # a look at all of it asks again: a certificate may have expired
                 continue
+            refusal = None
+            off = self._switch_of(directory)
             try:
-                refusal = judge(skill)
+                if off is not None:
+                    refusal = GateRefusal(problem("switched-off", f"{SWITCHES} has {off!r}", hint=_SWITCH_ON))
+                elif self._judge is not None:
+                    refusal = self._judge(skill)
             except OSError as error:
                 refusal = GateRefusal(problem("unreadable", f"its files cannot be read ({error.strerror})"))
             if refusal is not None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from mcp_skills_server.catalog.disk import spelled
 from mcp_skills_server.catalog.path_index import PathIndex, above
 from mcp_skills_server.catalog.plugins import Layout, read_layout
+from mcp_skills_server.catalog.switches import switched_off
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SKILL_MD, Skill
 
@@ -87,6 +88,7 @@ class Root:
         origin: where its skills come from, if it only holds copies of them.
         revision: what its source has is served as of this one; "" for a folder, and where that is not known.
         layout: where the skills of its plugins lie; None for a folder that is neither plugin nor marketplace.
+        off: the folders of skills that are switched off.
         links: the links to directories that the last scans found outside of skills, by place; `set_link` changes them.
     """
 
@@ -97,6 +99,7 @@ class Root:
     origin: str | None = None
     revision: str = ""
     layout: Layout | None = None
+    off: frozenset[str] = frozenset()
     links: PathIndex[FolderLink] = field(default_factory=PathIndex[FolderLink])
     _followed: dict[str, str] = field(default_factory=dict[str, str])
     """The places of the links that are followed, by the real paths that they lead to."""
@@ -141,6 +144,7 @@ class Root:
             logger.info("%s now leads to another folder", self.shown)
             self.path = path
         if self.origin is None:
+            self.off = switched_off(self.path)
             try:
                 self.layout = read_layout(self.path)
             except UsageError as error:
@@ -183,10 +187,10 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
             raise UsageError(f"{shown}: cannot be read ({error.strerror}); check its permissions") from None
         if path not in seen:
             seen.add(path)
-            layout = None
+            root = Root(len(out), path, origin or spelled(shown), os.path.abspath(shown), origin)
             if origin is None:
-                layout = read_layout(path)
-            out.append(Root(len(out), path, origin or spelled(shown), os.path.abspath(shown), origin, layout=layout))
+                root.layout, root.off = read_layout(path), switched_off(path)
+            out.append(root)
     return tuple(out)
 
 

@@ -127,6 +127,32 @@ def test_nothing_is_kept_for_another_page_nor_out_of_the_skill(tmp_path: Path) -
         assert "Keep them" not in words(get(server, "/ui/try?skill=a&prompts=y"))
 
 
+def test_a_skill_of_one_s_own_is_switched_off_and_on(tmp_path: Path) -> None:
+    for name in ("tea", "coffee"):
+        write_skill(tmp_path / "drinks" / name)
+    with own_page(tmp_path) as address:
+        origin, cookie = address.partition("/ui/")[0], cookie_of(ask(address)[1])
+        there = f"{origin}/ui/switch"
+        assert 'name="off" value="drinks/tea"' in ask(f"{origin}/ui/skills/drinks/tea", cookie)[2]
+        assert post(there, cookie, "http://evil.example", off="drinks/tea") == 403
+        assert post(there, "", origin, off="drinks/tea") == 403
+        for wrong in ({"off": "drinks"}, {"on": "0:drinks/tea"}, {"on": "7:../x"}, {}):
+            assert post(there, cookie, origin, **wrong) == 400, wrong
+        assert not (tmp_path / "skills-off.txt").exists()
+        assert post(there, cookie, origin, off="drinks/tea") == 303
+        page = ask(f"{origin}/ui/", cookie)[2]
+        assert "Switched off" in page and 'name="on" value="0:drinks/tea"' in page
+        assert ask(f"{origin}/ui/skills/drinks/tea", cookie)[0] == 404
+        assert (tmp_path / "skills-off.txt").read_text(encoding="utf-8").splitlines()[1:] == ["drinks/tea"]
+        assert post(there, cookie, origin, on="0:drinks/tea") == 303
+        assert ask(f"{origin}/ui/skills/drinks/tea", cookie)[0] == 200
+        assert not (tmp_path / "skills-off.txt").exists()
+    with page_serving(tmp_path) as server:
+        where = f"http://127.0.0.1:{server.port}"
+        assert post(f"{where}/ui/switch", "", where, off="drinks/tea") == 403
+        assert "Switch off" not in get(server, "/ui/skills/drinks/tea").body.decode()
+
+
 def test_a_first_look_says_which_folder_and_what_to_type(tmp_path: Path) -> None:
     with own_page(tmp_path) as address:
         origin, cookie = address.partition("/ui/")[0], cookie_of(ask(address)[1])

@@ -169,6 +169,7 @@ class PagePart(Part):
             *(Route(each.path, self._answer(each), methods=["GET"]) for each in VIEWS),
             Route("/try", self._posted(triggers.keep), methods=["POST"]),
             Route("/proposals/{id}", self._posted(proposals.decide), methods=["POST"]),
+            Route("/switch", self._posted(catalogue.switch_skill), methods=["POST"]),
             Route("/static/{name}", _static, methods=["GET"]),
             *self._entrance.routes(),
             Route("/{rest:path}", self._answer(_PageView("/*", _missing)), methods=["GET"]),

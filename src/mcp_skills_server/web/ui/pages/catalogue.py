@@ -7,16 +7,20 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from anyio import to_thread
 from starlette.datastructures import QueryParams
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mcp_skills_server.authoring.tokens import estimated_size
 from mcp_skills_server.catalog.checks import Survey
+from mcp_skills_server.catalog.switches import switch
+from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
@@ -111,7 +115,38 @@ def _page(given: QueryParams, look: Look) -> Response:
         return JSONResponse([_as_json(row) for row in found["rows"]])
     template = "rows.html" if "part" in given else "catalogue.html"
     new = shlex.join(["mcp-skills-server", "new", os.path.join(look.runtime.registry.roots[0].given, "my-skill")])
-    return look.page(template, asked=asked, part=PART, new=new, facets=_facets_of(look, survey), **found)
+    off: list[tuple[str, str]] = []
+    if look.site.local:
+        roots = look.runtime.registry.roots
+        off = [(f"{root.index}:{place}", root.show(place)) for root in roots for place in sorted(root.off)]
+    return look.page(template, asked=asked, part=PART, new=new, off=off, facets=_facets_of(look, survey), **found)
+
+
+async def switch_skill(_: Request, look: Look, fields: Mapping[str, str]) -> str:
+    """Switch a skill of one's own folder on or off, for every program that serves the folder. Returns where to go.
+
+    Raises:
+        HTTPException: this is no page of one's own.
+        RequestError: it cannot be switched.
+    """
+    if not look.site.local:
+        raise HTTPException(403, "Skills are switched on one's own page alone ('ui').")
+    registry, skill = look.runtime.registry, look.snapshot.skills.get(fields.get("off", ""))
+    known = {f"{root.index}:{place}": (root, place) for root in registry.roots for place in root.off}
+    if skill is not None and can_switch(look, skill):
+        await to_thread.run_sync(partial(switch, registry.roots[skill.root].path, skill.directory, on=False))
+    elif fields.get("on") in known:
+        root, place = known[fields["on"]]
+        await to_thread.run_sync(partial(switch, root.path, place, on=True))
+    else:
+        raise RequestError("Skills of your own folders alone are switched on and off.")
+    await registry.arefresh()
+    return "/"
+
+
+def can_switch(look: Look, skill: Skill) -> bool:
+    """Tell whether a skill lies in a folder of the viewer's own, and is not the folder itself."""
+    return look.site.local and skill.origin is None and bool(skill.directory)
 
 
 def _find(look: Look, asked: Asked, survey: Survey) -> dict[str, Any]:

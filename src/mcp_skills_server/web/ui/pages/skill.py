@@ -38,6 +38,7 @@ from mcp_skills_server.server.entrance import counted
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage import Line
 from mcp_skills_server.web.ui.look import Argument, Look, prefix, reason_left_out, shown_problem, source_name
+from mcp_skills_server.web.ui.pages.catalogue import can_switch
 from mcp_skills_server.web.ui.pages.problems import REFRESH_S, file_of, survey_of
 from mcp_skills_server.web.ui.render import MOST_PICTURE_BYTES, is_raster_name, raster_type, rendered
 
@@ -155,6 +156,7 @@ async def page(request: Request, look: Look) -> Response:
         counts=look.site.usage.are_kept,
         revisions=look.site.revisions.of(skill.path),
         snippets=_snippets(request, look),
+        switches=can_switch(look, skill),
     )
     if not is_checked:
         registry.checks.begin(look.runtime.skill_set, skill)

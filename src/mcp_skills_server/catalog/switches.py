@@ -1,0 +1,46 @@
+"""Skills of a folder that are switched off: `skills-off.txt` in the root names their folders, one a line.
+
+Every command and server that reads the folder leaves them out. The page writes the file; a person may, too.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from mcp_skills_server.durable import read_regular, replace_file
+from mcp_skills_server.errors import RequestError
+
+SWITCHES: Final = "skills-off.txt"
+_HEAD: Final = "# Folders of skills that are switched off, one a line.\n"
+_MOST_BYTES: Final = 1 << 20
+
+
+def switched_off(root: str) -> frozenset[str]:
+    """Return the folders that are switched off, by their place below the root."""
+    try:
+        raw, _ = read_regular(os.path.join(root, SWITCHES), _MOST_BYTES)
+    except OSError:
+        return frozenset()
+    lines = (line.strip().strip("/") for line in raw.decode("utf-8", "replace").splitlines())
+    return frozenset(line for line in lines if line and not line.startswith("#"))
+
+
+def switch(root: str, place: str, *, on: bool) -> None:
+    """Switch the skill in a folder of a root on or off; comments in the file go.
+
+    Raises:
+        RequestError: the file cannot be written.
+    """
+    off = switched_off(root) - {place}
+    if not on:
+        off |= {place}
+    file = Path(root, SWITCHES)
+    try:
+        if off:
+            replace_file(file, (_HEAD + "".join(f"{each}\n" for each in sorted(off))).encode(), None)
+        else:
+            file.unlink(missing_ok=True)
+    except OSError as error:
+        raise RequestError(f"{SWITCHES} cannot be written ({error.strerror}).") from None

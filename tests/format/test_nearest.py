@@ -32,7 +32,7 @@ def test_what_is_like_none_gets_none(wanted: str) -> None:
 
 
 def test_no_more_than_wanted_and_the_best_first() -> None:
-    assert nearest("abcd", ["abce", "abcd", "abxx", "abcf"], 2) == ["abcd", "abce"]
+    assert nearest("abcd", ["abce", "abcd", "abxx", "axxx"], 2) == ["abcd", "abce"]
 
 
 def test_the_very_name_is_first_whatever_characters_the_others_hold() -> None:

@@ -377,5 +377,6 @@ PROGRAMS: Final[Mapping[str, Program]] = {
             "COPILOT_MODEL": "scripted",
         },
         ("-p", PROMPT),
+        approval=("--allow-all-tools",),
     ),
 }
